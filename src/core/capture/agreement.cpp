@@ -12,7 +12,7 @@ namespace twinrun {
 
 namespace {
 
-// Steps about whose commits ranks exchange what they know, at a time.
+// Most steps whose states one collective call exchanges.
 constexpr std::size_t kWindow = 64;
 
 }  // namespace
@@ -54,8 +54,9 @@ Result<> Agreement::on_settings(const SessionSettings& settings, bool staged, bo
 }
 
 Result<> Agreement::on_step(Result<> own, std::int64_t step, std::uint32_t& attempt) {
-    if (own &&
-        track_) {  // before the word is given: without a place for the step ranks would exchange unlike lists
+    // Before the ranks agree: a rank that had no memory for the step would exchange a different list of
+    // states.
+    if (own && track_) {
         try {
             const std::lock_guard guard(mutex_);
             unresolved_.reserve(unresolved_.size() + 1);
@@ -82,7 +83,8 @@ Result<> Agreement::exchange() {
     return minimum(nothing);
 }
 
-// [collective] Each of `values` becomes its minimum over all ranks; on the way, which steps all have committed.
+// [collective] Each of `values` becomes its minimum over all ranks. If tracking, the same message carries the
+// states of the oldest unresolved steps, and steps that all ranks have settled are resolved.
 Result<> Agreement::minimum(std::vector<std::int64_t>& values) {
     const std::size_t own = values.size();
     std::size_t window = 0;
@@ -99,10 +101,10 @@ Result<> Agreement::minimum(std::vector<std::int64_t>& values) {
         std::size_t known = 0;
         for (; known < window && values[own + known] != 0; ++known) {
             const std::int64_t step = unresolved_[known].step;
-            // Captured again meanwhile: the newer attempt counts.
-            const auto behind = unresolved_.begin() + static_cast<std::ptrdiff_t>(known) + 1;
+            // If the step was captured again since, only the newer attempt counts.
+            const auto later = unresolved_.begin() + static_cast<std::ptrdiff_t>(known) + 1;
             const bool newer =
-                std::any_of(behind, unresolved_.end(), [&](const Ordinal& o) { return o.step == step; });
+                std::any_of(later, unresolved_.end(), [&](const Ordinal& o) { return o.step == step; });
             if (values[own + known] == 1 && !newer) everywhere.push_back(step);
         }
         unresolved_.erase(unresolved_.begin(), unresolved_.begin() + static_cast<std::ptrdiff_t>(known));
@@ -123,7 +125,7 @@ Result<std::vector<CommonStep>> Agreement::common_steps(
             common.push_back({step, counts(!entry.files.data.empty())});
         return common;
     }
-    // {error, count}; then {step, attempt, data} of each
+    // First message: {error, count of values}. Second message: {step, attempt, has data} of each step.
     std::array<std::int64_t, 2> head{0, 0};
     std::vector<std::int64_t> steps;
     Result<> own = success();
@@ -134,7 +136,7 @@ Result<std::vector<CommonStep>> Agreement::common_steps(
         auto history = open();
         if (history) {
             for (const HistoryStep& step : history->steps) {
-                // Of some steps only metadata stays.
+                // Retention may have removed the data of a step and kept its metadata.
                 const bool has_data = std::none_of(step.ranks.begin(), step.ranks.end(),
                                                    [](const RankFiles& r) { return r.data.empty(); });
                 steps.insert(steps.end(), {step.step, attempt_of(step.folder), has_data ? 1 : 0});
@@ -150,8 +152,8 @@ Result<std::vector<CommonStep>> Agreement::common_steps(
     if (head[0] != 0) return other_rank();
     steps.resize(static_cast<std::size_t>(head[1]));
     if (!steps.empty()) TWR_CHECK(comm_.broadcast(std::as_writable_bytes(std::span(steps))));
-    // What rank 0 does not see: steps on other nodes.
-    std::vector<std::int64_t> states;  // 0: not there, 1: its metadata, 2: its data too
+    // Rank 0 does not see steps on other nodes: each rank says what it has of rank 0's steps.
+    std::vector<std::int64_t> states;  // 0: nothing, 1: metadata, 2: metadata and data
     const auto here = ends_local ? own_steps() : std::map<std::int64_t, RankStep>();
     for (std::size_t i = 0; i < steps.size(); i += 3) {
         const auto entry = here.find(steps[i]);

@@ -1,4 +1,5 @@
-// What the ranks of a run agree on. Functions marked [collective] are called by all ranks, in the same order.
+// What the ranks of a run agree on: settings, each step and its attempt, and which steps all of them have
+// committed. [collective]: all ranks call it, in the same order.
 #pragma once
 
 #include <cstddef>
@@ -22,34 +23,39 @@ struct CommonStep {
     bool has_data = false;
 };
 
-// add() and settled() may be called from any thread, the rest from the one that calls MPI.
+// A session's member. add(), settled() and unresolved() may be called from any thread, the others from the
+// one thread that may use the Comm.
 class Agreement {
    public:
-    // track: which steps all ranks have committed is found out on the way, and told to `everywhere` by the thread that calls.
+    // track: collective calls also find out which steps all ranks have committed, and call `everywhere` with
+    // each, in the calling thread. comm outlives this.
     Agreement(Comm& comm, bool track, std::function<void(std::int64_t)> everywhere);
 
     [[nodiscard]] bool several() const { return comm_.size() > 1; }
-    // [collective] Own failure, or that of another rank, or none.
+    // [collective] Returns this rank's error, or other_rank() if another rank has one, or success.
     Result<> agree(Result<> own);
-    // [collective] What later collective calls depend on: ranks that differ in it would wait for each other for ever. ends_local
-    // becomes true if it is on some rank.
+    // [collective] Compares the settings that later collective calls depend on: with different ones, ranks
+    // would wait for each other for ever. Sets ends_local if any rank has it set. Error: mismatch.
     Result<> on_settings(const SessionSettings& settings, bool staged, bool& ends_local,
                          const std::string& path);
-    // [collective] That all capture this step, in the highest attempt that one of them names; own: a failure here. Then add() needs no
-    // memory for it.
+    // [collective] Agrees that all ranks capture this step. attempt: becomes the highest that any rank
+    // proposed. own: an error of this rank, which stops all of them. After success, add() of this step needs
+    // no memory.
     Result<> on_step(Result<> own, std::int64_t step, std::uint32_t& attempt);
-    // [collective] Goes on finding out which steps all have committed.
+    // [collective] Exchanges only which steps all ranks have committed.
     Result<> exchange();
-    // [collective] The steps that every rank has. here: those of this rank, where they end on its node (ends_local) or it is alone; else
-    // they are the history's, which rank 0 reads by `open`. needs_data: a step without it counts as one with it where none is kept.
+    // [collective] The steps that every rank has committed, ascending. own_steps: this rank's; it is called
+    // where steps stay on the nodes (ends_local) or the run has one rank. Otherwise rank 0 reads the history
+    // by `open`. keeps_data: false: the run stores no data, and has_data is set for every step.
     Result<std::vector<CommonStep>> common_steps(
-        bool ends_local, bool keeps_data, const std::function<std::map<std::int64_t, RankStep>()>& here,
+        bool ends_local, bool keeps_data, const std::function<std::map<std::int64_t, RankStep>()>& own_steps,
         const std::function<Result<History>()>& open);
 
-    // A step that was agreed on is under way, in the same order on every rank; and what became of it here.
+    // A step that on_step() agreed on is under way. Every rank adds the same steps in the same order.
     void add(std::int64_t step);
+    // This rank committed the step, or lost it.
     void settled(std::int64_t step, bool lost);
-    // Steps not known to be committed, or lost, on all ranks.
+    // How many added steps are not yet known to be committed by all ranks, or lost by one.
     [[nodiscard]] std::size_t unresolved() const;
 
    private:
@@ -62,10 +68,11 @@ class Agreement {
         std::int64_t step;
         std::int64_t state;  // 0: under way, 1: committed, -1: lost
     };
-    mutable std::mutex mutex_;  // of the next
-    std::vector<Ordinal> unresolved_;
+    mutable std::mutex mutex_;         // protects unresolved_
+    std::vector<Ordinal> unresolved_;  // in the order of capture
 };
 
+// The error where this rank did well and another one did not.
 Error other_rank();
 
 }  // namespace twinrun

@@ -13,7 +13,7 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;  // of arrays in device memory
+constexpr std::size_t kAlignment = 256;  // of arrays in device memory, in bytes
 
 std::size_t room_for(const DeviceArray& array) {
     return round_up(array.items() * item_bytes(array.dtype), kAlignment);
@@ -48,7 +48,7 @@ std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* c
     try {
         if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     } catch (const std::exception&) {
-        return nullptr;  // nobody to bring it on
+        return nullptr;  // no thread can be started that would bring the arrays to the host
     }
     {
         std::unique_lock lock(pool_->mutex);
@@ -67,7 +67,7 @@ std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* c
     } catch (const std::exception&) {  // not enough memory
     }
     if (!filled) {
-        staged->memory.clear();  // work that was put in may still write there
+        staged->memory.clear();  // not into the pool: copies that were begun may still write there
         pool_->give_back(std::move(staged));
         return nullptr;
     }
@@ -82,7 +82,7 @@ void DeviceStage::Pool::give_back(std::unique_ptr<StagedArrays> staged) {
     try {
         for (auto& [device, memory] : staged->memory)
             free[device].push_back(std::move(memory));
-    } catch (const std::exception&) {  // then it is given back to the device
+    } catch (const std::exception&) {  // no memory for the list: the memory is freed
     }
     changed.notify_all();
 }
@@ -90,7 +90,7 @@ void DeviceStage::Pool::give_back(std::unique_ptr<StagedArrays> staged) {
 bool DeviceStage::fill(StagedArrays& staged, std::span<const FieldMetadata* const> fields,
                        std::span<const DeviceArray* const> arrays, bool keep_data) {
     if (keep_data) return copy(staged, arrays).ok();
-    // A sketch belongs to one device; arrays on several are taken one device after the other.
+    // One build() is for one device: arrays on several devices are sketched one device after the other.
     std::vector<std::optional<DeviceSketch>> of_each(arrays.size());
     std::map<int, std::vector<std::size_t>> on;
     for (std::size_t i = 0; i < arrays.size(); ++i)
@@ -131,7 +131,7 @@ Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* co
                 memory = std::move(*fits);
                 free.erase(fits);
             } else {
-                free.clear();  // of the same steps as they were before they grew
+                free.clear();  // all are too small: steps have grown
             }
         }
         TWR_CHECK(memory.reserve(device, std::max<std::size_t>(bytes, kAlignment)));
@@ -160,7 +160,7 @@ Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* co
         copy.data = to;
         copy.strides.clear();
         copy.swap = false;
-        copy.stream = nullptr;  // all work is done before anybody looks
+        copy.stream = nullptr;  // the copy is complete when take() returns
         staged.copies.push_back(std::move(copy));
     }
     for (auto& [device, stream] : streams)

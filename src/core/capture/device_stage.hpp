@@ -1,5 +1,5 @@
-// The first tier: what was captured on devices waits in their memory, so that capture() returns at the speed of that memory;
-// a thread brings it on.
+// The first tier: device memory. Arrays that were captured on devices are copied there, so that capture()
+// returns at the speed of that memory; a thread copies them to the host later.
 #pragma once
 
 #include <condition_variable>
@@ -21,27 +21,32 @@
 
 namespace twinrun {
 
-// What was taken of a step: copies of arrays, or, where only digests are kept, their sketches. When its last owner lets go of
-// it, its memory is the stage's again, for later steps.
+// A step's arrays in device memory: copies of them, or their sketches if only digests are kept. When the last
+// owner releases it, its memory returns to the stage, for later steps.
 struct StagedArrays {
-    std::vector<DeviceArray> copies;     // of each array; empty: sketches
-    std::vector<DeviceSketch> sketches;  // of each array
-    std::uint64_t bytes = 0;             // charged
-    std::map<int, DeviceMemory> memory;  // of the copies
+    std::vector<DeviceArray> copies;     // of each array; empty: there are sketches
+    std::vector<DeviceSketch> sketches;  // of each array; empty: there are copies
+    std::uint64_t bytes = 0;             // charged against the stage's limit
+    std::map<int, DeviceMemory> memory;  // holds the copies, by device
 };
 
-// Not thread-safe but for its own thread. Staged arrays may outlive it.
+// A session's member. take() and hand_over() are called by the capturing thread; the stage has one thread of
+// its own. Staged arrays may outlive it.
 class DeviceStage {
    public:
+    // limit: bytes of device memory, all devices together.
     explicit DeviceStage(std::uint64_t limit) : limit_(limit), pool_(std::make_shared<Pool>()) {}
-    ~DeviceStage();  // what was handed over is done first
+    ~DeviceStage();  // does the work that was handed over first
 
-    // Takes arrays, when their streams are there: then they may change. Waits for room that earlier steps will give back
-    // (`waited` grows by the seconds); nothing, if the arrays are larger than the limit, or there is no device memory for them.
+    // Copies the arrays within their devices, or sketches them if keep_data is false, after the earlier work
+    // of their streams. When it returns, the arrays may change. Waits while earlier steps hold the memory;
+    // `waited` grows by the seconds of waiting. Null: the arrays exceed the limit, or there is no device
+    // memory or thread for them; the caller then takes them at once.
     std::shared_ptr<StagedArrays> take(std::span<const FieldMetadata* const> fields,
                                        std::span<const DeviceArray* const> arrays, bool keep_data,
                                        double& waited);
-    // work() on the stage's thread, in order.
+    // Calls work() on the stage's thread, in the order of these calls; keeps `staged` until it returns. After
+    // take() only.
     void hand_over(std::shared_ptr<StagedArrays> staged, std::function<void()> work);
 
    private:
@@ -53,12 +58,12 @@ class DeviceStage {
         std::shared_ptr<StagedArrays> staged;
         std::function<void()> work;
     };
-    // Memory, which comes back from whoever lets go of staged arrays.
+    // Device memory. Staged arrays return theirs to it from any thread, also after the stage is gone.
     struct Pool {
         std::mutex mutex;
         std::condition_variable changed;
-        std::uint64_t used = 0;
-        std::map<int, std::vector<DeviceMemory>> free;  // kept for the next steps
+        std::uint64_t used = 0;                         // bytes, all devices together
+        std::map<int, std::vector<DeviceMemory>> free;  // by device; kept for the next steps
         void give_back(std::unique_ptr<StagedArrays> staged);
     };
     std::uint64_t limit_;

@@ -1,4 +1,4 @@
-// What an exception of the standard library means for a run.
+// The error that an exception of the standard library becomes when a run is opened.
 #pragma once
 
 #include <exception>
@@ -13,7 +13,7 @@ namespace twinrun {
 inline Error failure_of(const std::string& path, const std::exception& e) {
     if (dynamic_cast<const std::bad_alloc*>(&e) != nullptr)
         return Error{ErrorCode::out_of_memory, path + ": not enough memory to open a run"};
-    // Storage reports its errors without exceptions: this is a thread.
+    // FileSystem throws nothing, so that this error comes from starting a thread.
     const auto* const system = dynamic_cast<const std::system_error*>(&e);
     if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
         return Error{

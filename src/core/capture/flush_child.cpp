@@ -48,7 +48,12 @@ Error not_started(const std::string& program, const char* what, int why) {
                                     ": set flush_program to where twinrun_flush is, or flusher to thread"};
 }
 
-// A line from a socket, without its end. Nothing: the other side is gone.
+Error ended() {
+    return Error{ErrorCode::io,
+                 "the process twinrun_flush has ended: copy the steps to the history with 'twinrun flush'"};
+}
+
+// Receives a line, without the line feed. nullopt: the other process has closed the socket, or sends no line.
 std::optional<std::string> read_line(int socket, std::string& received) {
     for (;;) {
         if (const std::size_t end = received.find('\n'); end != std::string::npos) {
@@ -103,7 +108,7 @@ Result<> FlushChild::check(const std::string& program) {
     std::vector<std::string> places{path};
     if (path.find('/') == std::string::npos) {
         const char* const search = std::getenv("PATH");
-        if (search == nullptr) return success();  // the system's own
+        if (search == nullptr) return success();  // posix_spawnp searches the system's default path
         places.clear();
         std::string_view rest = search;
         for (std::size_t end = 0; end != std::string_view::npos; rest.remove_prefix(end + 1)) {
@@ -135,7 +140,7 @@ Result<std::unique_ptr<FlushChild>> FlushChild::start(const std::string& program
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attributes);
-    // A session of its own: what ends the run from a terminal does not end it.
+    // A session of its own: a signal from the run's terminal does not end it.
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
     posix_spawn_file_actions_adddup2(&actions, sockets[1], STDIN_FILENO);
     std::array<const char*, 4> arguments{kProgram, local.c_str(), history.c_str(), nullptr};
@@ -147,20 +152,21 @@ Result<std::unique_ptr<FlushChild>> FlushChild::start(const std::string& program
     ::close(sockets[1]);
     if (why != 0) return failed("cannot start", why);
     child->process_ = pid;
-    // It says that it has the history's journal, or why not.
+    // The child answers "ok" once it has opened the history's journal, or with an error.
     const auto ready = read_line(child->socket_, child->received_);
-    if (!ready) return Error{ErrorCode::io, path + ": ended as soon as it began"};
+    if (!ready) return Error{ErrorCode::io, path + ": ended before it opened the history"};
     if (*ready != "ok") return Error{ErrorCode::io, path + ": " + *ready};
     return child;
 }
 
 FlushChild::~FlushChild() {
     if (socket_ >= 0) {
-        // Also where a process that was forked meanwhile has the socket too; which in turn leaves it to its parent.
+        // shutdown() ends the connection even if a forked process has a copy of the socket; such a process
+        // must not end its parent's connection.
         if (owner_ == ::getpid()) ::shutdown(socket_, SHUT_RDWR);
         ::close(socket_);
     }
-    // With nothing left to do it ends at once; with something, it goes on without us.
+    // Reaps a child that ends at once because it has nothing left to do; gives up after a second.
     for (int i = 0; process_ > 0 && owner_ == ::getpid() && i < 100; ++i) {
         if (::waitpid(process_, nullptr, WNOHANG) != 0) break;
         ::poll(nullptr, 0, 10);
@@ -168,10 +174,9 @@ FlushChild::~FlushChild() {
 }
 
 Result<> FlushChild::ask(const std::string& command) {
-    if (!send_all(socket_, command + "\n"))
-        return Error{ErrorCode::io, "twinrun_flush is gone: 'twinrun flush' brings steps on later"};
+    if (!send_all(socket_, command + "\n")) return ended();
     const auto answer = read_line(socket_, received_);
-    if (!answer) return Error{ErrorCode::io, "twinrun_flush is gone: 'twinrun flush' brings steps on later"};
+    if (!answer) return ended();
     if (*answer == "ok") return success();
     const std::size_t space = answer->find(' ');
     int code = 0;
@@ -185,7 +190,7 @@ Result<> FlushChild::ask(const std::string& command) {
 Result<> serve_flushes(FileSystem& system, int socket, const std::string& local, const std::string& history) {
     TWR_TRY(const LocalHistory from, LocalHistory::read(local));
     auto to = HistoryWriter::open(system, history, from.settings, from.rank, from.ranks, Existing::append);
-    const Result<> same = to ? check_of(local, from.of, history, (*to)->id()) : success();
+    const Result<> same = to ? check_history_id(local, from.history_id, history, (*to)->id()) : success();
     if (!to || !same) {
         Error why = to ? same.error() : std::move(to).error();
         send_all(socket, why.message + "\n");

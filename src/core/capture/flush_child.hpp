@@ -1,5 +1,5 @@
-// The other process of Flusher::process. It follows one rank's folder on the node-local tier: what the run asks it to bring
-// on, and, when the run has ended in whatever way, all that is still there.
+// The other process of Flusher::process. It serves one rank's folder on the node-local tier: it copies the
+// steps that the run names to the history and, when the run has ended in any way, all steps that are left.
 #pragma once
 
 #include <memory>
@@ -10,30 +10,35 @@
 
 namespace twinrun {
 
-// The run's end of it. Not thread-safe.
+// The run's side of the connection. Owned by Tiers; not thread-safe.
 class FlushChild {
    public:
-    // program: a path; empty: twinrun_flush beside this library, in the bin folder next to it, or on PATH.
+    // Starts the program and waits until it has opened the history. program: a path; empty: twinrun_flush
+    // beside this library, in the bin folder next to it, or on PATH. local: the rank's folder. Errors: those
+    // of the program's start, and what the program reports.
     static Result<std::unique_ptr<FlushChild>> start(const std::string& program, const std::string& local,
                                                      const std::string& history);
-    // Error where there is no such program that can be run.
+    // Whether start() would find a program that this process may execute; starts nothing.
     static Result<> check(const std::string& program);
-    ~FlushChild();  // lets it go on alone, and does not wait
+    // Ends the connection. A child with nothing to do ends at once; this waits at most a second for it. A
+    // child that still copies steps goes on alone.
+    ~FlushChild();
     FlushChild(const FlushChild&) = delete;
     FlushChild& operator=(const FlushChild&) = delete;
-    // "flush STEP", "drop STEP", "drop_data STEP": done when this returns. The error is the child's, or says that it is gone.
+    // Sends a command and waits until it is done: "flush STEP", "drop STEP", "drop_data STEP" or "reserve
+    // ORDINAL". Returns the child's error; io if the child has ended.
     Result<> ask(const std::string& command);
 
    private:
     FlushChild() = default;
     int socket_ = -1;
     int process_ = -1;
-    int owner_ = 0;  // process that started it
-    std::string received_;
+    int owner_ = 0;         // ID of the process that started the child
+    std::string received_;  // bytes that were received after the last complete answer
 };
 
-// The child's end: reads commands from `socket` until it is closed, then flushes the rest. What could not be flushed is told in
-// the error.
+// The child's side: executes commands from `socket` until the run closes it, then flushes the steps that are
+// left. Errors: the history cannot be opened (the run gets it too); the first step that could not be flushed.
 Result<> serve_flushes(FileSystem& system, int socket, const std::string& local, const std::string& history);
 
 }  // namespace twinrun

@@ -17,9 +17,10 @@ namespace twinrun {
 
 namespace {
 
-// A piece: large enough that handing it over costs nothing, small enough that few cores share a step evenly.
+// Large enough that the cost of submitting a piece does not count, small enough that few cores share a step
+// evenly.
 constexpr std::uint64_t kPieceBytes = 4 << 20;
-// Below this, other threads cost more than they save.
+// Below this size, starting other threads costs more than they save.
 constexpr std::uint64_t kTeamBytes = 2 << 20;
 
 std::uint64_t piece_bytes(const StagingRing* ring) {
@@ -34,7 +35,7 @@ bool same_layout(const CapturedField& a, const CapturedField& b) {
            a.ids == b.ids;
 }
 
-// A block of the ring until it is handed on.
+// Owns a block of the ring until a load takes it.
 struct RingBlock {
     explicit RingBlock(StagingRing* of) : ring(of) {}
     ~RingBlock() {
@@ -46,7 +47,7 @@ struct RingBlock {
     const std::byte* block = nullptr;
 };
 
-// Zeros between the segments of a piece, and behind the last.
+// Zeros the bytes between the segments of a piece, and those after the last one.
 void clear_padding(const Piece& piece, const std::vector<FieldMetadata>& fields, std::byte* image) {
     for (std::size_t i = 0; i < piece.segments.size(); ++i) {
         const Segment& segment = piece.segments[i];
@@ -73,7 +74,6 @@ std::vector<std::shared_ptr<const RowIds>> Intake::ids() const {
     return all;
 }
 
-// Layout and readers of the fields; nothing is read yet but IDs.
 Result<> Intake::plan(std::vector<CapturedField>& fields) {
     for (CapturedField& field : fields) {
         if (!field.device) continue;
@@ -93,7 +93,7 @@ Result<> Intake::plan(std::vector<CapturedField>& fields) {
     return success();
 }
 
-// How the items of host fields are read: as they lie, gathered, or sorted by IDs.
+// Decides how the items of host fields are read: in place, gathered, or sorted by IDs. Reads the IDs.
 Result<> Intake::read_order(std::vector<CapturedField>& fields) {
     sources_.resize(fields.size());
     std::map<std::string, std::shared_ptr<const RowOrder>> orders;
@@ -144,9 +144,9 @@ Result<> Intake::read_order(std::vector<CapturedField>& fields) {
                                                        "' are not among the captured fields"};
             }
         }
-        const bool as_it_lies = (rows == nullptr || rows->empty()) && field.strides.empty() &&
-                                (field.stride == 0 || field.stride == item_bytes(field.dtype));
-        if (as_it_lies && by.empty()) {
+        const bool in_place = (rows == nullptr || rows->empty()) && field.strides.empty() &&
+                              (field.stride == 0 || field.stride == item_bytes(field.dtype));
+        if (in_place && by.empty()) {
             source.dense = static_cast<const std::byte*>(field.data);
         } else {
             TWR_TRY(source.reader, FieldReader::create(field, std::move(rows)));
@@ -169,7 +169,8 @@ void Intake::copy_out_of(const Piece& piece, std::byte* image) const {
     clear_padding(piece, layout_->fields, image);
 }
 
-// Digests without a copy of the data, where it lies so that they can be made there.
+// Makes digests without a copy of the data. Only a slice that no single view describes is gathered in
+// `scratch`.
 Result<> Intake::digest_in_place(PendingStep& step, const Piece& piece, std::byte* residues,
                                  std::vector<std::byte>& scratch) {
     for (const Segment& segment : piece.segments) {
@@ -180,11 +181,11 @@ Result<> Intake::digest_in_place(PendingStep& step, const Piece& piece, std::byt
         for (std::uint64_t s = segment.first_slice; s < segment.first_slice + segment.slices; ++s) {
             const std::uint64_t first = digests.first_item(s);
             ElementView view;
-            std::optional<ElementView> lies;
+            std::optional<ElementView> in_place;
             if (source.dense != nullptr) {
                 view = dense_view(dtype, source.dense + first * item_bytes(dtype));
-            } else if (lies = source.reader->view(first); lies) {
-                view = *lies;
+            } else if (in_place = source.reader->view(first); in_place) {
+                view = *in_place;
             } else {
                 scratch.resize(digests.items(s) * item_bytes(dtype));
                 source.reader->copy(first, digests.items(s), scratch.data());
@@ -201,7 +202,7 @@ Result<> Intake::take_piece(const std::shared_ptr<PendingStep>& step, const Piec
                             std::vector<std::byte>& scratch, double& waited) {
     const bool keep_data = step->layout->keep_data;
     const std::size_t image_bytes = keep_data || !digest_now ? piece.bytes : 0;
-    const std::size_t wanted = image_bytes + (digest_now ? piece.residue_bytes : 0);
+    const std::size_t bytes = image_bytes + (digest_now ? piece.residue_bytes : 0);
     Load load;
     load.step = step;
     load.piece = &piece;
@@ -209,11 +210,12 @@ Result<> Intake::take_piece(const std::shared_ptr<PendingStep>& step, const Piec
     RingBlock block(ring_);
     std::byte* memory = nullptr;
     if (ring_ != nullptr) {
-        memory = ring_->allocate(wanted, waited);
-        if (memory == nullptr) return Error{ErrorCode::internal, "a piece beyond the staging memory"};
+        memory = ring_->allocate(bytes, waited);
+        if (memory == nullptr)
+            return Error{ErrorCode::internal, "a piece is larger than the staging memory allows"};
         block.block = memory;
     } else {
-        memory = own.reserve(wanted);
+        memory = own.reserve(bytes);
     }
     std::byte* residues = memory + image_bytes;
     Result<> done = success();
@@ -230,7 +232,7 @@ Result<> Intake::take_piece(const std::shared_ptr<PendingStep>& step, const Piec
     }
     TWR_CHECK(std::move(done));
     load.block = std::exchange(block.block, nullptr);
-    pipeline_.hand_in(std::move(load));
+    pipeline_.submit(std::move(load));
     return success();
 }
 
@@ -249,7 +251,7 @@ Result<> Intake::take_host(const std::shared_ptr<PendingStep>& step, bool digest
         return success();
     }
     std::atomic<std::size_t> next = 0;
-    std::mutex mutex;  // of the two below
+    std::mutex mutex;  // protects failure and longest
     std::optional<Error> failure;
     double longest = 0;
     team_.run([&](int) {
@@ -261,7 +263,7 @@ Result<> Intake::take_host(const std::shared_ptr<PendingStep>& step, bool digest
             Result<> done = out_of_memory();
             try {
                 done = take_piece(step, *pieces[i], digest_now, scratch, own);
-            } catch (const std::exception&) {  // stays what it says
+            } catch (const std::exception&) {  // done stays out_of_memory()
             }
             if (done) continue;
             next = pieces.size();
@@ -287,8 +289,8 @@ Intake::OnDevices Intake::on_devices(const PendingStep& step, const std::vector<
     return found;
 }
 
-// What is to be recorded stays where it is, if nobody changes it before that is done: copies, or, where the caller waits, the
-// arrays themselves.
+// Lets the recorder read arrays on their device, if nobody changes them before it is done: the staged copies,
+// or the application's arrays if capture() returns only after the step is recorded.
 void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
                               const std::shared_ptr<StagedArrays>& staged) const {
     const bool copied = staged != nullptr && !staged->copies.empty();
@@ -301,8 +303,6 @@ void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
     step.device_memory = staged;
 }
 
-// Fields on devices: digested there; their residues, and their elements if they are kept, come to staging memory. staged: what
-// was taken of them earlier, in place of the arrays themselves.
 Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
                               const std::shared_ptr<StagedArrays>& staged, double& waited) {
     const auto& [numbers, metadata, own_arrays] = fields;
@@ -311,9 +311,9 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
     std::vector<const DeviceArray*> arrays;
     for (const DeviceArray& array : copied ? staged->copies : own_arrays)
         arrays.push_back(&array);
-    const auto hand_in_residues = [&](std::size_t field, std::uint64_t offset,
-                                      std::span<const std::byte> bytes) -> Result<> {
-        // In parts that the ring has room for, each a whole number of pages.
+    const auto submit_residues = [&](std::size_t field, std::uint64_t offset,
+                                     std::span<const std::byte> bytes) -> Result<> {
+        // In parts that fit into the ring, each but the last a whole number of pages.
         const std::size_t most = ring_ != nullptr ? kPieceBytes / 4 : bytes.size();
         for (std::size_t at = 0; at < bytes.size(); at += most) {
             const auto part = bytes.subspan(at, std::min(most, bytes.size() - at));
@@ -325,22 +325,23 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
             load.residues = part.data();
             if (ring_ != nullptr) {
                 std::byte* block = ring_->allocate(part.size(), waited);
-                if (block == nullptr) return Error{ErrorCode::internal, "residues beyond the staging memory"};
+                if (block == nullptr)
+                    return Error{ErrorCode::internal, "residues are larger than the staging memory allows"};
                 std::memcpy(block, part.data(), part.size());
                 load.block = block;
                 load.residues = block;
             }
-            pipeline_.hand_in(std::move(load));
+            pipeline_.submit(std::move(load));
         }
         return success();
     };
     std::vector<BuiltField> built;
-    std::mutex one_at_a_time;  // one thread a device calls
+    std::mutex one_at_a_time;  // each device has a thread that calls `take`
     const TakeResidues take = [&](std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
         const std::lock_guard guard(one_at_a_time);
-        return hand_in_residues(field, offset, bytes);
+        return submit_residues(field, offset, bytes);
     };
-    const bool check = step->check != nullptr;  // then residues are looked at first
+    const bool check = step->check != nullptr;  // true: residues are compared before they are submitted
     const bool sketched = staged != nullptr && !staged->sketches.empty();
     if (sketched) {
         built.resize(numbers.size());
@@ -350,13 +351,13 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
     for (std::size_t i = 0; i < numbers.size(); ++i) {
         if (sketched) TWR_CHECK(staged->sketches[i].download(built[i]));
         if (check) TWR_CHECK(step->check->whole(numbers[i], built[i]));
-        if (check || sketched) TWR_CHECK(hand_in_residues(i, 0, built[i].residues));
+        if (check || sketched) TWR_CHECK(submit_residues(i, 0, built[i].residues));
         step->digests[numbers[i]].set(std::move(built[i]));
     }
     if (!step->layout->keep_data) return success();
     leave_on_devices(*step, fields, staged);
 
-    // Pieces fill in the order in which elements come.
+    // Elements come in the order of the data file: one piece after the other is filled.
     std::vector<const Piece*> pieces;
     for (const Piece& piece : step->layout->pieces) {
         if (piece.on_device) pieces.push_back(&piece);
@@ -369,7 +370,8 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
         const Piece& piece = *pieces[current];
         if (ring_ != nullptr) {
             image = ring_->allocate(piece.bytes, waited);
-            if (image == nullptr) return Error{ErrorCode::internal, "a piece beyond the staging memory"};
+            if (image == nullptr)
+                return Error{ErrorCode::internal, "a piece is larger than the staging memory allows"};
             block.block = image;
         } else {
             image = own.reserve(piece.bytes);
@@ -384,7 +386,7 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
         load.image = image;
         load.block = std::exchange(block.block, nullptr);
         load.make_sums = !step->layout->recorded;
-        pipeline_.hand_in(std::move(load));
+        pipeline_.submit(std::move(load));
         image = nullptr;
         ++current;
     };
@@ -400,7 +402,7 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
                     if (image != nullptr && at >= pieces[current]->offset + pieces[current]->bytes)
                         close_piece();
                     while (at >= pieces[current]->offset + pieces[current]->bytes)
-                        ++current;  // all of what stays where it is
+                        ++current;  // pieces of fields that the recorder reads on their device
                     if (image == nullptr) TWR_CHECK(open_piece());
                     const Piece& piece = *pieces[current];
                     const std::size_t n =

@@ -1,4 +1,5 @@
-// How a step leaves the caller's arrays: which bytes of which field go into which piece, read in which order, digested where.
+// Takes a step from the caller's arrays: reads each field's items in stored order, fills the pieces of the
+// data file with them, and digests them on the host or on their device.
 #pragma once
 
 #include <cstddef>
@@ -18,41 +19,49 @@
 
 namespace twinrun {
 
-// Used by one thread at a time, but for take_devices of what a DeviceStage holds: its thread may call that beside the others.
+// A session's member, used by the thread that captures. Exception: the thread of a DeviceStage may call
+// take_devices(), with the staged arrays of an earlier step, while the capturing thread makes any other call.
 class Intake {
    public:
-    // ring: memory that pieces are copied to; null: pieces are worked on at once, and nothing is under way when a call returns.
-    // shared: ranks write a file together. All that is referred to outlives this.
+    // ring: memory that pieces are copied to. null: each piece is processed in the calling thread, and no
+    // work is left when a call returns. shared: ranks write data into a common file. All arguments by
+    // reference outlive this.
     Intake(const HistorySettings& history, bool shared, Team& team, StagingRing* ring, Pipeline& pipeline);
 
-    // Makes the layout of a step of these fields, and finds out how each is read; reads nothing yet but IDs. Fields on devices by whose
-    // IDs others are sorted, or that are sorted, are brought to the host.
+    // Makes the layout of a step of these fields, and decides how each one is read. Reads no data but IDs,
+    // and these device arrays: arrays of IDs, and arrays whose rows are sorted by IDs. Both are copied to the
+    // host, and `fields` then refers to the copies. Errors: those of check_array(), StepLayout::make(),
+    // order_by_ids() and FieldReader::create(); mismatch; not_found where the IDs of a field are not captured
+    // with it.
     Result<> plan(std::vector<CapturedField>& fields);
     [[nodiscard]] const std::shared_ptr<const StepLayout>& layout() const { return layout_; }
-    // Of the rows of each field, as they are kept; null: none.
+    // For each planned field the IDs of its rows, in the order in which rows are stored; null: it has none.
     [[nodiscard]] std::vector<std::shared_ptr<const RowIds>> ids() const;
 
-    // The fields of a step that lie on devices.
+    // The fields of a step that are on devices: their numbers in the layout, metadata and arrays, in the same
+    // order.
     struct OnDevices {
         std::vector<std::size_t> numbers;
         std::vector<const FieldMetadata*> metadata;
         std::vector<DeviceArray> arrays;
     };
     static OnDevices on_devices(const PendingStep& step, const std::vector<CapturedField>& fields);
-    // Digests them there; their residues, and their elements if they are kept, come to staging memory. staged: what was taken of them
-    // earlier, in place of the arrays themselves. waited: seconds for memory are added to it, here and below.
+    // Digests these fields on their devices, and copies their residues, and their elements if data is kept,
+    // to staging memory. staged: copies or sketches of the arrays that were made earlier; null: reads the
+    // arrays themselves. waited: grows by the seconds spent waiting for memory, here and in take_host().
     Result<> take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
                           const std::shared_ptr<StagedArrays>& staged, double& waited);
-    // All other fields. digest_now: in the calling threads; else behind the caller's back.
+    // Takes all other fields, with the team's threads. digest_now: these threads digest too; otherwise the
+    // pipeline's threads do so later.
     Result<> take_host(const std::shared_ptr<PendingStep>& step, bool digest_now, double& waited);
 
    private:
-    // A field of the step that is being captured, and how it is read.
+    // How a field of the planned step is read.
     struct Source {
-        const std::byte* dense = nullptr;  // its items lie here as they are kept
-        std::optional<FieldReader> reader;
-        std::shared_ptr<const RowIds> ids;  // of its rows, as they are kept; null: none
-        std::vector<std::byte> brought;     // from a device, to be sorted by IDs
+        const std::byte* dense = nullptr;   // set: the items lie here in stored order, without gaps
+        std::optional<FieldReader> reader;  // otherwise, for fields in host memory
+        std::shared_ptr<const RowIds> ids;  // IDs of the rows in stored order; null: none
+        std::vector<std::byte> brought;     // host copy of a device array that IDs are in or sort
     };
     Result<> read_order(std::vector<CapturedField>& fields);
     void leave_on_devices(PendingStep& step, const OnDevices& fields,
@@ -69,7 +78,7 @@ class Intake {
     StagingRing* const ring_;
     Pipeline& pipeline_;
     const std::uint64_t piece_bytes_;
-    std::vector<CapturedField> planned_;  // what layout_ was made for
+    std::vector<CapturedField> planned_;  // the fields that layout_ was made for
     std::shared_ptr<const StepLayout> layout_;
     std::vector<Source> sources_;
 };

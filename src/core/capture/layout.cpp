@@ -13,7 +13,8 @@ namespace twinrun {
 namespace {
 
 constexpr std::uint64_t kSmallAlignment = 64;
-// Of a field, whatever its size: weights of a bucket's scalars, and what is small.
+// Memory for the sums of a field, whatever its size: the weights of a bucket's scalars, and 4 KiB for small
+// members.
 constexpr std::uint64_t kSumsOverhead = kLargestSumsTable * 8 + 4096;
 
 }  // namespace
@@ -39,7 +40,7 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
         field.key = keys.contains(f.name) ? f.name : f.ids;
         const std::uint64_t item = item_bytes(f.dtype);
         const std::uint64_t items = field.items();
-        // Larger fields begin on a page, for direct reads; small ones share pages.
+        // A field of a page or more begins on a page, for direct reads; smaller fields share pages.
         end = round_up(end, items * item < kPageBytes ? kSmallAlignment : kPageBytes);
         if (settings.keep_data && items != 0) field.extents.push_back({0, end, item, items});
         const auto next = checked_add(end, items * item);
@@ -53,12 +54,12 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
         const FieldSlices shape(field);
         layout->digest_bytes +=
             field.chunks() * 2 * sizeof(ChunkDigest) + shape.slices() * 8 + sizeof(FieldDigests);
-        // Sums, at most, and the IDs that they go by.
+        // The most that sums take, and the IDs that weight them.
         if (field.partial()) layout->digest_bytes += field.data_bytes() / 4 + kSumsOverhead;
         if (!field.key.empty() && field.key == f.name) layout->digest_bytes += items * sizeof(std::uint64_t);
         for (std::uint64_t slice = 0; slice < shape.slices();) {
             const std::uint64_t at = end + shape.first_item(slice) * item;
-            // Goes on in the last piece while it is not full.
+            // Continues the last piece while it is not full.
             const bool fits = !layout->pieces.empty() && layout->pieces.back().on_device == on_device &&
                               at + std::min<std::uint64_t>(shape.items(slice) * item, kSliceBytes) -
                                       layout->pieces.back().offset <=
@@ -86,7 +87,7 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
         layout->fields.push_back(std::move(field));
     }
     end = round_up(end, kPageBytes);
-    // Each piece takes the gap behind it.
+    // Each piece includes the padding up to the next one.
     for (std::size_t p = 0; p < layout->pieces.size(); ++p) {
         const std::uint64_t next = p + 1 < layout->pieces.size() ? layout->pieces[p + 1].offset : end;
         layout->pieces[p].bytes = next - layout->pieces[p].offset;

@@ -19,7 +19,7 @@ Pipeline::Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, in
         try {
             threads_.emplace_back([this] { run(); });
         } catch (const std::exception&) {
-            if (i != 0) break;  // the system has no more: those that are there do the work
+            if (i != 0) break;  // the system allows no more threads: those that started do the work
             throw;
         }
     }
@@ -45,7 +45,8 @@ void Pipeline::add(const std::shared_ptr<PendingStep>& step, double& waited) {
         waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
     lock.unlock();
-    // Here and not where files are first needed: threads that wait for room would hold up earlier steps, whose commits make it.
+    // Not in files_of(): a flush thread that waited for room there would hold up earlier steps, whose commits
+    // make room.
     const auto start = std::chrono::steady_clock::now();
     step->place = tiers_.place(bytes_of(*step));
     waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -59,7 +60,7 @@ void Pipeline::add(const std::shared_ptr<PendingStep>& step, double& waited) {
     }
 }
 
-// About, of its files.
+// An estimate of the bytes of the step's files.
 std::uint64_t Pipeline::bytes_of(const PendingStep& step) {
     std::uint64_t bytes = step.layout->file_bytes + (64 << 10);
     for (const FieldMetadata& field : step.layout->fields) {
@@ -70,11 +71,11 @@ std::uint64_t Pipeline::bytes_of(const PendingStep& step) {
     return bytes;
 }
 
-void Pipeline::hand_in(Load load) {
+void Pipeline::submit(Load load) {
     if (threads_.empty()) {
         {
             const std::lock_guard guard(mutex_);
-            ++load.step->handed_in;
+            ++load.step->submitted;
         }
         AlignedBytes residues;
         work(load, residues);
@@ -86,7 +87,7 @@ void Pipeline::hand_in(Load load) {
     try {
         const std::lock_guard guard(mutex_);
         loads_.push_back(std::move(load));
-        ++step->handed_in;
+        ++step->submitted;
     } catch (const std::exception&) {
         if (block != nullptr) ring_->release(block);
         fail(*step, out_of_memory());
@@ -98,24 +99,24 @@ void Pipeline::hand_in(Load load) {
 void Pipeline::seal(const std::shared_ptr<PendingStep>& step, std::optional<Error> error) {
     if (error) fail(*step, std::move(*error));
     bool complete = false;
-    bool left = false;
+    bool delegated = false;
     {
         const std::lock_guard guard(mutex_);
         step->sealed = true;
-        complete = step->done == step->handed_in;
-        // Another thread finishes it: storage must not hold up the application.
+        complete = step->done == step->submitted;
+        // Another thread finishes the step, after an empty load: storage must not hold up the application.
         if (complete && !threads_.empty()) {
             try {
                 Load last;
                 last.step = step;
                 loads_.push_back(std::move(last));
-                ++step->handed_in;
-                left = true;
-            } catch (const std::exception&) {  // no memory: then here
+                ++step->submitted;
+                delegated = true;
+            } catch (const std::exception&) {  // no memory: this thread finishes the step
             }
         }
     }
-    if (left) {
+    if (delegated) {
         work_.notify_one();
     } else if (complete) {
         finish(*step);
@@ -136,9 +137,8 @@ void Pipeline::fail(PendingStep& step, Error error) {
 
 void Pipeline::prepare(PendingStep& step) {
     std::call_once(step.prepared, [&] {
-        step.digests.clear();  // of an attempt that had not enough memory
+        step.digests.clear();  // of an earlier call that ran out of memory
         step.digests.reserve(step.layout->fields.size());
-        // Checksums are of bytes that are kept.
         for (std::size_t i = 0; i < step.layout->fields.size(); ++i)
             step.digests.emplace_back(step.layout->fields[i], step.layout->sums(i), step.layout->on_device[i],
                                       step.ids.empty() ? nullptr : step.ids[i]);
@@ -205,7 +205,7 @@ void Pipeline::write(PendingStep& step, const Piece& piece, const std::byte* ima
         }
         return success();
     };
-    if (auto put_down = put(); !put_down) fail(step, std::move(put_down).error());
+    if (auto written = put(); !written) fail(step, std::move(written).error());
 }
 
 void Pipeline::work(Load& load, AlignedBytes& residues) try {
@@ -270,24 +270,25 @@ void Pipeline::done(const std::shared_ptr<PendingStep>& step) {
     bool complete = false;
     {
         const std::lock_guard guard(mutex_);
-        complete = ++step->done == step->handed_in && step->sealed;
+        complete = ++step->done == step->submitted && step->sealed;
     }
     if (!complete) return;
     finish(*step);
     commit_ready();
 }
 
-// All is written: the rest of the files, synced under their final names. Nothing: the step failed.
+// All loads are done. Writes the rest of the step's files and syncs them under their final names; of a shared
+// layout only the digests, as share() does the rest. nullopt: the step failed.
 std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
     if (step.failed) return std::nullopt;
     prepare(step);
-    auto files = files_of(step);  // a step without elements has none yet
+    auto files = files_of(step);  // a step without elements has no files yet
     Result<RankStep> ready = RankStep();
     if (!files) {
         ready = std::move(files).error();
     } else if (!step.layout->shared) {
         ready = (*files)->finish(step.digests);
-    } else if (auto written = (*files)->write_digests(step.digests); !written) {  // the rest is share()'s
+    } else if (auto written = (*files)->write_digests(step.digests); !written) {
         ready = std::move(written).error();
     }
     if (!ready) {
@@ -311,7 +312,7 @@ void Pipeline::finish(PendingStep& step) {
     if (step.failed || !step.layout->shared) step.files.reset();
     try {
         if (step.failed) tiers_.abandon(step.place, step.folder);
-    } catch (const std::exception&) {  // its files stay until the next run begins
+    } catch (const std::exception&) {  // its files stay until the history is opened again
     }
     const std::lock_guard guard(mutex_);
     if (!step.failed) step.ready = std::move(ready);
@@ -319,7 +320,7 @@ void Pipeline::finish(PendingStep& step) {
     step.finished = true;
 }
 
-// Its data becomes a difference. A step that cannot be recorded is lost.
+// Stores the step's data as a difference. A step that cannot be recorded is lost.
 void Pipeline::record(PendingStep& step) {
     if (!step.ready) return;
     Result<> recorded = success();
@@ -334,59 +335,62 @@ void Pipeline::record(PendingStep& step) {
     if (!recorded) give_up(step, std::move(recorded).error());
 }
 
-// Its data to the file that it shares with other ranks'. Whatever this rank has, the others wait for its word.
+// Writes the step's data to the file that ranks share. Collective: the other ranks wait for this one, so that
+// it takes part even with a failed step.
 void Pipeline::share(PendingStep& step) {
-    const bool well = step.ready && step.files != nullptr;
+    const bool whole = step.ready && step.files != nullptr;
     Result<> shared = success();
     try {
         SharedPart part;
         part.ordinal = step.ordinal;
-        part.well = well;
-        if (well) {
+        part.well = whole;
+        if (whole) {
             part.folder = step.files->folder().c_str();
             part.bytes = step.files->image();
         }
-        auto place = comm_->write_shared(well ? step.place.writer->system() : *system_, part);
+        auto place = comm_->write_shared(whole ? step.place.writer->system() : *system_, part);
         if (!place) {
             shared = std::move(place).error();
-        } else if (well) {
-            auto whole = step.files->finish_shared(*place);
-            if (!whole) {
-                shared = std::move(whole).error();
+        } else if (whole) {
+            auto entry = step.files->finish_shared(*place);
+            if (!entry) {
+                shared = std::move(entry).error();
             } else {
-                whole->files.blocked_seconds = step.ready->files.blocked_seconds;
-                whole->files.divergence = std::move(step.ready->files.divergence);
-                step.ready = std::move(whole).value();
+                entry->files.blocked_seconds = step.ready->files.blocked_seconds;
+                entry->files.divergence = std::move(step.ready->files.divergence);
+                step.ready = std::move(entry).value();
             }
         }
     } catch (const std::exception&) {
         shared = out_of_memory();
     }
     step.files.reset();
-    if (well && !shared) give_up(step, std::move(shared).error());
+    if (whole && !shared) give_up(step, std::move(shared).error());
 }
 
-// At its turn to be committed.
+// Discards a finished step when its turn to be committed comes, and removes its files.
 void Pipeline::give_up(PendingStep& step, Error error) {
     fail(step, std::move(error));
     step.ready.reset();
     try {
         tiers_.abandon(step.place, step.folder);
-    } catch (const std::exception&) {  // its files stay until the next run begins
+    } catch (const std::exception&) {  // its files stay until the history is opened again
     }
 }
 
-// For want of memory, before the tiers heard of it. told: unless it was ready.
-void Pipeline::lose(PendingStep& step, bool told) {
-    if (told && !step.ready) return;
+// Reports a step that is lost to out-of-memory before it was given to the tiers. reported: lost_ was already
+// called for it, if it was not ready.
+void Pipeline::lose(PendingStep& step, bool reported) {
+    if (reported && !step.ready) return;
     try {
         if (step.ready) give_up(step, out_of_memory());
         lost_(step, out_of_memory());
-    } catch (const std::exception&) {  // not even for these words
+    } catch (const std::exception&) {  // no memory even for the report
     }
 }
 
-// Commits what is finished at the head of the line. One thread at a time; others leave theirs to it.
+// Commits the finished steps at the head of the queue. If another thread does so already, it will commit
+// these too.
 void Pipeline::commit_ready() {
     std::unique_lock lock(mutex_);
     if (committing_) return;
@@ -398,7 +402,8 @@ void Pipeline::commit_ready() {
         std::size_t whole = 0;
         try {
             for (const auto& step : steps_) {
-                // What is based on a step must know that it is there, and what is shared goes in one order: one by one.
+                // Recorded steps go one by one, because the next difference depends on whether this one was
+                // committed; shared ones, because all ranks write them in one order.
                 const bool alone = recorder_ != nullptr || comm_ != nullptr;
                 if (!step->finished || (alone && !batch.empty())) break;
                 if (alone) {
@@ -410,12 +415,12 @@ void Pipeline::commit_ready() {
                 if (step->ready) ready.push_back({step->step, step->place, *step->ready});
                 ++whole;
             }
-        } catch (const std::exception&) {  // the rest in another turn
+        } catch (const std::exception&) {  // no memory: the rest is committed in the next round
             batch.resize(whole);
         }
         const std::size_t settled = std::max<std::size_t>(batch.size(), 1);
-        std::size_t told = 0;    // of the batch, of those that are lost
-        bool handed_on = false;  // to the tiers, which tell of every step
+        std::size_t reported = 0;  // how far into the batch lost_ was called for lost steps
+        bool handed_over = false;  // the tiers have the steps, and report each one
         lock.unlock();
         try {
             if (recorder_ != nullptr && !batch.empty()) {
@@ -423,19 +428,20 @@ void Pipeline::commit_ready() {
                 if (first->ready) ready.push_back({first->step, first->place, *first->ready});
             }
             if (comm_ != nullptr) {
-                if (batch.empty()) give_up(*first, out_of_memory());  // the others hear of it
+                if (batch.empty())
+                    give_up(*first, out_of_memory());  // share() makes it fail on the other ranks
                 share(*first);
                 if (first->ready) ready.push_back({first->step, first->place, *first->ready});
             }
             if (batch.empty()) lost_(*first, out_of_memory());
-            for (; told < batch.size(); ++told) {
-                if (!batch[told]->ready) lost_(*batch[told], *batch[told]->error);
+            for (; reported < batch.size(); ++reported) {
+                if (!batch[reported]->ready) lost_(*batch[reported], *batch[reported]->error);
             }
-            handed_on = true;
+            handed_over = true;
             tiers_.commit(ready);
         } catch (const std::exception&) {
-            for (std::size_t i = 0; !handed_on && i < settled; ++i)
-                lose(batch.empty() ? *first : *batch[i], i < told);
+            for (std::size_t i = 0; !handed_over && i < settled; ++i)
+                lose(batch.empty() ? *first : *batch[i], i < reported);
         }
         if (recorder_ != nullptr)
             recorder_->settled(tiers_, first->place, first->step, first->ready ? &*first->ready : nullptr);

@@ -1,4 +1,5 @@
-// From staging memory to committed files: digests, checksums, writes, by a few threads; commits in the order of capture.
+// From staging memory to committed files: a few threads digest, sum and write; steps are committed in the
+// order of capture.
 #pragma once
 
 #include <atomic>
@@ -22,99 +23,117 @@
 
 namespace twinrun {
 
-// Short enough to need no memory itself.
+// An error that needs no heap memory itself: the text is short enough for the string's own buffer.
 inline Error out_of_memory() { return {ErrorCode::out_of_memory, "out of memory"}; }
 
-// A step on its way.
+// A step that is captured and not yet settled. Shared by the session, the pipeline's threads and the device
+// stage; the last one releases it.
 struct PendingStep {
     std::int64_t step = 0;
     std::string folder;
     std::shared_ptr<const StepLayout> layout;
     std::unique_ptr<StepCheck> check;  // null: nothing to compare with
-    std::uint64_t heap_bytes = 0;      // charged for digests
-    // Of each field, the IDs of its rows in the order in which they are kept; null, or empty as a whole: none. Before add().
+    // heap memory that the step is charged with: digests, and data that is gathered
+    std::uint64_t heap_bytes = 0;
+    // For each field the IDs of its rows in stored order; null, or an empty list: none. Set before add().
     std::vector<std::shared_ptr<const std::vector<std::uint64_t>>> ids;
-    // Digests of each field; made at first use (prepare).
-    std::vector<FieldDigests> digests;
+    std::vector<FieldDigests> digests;  // of each field; made at first use, by prepare()
     std::once_flag prepared;
-    std::atomic<double> blocked_seconds = 0;
-    std::optional<Divergence> divergence;  // once all its digests are there
-    bool told = false;                     // its error went to the caller: before seal()
+    std::atomic<double> blocked_seconds = 0;  // how long capture() held up the caller
+    std::optional<Divergence> divergence;     // known once all digests are made
+    bool reported = false;                    // capture() itself returns the step's error; set before seal()
 
-    std::mutex files_mutex;  // of the two below
+    std::mutex files_mutex;  // protects files and place while loads are processed
     std::unique_ptr<StepFiles> files;
-    Tiers::Place place;         // from add() on
-    AlignedBytes image;         // of data that is to be recorded
-    std::uint64_t ordinal = 0;  // among the steps that all ranks took
-    // Of each field that is recorded from a device, where it is; the others are in the image. Filled before seal(). Empty: none.
+    Tiers::Place place;         // valid from add() on
+    AlignedBytes image;         // content of the data file, where it is recorded
+    std::uint64_t ordinal = 0;  // number of the step among those that all ranks agreed on
+    // For each field that is recorded from a device its array there; the other fields are in the image. Set
+    // before seal(). Empty: no field is.
     std::vector<std::optional<DeviceArray>> on_device;
-    std::shared_ptr<const void> device_memory;  // that these lie in; null: the application's
+    std::shared_ptr<const void> device_memory;  // owns the memory of on_device; null: the application owns it
 
     std::mutex error_mutex;
-    std::optional<Error> error;  // the first; nothing more is written then
+    std::optional<Error> error;  // the first one; nothing more is written then
     std::atomic<bool> failed = false;
 
-    // Under the pipeline's mutex.
-    std::uint64_t handed_in = 0;
-    std::uint64_t done = 0;
-    bool sealed = false;    // all was handed in
-    bool finished = false;  // ready to be committed, or lost
-    std::optional<RankStep> ready;
+    // Protected by the pipeline's mutex:
+    std::uint64_t submitted = 0;    // loads
+    std::uint64_t done = 0;         // loads
+    bool sealed = false;            // no more loads will be submitted
+    bool finished = false;          // ready to be committed, or lost
+    std::optional<RankStep> ready;  // what its line in the journal will say; empty: lost
 };
 
 // Work on a step: a piece of its data, or residues that were made elsewhere.
 struct Load {
     std::shared_ptr<PendingStep> step;
-    const std::byte* block = nullptr;     // staging memory to give back; null: none
-    const Piece* piece = nullptr;         // null: residues only
-    const std::byte* image = nullptr;     // of the piece
-    bool make_digests = false;            // from the image
-    bool make_sums = false;               // the data sums alone
-    const std::byte* residues = nullptr;  // of the piece, or of `field` from `residue_offset` on
+    const std::byte* block = nullptr;  // staging memory to release when the load is done; null: none
+    const Piece* piece = nullptr;      // null: residues only
+    const std::byte* image = nullptr;  // content of the piece
+    bool make_digests = false;         // make digests and residues from the image
+    bool make_sums = false;            // make only data sums from the image
+    // of the piece; without a piece: of `field`, from `residue_offset` on
+    const std::byte* residues = nullptr;
     std::size_t field = 0;
     std::uint64_t residue_offset = 0;
     std::uint64_t residue_bytes = 0;
 };
 
+// A session's member. add() is called by the capturing thread; submit(), seal(), digest() and write() by any
+// thread; a step is submitted to only between its add() and its seal().
 class Pipeline {
    public:
-    // A step is settled (committed on the first tier, or lost) through tiers or `lost`. threads: 0: work is done by the caller of
-    // hand_in() and seal().
+    // A step is settled when it is committed on the first tier, which `tiers` reports, or lost before that,
+    // which `lost` reports. diverged: called once for each step whose comparison ends here. Both are called
+    // from any thread and must not call the pipeline. heap_limit: bytes that the heap memory of all steps
+    // should not exceed. threads: 0: the callers of submit() and seal() do the work.
     using Lost = std::function<void(const PendingStep& step, const Error& error)>;
     using Diverged = std::function<void(const Divergence&)>;
     Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, int threads, Lost lost,
              Diverged diverged);
-    ~Pipeline();  // what was sealed is committed first
+    ~Pipeline();  // settles all sealed steps first
 
-    // The next step in the order of commits. Waits while digests of earlier ones hold the memory set for them, and for room on
-    // the first tier; `waited` grows by the seconds that it took. What was added must be sealed.
+    // Adds the next step in the order of commits. Waits while the steps under way leave no heap memory for it
+    // (one step alone may exceed the limit), and while the local tier has no room; `waited` grows by the
+    // seconds of waiting. The step must be sealed later, whatever happens. Throws if there is no memory; then
+    // the step was not added.
     void add(const std::shared_ptr<PendingStep>& step, double& waited);
-    void hand_in(Load load);
-    // All was handed in; or, with an error, nothing of the step shall be.
+    // Processes the load, now or in another thread, and then releases its block. Errors make the step fail.
+    void submit(Load load);
+    // Seals the step: all loads were submitted, or it is discarded because of `error`.
     void seal(const std::shared_ptr<PendingStep>& step, std::optional<Error> error = std::nullopt);
-    // All sealed steps are settled.
+    // Waits until all steps that were added are settled; they must all be sealed, or be about to be.
     void drain();
-    // Steps are recorded as they are committed, by one thread at a time. Before the first step; the recorder outlives this.
+    // Records each step's data when it is committed, in one thread at a time. Call it before the first step;
+    // the recorder outlives this.
     void record_with(StepRecorder& recorder) { recorder_ = &recorder; }
-    // Data goes to files of several ranks, of which this rank's has this name, as steps are committed: one by one, in the same order
-    // on every rank, those that failed too. Before the first step; both outlive this.
+    // Writes data to files of several ranks when steps are committed; `file` is the name of this rank's one.
+    // Steps are committed one by one, in the same order on every rank; failed steps take part. Call it before
+    // the first step; comm and system outlive this.
     void share_with(Comm& comm, FileSystem& system, std::string file) {
         comm_ = &comm;
         system_ = &system;
         shared_file_ = std::move(file);
     }
-    // Whether a step's line in the journal says where it diverged. Before the first step.
+    // Whether a step's line in the journal says where it diverged. Call it before the first step.
     void log_divergence(bool on) { log_divergence_ = on; }
 
-    // Digests of a piece from its image; residues: piece.residue_bytes of them. Thread-safe for different pieces.
+    // Makes the digests of a piece from its image, and writes piece.residue_bytes bytes to `residues`.
+    // Compares them with the reference if the step has a check. Thread-safe for different pieces. The step
+    // was prepared.
     static Result<> digest(PendingStep& step, const Piece& piece, const std::byte* image,
                            std::byte* residues);
-    // Of one slice of a segment.
+    // The same for one slice of a segment.
     static Result<> digest_slice(PendingStep& step, const Segment& segment, std::uint64_t slice,
                                  const ElementView& view, std::byte* residues);
+    // Makes room for the step's digests, once; thread-safe. Throws if there is no memory; then it may be
+    // called again.
     static void prepare(PendingStep& step);
-    // A piece's image and residues (either may be null) to the step's files.
+    // Writes a piece's image and residues (either may be null) to the step's files. Errors make the step
+    // fail.
     void write(PendingStep& step, const Piece& piece, const std::byte* image, const std::byte* residues);
+    // Keeps the step's first error; thread-safe.
     static void fail(PendingStep& step, Error error);
 
    private:
@@ -128,7 +147,7 @@ class Pipeline {
     void record(PendingStep& step);
     void share(PendingStep& step);
     void give_up(PendingStep& step, Error error);
-    void lose(PendingStep& step, bool told);
+    void lose(PendingStep& step, bool reported);
     void done(const std::shared_ptr<PendingStep>& step);
 
     Tiers& tiers_;
@@ -138,17 +157,17 @@ class Pipeline {
     Diverged diverged_;
     bool log_divergence_ = true;
     StepRecorder* recorder_ = nullptr;
-    Comm* comm_ = nullptr;  // of shared files
+    Comm* comm_ = nullptr;  // null: no files are shared
     FileSystem* system_ = nullptr;
     std::string shared_file_;
 
-    std::mutex mutex_;  // of what follows
+    std::mutex mutex_;  // protects all that follows
     std::condition_variable work_;
     std::condition_variable settled_;
     std::deque<Load> loads_;
     std::deque<std::shared_ptr<PendingStep>> steps_;  // in the order of capture
-    std::uint64_t heap_used_ = 0;
-    bool committing_ = false;
+    std::uint64_t heap_used_ = 0;                     // bytes, of all steps
+    bool committing_ = false;                         // a thread is in commit_ready()
     bool stopping_ = false;
     std::vector<std::thread> threads_;
 };

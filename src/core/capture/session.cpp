@@ -43,9 +43,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kSmallestMemory = 16 << 20;
-// Arrays up to this size in all are copied, even where only digests are kept: the copy takes less
-// of the caller's time.
+// If only digests are kept, arrays of up to this many bytes together are copied and digested later: the copy
+// takes less of the caller's time. Larger ones are digested in place.
 constexpr std::uint64_t kCopiedBytes = 4 << 20;
+
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -54,14 +55,14 @@ Error not_protected(const std::string& name) {
     return Error{ErrorCode::not_found, "no protected field of the name '" + name + "'"};
 }
 
-// Names go into messages, reports and JSON: whoever reads a history needs them as text.
+// Names must be text, because messages, reports and JSON contain them.
 Result<> check_name(const CapturedField& field) {
     if (is_utf8(field.name)) return success();
     return Error{ErrorCode::invalid_argument,
                  "field '" + readable(field.name) + "': its name is not UTF-8: give it another name"};
 }
 
-// That it can be captured, and restored.
+// Whether the field can be captured and restored.
 Result<> check_field(const CapturedField& field, const HistorySettings& settings) {
     if (field.device) TWR_CHECK(check_array(*field.device));
     TWR_CHECK(plan_captured(field, settings));
@@ -108,13 +109,14 @@ class Session::Impl {
 
     FileSystem& system_;
     Comm& comm_;
-    std::string path_;    // as it was given
-    std::string folder_;  // the same, wherever the program is
+    std::string path_;    // as the caller gave it; for messages
+    std::string folder_;  // the same, absolute: the program may change its working folder
     SessionSettings settings_;
-    const pid_t process_ = ::getpid();
-    std::list<CapturedField> protected_;  // in the order of their captures
+    const pid_t process_ = ::getpid();    // the process that opened the session
+    std::list<CapturedField> protected_;  // in the order in which they are captured
     std::unordered_map<std::string, std::list<CapturedField>::iterator> by_name_;
-    std::mutex divergence_mutex_;  // of the next: a call of the old one is over when it is replaced
+    std::mutex
+        divergence_mutex_;  // held during a call: replacing the function waits for a call of the old one
     std::function<void(const Divergence&)> on_divergence_;
 
    private:
@@ -128,32 +130,33 @@ class Session::Impl {
                            [&](const auto& parts) { return restore_step(parts, step, fields); });
     }
     Result<> check_places() const;
-    Result<> settle_record();
-    Result<> settle_shared();
+    Result<> set_up_record();
+    Result<> set_up_shared();
     Result<> prepare_shared();
     [[nodiscard]] bool shares() const { return settings_.shared_files != SharedFiles::off; }
     [[nodiscard]] std::uint64_t heap_bytes() const;
     [[nodiscard]] bool staged() const { return settings_.background && settings_.memory_bytes != 0; }
     Result<> share_steps();
-    Result<> pass_over_others(std::int64_t step, std::uint32_t& attempt);
+    Result<> skip_used_names(std::int64_t step, std::uint32_t& attempt);
     Result<> agree_on_step(Result<> own, std::int64_t step, std::uint32_t& attempt);
     Result<> plan(std::int64_t step, std::vector<CapturedField>& fields);
-    // A step while its bytes are taken.
+    // A step during capture().
     struct Taking {
         std::shared_ptr<PendingStep> step;
-        bool added = false;  // the pipeline waits for the step: whatever happens, it is sealed
+        bool added = false;  // to the pipeline: then the step must be sealed, whatever happens
         Intake::OnDevices devices;
-        std::shared_ptr<StagedArrays> staged;  // null: arrays on devices were taken at once
-        Result<> taken = success();
+        std::shared_ptr<StagedArrays> staged;  // null: the stage holds no arrays of the step
+        Result<> taken = success();            // whether all bytes were taken
     };
     [[nodiscard]] std::shared_ptr<PendingStep> new_step(std::int64_t number, std::uint32_t attempt,
                                                         std::uint64_t ordinal) const;
     void take(Taking& taking, const std::vector<CapturedField>& fields, CaptureReport& report);
     void finish(Taking& taking);
     bool hand_over(Taking& taking);
-    void settled(std::int64_t step, const Error* lost, bool told = false);
+    // reported: capture() itself returns the error.
+    void settled(std::int64_t step, const Error* lost, bool reported = false);
     void diverged(const Divergence& divergence);
-    std::vector<LostStep> take_news();
+    std::vector<LostStep> take_unreported();
     Result<std::vector<CapturedField>> named(std::span<const std::string> names) const;
     [[nodiscard]] Result<std::vector<CommonStep>> common_steps();
 
@@ -162,33 +165,36 @@ class Session::Impl {
     std::unique_ptr<StagingRing> ring_;
     std::unique_ptr<Reference> reference_;
     std::unique_ptr<Team> team_;
-    std::map<std::int64_t, std::uint32_t> attempts_;  // of every step that was ever captured here
+    // newest attempt at each step, by this or an earlier run
+    std::map<std::int64_t, std::uint32_t> attempts_;
     bool closed_ = false;
-    std::uint64_t captured_ = 0;
-    std::uint64_t agreed_steps_ = 0;  // that every rank took
-    std::string shared_file_;
-    bool ends_local_ = false;  // of some rank steps stay on its node
-    struct Stored {            // that was asked for last
+    std::uint64_t captured_ = 0;      // steps
+    std::uint64_t agreed_steps_ = 0;  // steps that all ranks agreed to capture
+    std::string shared_file_;         // name of this rank's shared data file
+    bool ends_local_ = false;         // on some rank steps stay on its node
+    struct Stored {                   // result of the last stored()
         std::vector<StoredPart> parts;
         std::shared_ptr<MetadataFile> metadata;
     };
     Stored stored_;
 
-    mutable std::mutex mutex_;      // of what follows
-    std::set<std::int64_t> taken_;  // there, or under way
-    // With room for all that are under way: a step lost to out-of-memory is still reported.
-    std::vector<LostStep> news_;
-    std::size_t under_way_ = 0;
-    std::uint64_t committed_ = 0;
-    std::uint64_t lost_ = 0;
+    mutable std::mutex mutex_;      // protects the next five
+    std::set<std::int64_t> taken_;  // steps that are committed or under way
+    // Lost steps that no call has reported. Has room for all steps under way: a step lost to out-of-memory is
+    // still reported.
+    std::vector<LostStep> unreported_;
+    std::size_t under_way_ = 0;    // steps
+    std::uint64_t committed_ = 0;  // steps
+    std::uint64_t lost_ = 0;       // steps
 
+    // Destroyed in reverse order: each uses those above it.
     std::unique_ptr<StepRecorder> recorder_;
-    std::unique_ptr<Pipeline> pipeline_;  // its threads use the rest
+    std::unique_ptr<Pipeline> pipeline_;
     std::unique_ptr<Intake> intake_;
-    std::unique_ptr<DeviceStage> stage_;  // last: it uses the intake and the pipeline
+    std::unique_ptr<DeviceStage> stage_;
 };
 
-// Folders that must not be one.
+// Errors where two of the run's folders must differ and do not.
 Result<> Session::Impl::check_places() const {
     if (!settings_.local.empty()) TWR_CHECK(check_apart(path_, settings_.local));
     std::error_code not_there;
@@ -196,13 +202,13 @@ Result<> Session::Impl::check_places() const {
         (settings_.reference == folder_ ||
          std::filesystem::equivalent(settings_.reference, folder_, not_there))) {
         return Error{ErrorCode::invalid_argument,
-                     path_ + ": is the reference, so that it must not be replaced: name another folder"};
+                     path_ + ": is the reference of this run and cannot be replaced: name another folder"};
     }
     return success();
 }
 
-// What a record asks for, and where it goes on.
-Result<> Session::Impl::settle_record() {
+// Checks the settings of a record, and makes history.record of them.
+Result<> Session::Impl::set_up_record() {
     if (!settings_.record) return success();
     RecordSettings& record = settings_.record_settings;
     record.method = *settings_.record;
@@ -211,9 +217,10 @@ Result<> Session::Impl::settle_record() {
     if (!settings_.history.keep_data)
         return Error{ErrorCode::invalid_argument, "record: there is no data to record where mode is digests"};
     if (settings_.keep.any()) {
-        return Error{ErrorCode::invalid_argument,
-                     "record: later steps need earlier ones: instead of keep_steps and keep_data_steps, use "
-                     "'twinrun compact'"};
+        return Error{
+            ErrorCode::invalid_argument,
+            "record: later steps need earlier ones: leave keep_steps and keep_data_steps at 0, and remove "
+            "steps with 'twinrun compact'"};
     }
     const std::string against = record.against;
     TWR_CHECK(settle_against(system_, record, folder_, static_cast<std::uint32_t>(comm_.size()), against,
@@ -222,8 +229,8 @@ Result<> Session::Impl::settle_record() {
     return success();
 }
 
-// What goes together with files of several ranks.
-Result<> Session::Impl::settle_shared() {
+// Errors where another setting excludes shared files.
+Result<> Session::Impl::set_up_shared() {
     if (!shares()) return success();
     const auto refuse = [](const std::string& what) {
         return Error{ErrorCode::invalid_argument, "shared_files: " + what};
@@ -261,8 +268,8 @@ Result<> Session::Impl::open() {
         own = Error{ErrorCode::invalid_argument, "flusher: a process needs a local tier: set local"};
     ends_local_ = settings_.flusher == Flusher::none && !settings_.local.empty();
     if (own) own = check_places();
-    if (own) own = settle_record();
-    if (own) own = settle_shared();
+    if (own) own = set_up_record();
+    if (own) own = set_up_shared();
     if (own) {
         own = Tiers::check_local(folder_, static_cast<std::uint32_t>(comm_.rank()),
                                  static_cast<std::uint32_t>(comm_.size()), tier_settings());
@@ -271,7 +278,7 @@ Result<> Session::Impl::open() {
     TWR_CHECK(agreement_.on_settings(settings_, staged(), ends_local_, path_));
     TWR_CHECK(prepare_shared());
     TWR_CHECK(agreement_.agree(prepare()));
-    // Rank 0 first: it makes the history, or refuses.
+    // Rank 0 begins first: it makes the history, or finds an error. The other ranks begin if it succeeds.
     if (!agreement_.several()) return begin();
     if (comm_.rank() != 0) {
         TWR_CHECK(agreement_.agree(success()));
@@ -283,8 +290,8 @@ Result<> Session::Impl::open() {
     return share_steps();
 }
 
-// [collective] The steps that are there: those that every rank committed. What only some have may
-// be captured again.
+// [collective] Finds the steps that every rank has committed. A step that only some ranks have may be
+// captured again.
 Result<> Session::Impl::share_steps() {
     TWR_TRY(const std::vector<CommonStep> steps, common_steps());
     {
@@ -306,11 +313,11 @@ Result<std::vector<CommonStep>> Session::Impl::common_steps() {
 
 Result<History> Session::Impl::open_history() const try {
     return History::open(folder_);
-} catch (const std::bad_alloc&) {  // the other ranks wait for our word
+} catch (const std::bad_alloc&) {  // an exception would leave the other ranks waiting
     return Error{ErrorCode::out_of_memory, path_ + ": not enough memory for the history's list of steps"};
 }
 
-// The threads of a session stay behind in the process that opened it.
+// Error after close(), and in a forked process, where the session's threads do not run.
 Result<> Session::Impl::usable() const {
     if (closed_) return Error{ErrorCode::invalid_argument, "the run is closed"};
     if (process_ != ::getpid()) {
@@ -332,7 +339,7 @@ TierSettings Session::Impl::tier_settings() const {
     return tiers;
 }
 
-// All that can fail, before a rank makes a history, or takes away what it replaces.
+// Does what can fail without a change on storage, before any rank makes a history or replaces one.
 Result<> Session::Impl::prepare() try {
     const auto rank = static_cast<std::uint32_t>(comm_.rank());
     const auto ranks = static_cast<std::uint32_t>(comm_.size());
@@ -345,16 +352,16 @@ Result<> Session::Impl::prepare() try {
     if (staged()) {
         TWR_TRY(ring_, StagingRing::create(settings_.memory_bytes - heap_bytes()));
     }
-    // Last: another process must not come between it and begin() for long.
+    // Last, so that another process has little time to change the folder before begin().
     return Tiers::check_replace(system_, folder_, rank, ranks, tier_settings());
-} catch (const std::bad_alloc&) {  // the other ranks wait for our word
+} catch (const std::bad_alloc&) {  // an exception would leave the other ranks waiting
     return Error{ErrorCode::out_of_memory, path_ + ": not enough memory to open a run"};
 } catch (const std::exception& e) {
     return failure_of(path_, e);
 }
 
-// Of the memory, what is not the ring's: an eighth for digests, which are on the heap; and so is,
-// where files are shared, all data until its turn has come.
+// The part of memory_bytes for the heap; the ring has the rest. Digests are on the heap: an eighth. If files
+// are shared, so is all data until it is written: then the ring has a quarter.
 std::uint64_t Session::Impl::heap_bytes() const {
     if (!shares()) return settings_.memory_bytes / 8;
     return settings_.memory_bytes -
@@ -377,22 +384,23 @@ Result<> Session::Impl::begin() try {
         for (const auto& [step, entry] : journal.steps) {
             attempts_[step] = std::max(attempts_[step], attempt_of(entry.folder));
         }
-        for (const auto& [step, attempt] : journal.left)
+        for (const auto& [step, attempt] : journal.dropped)
             attempts_[step] = std::max(attempts_[step], attempt);
-        // Of steps that left, others may need the difference, which is there still.
+        // Differences of dropped steps stay, because other steps may need them: the names of their folders
+        // are in use.
         for (const auto& [ordinal, file] : journal.differences) {
             const std::string folder = file.substr(0, file.find('/'));
             if (const auto step = step_of(folder))
                 attempts_[*step] = std::max(attempts_[*step], attempt_of(folder));
         }
     }
-    // What could not be brought on may be captured again.
+    // Steps that are only on the local tier may be captured again, unless it is the last tier.
     for (const auto& [step, entry] : tiers_->committed())
         taken_.insert(step);
     pipeline_ = std::make_unique<Pipeline>(
         *tiers_, ring_.get(), staged() ? heap_bytes() : UINT64_MAX / 2,
         staged() ? settings_.flush_threads : 0,
-        [this](const PendingStep& step, const Error& error) { settled(step.step, &error, step.told); },
+        [this](const PendingStep& step, const Error& error) { settled(step.step, &error, step.reported); },
         [this](const Divergence& divergence) { diverged(divergence); });
     pipeline_->log_divergence(settings_.log_divergence);
     intake_ = std::make_unique<Intake>(settings_.history, shares(), *team_, ring_.get(), *pipeline_);
@@ -408,7 +416,7 @@ Result<> Session::Impl::begin() try {
     if (staged() && settings_.device_bytes != 0)
         stage_ = std::make_unique<DeviceStage>(settings_.device_bytes);
     return success();
-} catch (const std::bad_alloc&) {  // the other ranks wait for our word
+} catch (const std::bad_alloc&) {  // an exception would leave the other ranks waiting
     return Error{ErrorCode::out_of_memory, path_ + ": not enough memory to open a run"};
 } catch (const std::exception& e) {
     return failure_of(path_, e);
@@ -433,15 +441,15 @@ Result<> Session::Impl::protect(CapturedField field) {
 }
 
 Result<> Session::Impl::unprotect(const std::string& name) {
-    const auto had = by_name_.find(name);
-    if (had == by_name_.end()) return not_protected(name);
-    const auto place = had->second;
-    by_name_.erase(had);
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) return not_protected(name);
+    const auto place = found->second;
+    by_name_.erase(found);
     protected_.erase(place);
     return success();
 }
 
-// Those of these names, or all.
+// The protected fields of these names; no names: all of them.
 Result<std::vector<CapturedField>> Session::Impl::named(std::span<const std::string> names) const {
     if (names.empty()) return std::vector<CapturedField>(protected_.begin(), protected_.end());
     std::vector<CapturedField> fields;
@@ -456,14 +464,14 @@ Result<std::vector<CapturedField>> Session::Impl::named(std::span<const std::str
 Result<CaptureReport> Session::Impl::capture(std::int64_t step, std::span<const std::string> names) {
     auto fields = named(names);
     if (fields) return capture_fields(step, std::move(fields).value());
-    if (agreement_.several()) {  // the other ranks wait for our word
+    if (agreement_.several()) {  // the other ranks wait in on_step(): this makes them fail too
         std::uint32_t attempt = 0;
         TWR_CHECK(agree_on_step(fields.error(), step, attempt));
     }
     return std::move(fields).error();
 }
 
-// Of the fields; nothing is read yet but IDs.
+// Checks step and fields and makes the layout. Reads no data but IDs.
 Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fields) try {
     TWR_CHECK(usable());
     {
@@ -474,13 +482,13 @@ Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fiel
     for (const CapturedField& field : fields)
         TWR_CHECK(check_name(field));
     return intake_->plan(fields);
-} catch (const std::exception&) {  // the other ranks wait for our word
+} catch (const std::exception&) {  // an exception would leave the other ranks waiting
     return out_of_memory();
 }
 
-// The first attempt at a step from this one on, whose folder's name nothing has: what somebody else
-// put there stays.
-Result<> Session::Impl::pass_over_others(std::int64_t step, std::uint32_t& attempt) try {
+// Raises `attempt` until no file or folder on any tier has the name of its folder: files of others stay as
+// they are.
+Result<> Session::Impl::skip_used_names(std::int64_t step, std::uint32_t& attempt) try {
     const auto taken = [&](const std::string& folder) {
         return !folder.empty() &&
                is_there((std::filesystem::path(folder) / step_folder(step, attempt)).string());
@@ -493,9 +501,9 @@ Result<> Session::Impl::pass_over_others(std::int64_t step, std::uint32_t& attem
 }
 
 Result<> Session::Impl::agree_on_step(Result<> own, std::int64_t step, std::uint32_t& attempt) {
-    const auto had = attempts_.find(step);
-    attempt = had == attempts_.end() ? 0 : had->second + 1;
-    if (own) own = pass_over_others(step, attempt);
+    const auto last = attempts_.find(step);
+    attempt = last == attempts_.end() ? 0 : last->second + 1;
+    if (own) own = skip_used_names(step, attempt);
     return agreement_.on_step(std::move(own), step, attempt);
 }
 
@@ -508,7 +516,7 @@ std::shared_ptr<PendingStep> Session::Impl::new_step(std::int64_t number, std::u
     const std::shared_ptr<const StepLayout>& layout = intake_->layout();
     step->layout = layout;
     step->ids = intake_->ids();
-    // What is recorded is gathered on the heap, unless it stays on a device; what is shared is.
+    // Shared data is gathered on the heap; recorded data too, unless it stays on a device.
     step->heap_bytes = layout->digest_bytes + (layout->shared ? layout->file_bytes : 0);
     for (std::size_t i = 0; layout->recorded && i < layout->fields.size(); ++i) {
         if (stage_ == nullptr || !layout->on_device[i]) step->heap_bytes += layout->fields[i].data_bytes();
@@ -516,7 +524,7 @@ std::shared_ptr<PendingStep> Session::Impl::new_step(std::int64_t number, std::u
     return step;
 }
 
-// Takes the fields' bytes, or lets the stage hold those on devices.
+// Copies or digests the fields, or copies those on devices to the stage. Sets taking.taken.
 void Session::Impl::take(Taking& taking, const std::vector<CapturedField>& fields,
                          CaptureReport& report) try {
     const std::shared_ptr<PendingStep>& step = taking.step;
@@ -548,19 +556,19 @@ void Session::Impl::take(Taking& taking, const std::vector<CapturedField>& field
     taking.taken = out_of_memory();
 }
 
-// Gives the stage what it holds of the step back, which seals it later. false: the caller seals it.
+// Lets the stage's thread bring the staged arrays to the host and seal the step. false: the caller seals it.
 bool Session::Impl::hand_over(Taking& taking) {
     if (taking.staged == nullptr) return false;
-    // Also after an error: its memory goes back.
+    // After an error too: then the stage's thread only releases the staged memory.
     try {
         stage_->hand_over(taking.staged, [this, step = taking.step, staged = taking.staged,
-                                          devices = std::move(taking.devices), well = taking.taken.ok()] {
-            if (!well) return;
-            double waited = 0;  // by nobody
+                                          devices = std::move(taking.devices), ok = taking.taken.ok()] {
+            if (!ok) return;
+            double waited = 0;  // ignored: the application does not wait here
             Result<> brought = out_of_memory();
             try {
                 brought = intake_->take_devices(step, devices, staged, waited);
-            } catch (const std::exception&) {  // stays what it says
+            } catch (const std::exception&) {  // brought stays out_of_memory()
             }
             pipeline_->seal(step, brought ? std::nullopt : std::optional<Error>(std::move(brought).error()));
         });
@@ -571,11 +579,11 @@ bool Session::Impl::hand_over(Taking& taking) {
     return false;
 }
 
-// Seals the step, now or when the stage has brought its arrays.
+// Seals the step, now or when the stage has brought its arrays to the host.
 void Session::Impl::finish(Taking& taking) {
     if (hand_over(taking)) return;
     const Result<>& taken = taking.taken;
-    taking.step->told = !taken;
+    taking.step->reported = !taken;
     if (!taking.added) settled(taking.step->step, &taken.error(), true);
     if (taking.added)
         pipeline_->seal(taking.step, taken ? std::nullopt : std::optional<Error>(taken.error()));
@@ -590,17 +598,17 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     std::uint32_t attempt = 0;
     if (auto agreed = agree_on_step(plan(number, fields), number, attempt); !agreed)
         return where(std::move(agreed).error());
-    const std::uint64_t ordinal = agreed_steps_++;  // whatever happens from here on
+    const std::uint64_t ordinal = agreed_steps_++;  // counts even if the step fails from here on
     Taking taking;
     taking.step = new_step(number, attempt, ordinal);
     CaptureReport report;
     report.step = number;
     report.data_bytes = intake_->layout()->array_bytes;
     attempts_[number] = attempt;
-    if (attempt != 0) tiers_->again(number);
+    if (attempt != 0) tiers_->recaptured(number);
     {
         const std::lock_guard guard(mutex_);
-        news_.reserve(news_.size() + under_way_ + 1);
+        unreported_.reserve(unreported_.size() + under_way_ + 1);
         taken_.insert(number);
         ++under_way_;
     }
@@ -612,7 +620,7 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     finish(taking);
     if (known) diverged(*report.divergence);
     if (settings_.stop_on_divergence && reference_ != nullptr && agreement_.several()) {
-        // One word for all ranks, so that they stop together.
+        // If one rank diverged, all ranks report it, so that they stop together.
         std::array<std::int64_t, 1> same{known ? 0 : 1};
         TWR_CHECK(comm_.minimum(same));
         if (same[0] == 0 && !known) {
@@ -620,15 +628,16 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
         }
     }
     report.staged_bytes = ring_ != nullptr ? ring_->used() : 0;
-    report.lost = take_news();
+    report.lost = take_unreported();
     Result<>& taken = taking.taken;
     if (ring_ == nullptr && taken) {
-        // All has happened already.
+        // Nothing runs in the background: the step is settled on its first tier, and this call reports its
+        // loss.
         const auto own = std::find_if(report.lost.begin(), report.lost.end(),
                                       [&](const LostStep& lost) { return lost.step == number; });
         if (own != report.lost.end()) {
             taken = own->error;
-            report.lost.erase(own);  // this very call reports it
+            report.lost.erase(own);
         }
         if (settings_.local.empty() || settings_.flusher == Flusher::none) {
             report.metadata_bytes = tiers_->metadata_bytes(number);
@@ -636,7 +645,7 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     }
     if (!taken) {
         const std::lock_guard guard(mutex_);
-        news_.insert(news_.begin(), report.lost.begin(), report.lost.end());
+        unreported_.insert(unreported_.begin(), report.lost.begin(), report.lost.end());
         return where(std::move(taken).error());
     }
     report.seconds = seconds_since(start);
@@ -646,16 +655,16 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
                  path_ + ": not enough memory to capture step " + std::to_string(number)};
 }
 
-void Session::Impl::settled(std::int64_t step, const Error* lost, bool told) {
+void Session::Impl::settled(std::int64_t step, const Error* lost, bool reported) {
     agreement_.settled(step, lost != nullptr);
     const std::lock_guard guard(mutex_);
     if (under_way_ != 0) --under_way_;
     if (lost != nullptr) {
-        if (!told) {
-            news_.push_back({step, out_of_memory()});  // has room
+        if (!reported) {
+            unreported_.push_back({step, out_of_memory()});  // needs no memory: capture_fields() reserved it
             try {
-                news_.back().error = *lost;
-            } catch (const std::exception&) {  // then that is why
+                unreported_.back().error = *lost;
+            } catch (const std::exception&) {  // the error stays out_of_memory()
             }
         }
         ++lost_;
@@ -669,15 +678,15 @@ void Session::Impl::diverged(const Divergence& divergence) {
     const std::lock_guard guard(divergence_mutex_);
     try {
         if (on_divergence_) on_divergence_(divergence);
-    } catch (...) {  // the step goes on, and other ranks wait for it: nobody is here to be told
+    } catch (...) {  // ignored: the step goes on, other ranks wait for it, and a thread has no caller
     }
 }
 
-std::vector<LostStep> Session::Impl::take_news() {
+std::vector<LostStep> Session::Impl::take_unreported() {
     const std::lock_guard guard(mutex_);
     std::vector<LostStep> next;
     next.reserve(under_way_);
-    return std::exchange(news_, std::move(next));
+    return std::exchange(unreported_, std::move(next));
 }
 
 Result<std::vector<LostStep>> Session::Impl::wait() {
@@ -685,7 +694,7 @@ Result<std::vector<LostStep>> Session::Impl::wait() {
     pipeline_->drain();
     tiers_->drain();
     if (agreement_.several()) {
-        // All ranks have settled the same steps by now: as many rounds on each.
+        // All ranks have settled the same steps by now, so that each needs the same number of exchanges.
         std::size_t left = 0;
         do {
             left = agreement_.unresolved();
@@ -693,7 +702,7 @@ Result<std::vector<LostStep>> Session::Impl::wait() {
         } while (agreement_.unresolved() != 0 && agreement_.unresolved() != left);
         tiers_->retain();
     }
-    return take_news();
+    return take_unreported();
 }
 
 Result<> Session::Impl::drop_local() {
@@ -710,11 +719,12 @@ Result<std::vector<LostStep>> Session::Impl::close() {
     return lost;
 }
 
-// What was captured is brought to storage, whatever other ranks do.
+// Brings all captured steps to storage without waiting for other ranks, and stops the threads.
 void Session::Impl::end() {
     closed_ = true;
     if (process_ != ::getpid()) {
-        // Forked: threads to wait for are not here, and what is on storage is the parent's.
+        // In a forked process: it has no threads to wait for, and must not change the parent's files. Nothing
+        // is destroyed.
         static_cast<void>(stage_.release());
         static_cast<void>(pipeline_.release());
         static_cast<void>(tiers_.release());
@@ -754,7 +764,7 @@ Result<> Session::Impl::restore_fields(std::int64_t step, const std::vector<Capt
     return restore_into(step, fields);
 }
 
-// A program asks for one field after the other.
+// Keeps the last result, because a program asks for one field after the other.
 Result<std::shared_ptr<MetadataFile>> Session::Impl::stored(std::int64_t step) {
     if (closed_) return Error{ErrorCode::invalid_argument, path_ + ": the run is closed"};
     const auto find = [&] { return tiers_->stored(step); };

@@ -104,7 +104,7 @@ constexpr std::array kSettings{
                 s.local = v;
                 return true;
             }},
-    Setting{"local_limit", "a size, as 10 GiB; 0: none",
+    Setting{"local_limit", "a size, for example 10 GiB; 0: no limit",
             [](S& s, V v) { return assign(s.local_bytes, bytes(v)); }},
     Setting{"flusher", "thread, process or none",
             [](S& s, V v) {

@@ -24,13 +24,14 @@ Result<std::unique_ptr<StagingRing>> StagingRing::create(std::size_t bytes) {
         return Error{ErrorCode::out_of_memory, "staging memory of " + std::to_string(bytes) + " bytes: " +
                                                    std::strerror(errno) + ": set a smaller limit"};
     }
-    ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: fewer page faults
+    ::madvise(memory, bytes, MADV_HUGEPAGE);  // fewer page faults; if it fails, nothing is wrong
     return std::unique_ptr<StagingRing>(new StagingRing(static_cast<std::byte*>(memory), bytes));
 }
 
 StagingRing::~StagingRing() { ::munmap(memory_, bytes_); }
 
-// Behind the newest block, or at the beginning if only there is room; the oldest block is the limit.
+// Allocates after the newest block; if there is no room up to the ring's end, at its beginning. The room ends
+// at the oldest block. Null: there is not enough.
 std::byte* StagingRing::find_room(std::size_t bytes) {
     std::size_t begin = 0;
     if (!blocks_.empty()) {
@@ -72,7 +73,7 @@ void StagingRing::release(const std::byte* block) {
     const auto begin = static_cast<std::size_t>(block - memory_);
     {
         const std::lock_guard guard(mutex_);
-        // Few blocks: those of the pieces under way.
+        // A linear search: there are few blocks, one for each piece under way.
         const auto it = std::find_if(blocks_.begin(), blocks_.end(),
                                      [&](const Block& b) { return b.begin == begin && !b.free; });
         if (it == blocks_.end()) return;

@@ -52,7 +52,7 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
     return Error{ErrorCode::out_of_memory, "not enough memory to write a step"};
 }
 
-StepFiles::~StepFiles() = default;  // of their own accord the files remove what is under a temporary name
+StepFiles::~StepFiles() = default;  // OutputFile and MetadataWriter remove files under temporary names
 
 Result<> StepFiles::write_data(std::uint64_t offset, std::span<const std::byte> bytes) {
     if (bytes_ != nullptr) {
@@ -94,8 +94,9 @@ Result<RankStep> StepFiles::finish_shared(const SharedPlace& place) try {
     TWR_TRY(directory.data_files[0].stamp, stamp_of(data));
     if (directory.data_files[0].stamp.size != place.file_bytes) {
         return Error{ErrorCode::io, data + ": has " + std::to_string(directory.data_files[0].stamp.size) +
-                                        " bytes here, and " + std::to_string(place.file_bytes) +
-                                        " were written: do all ranks see the same storage?"};
+                                        " bytes on this rank's storage, but " +
+                                        std::to_string(place.file_bytes) +
+                                        " bytes were written: do all ranks see the same storage?"};
     }
     for (FieldMetadata& field : directory.fields) {
         for (Extent& extent : field.extents)

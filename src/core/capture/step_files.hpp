@@ -15,28 +15,35 @@
 
 namespace twinrun {
 
-// Writes are positional and thread-safe for disjoint parts. Abandoned before finish(): what was written is removed.
+// Owned by a PendingStep. Writes name their offset; writes of disjoint parts are thread-safe, the other
+// functions are called by one thread after all writes. Destroyed before finish(), it removes the files that
+// it wrote.
 class StepFiles {
    public:
-    // writer: whose history the step becomes part of; its path and rank alone are used. layout outlives this.
-    // shared_file: name of the file that the data goes to together with that of other ranks; of a shared layout only.
+    // Makes the step's folder and the temporary files in it. writer: of the history that the step becomes
+    // part of; its journal is not changed. shared_file: for a shared layout, the name of the file that the
+    // data of several ranks goes to.
     static Result<std::unique_ptr<StepFiles>> create(const HistoryWriter& writer, std::int64_t step,
                                                      std::string folder,
                                                      std::shared_ptr<const StepLayout> layout,
                                                      const std::string& shared_file);
     ~StepFiles();
 
+    // offset: in the data file, or, for a layout that is recorded or shared, in the image of it that is kept
+    // in memory.
     Result<> write_data(std::uint64_t offset, std::span<const std::byte> bytes);
+    // offset: in the residues of this field.
     Result<> write_residues(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes);
-    // Where data is kept as differences, it is gathered here, and recorded by the caller: after finish(), in the order of steps.
-    AlignedBytes take_image() { return std::move(image_); }
-    // Everything was written. The rest of the metadata; then all is synced under its final names, and so is the folder.
+    // Writes the rest of the metadata, and syncs the files under their final names, and the folder. Returns
+    // what the journal will say of them.
     Result<RankStep> finish(std::vector<FieldDigests>& digests);
+    // Of a recorded layout, after finish(): the image, which the caller records in the order of steps.
+    AlignedBytes take_image() { return std::move(image_); }
 
-    // Of a shared layout, in place of finish(): first what is in the metadata whatever becomes of the data, and then, once that is
-    // in the shared file, the rest.
+    // Of a shared layout, these replace finish(): write_digests() first; then the caller writes image() into
+    // the shared file; then finish_shared() with the place of this rank's bytes in it.
     Result<> write_digests(std::vector<FieldDigests>& digests);
-    [[nodiscard]] const std::string& folder() const { return folder_; }  // its path
+    [[nodiscard]] const std::string& folder() const { return folder_; }  // path of the step's folder
     [[nodiscard]] std::span<const std::byte> image() const { return {bytes_, layout_->file_bytes}; }
     Result<RankStep> finish_shared(const SharedPlace& place);
 
@@ -44,13 +51,13 @@ class StepFiles {
     explicit StepFiles(FileSystem& system) : system_(system) {}
     Result<RankStep> finish_metadata();
     FileSystem& system_;
-    std::string folder_;  // its path
+    std::string folder_;
     RankStep step_;
     std::shared_ptr<const StepLayout> layout_;
-    std::unique_ptr<OutputFile> data_;  // under a temporary name
-    std::string temporary_;
-    AlignedBytes image_;          // of what is recorded, or shared
-    std::byte* bytes_ = nullptr;  // of it
+    std::unique_ptr<OutputFile> data_;  // null: data is not kept, or goes to image_
+    std::string temporary_;             // path of data_ until it is renamed
+    AlignedBytes image_;                // content of the data file, if it is recorded or shared
+    std::byte* bytes_ = nullptr;        // address of image_, or null
     std::unique_ptr<MetadataWriter> metadata_;
 };
 

@@ -17,7 +17,8 @@ Result<std::unique_ptr<StepRecorder>> StepRecorder::create(const RecorderOptions
     return std::unique_ptr<StepRecorder>(new StepRecorder(options, std::move(places)));
 }
 
-// A step of this session is on the tier that it was recorded on, and later on the next one.
+// Path of a difference. One of this session is first on the tier where it was recorded, and later in the
+// history.
 Result<std::string> StepRecorder::locate(std::uint32_t ordinal) const {
     std::error_code ignored;
     if (const auto known = own_.find(ordinal); known != own_.end()) {
@@ -93,7 +94,7 @@ Result<> StepRecorder::begin(int device) {
         const Journal local = local_->journal();
         for (const auto& [ordinal, file] : local.differences) {
             if (stored.differences.contains(ordinal)) continue;
-            own_[ordinal] = file;  // it will be brought on
+            own_[ordinal] = file;  // will be flushed to the history
             local_only_.insert(ordinal);
         }
     }
@@ -133,18 +134,18 @@ Result<> StepRecorder::record(Tiers& tiers, const Tiers::Place& place, std::int6
     }
     TWR_CHECK(begin(most));
     TWR_CHECK(tiers.reserve_difference(recorder_->next_ordinal()));
-    if (tiers.take_broken()) forget();
+    if (tiers.take_unreadable()) forget();
     if (!place.local && !local_only_.empty()) {
-        // A step on the last tier must not need what may be lost with the node.
-        const Journal there = tiers.history();
+        // A step in the history must not refer to a difference that may be lost with the node.
+        const Journal history = tiers.history();
         std::erase_if(local_only_,
-                      [&](std::uint32_t ordinal) { return there.differences.contains(ordinal); });
+                      [&](std::uint32_t ordinal) { return history.differences.contains(ordinal); });
         if (!local_only_.empty()) forget();
     }
     if (parent_ != nullptr) {
-        const Journal theirs = parent_->journal();
-        const auto same = theirs.steps.find(step);
-        if (same != theirs.steps.end() && same->second.files.difference < options_.settings.first_difference)
+        const Journal parents = parent_->journal();
+        const auto same = parents.steps.find(step);
+        if (same != parents.steps.end() && same->second.files.difference < options_.settings.first_difference)
             TWR_CHECK(recorder_->rebase(same->second.files.difference));
     }
     FileSystem& system = place.writer->system();

@@ -1,4 +1,4 @@
-// A session's steps into the record of its history, one after another.
+// Writes the steps of a session into its record, one after another.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,33 @@
 
 namespace twinrun {
 
-// Not thread-safe.
+// Owned by a session, used by its pipeline: by the thread that commits. Not thread-safe.
 class StepRecorder {
    public:
     struct Places {
-        std::string history;  // folders
-        std::string local;    // of this rank; empty: none
+        std::string history;  // the history's folder
+        std::string local;    // this rank's folder on the local tier; empty: none
         std::uint32_t rank = 0;
     };
-    // What is on storage already is read with the first step.
+    // Checks the settings. Existing records are read only when the first step is recorded.
     static Result<std::unique_ptr<StepRecorder>> create(const RecorderOptions& options, Places places);
     ~StepRecorder();
 
-    // The data file that would have been; but for fields that are still on a device, dense, all work on them done.
+    // A step's data: the content of its data file, except for fields that are read from their device. Such
+    // arrays are dense, and all work on them is complete.
     struct Image {
         const std::byte* bytes = nullptr;
-        std::span<const std::optional<DeviceArray>> on_device;  // of each field, or empty
+        // of each field; or empty: no field is read from a device
+        std::span<const std::optional<DeviceArray>> on_device;
     };
-    // Writes the difference of a step into its folder on `place`, and completes what the journal will say of it. What is new in
-    // a step is found where most of its bytes are, and the rest is brought there; on the host, for good, once that fails for want
-    // of device memory.
+    // Writes the difference of a step into its folder on `place`, and sets the members of `ready` that
+    // describe it. The device that holds most bytes of the first step (or the host) finds what is new in
+    // every step; data from elsewhere is copied there. After a failure of the device, the host does so for
+    // all later steps. After an error the step must not be committed.
     Result<> record(Tiers& tiers, const Tiers::Place& place, std::int64_t step, const StepLayout& layout,
                     const Image& image, RankStep& ready);
-    // What became of it: of a step that its journal does not have, nothing may be copied.
+    // Called after the commit of a recorded step. ready: what was committed; null: the step is lost. If the
+    // journal lacks the step, later steps do not refer to it.
     void settled(const Tiers& tiers, const Tiers::Place& place, std::int64_t step, const RankStep* ready);
 
    private:
@@ -48,13 +52,16 @@ class StepRecorder {
     void forget();
     RecorderOptions options_;
     Places places_;
-    std::shared_ptr<RecordStore> stored_;  // what was there when the session began: on the last tier,
-    std::shared_ptr<RecordStore> local_;   // and on the node-local one
+    // Differences that existed when the session began: in the history, on the local tier, in the record that
+    // this one is against. null: there are none.
+    std::shared_ptr<RecordStore> stored_;
+    std::shared_ptr<RecordStore> local_;
     std::shared_ptr<RecordStore> parent_;
-    std::map<std::uint32_t, std::string> own_;  // paths within a tier
-    std::set<std::uint32_t>
-        local_only_;  // that later steps may need, and that may not be on the last tier yet
-    std::unique_ptr<Recorder> recorder_;
+    // files of differences by ordinal, relative to the tier's folder
+    std::map<std::uint32_t, std::string> own_;
+    // Differences that later steps may refer to, and that may not be in the history yet.
+    std::set<std::uint32_t> local_only_;
+    std::unique_ptr<Recorder> recorder_;  // null until the first step
 };
 
 }  // namespace twinrun

@@ -17,13 +17,14 @@ namespace {
 
 std::uint64_t bytes_of(const RankStep& step) { return step.files.data_bytes + step.files.metadata_bytes; }
 
-// Of a history, as its parts on node-local tiers name it.
+// The path by which parts on node-local tiers name their history.
 std::string name_of(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
 bool has_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
     if (!History::exists(path)) return false;
     const auto journal = read_rank_journal(path, rank, ranks);
-    return !journal || journal->whole_bytes != 0;  // who opens it says what is wrong with it
+    return !journal ||
+           journal->whole_bytes != 0;  // a journal with an error is there; opening it reports the error
 }
 
 }  // namespace
@@ -34,20 +35,21 @@ Result<> Tiers::check_local(const std::string& path, std::uint32_t rank, std::ui
     const bool replaces = settings.existing == Existing::replace;
     const std::string local = local_path(settings.local, rank);
     const std::string history = name_of(path);
-    const auto had = LocalHistory::read(local);
-    if (!had || had->journal.steps.empty()) return success();
-    if (replaces && had->history == history) return success();  // they are replaced too
-    HistoryId of;
+    const auto part = LocalHistory::read(local);
+    if (!part || part->journal.steps.empty()) return success();
+    if (replaces && part->history == history) return success();  // its steps are replaced too
+    HistoryId history_id;
     if (History::exists(path)) {
-        TWR_TRY(const History there, History::open(path));
-        of = there.id;
+        TWR_TRY(const History existing, History::open(path));
+        history_id = existing.id;
     }
-    TWR_CHECK(check_part(local, *had, settings.history, rank, ranks, history, of));
-    // Its steps would be taken for those of a history that is made now.
-    if (had->history == history && !has_journal(path, rank, ranks)) {
-        return Error{ErrorCode::mismatch,
-                     local + ": holds steps of a history that is not in " + path +
-                         " any more: bring them elsewhere with 'twinrun flush --to', or remove the folder"};
+    TWR_CHECK(check_part(local, *part, settings.history, rank, ranks, history, history_id));
+    // Its steps would be taken for steps of the history that is about to be made.
+    if (part->history == history && !has_journal(path, rank, ranks)) {
+        return Error{
+            ErrorCode::mismatch,
+            local + ": holds steps of a history that is not in " + path +
+                " any more: copy them to another folder with 'twinrun flush --to', or remove the folder"};
     }
     return success();
 } catch (const std::exception& e) {
@@ -99,9 +101,9 @@ Tiers::~Tiers() {
     }
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
-    // What cannot go stays: space is lost, no step is.
+    // An error is ignored: files that stay only take space.
     try {
-        if (leaves_ && local_ != nullptr && local_->journal().steps.empty())
+        if (remove_part_ && local_ != nullptr && local_->journal().steps.empty())
             static_cast<void>(local_->remove_part());
     } catch (const std::exception&) {
     }
@@ -114,17 +116,16 @@ Result<> Tiers::drop_local() {
     std::vector<std::int64_t> steps;
     for (const auto& [step, entry] : local_->journal().steps) {
         if (!safe_.contains(step)) {
-            return Error{
-                ErrorCode::invalid_argument,
-                local_folder_ + ": step " + std::to_string(step) +
-                    " is nowhere else: bring it on with 'twinrun flush', and nothing of it leaves before"};
+            return Error{ErrorCode::invalid_argument, local_folder_ + ": step " + std::to_string(step) +
+                                                          " is in no other folder: copy it to the history "
+                                                          "with 'twinrun flush' first; nothing was removed"};
         }
         steps.push_back(step);
     }
     TWR_CHECK(local_->drop(steps, HistoryWriter::Differences::leave));
     safe_.clear();
     local_used_ = 0;
-    leaves_ = true;
+    remove_part_ = true;
     return success();
 }
 
@@ -141,19 +142,20 @@ Result<> Tiers::resume() {
     if (local_ == nullptr) return success();
     std::vector<std::int64_t> superseded;
     for (const auto& [step, entry] : local_->journal().steps) {
-        const auto had = shared_->journal().steps.find(step);
+        const auto flushed = shared_->journal().steps.find(step);
         const std::uint32_t own = attempt_of(entry.folder);
-        if (had == shared_->journal().steps.end() && has_left(shared_->journal(), step, entry)) {
-            superseded.push_back(step);  // dropped, by a run that did not use this folder
-        } else if (had == shared_->journal().steps.end() || attempt_of(had->second.folder) < own) {
+        if (flushed == shared_->journal().steps.end() && was_dropped(shared_->journal(), step, entry)) {
+            superseded.push_back(step);  // dropped by a run that did not use this folder
+        } else if (flushed == shared_->journal().steps.end() || attempt_of(flushed->second.folder) < own) {
             unflushed_.insert(step);
-        } else if (attempt_of(had->second.folder) > own) {
-            superseded.push_back(step);  // captured again, by a run that did not use this folder
-        } else if (had->second.files.header_checksum != entry.files.header_checksum) {
-            return Error{ErrorCode::mismatch, local_folder_ + ": its step " + std::to_string(step) +
-                                                  " is not the one that is in " + path_ +
-                                                  ": both were captured. Bring it elsewhere with 'twinrun "
-                                                  "flush --to', or remove the folder"};
+        } else if (attempt_of(flushed->second.folder) > own) {
+            superseded.push_back(step);  // captured again by a run that did not use this folder
+        } else if (flushed->second.files.header_checksum != entry.files.header_checksum) {
+            return Error{ErrorCode::mismatch,
+                         local_folder_ + ": its step " + std::to_string(step) +
+                             " is not the one that is in " + path_ +
+                             ": both were captured. Copy it to another folder with 'twinrun flush --to', or "
+                             "remove the folder"};
         } else {
             safe_.insert(step);
         }
@@ -161,7 +163,7 @@ Result<> Tiers::resume() {
     if (!superseded.empty()) TWR_CHECK(local_->drop(superseded, HistoryWriter::Differences::stay));
     if (settings_.flusher == Flusher::none) return success();
     if (settings_.flusher == Flusher::process) {
-        // The journal of the last tier goes to the other process.
+        // Releases the lock on the history's journal: the other process writes it.
         shared_.reset();
         TWR_TRY(child_, FlushChild::start(settings_.flush_program, local_folder_, path_));
     }
@@ -172,7 +174,7 @@ Result<> Tiers::resume() {
 
 Tiers::Place Tiers::place(std::uint64_t bytes) {
     std::unique_lock lock(mutex_);
-    if (local_ == nullptr || (local_broken_ && child_ == nullptr)) return {shared_.get(), false, 0};
+    if (local_ == nullptr || (local_failed_ && child_ == nullptr)) return {shared_.get(), false, 0};
     if (settings_.local_bytes == 0 || evict(bytes, lock)) {
         local_reserved_ += bytes;
         return {local_.get(), true, bytes};
@@ -185,7 +187,7 @@ Tiers::Place Tiers::next_place(const Place& place, std::uint64_t bytes, ErrorCod
     if (!place.local) return {};
     local_reserved_ -= place.reserved;
     changed_.notify_all();
-    if (why != ErrorCode::no_space) local_broken_ = true;
+    if (why != ErrorCode::no_space) local_failed_ = true;
     if (why == ErrorCode::no_space && !safe_.empty()) {
         const std::int64_t oldest = *safe_.begin();
         const std::uint64_t freed = local_bytes_of(oldest);
@@ -213,9 +215,9 @@ Result<> Tiers::reserve_difference(std::uint32_t ordinal) {
     return success();
 }
 
-bool Tiers::take_broken() {
+bool Tiers::take_unreadable() {
     const std::lock_guard guard(mutex_);
-    return std::exchange(broken_, false);
+    return std::exchange(unreadable_, false);
 }
 
 bool Tiers::has(const Place& place, std::int64_t step, const RankStep& files) const {
@@ -229,10 +231,11 @@ std::uint64_t Tiers::local_bytes_of(std::int64_t step) const {
     return entry == local_->journal().steps.end() ? 0 : bytes_of(entry->second);
 }
 
-// Makes room on the local tier within its limit; false: there is none.
-bool Tiers::evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock) {
-    while (local_used_ + local_reserved_ + wanted > settings_.local_bytes) {
-        if (wanted > settings_.local_bytes) return false;
+// Makes room for `bytes` on the local tier: removes local copies of safe steps, the lowest first, and waits
+// for steps that are being flushed or written. false: there will be no room.
+bool Tiers::evict(std::uint64_t bytes, std::unique_lock<std::mutex>& lock) {
+    while (local_used_ + local_reserved_ + bytes > settings_.local_bytes) {
+        if (bytes > settings_.local_bytes) return false;
         if (!safe_.empty()) {
             const std::int64_t oldest = *safe_.begin();
             const std::uint64_t freed = local_bytes_of(oldest);
@@ -251,29 +254,29 @@ bool Tiers::evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock) {
 void Tiers::settle(std::int64_t step, const std::string& folder, const Error* lost, bool counts) {
     try {
         if (ranks_ == 1) resolve(step, folder, lost == nullptr && counts);
-    } catch (const std::exception&) {  // no memory: what should have left stays
+    } catch (const std::exception&) {  // no memory: retention does not see the step, which stays
     }
     settled_(step, lost);
 }
 
-// Steps may come to the last tier in another order than they were captured: a large one goes past
-// the local tier. Retention hears of a step once all that were captured before it are settled; by
-// one thread at a time, so that two which settle at once do not change places.
-void Tiers::resolve(std::int64_t step, const std::string& folder, bool there) {
+// Steps may reach the last tier in another order than they were captured: a large step is not written to the
+// local tier. A step counts for retention once all steps that were captured before it are settled. One thread
+// at a time does this, so that two steps that settle at the same time keep their order.
+void Tiers::resolve(std::int64_t step, const std::string& folder, bool present) {
     const std::lock_guard guard(mutex_);
     const auto own = std::find_if(unsettled_.begin(), unsettled_.end(), [&](const Unsettled& u) {
         return u.step == step && !u.settled && (folder.empty() || u.folder == folder);
     });
     if (own != unsettled_.end()) {
         own->settled = true;
-        own->there = there;
+        own->present = present;
     }
     while (!unsettled_.empty() && unsettled_.front().settled) {
         const Unsettled first = unsettled_.front();
         unsettled_.pop_front();
-        const bool again = std::any_of(unsettled_.begin(), unsettled_.end(),
-                                       [&](const Unsettled& u) { return u.step == first.step; });
-        if (first.there && !again) add_agreed(first.step);
+        const bool recaptured = std::any_of(unsettled_.begin(), unsettled_.end(),
+                                            [&](const Unsettled& u) { return u.step == first.step; });
+        if (first.present && !recaptured) add_agreed(first.step);
     }
 }
 
@@ -299,7 +302,7 @@ void Tiers::commit(std::span<const Ready> steps) {
             const std::lock_guard guard(mutex_);
             for (const Ready& step : steps) {
                 unsettled_.push_back({step.step, step.files.folder});
-                forget_agreed(step.step);  // an earlier attempt's place is not this one's
+                forget_agreed(step.step);  // an earlier attempt no longer counts
             }
         }
         commit_all(steps, settled);
@@ -311,7 +314,7 @@ void Tiers::commit(std::span<const Ready> steps) {
     }
 }
 
-// settled: how many have been told of, or will be.
+// settled: counts the steps for which settle() was called, or which the flusher will settle.
 void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
     for (std::size_t first = 0; first < steps.size();) {
         std::size_t last = first;
@@ -320,7 +323,7 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
             lines.push_back({steps[last].step, steps[last].files});
         const bool local = steps[first].place.local;
         Result<> done = success();
-        std::vector<bool> there;
+        std::vector<bool> present;  // for each of these steps, whether the journal has this attempt
         {
             std::unique_lock own(local ? mutex_ : shared_mutex_);
             HistoryWriter& writer = local ? *local_ : *shared_;
@@ -332,21 +335,22 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
             } catch (const std::exception&) {
                 done = Error{ErrorCode::out_of_memory, "out of memory"};
             }
-            if (!done && local) local_broken_ = true;
+            if (!done && local) local_failed_ = true;
             for (std::size_t i = first; i < last; ++i) {
                 const auto entry = writer.journal().steps.find(steps[i].step);
-                there.push_back(entry != writer.journal().steps.end() &&
-                                entry->second.folder == steps[i].files.folder);
-                if (!there.back()) {
-                    if (writer.sure()) static_cast<void>(writer.remove_files(steps[i].files.folder));
+                present.push_back(entry != writer.journal().steps.end() &&
+                                  entry->second.folder == steps[i].files.folder);
+                if (!present.back()) {
+                    if (writer.journal_known()) static_cast<void>(writer.remove_files(steps[i].files.folder));
                 } else if (local) {
                     local_used_ += bytes_of(steps[i].files) - replaced[i - first];
                     safe_.erase(steps[i].step);
                     if (settings_.flusher != Flusher::none) to_flush_.push_back(steps[i].step);
                     if (!done) {
-                        unflushed_.insert(steps[i].step);  // nobody is told twice
+                        unflushed_.insert(
+                            steps[i].step);  // reported as lost below: run() must not report it again
                     } else {
-                        unflushed_.erase(steps[i].step);  // that was an earlier attempt
+                        unflushed_.erase(steps[i].step);  // an earlier attempt was in it
                     }
                 }
             }
@@ -354,16 +358,16 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
         if (!local) {
             const std::lock_guard guard(mutex_);
             for (std::size_t i = first; i < last; ++i)
-                flushed_bytes_ += there[i - first] ? bytes_of(steps[i].files) : 0;
+                flushed_bytes_ += present[i - first] ? bytes_of(steps[i].files) : 0;
         }
         changed_.notify_all();
         for (std::size_t i = first; i < last; ++i) {
             ++settled;
-            // Of lines that are there but may not be synced nothing is promised.
+            // After an error lines that are in the journal may not be synced: the steps count as lost.
             if (!done) {
                 settle(steps[i].step, steps[i].files.folder, &done.error());
-            } else if (!local || settings_.flusher == Flusher::none ||
-                       !there[i - first]) {  // or replaced by the next
+            } else if (!local || settings_.flusher == Flusher::none || !present[i - first]) {
+                // Not present without an error: a later attempt in the same call has replaced it.
                 settle(steps[i].step, steps[i].files.folder, nullptr);
             }
         }
@@ -382,30 +386,28 @@ void Tiers::add_agreed(std::int64_t step) {
     agreed_.push_back(step);
 }
 
-// Of a step that was captured earlier, by another run perhaps: it is not the newest because it
-// comes last. Its number tells its place.
-void Tiers::agreed_late(std::int64_t step) {
-    const std::lock_guard guard(mutex_);
+// For a step that was captured earlier, maybe by another run, and flushed only now: it is not the newest one.
+// Inserts it before the first step with a higher number.
+void Tiers::insert_agreed(std::int64_t step) {
     forget_agreed(step);
-    const auto behind =
+    const auto next =
         std::find_if(agreed_.begin(), agreed_.end(), [&](std::int64_t other) { return other > step; });
-    data_dropped_ = std::min(data_dropped_, static_cast<std::size_t>(behind - agreed_.begin()));
-    agreed_.insert(behind, step);
+    data_dropped_ = std::min(data_dropped_, static_cast<std::size_t>(next - agreed_.begin()));
+    agreed_.insert(next, step);
 }
 
-void Tiers::again(std::int64_t step) {
+void Tiers::recaptured(std::int64_t step) {
     const std::lock_guard guard(mutex_);
     forget_agreed(step);
 }
 
 void Tiers::forget_agreed(std::int64_t step) {
-    const auto had = std::find(agreed_.begin(), agreed_.end(), step);
-    if (had == agreed_.end()) return;
-    if (static_cast<std::size_t>(had - agreed_.begin()) < data_dropped_) --data_dropped_;
-    agreed_.erase(had);
+    const auto found = std::find(agreed_.begin(), agreed_.end(), step);
+    if (found == agreed_.end()) return;
+    if (static_cast<std::size_t>(found - agreed_.begin()) < data_dropped_) --data_dropped_;
+    agreed_.erase(found);
 }
 
-// Steps, or their data, beyond what is to stay.
 void Tiers::retain() {
     if (!settings_.keep.any()) return;
     const std::lock_guard shared(shared_mutex_);
@@ -414,17 +416,19 @@ void Tiers::retain() {
     {
         const std::lock_guard guard(mutex_);
         if (settings_.keep.steps != 0 && agreed_.size() > settings_.keep.steps) {
-            const std::size_t gone = agreed_.size() - settings_.keep.steps;
-            steps.assign(agreed_.begin(), agreed_.begin() + static_cast<std::ptrdiff_t>(gone));
-            agreed_.erase(agreed_.begin(), agreed_.begin() + static_cast<std::ptrdiff_t>(gone));
-            data_dropped_ -= std::min(data_dropped_, gone);
+            const std::size_t count = agreed_.size() - settings_.keep.steps;
+            steps.assign(agreed_.begin(), agreed_.begin() + static_cast<std::ptrdiff_t>(count));
+            agreed_.erase(agreed_.begin(), agreed_.begin() + static_cast<std::ptrdiff_t>(count));
+            data_dropped_ -= std::min(data_dropped_, count);
         }
         if (settings_.keep.data_steps != 0 && agreed_.size() > settings_.keep.data_steps) {
-            const std::size_t gone = agreed_.size() - settings_.keep.data_steps;
-            for (; data_dropped_ < gone; ++data_dropped_)
+            const std::size_t count = agreed_.size() - settings_.keep.data_steps;
+            for (; data_dropped_ < count; ++data_dropped_)
                 data.push_back(agreed_[data_dropped_]);
         }
-        // First from where they would come back. What nobody brings on leaves from where it is.
+        // First from the local tier: a step that was removed only from the history would be flushed again
+        // later. Safe steps are removed from it with their metadata. If nobody flushes, the local tier is the
+        // last one, and keeps metadata.
         std::vector<std::int64_t> here;
         std::vector<std::int64_t> data_here;
         for (const auto* list : {&steps, &data}) {
@@ -440,7 +444,7 @@ void Tiers::retain() {
         if (!here.empty()) static_cast<void>(local_->drop(here, HistoryWriter::Differences::leave));
         if (!data_here.empty()) static_cast<void>(local_->drop_data(data_here));
     }
-    // What cannot be dropped stays: space is lost, no step is.
+    // Errors are ignored: a step that stays only takes space.
     if (child_ != nullptr) {
         for (const std::int64_t step : steps)
             static_cast<void>(child_->ask("drop " + std::to_string(step)));
@@ -458,10 +462,9 @@ Result<> Tiers::flush_one(std::int64_t step, std::string& folder) try {
     RankStep entry;
     {
         const std::lock_guard guard(mutex_);
-        const auto had = local_->journal().steps.find(step);
-        if (had == local_->journal().steps.end())
-            return success();  // brought on, and dropped, in an earlier turn
-        entry = had->second;
+        const auto found = local_->journal().steps.find(step);
+        if (found == local_->journal().steps.end()) return success();  // flushed earlier, and dropped since
+        entry = found->second;
     }
     folder = entry.folder;
     if (child_ != nullptr) {
@@ -485,51 +488,55 @@ void Tiers::run() {
         const std::int64_t step = to_flush_.front();
         to_flush_.pop_front();
         if (std::find(to_flush_.begin(), to_flush_.end(), step) != to_flush_.end()) {
-            // Captured again: that attempt has its own turn, and of this one nobody needs anything.
+            // Captured again before it was flushed: the newer attempt is queued too and replaces this one.
+            // The oldest attempt that is not settled is settled without a flush.
             lock.unlock();
-            settle(step, {}, nullptr, false);  // the first of its attempts that is not settled
+            settle(step, {}, nullptr, false);
             lock.lock();
             changed_.notify_all();
             continue;
         }
-        const bool again = unflushed_.contains(step);  // its owner was told already
+        // an earlier try failed, and settled the step as lost
+        const bool reported = unflushed_.contains(step);
         flushing_ = true;
         lock.unlock();
         std::string folder;
         Result<> done = flush_one(step, folder);
         if (!done) {
-            // Captured again meanwhile: that attempt has its own turn, and of this one nobody needs anything.
+            // Captured again meanwhile: the newer attempt is queued and replaces this one, whose failure does
+            // not count.
             const std::lock_guard guard(mutex_);
             const auto now = local_->journal().steps.find(step);
             if (now != local_->journal().steps.end() && now->second.folder != folder && !folder.empty())
                 done = success();
         }
         try {
-            if (!done && !again) {
+            if (!done && !reported) {
                 const Error lost = Error(done.error()).at("is on the node-local tier only");
                 settle(step, folder, &lost);
-            } else if (done && !again) {
+            } else if (done && !reported) {
                 settle(step, folder, nullptr);
             } else if (done && ranks_ == 1) {
-                agreed_late(step);
+                const std::lock_guard guard(mutex_);
+                insert_agreed(step);
             }
-            if (done || !again) retain();
-        } catch (const std::exception&) {  // no memory: what should have left stays
+            if (done || !reported) retain();
+        } catch (const std::exception&) {  // no memory: steps that retention would remove stay
         }
         lock.lock();
         flushing_ = false;
         try {
             if (done) {
                 unflushed_.erase(step);
-                // Retention may have taken it meanwhile, or what is there now is a newer attempt, and not on the last tier.
+                // Not safe, if retention has removed the step meanwhile, or a newer attempt has replaced it.
                 const auto now = local_->journal().steps.find(step);
                 if (now != local_->journal().steps.end() && now->second.folder == folder) safe_.insert(step);
             } else {
                 unflushed_.insert(step);
                 const ErrorCode why = done.error().code;
-                broken_ = broken_ || why == ErrorCode::damaged || why == ErrorCode::not_found;
+                unreadable_ = unreadable_ || why == ErrorCode::damaged || why == ErrorCode::not_found;
             }
-        } catch (const std::exception&) {  // no memory: it stays where it is
+        } catch (const std::exception&) {  // no memory: the step stays on the local tier
         }
         changed_.notify_all();
     }
@@ -543,7 +550,7 @@ void Tiers::drain() {
         for (const std::int64_t step : in_flush_order(local_->journal())) {
             if (unflushed_.contains(step)) to_flush_.push_back(step);
         }
-    } catch (const std::exception&) {  // no memory: the next run tries again
+    } catch (const std::exception&) {  // no memory: the next run flushes the others
     }
     changed_.notify_all();
     changed_.wait(lock, [&] { return to_flush_.empty() && !flushing_; });
@@ -562,22 +569,22 @@ Journal Tiers::local() const {
 }
 
 std::map<std::int64_t, RankStep> Tiers::committed() const {
-    const Journal brought = history();
-    std::map<std::int64_t, RankStep> steps = brought.steps;
+    const Journal flushed = history();
+    std::map<std::int64_t, RankStep> steps = flushed.steps;
     if (!ends_local()) return steps;
     for (auto& [step, entry] : local().steps) {
-        if (!is_superseded(brought, step, entry)) steps.insert_or_assign(step, entry);
+        if (!is_superseded(flushed, step, entry)) steps.insert_or_assign(step, entry);
     }
     return steps;
 }
 
 std::vector<std::int64_t> Tiers::local_only() const {
     std::vector<std::int64_t> steps;
-    const Journal brought = history();
+    const Journal flushed = history();
     for (const auto& [step, entry] : local().steps) {
-        const auto had = brought.steps.find(step);
-        if (had == brought.steps.end() && has_left(brought, step, entry)) continue;
-        if (had == brought.steps.end() || attempt_of(had->second.folder) < attempt_of(entry.folder))
+        const auto other = flushed.steps.find(step);
+        if (other == flushed.steps.end() && was_dropped(flushed, step, entry)) continue;
+        if (other == flushed.steps.end() || attempt_of(other->second.folder) < attempt_of(entry.folder))
             steps.push_back(step);
     }
     return steps;
@@ -585,7 +592,7 @@ std::vector<std::int64_t> Tiers::local_only() const {
 
 std::vector<StoredPart> Tiers::stored(std::int64_t step) const {
     std::vector<StoredPart> parts;
-    std::uint32_t newest = 0;  // a step that went past a tier has left an earlier attempt there
+    std::uint32_t newest = 0;  // a tier may still have an earlier attempt at the step
     const auto add = [&](const std::string& path, const Journal& journal) {
         const auto entry = journal.steps.find(step);
         if (entry == journal.steps.end()) return;

@@ -1,4 +1,4 @@
-// Where committed steps go: the node-local tier if there is one, the history's folder, what leaves them again.
+// The tiers on storage: the node-local one, if there is one, and the history's folder.
 #pragma once
 
 #include <condition_variable>
@@ -23,18 +23,20 @@
 
 namespace twinrun {
 
-// What stays of committed steps on the last tier. A step leaves only once every rank has committed all newer ones that count.
+// Which committed steps stay on the last tier. Only steps that every rank has committed are counted, and only
+// these are removed.
 struct Retention {
-    std::uint64_t steps = 0;  // the newest so many stay; 0: all
-    std::uint64_t data_steps =
-        0;  // of these, the newest so many keep their data, the others their metadata; 0: all
+    std::uint64_t steps = 0;  // how many of the newest steps stay; 0: all
+    // How many of the newest steps keep their data; the others keep only metadata. 0: all.
+    std::uint64_t data_steps = 0;
     [[nodiscard]] bool any() const { return steps != 0 || data_steps != 0; }
 };
 
+// Who copies steps from the local tier to the history's folder ("flushes" them).
 enum class Flusher : std::uint8_t {
-    thread,   // of this process
-    process,  // twinrun_flush, started by us: goes on when this process dies
-    none,  // nobody: the local tier is this run's last one, until `twinrun flush` or a later run brings steps on
+    thread,   // a thread of this process
+    process,  // the program twinrun_flush, which this process starts; it continues if this process dies
+    none,  // nobody: steps stay on the local tier, this run's last one, until `twinrun flush` or a later run
 };
 
 struct TierSettings {
@@ -47,84 +49,105 @@ struct TierSettings {
     Retention keep;
 };
 
-// The way of one rank's steps behind the staging memory. Thread-safe after open.
+// One rank's tiers on storage: the node-local one, if there is one, and the history's folder. Places steps,
+// commits them, flushes them from one to the other, and removes them by the settings of retention. Owned by a
+// session. Thread-safe after open(), begin() and resume().
+//
+// A step is safe when it is committed on both tiers: its local copy may be removed.
 class Tiers {
    public:
-    // `settled` is called once for each step that was added: committed on the last tier (null), or why it is not there. From
-    // any thread; it must not call back.
+    // Called once for each step that was given to commit(): null: it is committed on the run's last tier;
+    // otherwise the reason why it is not. Called from any thread; it must not call Tiers.
     using Settled = std::function<void(std::int64_t step, const Error* lost)>;
-    // Whether this rank's part of the local tier may be used for a history: asked on all ranks before one of them makes it.
+    // Whether this rank's part of the local tier may be used for the history at `path`. All ranks check
+    // before one of them makes the history. Changes nothing.
     static Result<> check_local(const std::string& path, std::uint32_t rank, std::uint32_t ranks,
                                 const TierSettings& settings);
-    // Whether open() and resume() can do their work where the history is to be replaced: asked on all ranks before one of them
-    // takes anything away. Makes the local tier's folder.
+    // Whether open() and resume() could replace the history. All ranks check before one of them removes
+    // anything. Makes the folder of the local tier, and changes nothing more.
     static Result<> check_replace(FileSystem& system, const std::string& path, std::uint32_t rank,
                                   std::uint32_t ranks, const TierSettings& settings);
+    // Opens the history's folder, and this rank's part of the local tier. system outlives this.
     static Result<std::unique_ptr<Tiers>> open(FileSystem& system, const std::string& path,
                                                std::uint32_t rank, std::uint32_t ranks,
                                                const TierSettings& settings, Settled settled);
-    ~Tiers();
+    ~Tiers();  // flushes the steps that wait for it first
 
-    // Provenance of this process, once, before the first step.
+    // Stores the provenance of this process. Called once, before resume().
     Result<> begin(const Provenance& facts);
-    // Steps that an earlier process left on the local tier go on.
+    // Flushes the steps that an earlier process left on the local tier, and starts the flusher. Error:
+    // mismatch, if a step on the local tier is another one than the same attempt in the history. A step that
+    // cannot be flushed is no error: it stays on the local tier.
     Result<> resume();
 
-    // The first tier of a step of about so many bytes. Waits for room on the local tier if steps that are there only have to
-    // be brought on: asked in the order of commits, and by no thread that these need.
+    // Where a step is written first, and the bytes reserved for it there.
     struct Place {
-        const HistoryWriter* writer = nullptr;
+        const HistoryWriter* writer = nullptr;  // null: no tier has room for it
         bool local = false;
         std::uint64_t reserved = 0;
     };
+    // A place for a step of about `bytes` bytes: the local tier, or the history's folder if the local one has
+    // no room. Waits while flushing or committing steps can still make room. Called in the order of commits,
+    // and not by a thread that commits or flushes.
     Place place(std::uint64_t bytes);
-    // After storage refused `place`: for want of room, steps that are safe leave the local tier; else the next tier it is.
+    // Another place after storage refused `place` with the error `why`. If there was no space, removes the
+    // local copy of the oldest safe step and returns the local tier again; otherwise, or if no step is safe,
+    // the history's folder.
     Place next_place(const Place& place, std::uint64_t bytes, ErrorCode why);
-    // Steps whose files are ready, in the order of capture.
+    // A step whose files are complete.
     struct Ready {
         std::int64_t step = 0;
         Place place;
         RankStep files;
     };
+    // Commits steps, in the order of capture, and calls `settled` for each, now or when it was flushed.
+    // Called by one thread at a time.
     void commit(std::span<const Ready> steps);
-    // Before a step gets this ordinal: while steps may be on the local tier only, no other run gives it to another step. Nothing
-    // where there is no local tier.
+    // Reserves this ordinal of a difference in the history, so that no other run gives it to another step
+    // while this run's step is only on the local tier. Called before a step gets the ordinal. No effect
+    // without a local tier.
     Result<> reserve_difference(std::uint32_t ordinal);
-    // Whether, since this was asked last, a step could not be brought on because it, or what it needs, cannot be read.
-    bool take_broken();
-    // Whether the place's journal has this very step.
+    // Whether a step could not be flushed since the last call because it, or a difference that it needs,
+    // cannot be read.
+    bool take_unreadable();
+    // Whether the place's journal has exactly these files for the step.
     [[nodiscard]] bool has(const Place& place, std::int64_t step, const RankStep& files) const;
-    // The step of `place` will not come.
+    // Gives the place of a lost step back, and removes its files.
     void abandon(const Place& place, const std::string& folder);
 
-    // Every rank has this step (in the order of capture): it counts for retention, which takes place with the next commit, or
-    // when retain() is called.
+    // Every rank has committed this step; called in the order of capture. From now on it counts for
+    // retention, which the next commit or retain() applies.
     void agreed(std::int64_t step);
-    void agreed_late(std::int64_t step);  // it takes the place that its number tells
-    // It is captured again: what retention knew of it is of an earlier attempt.
-    void again(std::int64_t step);
+    // The step is captured again: the earlier attempt no longer counts for retention.
+    void recaptured(std::int64_t step);
+    // Removes steps, or their data, that the settings of retention do not keep. Errors are ignored: the step
+    // stays.
     void retain();
-    // Steps that stay on the local tier because the last one did not take them are tried again; waits for all.
+    // Waits until all steps are flushed, and tries once more those that could not be flushed.
     void drain();
-    // All steps on the local tier, which are on the last one too, leave it; its files follow when this goes, if no step has come
-    // since. Error: steps that are nowhere else. Nothing where there is no local tier.
+    // Removes all steps from the local tier, which must be safe, and the rest of this rank's part in the
+    // destructor, unless a step was committed there since. Error, with nothing removed: a step that is only
+    // on the local tier. No effect without a local tier.
     Result<> drop_local();
 
-    // This rank's steps on the history's folder.
+    // This rank's journal in the history's folder; empty if it cannot be read.
     [[nodiscard]] Journal history() const;
-    [[nodiscard]] Journal local() const;  // empty where there is no local tier
-    // This rank's steps on the run's last tier: in the history's folder and, where nobody brings them there, on the local tier.
+    // This rank's journal on the local tier; empty without one.
+    [[nodiscard]] Journal local() const;
+    // This rank's steps on the run's last tier: those in the history's folder and, if nobody flushes, those
+    // on the local tier.
     [[nodiscard]] std::map<std::int64_t, RankStep> committed() const;
     // Steps that are on the local tier only, ascending.
     [[nodiscard]] std::vector<std::int64_t> local_only() const;
-    // Where a step is, the nearest tier first.
+    // The tiers that have the newest attempt at a step, the nearest one first.
     [[nodiscard]] std::vector<StoredPart> stored(std::int64_t step) const;
-    // Steps stay on the local tier.
+    // Whether steps stay on the local tier because nobody flushes them.
     [[nodiscard]] bool ends_local() const {
         return settings_.flusher == Flusher::none && !local_folder_.empty();
     }
-    // Of a step on the first tier that has it; 0: none has.
+    // Size of a step's metadata file, from the nearest tier that has it; 0: none has.
     [[nodiscard]] std::uint64_t metadata_bytes(std::int64_t step) const;
+    // Bytes that this process wrote to the history's folder, or had written by the flusher.
     [[nodiscard]] std::uint64_t flushed_bytes() const;
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] const std::string& local_folder() const { return local_folder_; }
@@ -132,15 +155,18 @@ class Tiers {
    private:
     Tiers() = default;
     void run();
-    // folder: which attempt at the step it was.
+    // folder: becomes the folder of the attempt that was flushed; unchanged: the step is no longer on the
+    // local tier.
     Result<> flush_one(std::int64_t step, std::string& folder);
     std::uint64_t local_bytes_of(std::int64_t step) const;
-    bool evict(std::uint64_t wanted, std::unique_lock<std::mutex>& lock);
-    // counts: false for an attempt that a newer one replaces.
-    // folder: which attempt; empty: the first that is not settled.
+    bool evict(std::uint64_t bytes, std::unique_lock<std::mutex>& lock);
+    // folder: of the attempt; empty: the oldest attempt that is not settled. counts: false for an attempt
+    // that a newer one replaces: retention ignores it.
     void settle(std::int64_t step, const std::string& folder, const Error* lost, bool counts = true);
-    void resolve(std::int64_t step, const std::string& folder, bool there);
-    void add_agreed(std::int64_t step);  // with the mutex held; forget_agreed too
+    void resolve(std::int64_t step, const std::string& folder, bool present);
+    // The next three need mutex_ held by the caller.
+    void add_agreed(std::int64_t step);
+    void insert_agreed(std::int64_t step);
     void forget_agreed(std::int64_t step);
     void commit_all(std::span<const Ready> steps, std::size_t& settled);
 
@@ -152,35 +178,37 @@ class Tiers {
     TierSettings settings_;
     Settled settled_;
 
-    mutable std::mutex shared_mutex_;  // of the last tier's journal
-    std::unique_ptr<HistoryWriter> shared_;
-    std::unique_ptr<FlushChild> child_;  // then the journal is the child's
-    std::uint32_t reserved_ = 0;         // end of the ordinals that are this run's
+    // Where both mutexes are held, this one is locked first.
+    mutable std::mutex shared_mutex_;        // protects the history's writer, the child and reserved_
+    std::unique_ptr<HistoryWriter> shared_;  // null: the child has the history's journal
+    std::unique_ptr<FlushChild> child_;
+    std::uint32_t reserved_ = 0;  // end of the ordinals that are reserved for this run
 
-    mutable std::mutex mutex_;  // of all that follows
+    mutable std::mutex mutex_;  // protects all that follows
     std::condition_variable changed_;
     std::unique_ptr<HistoryWriter> local_;
     std::deque<std::int64_t> to_flush_;
-    std::set<std::int64_t> unflushed_;  // on the local tier only, refused by the last one
-    std::set<std::int64_t> safe_;       // on both
-    std::uint64_t local_used_ = 0;
-    std::uint64_t local_reserved_ = 0;
+    std::set<std::int64_t> unflushed_;  // on the local tier only, because flushing them failed
+    std::set<std::int64_t> safe_;       // committed on both tiers
+    std::uint64_t local_used_ = 0;      // bytes of committed steps on the local tier
+    std::uint64_t local_reserved_ = 0;  // bytes of steps that are being written there
     std::uint64_t flushed_bytes_ = 0;
-    bool leaves_ = false;        // drop_local()
-    bool local_broken_ = false;  // its storage failed: steps go past it from then on
-    bool broken_ = false;        // take_broken()
-    bool flushing_ = false;
+    bool remove_part_ = false;   // drop_local() was called: the destructor removes the part
+    bool local_failed_ = false;  // the local storage failed: later steps are not written there
+    bool unreadable_ = false;    // result of take_unreadable()
+    bool flushing_ = false;      // the thread flushes a step
     bool stopping_ = false;
+    // A step that was given to commit().
     struct Unsettled {
         std::int64_t step = 0;
         std::string folder;
         bool settled = false;
-        bool there = false;
+        bool present = false;  // settled as committed
     };
-    std::deque<Unsettled> unsettled_;   // of a run of one rank, in the order of capture
-    std::vector<std::int64_t> agreed_;  // in the order of capture
-    std::size_t data_dropped_ = 0;      // of these, the first so many
-    std::thread thread_;
+    std::deque<Unsettled> unsettled_;   // only in a run of one rank; in the order of capture
+    std::vector<std::int64_t> agreed_;  // steps that count for retention, in the order of capture
+    std::size_t data_dropped_ = 0;      // how many of these, from the first on, have lost their data
+    std::thread thread_;                // flushes steps
 };
 
 }  // namespace twinrun

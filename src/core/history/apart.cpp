@@ -13,21 +13,22 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// real_path(), of links too whose target is not there yet: it may be made.
+// real_path(), which also resolves links whose target does not exist yet: it may be made later.
 fs::path place_of(const std::string& path) {
-    constexpr int kMostLinks = 40;  // as the kernel has it
+    constexpr int kMostLinks = 40;  // the kernel's limit
     fs::path place = real_path(path);
     for (int i = 0; i < kMostLinks; ++i) {
-        // What is there has no links any more: only the first name that leads nowhere can be one.
-        fs::path there;
+        // real_path() resolves links up to the first name that does not exist: a link that is left has no
+        // target.
+        fs::path link;
         auto name = place.begin();
         std::error_code failure;
         for (; name != place.end(); ++name) {
-            there /= *name;
-            if (fs::symlink_status(there, failure).type() == fs::file_type::symlink) break;
+            link /= *name;
+            if (fs::symlink_status(link, failure).type() == fs::file_type::symlink) break;
         }
         if (name == place.end()) return place;
-        fs::path to = there.parent_path() / fs::read_symlink(there, failure);
+        fs::path to = link.parent_path() / fs::read_symlink(link, failure);
         if (failure) return place;
         while (++name != place.end())
             to /= *name;
@@ -39,11 +40,11 @@ fs::path place_of(const std::string& path) {
 }  // namespace
 
 std::optional<std::string> first_below(const std::string& path, const std::string& folder) {
-    const fs::path wanted = place_of(folder);
+    const fs::path target = place_of(folder);
     std::string below;
     for (fs::path place = place_of(path);; place = place.parent_path()) {
         std::error_code not_there;
-        if (place == wanted || fs::equivalent(place, wanted, not_there)) return below;
+        if (place == target || fs::equivalent(place, target, not_there)) return below;
         if (place == place.parent_path()) return std::nullopt;
         below = place.filename().string();
     }
@@ -57,9 +58,9 @@ Result<> check_apart(const std::string& path, const std::string& local) {
         std::sscanf(below->c_str(), "rank-%9" SCNu32, &rank) == 1 && *below == rank_name(rank);
     if (!below->empty() && !of_rank) return success();
     return Error{ErrorCode::invalid_argument,
-                 path + ": is in the way of the node-local tier: local is " + local +
-                     ", where ranks keep their steps in " + rank_name(0) +
-                     " and so on: give the history and local folders of their own"};
+                 path + ": the node-local tier uses this folder: local is " + local +
+                     ", where ranks write their steps to " + rank_name(0) +
+                     " and so on: choose separate folders for the history and for local"};
 }
 
 }  // namespace twinrun

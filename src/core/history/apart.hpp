@@ -1,4 +1,4 @@
-// Whether the folders of a history and of a node-local tier are apart.
+// Whether a history and a node-local tier have separate folders.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace twinrun {
 
-// Error where the history at `path` is the folder of the node-local tier `local`, or lies in the
-// folder of a rank there: each would find the other's files in its own. Links, and folders that are
-// mounted twice, are followed.
+// Error if the history at `path` is the folder `local` of the node-local tier itself, or lies in the folder
+// of a rank there: each would find the other's files in its folder. Links are resolved, and folders that are
+// mounted at several places are recognized.
 Result<> check_apart(const std::string& path, const std::string& local);
 
-// For a path below a folder, the name that follows the folder's; for the folder itself ""; nothing:
-// the path lies elsewhere.
+// If `path` lies below `folder`, the next name in it after the folder; if it is the folder itself, "";
+// otherwise nullopt.
 std::optional<std::string> first_below(const std::string& path, const std::string& folder);
 
 }  // namespace twinrun

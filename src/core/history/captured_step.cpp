@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Checks every field's bytes against their checksums, and that bytes between fields are zero.
+// Checks the bytes of fields against their checksums, and that bytes between fields are zero.
 Result<> check_data(const CapturedStep& step, const std::string& where) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> covered;
     for (std::size_t f = 0; f < step.metadata->directory().fields.size(); ++f) {
@@ -53,7 +53,7 @@ Result<> check_data(const CapturedStep& step, const std::string& where) {
         for (; at < begin; ++at) {
             if (step.data[at] != std::byte{0}) {
                 return Error{ErrorCode::damaged, where + ": damaged: byte " + std::to_string(at) +
-                                                     " is of no field, and not zero"};
+                                                     " belongs to no field, and is not zero"};
             }
         }
         at = std::max(at, end);
@@ -83,7 +83,7 @@ Result<CapturedStep> read_captured(const std::string& source, const std::string&
         }
         step.shared = true;
         step.origin = files.offset;
-        step.data.resize(files.data_bytes);  // within the file: the journal's reader checked it
+        step.data.resize(files.data_bytes);  // does not exceed the file: checked when the journal was read
         TWR_CHECK(file->read_at(files.offset, step.data));
     } else if (store == nullptr) {
         TWR_TRY(step.data, read_whole_file(data, std::uint64_t{1} << 62));

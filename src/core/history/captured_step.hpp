@@ -14,18 +14,18 @@ namespace twinrun {
 
 inline constexpr std::uint64_t kLargestMetadata = std::uint64_t{1} << 40;
 
-// As the run captured them, or as a record gives them back.
+// Content of the files, as the run captured them or as a record restores them.
 struct CapturedStep {
     std::shared_ptr<MetadataFile> metadata;
     std::vector<std::byte> metadata_bytes;
     std::vector<std::byte> data;
     bool shared = false;       // data is this rank's part of a file of several ranks
-    std::uint64_t origin = 0;  // where the part begins; extents count from the file's begin
+    std::uint64_t origin = 0;  // offset of the part in that file; offsets of extents include it
 };
 
-// store: the record that keeps the step `number`; null: the history keeps the data as it was
-// captured. Every field's bytes are checked against their checksums. Errors: not_found: a field's
-// data was not kept; damaged; those of storage.
+// source: the history's folder. store: the record that has the step `number`; null: the history stores the
+// data as it was captured. All bytes are checked: those of fields against their checksums, those between
+// fields must be zero. Errors: not_found: a field's data is not stored; damaged; those of storage.
 Result<CapturedStep> read_captured(const std::string& source, const std::string& folder,
                                    const RankFiles& files, RecordStore* store, std::int64_t number);
 

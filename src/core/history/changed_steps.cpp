@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// "changed: run.log, b.dat, … (7 in all); late: c.dat"
+// Text for a message: "changed: run.log, b.dat, … (7 in all); late: c.dat"
 std::string words_of(const StepChange& change) {
     std::string text;
     const auto list = [&](const char* what, const std::vector<std::string>& names) {
@@ -36,28 +36,29 @@ std::string words_of(const StepChange& change) {
     return text;
 }
 
-// Whether the metadata is of the same fields with the same bytes. bounded: of the same fields.
+// Whether both metadata files have the same fields with the same data sums. bounded: data sums are not
+// compared.
 Result<bool> same_fields(MetadataFile& source, MetadataFile& record, bool bounded) {
-    const auto& ours = source.directory().fields;
-    const auto& theirs = record.directory().fields;
-    if (ours.size() != theirs.size()) return false;
-    for (std::size_t f = 0; f < ours.size(); ++f) {
-        if (ours[f].name != theirs[f].name || ours[f].dtype != theirs[f].dtype ||
-            ours[f].shape != theirs[f].shape || ours[f].order != theirs[f].order)
+    const auto& now = source.directory().fields;
+    const auto& packed = record.directory().fields;
+    if (now.size() != packed.size()) return false;
+    for (std::size_t f = 0; f < now.size(); ++f) {
+        if (now[f].name != packed[f].name || now[f].dtype != packed[f].dtype ||
+            now[f].shape != packed[f].shape || now[f].order != packed[f].order)
             return false;
-        const std::uint64_t bytes = ours[f].place(Section::data_sums).length;
-        if (bytes != theirs[f].place(Section::data_sums).length) return false;
+        const std::uint64_t bytes = now[f].place(Section::data_sums).length;
+        if (bytes != packed[f].place(Section::data_sums).length) return false;
         if (bounded) continue;
-        std::vector<std::byte> own(bytes);
-        std::vector<std::byte> other(bytes);
-        TWR_CHECK(source.read(f, Section::data_sums, 0, own));
-        TWR_CHECK(record.read(f, Section::data_sums, 0, other));
-        if (own != other) return false;
+        std::vector<std::byte> sums_now(bytes);
+        std::vector<std::byte> sums_packed(bytes);
+        TWR_CHECK(source.read(f, Section::data_sums, 0, sums_now));
+        TWR_CHECK(record.read(f, Section::data_sums, 0, sums_packed));
+        if (sums_now != sums_packed) return false;
     }
     return true;
 }
 
-// Whether what a record gives back is still within the bound of what is there now.
+// Whether the record's values differ from the step's current ones by no more than the tolerance.
 Result<bool> within_bounds(const CapturedStep& now, RecordStore& store, std::int64_t step) {
     TWR_TRY(const StepMap map, store.map(step));
     std::unordered_map<std::string_view, std::size_t> by_name;
@@ -93,7 +94,7 @@ Error changed_steps(const std::string& target, const std::map<std::int64_t, Step
         changes.size() == 1 ? "" : " (and " + std::to_string(changes.size() - 1) + " more steps)";
     return Error{ErrorCode::invalid_argument,
                  target + ": step " + std::to_string(step) + more +
-                     " is not what it was when it was packed: " + words_of(change) +
+                     " has changed since it was packed: " + words_of(change) +
                      ": pack with --update for a new version of the step, or into another record"};
 }
 
@@ -103,32 +104,32 @@ Result<KnownSteps> compare_steps(const History& history, const std::string& sour
     std::map<std::int64_t, std::string> folders;
     if (!options.append || !History::exists(target)) return known;
     std::uint32_t ranks = 0;
-    // If it cannot be read, or has another number of ranks, its writer reports that.
-    if (const auto there = read_history_settings(target, ranks); !there || ranks != history.ranks)
+    // If it cannot be read, or has another number of ranks, opening its writer reports that.
+    if (const auto settings = read_history_settings(target, ranks); !settings || ranks != history.ranks)
         return known;
     for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
         const auto journal = read_rank_journal(target, rank, ranks);
         if (!journal) continue;
         std::shared_ptr<RecordStore> store;
         for (const HistoryStep& step : history.steps) {
-            const auto had = journal->steps.find(step.step);
-            if (had == journal->steps.end()) continue;
-            const RankStep& there = had->second;
-            const auto [first, is_first] = folders.emplace(step.step, there.folder);
+            const auto found = journal->steps.find(step.step);
+            if (found == journal->steps.end()) continue;
+            const RankStep& packed = found->second;
+            const auto [first, is_first] = folders.emplace(step.step, packed.folder);
             std::uint32_t& attempt = known.attempts[step.step];
-            attempt = std::max(attempt, attempt_of(there.folder));
+            attempt = std::max(attempt, attempt_of(packed.folder));
             StepChange& change = known.changes[step.step];
-            if (!is_first && first->second != there.folder)
+            if (!is_first && first->second != packed.folder)
                 change.changed.push_back(rank_name(rank) + " (another version than " + rank_name(0) + "'s)");
             const RankFiles& files = step.ranks[rank];
-            if (files.data.empty() || files.metadata.empty() || there.files.metadata.empty() ||
-                files.header_checksum == there.files.header_checksum)
+            if (files.data.empty() || files.metadata.empty() || packed.files.metadata.empty() ||
+                files.header_checksum == packed.files.header_checksum)
                 continue;
-            TWR_TRY(const auto ours,
+            TWR_TRY(const auto now_metadata,
                     MetadataFile::open((fs::path(source) / step.folder / files.metadata).string()));
-            TWR_TRY(const auto theirs,
-                    MetadataFile::open((fs::path(target) / there.folder / there.files.metadata).string()));
-            TWR_TRY(bool same, same_fields(*ours, *theirs, options.settings.bounded));
+            TWR_TRY(const auto packed_metadata,
+                    MetadataFile::open((fs::path(target) / packed.folder / packed.files.metadata).string()));
+            TWR_TRY(bool same, same_fields(*now_metadata, *packed_metadata, options.settings.bounded));
             if (same && options.settings.bounded) {
                 if (store == nullptr) {
                     TWR_TRY(store, RecordStore::open(target, rank, options.threads));

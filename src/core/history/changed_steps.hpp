@@ -1,4 +1,4 @@
-// Steps that a record has and that changed since they were packed.
+// Finds steps that a record has, and whose files have changed since they were packed.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,28 @@
 
 namespace twinrun {
 
-// Both are compared a part of this size at a time.
+// Step and record are compared in parts of this many bytes.
 inline constexpr std::uint64_t kCompareBytes = 16 * kRecordPart;
 
-// How a step differs from what the record has of it, as names.
+// How a step differs from the step in the record: names of files, or of ranks.
 struct StepChange {
     std::vector<std::string> changed;
-    std::vector<std::string> late;  // that the record does not have
+    std::vector<std::string> late;  // the record does not have them
     [[nodiscard]] bool any() const { return !changed.empty() || !late.empty(); }
 };
 
-// The error where PackOptions::update is not given. changes: not empty.
+// The error for changed steps if PackOptions::update is not set. changes: not empty.
 Error changed_steps(const std::string& target, const std::map<std::int64_t, StepChange>& changes);
 
 // Steps of a history that a record has already.
 struct KnownSteps {
-    std::map<std::int64_t, StepChange> changes;  // those that changed
-    // The attempt that ranks make which do not have the step yet, or not its new version.
+    std::map<std::int64_t, StepChange> changes;  // only steps that have changed
+    // For each step the attempt to pack: the record's newest one, or the next one if the step has changed.
     std::map<std::int64_t, std::uint32_t> attempts;
 };
 
-// Compares the history at `source` with the record at `target`, if PackOptions::append says that
-// the record goes on.
+// Compares the history at `source` with the record at `target`. Returns nothing known if PackOptions::append
+// is not set, or there is no record of as many ranks at `target`.
 Result<KnownSteps> compare_steps(const History& history, const std::string& source, const std::string& target,
                                  const PackOptions& options);
 

@@ -17,7 +17,7 @@ namespace {
 // A file of differences that is damaged or missing.
 struct DamagedFile {
     std::string what;
-    std::set<std::size_t> blocks;  // empty: all of the file is unusable
+    std::set<std::size_t> blocks;  // the damaged ones; empty: the whole file cannot be used
     std::vector<std::int64_t> steps;
 };
 
@@ -39,8 +39,8 @@ std::optional<DamagedFile> look_for_damage(const Result<std::shared_ptr<Differen
     return damage;
 }
 
-// Paths of the damaged files that the chunks of these runs need, directly or through the chunks
-// that they were XORed with.
+// Paths of the damaged files that the chunks of these runs need, directly or for the chunks that they were
+// XORed with.
 std::set<std::string> files_that_fail(RecordStore& store, std::vector<Run> runs,
                                       const std::map<std::string, DamagedFile>& damaged) {
     std::set<std::string> found;
@@ -91,7 +91,8 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
     std::set<std::string> seen;
     for (const std::uint32_t ordinal : store->ordinals()) {
         TWR_TRY(const std::string file, store->locate(ordinal));
-        if (!seen.insert(file).second) continue;  // one file has the leftovers of several
+        if (!seen.insert(file).second)
+            continue;  // after a compaction one file may have parts of several differences
         if (auto damage = look_for_damage(store->chain().open(ordinal))) damaged[file] = std::move(*damage);
     }
     std::vector<RecordProblem> problems;
@@ -102,7 +103,7 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
         std::optional<Error> failure;
         if (auto map = store->map(step); !map) {
             failure = std::move(map).error();
-            // The first difference on the way to its base that cannot be opened.
+            // Finds the first difference in its chain of bases that cannot be opened.
             for (std::uint32_t at = files.files.difference; at != kNoBase && why.empty();) {
                 const auto file = store->chain().open(at);
                 if (const auto place = store->locate(at); !file && place && damaged.contains(*place))
@@ -110,7 +111,7 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
                 at = file ? (*file)->difference().base : kNoBase;
             }
         } else {
-            // Reads every byte, through all differences that it needs.
+            // Reads every byte of the step, through all differences that it needs.
             for (std::size_t s = 0; s < map->directory.segments.size() && !failure; ++s) {
                 auto read = store->stream(*map, s, 0, map->directory.segments[s].bytes, memory,
                                           [](auto, auto) { return success(); });

@@ -18,11 +18,11 @@ namespace {
 
 constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
 
-// Locations as disjoint ascending stretches.
-class Stretches {
+// A set of locations, as intervals. After merge() they are disjoint and ascending.
+class Intervals {
    public:
     void add(Location first, std::uint64_t count) { parts_.emplace_back(first, first + count); }
-    void settle() {
+    void merge() {
         std::sort(parts_.begin(), parts_.end());
         std::vector<std::pair<Location, Location>> joined;
         for (const auto& [first, end] : parts_) {
@@ -48,7 +48,7 @@ PayloadSettings payload_of(const RecordSettings& settings, int threads) {
     return payload;
 }
 
-// Payload chunks as they were before they were kept, to the writer.
+// Gives the writer `count` payload chunks, decompressed and without XOR, from the location `first` on.
 Result<> copy_payload(RecordChain& chain, DifferenceWriter& writer, Location first, std::uint64_t count,
                       std::uint32_t chunk, std::vector<std::byte>& buffer) {
     const std::uint64_t most = std::max<std::uint64_t>(1, kCopyBytes / chunk);
@@ -61,6 +61,7 @@ Result<> copy_payload(RecordChain& chain, DifferenceWriter& writer, Location fir
     return success();
 }
 
+// Size of all files of differences, in bytes.
 std::uint64_t bytes_of(const std::string& path, const Journal& journal) {
     std::set<std::string> files;
     for (const auto& [ordinal, file] : journal.differences)
@@ -80,7 +81,7 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
     const std::string& path = writer.path();
     const std::uint32_t rank = writer.rank();
     TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
-    // Differences move while others are read.
+    // Asks the writer's journal first: this function moves differences while it reads others.
     RecordChain chain(
         [&](std::uint32_t ordinal) -> Result<std::string> {
             const auto& own = writer.journal().differences;
@@ -91,16 +92,17 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
         threads);
     const Journal before = writer.journal();
     report.bytes_before += bytes_of(path, before);
-    const std::set<std::int64_t> leaving(drop.begin(), drop.end());
+    const std::set<std::int64_t> dropped(drop.begin(), drop.end());
 
-    std::map<std::uint32_t, std::int64_t> kept;  // difference -> step
+    std::map<std::uint32_t, std::int64_t> kept;  // the step of each difference that stays
     for (const auto& [step, files] : before.steps) {
-        if (!leaving.contains(step) && files.files.difference != kNoBase) kept[files.files.difference] = step;
+        if (!dropped.contains(step) && files.files.difference != kNoBase) kept[files.files.difference] = step;
     }
-    // What remaining steps need of differences that leave. A step whose base leaves is written anew, with a map of its own and
-    // without XOR; bases of the others' XORs are needed too.
-    Stretches live;
-    std::map<std::uint32_t, StepMap> anew;
+    // Finds the chunks of removed differences that remaining steps need (live). A step whose base is removed
+    // is written again, with a complete map and without XOR (rewritten). For other steps, the chunks that
+    // they were XORed with are live too.
+    Intervals live;
+    std::map<std::uint32_t, StepMap> rewritten;
     const auto needs = [&](const std::vector<Run>& runs) {
         for (const Run& run : runs) {
             const std::uint32_t ordinal = ordinal_of(run.source);
@@ -114,20 +116,20 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
         needs(map.runs);
         const std::uint32_t base = file->difference().base;
         if (base != kNoBase && base >= record.first_difference && !kept.contains(base)) {
-            anew.emplace(ordinal, std::move(map));
+            rewritten.emplace(ordinal, std::move(map));
         } else {
             needs(file->difference().bases);
         }
     }
-    live.settle();
+    live.merge();
 
     std::vector<std::byte> buffer;
-    for (const auto& [ordinal, map] : anew) {
+    for (const auto& [ordinal, map] : rewritten) {
         TWR_TRY(const auto file, chain.open(ordinal));
-        const RankStep& had = before.steps.at(kept.at(ordinal));
-        const fs::path folder = fs::path(path) / had.folder;
-        RankStep now = had;
-        TWR_CHECK(writer.make_folder(had.folder));
+        const RankStep& old = before.steps.at(kept.at(ordinal));
+        const fs::path folder = fs::path(path) / old.folder;
+        RankStep now = old;
+        TWR_CHECK(writer.make_folder(old.folder));
         now.files.data = new_difference_name(folder.string(), rank);
         TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / now.files.data).string(),
                                                          map.chunk_bytes, payload_of(record, threads)));
@@ -183,35 +185,35 @@ Result<CompactReport> compact_record(FileSystem& system, const std::string& path
     TWR_TRY(const HistorySettings settings, read_history_settings(path, ranks));
     if (!settings.record)
         return Error{ErrorCode::invalid_argument,
-                     path + ": is no record: its data is kept as it was captured"};
+                     path + ": is no record: its data is stored as it was captured"};
     const auto open_writer = [&](std::uint32_t rank) {
         return HistoryWriter::open(system, path, settings, rank, ranks, Existing::append);
     };
-    // From here on no run goes on with it, and none begins to be against it.
+    // While rank 0's writer is open, no run can append to the record, and none can begin a record against it.
     TWR_TRY(const auto first, open_writer(0));
     TWR_TRY(const History history, History::open(path));
-    std::set<std::int64_t> there(history.incomplete.begin(), history.incomplete.end());
+    std::set<std::int64_t> known(history.incomplete.begin(), history.incomplete.end());
     for (const HistoryStep& step : history.steps)
-        there.insert(step.step);
+        known.insert(step.step);
     std::set<std::int64_t> drop(options.drop.begin(), options.drop.end());
     for (const std::int64_t step : drop) {
-        if (!there.contains(step))
+        if (!known.contains(step))
             return Error{ErrorCode::not_found, path + ": has no step " + std::to_string(step)};
     }
     if (options.keep_last != 0 && history.steps.size() > options.keep_last) {
         const std::int64_t oldest = history.steps[history.steps.size() - options.keep_last].step;
-        drop.insert(there.begin(), there.lower_bound(oldest));
+        drop.insert(known.begin(), known.lower_bound(oldest));
     }
-    // A record that is against this one may need any of it.
+    // A record against this one may need any of its differences.
     TWR_CHECK(check_children(path, first->journal(), options.forget_missing));
     CompactReport report;
     report.dropped_steps = drop.size();
-    const std::vector<std::int64_t> leaving(drop.begin(), drop.end());
+    const std::vector<std::int64_t> dropped(drop.begin(), drop.end());
     const int threads = std::max(1, options.threads);
-    TWR_CHECK(compact_rank(*first, *settings.record, leaving, threads, report));
+    TWR_CHECK(compact_rank(*first, *settings.record, dropped, threads, report));
     for (std::uint32_t rank = 1; rank < ranks; ++rank) {
         TWR_TRY(const auto writer, open_writer(rank));
-        TWR_CHECK(compact_rank(*writer, *settings.record, leaving, threads, report));
+        TWR_CHECK(compact_rank(*writer, *settings.record, dropped, threads, report));
     }
     return report;
 } catch (const std::bad_alloc&) {

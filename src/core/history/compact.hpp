@@ -1,4 +1,4 @@
-// Steps that leave a record, and what stays of their differences.
+// Removes steps from a record, and keeps only those parts of their differences that other steps need.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,23 @@
 
 namespace twinrun {
 
-// Steps leave, and what remains of their differences is folded into few files: bytes that remaining steps need stay, all others
-// go. Readers may be at work; another process that writes to the record is waited for, as HistoryWriter::open does.
 struct CompactOptions {
-    std::vector<std::int64_t> drop;  // steps
-    std::uint64_t keep_last = 0;     // and all but so many of the newest; 0: none
-    bool forget_missing =
-        false;  // records against this one that are not there any more were removed, not moved
+    std::vector<std::int64_t> drop;  // steps to remove
+    // how many of the newest steps stay; older ones are removed too. 0: all others stay
+    std::uint64_t keep_last = 0;
+    // Ignore records against this one that do not exist any more: they were deleted, not moved.
+    bool forget_missing = false;
     int threads = 1;
 };
 struct CompactReport {
     std::uint64_t dropped_steps = 0;
-    std::uint64_t bytes_before = 0;  // of all differences
+    std::uint64_t bytes_before = 0;  // of all files of differences
     std::uint64_t bytes_after = 0;
 };
+// Removes steps of all ranks. Chunks of their differences that remaining steps need are copied into one file
+// for each rank ("folded"); the old files are removed. Other processes may read the record meanwhile. Waits
+// for a process that writes it, as HistoryWriter::open() does. Errors: not_found: no such step;
+// invalid_argument: not a record, or a record against this one needs it (check_children()).
 Result<CompactReport> compact_record(FileSystem& system, const std::string& path,
                                      const CompactOptions& options);
 

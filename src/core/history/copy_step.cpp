@@ -25,7 +25,7 @@ constexpr std::size_t kCopyBytes = 8 << 20;
 
 Result<> copy_file(FileSystem& system, InputFile& from, const std::string& to, const CheckBytes& check) {
     TWR_TRY(auto output, system.create(to, from.size()));
-    // Aligned, so that it may go around the page cache.
+    // Aligned memory, for direct I/O.
     const auto room = static_cast<std::size_t>(std::min<std::uint64_t>(kCopyBytes, from.size()));
     AlignedBytes memory;
     std::byte* const buffer = memory.reserve(room);
@@ -42,8 +42,9 @@ Result<> copy_file(FileSystem& system, InputFile& from, const std::string& to, c
 Result<> copy_step(const std::string& from, const RankStep& entry, const HistoryWriter& to) try {
     FileSystem& system = to.system();
     if (entry.files.shared) {
-        return Error{ErrorCode::unsupported,
-                     from + ": a step in files of several ranks (shared_files) does not leave its folder"};
+        return Error{
+            ErrorCode::unsupported,
+            from + ": a step in files of several ranks (shared_files) cannot be copied to another folder"};
     }
     const fs::path source = fs::path(from) / entry.folder;
     const fs::path target = fs::path(to.path()) / entry.folder;
@@ -90,7 +91,7 @@ Result<> copy_step(const std::string& from, const RankStep& entry, const History
             Error error = std::move(copied).error();
             return error.code == ErrorCode::damaged ? std::move(error).at(data->path()) : error;
         }
-        cleanup.files = {temporary};  // it is closed: nothing else removes it
+        cleanup.files = {temporary};  // copy_file() has closed it, so that nothing else removes it
         if (!recorded && !check.complete())
             return Error{ErrorCode::damaged, data->path() + ": damaged: shorter than its metadata says"};
         TWR_CHECK(system.rename(temporary, name));

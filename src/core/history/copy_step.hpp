@@ -1,4 +1,4 @@
-// Copies a rank's files of a step from one tier to another, and checks every byte on the way.
+// Copies a rank's files of a step from one tier to another, and checks every byte while it copies.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,14 @@
 
 namespace twinrun {
 
-// Copies the files of a rank's step out of the history `from`; they are synced under their final
-// names, not yet committed. After an error nothing is left of them. Data without checksums (of
-// arrays on devices, whose bytes never were on the host) is copied as it is.
+// Copies the files of a rank's step from the history `from` to that of `to`, and syncs them under their final
+// names. Does not commit them. After an error the copies are removed. Fields without data sums (of arrays
+// whose bytes were never on the host) are copied unchecked. Errors: damaged; unsupported: data in a file of
+// several ranks; those of storage.
 Result<> copy_step(const std::string& from, const RankStep& entry, const HistoryWriter& to);
 
-// Copies one file to `to`, and syncs it. check: sees every byte in order; its error ends the copy.
+// Copies one file to the path `to`, and syncs it. check: called with all bytes in order; its error ends the
+// copy. After an error the copy is removed.
 using CheckBytes = std::function<Result<>(std::uint64_t offset, std::span<const std::byte> bytes)>;
 Result<> copy_file(FileSystem& system, InputFile& from, const std::string& to, const CheckBytes& check = {});
 

@@ -1,4 +1,4 @@
-// What capture is given: arrays of the application's, on the host or on a device.
+// The application's arrays that capture reads, on the host or on a device, and the settings of their history.
 #pragma once
 
 #include <cstdint>
@@ -13,48 +13,51 @@
 
 namespace twinrun {
 
-// What a history digests and keeps, fixed when it is made.
+// What a history digests and stores. Fixed when the history is made.
 struct HistorySettings {
     Tolerance tolerance;
     unsigned residue_bits = 4;
     std::uint32_t chunk_bytes = kSmallestChunk;
     DigestKind kind = DigestKind::linear;
     bool keep_data = true;                 // false: metadata only
-    std::optional<RecordSettings> record;  // data is kept as differences
+    std::optional<RecordSettings> record;  // set: data is stored as differences
     bool shared = false;                   // data of several ranks may lie in one file
     bool operator==(const HistorySettings&) const = default;
 };
 
-// An array to capture. The memory is read during capture only.
+// An array to capture. Its memory is the application's, and is read only during capture().
 struct CapturedField {
     std::string name;
     DType dtype = DType::f32;
     std::vector<std::uint64_t> shape;
     const void* data = nullptr;
-    // Bytes between items. Either one constant stride of the flattened array (0: dense), or, if `strides` is not empty, one a
-    // dimension; these may be in any order and negative.
+    // Distance of items in bytes. If `strides` is empty, `stride` is the constant distance in the flattened
+    // array (0: dense). Otherwise `strides` has one distance for each dimension, in any order of size, and
+    // negative ones too.
     std::uint64_t stride = 0;
     std::vector<std::int64_t> strides;
-    ArrayOrder order = ArrayOrder::row_major;  // in which items are kept; dense data lies in this order
-    bool own_tolerance = false;                // else the run's
+    ArrayOrder order = ArrayOrder::row_major;  // in which items are stored; dense data lies in this order
+    bool own_tolerance = false;                // false: the run's tolerance is used
     Tolerance tolerance;
-    // Place in the global array of all ranks; both empty: none.
+    // Place in the global array of all ranks; both empty: there is none.
     std::vector<std::uint64_t> global_shape;
     std::vector<std::uint64_t> global_offset;
-    // Name of a captured one-dimensional integer field with an ID for each item of the first dimension (of the last one where
-    // the order is column-major): items are kept in ascending order of IDs, so that their order in memory does not matter.
+    // Name of a captured one-dimensional integer field with an ID for each row (index of the first dimension;
+    // of the last one if the order is column-major). Rows are stored in ascending order of IDs, so that their
+    // order in memory does not matter. Empty: no IDs.
     std::string ids;
-    // Set: the elements are these, of the same type and as many; data and strides are not used. Digests are made on the
-    // device. Only if the history keeps data do elements come to the host, of a record only those that are new; where they do not
-    // there are no checksums of them (a record has its own).
+    // Set: the elements are in this array, of the same type and size; data and strides are ignored. Digests
+    // are made on the device. Elements come to the host only if the history keeps data, in a record only
+    // those that are new. Elements that stay on the device get no data sums (a record has checksums of its
+    // own).
     std::optional<DeviceArray> device;
 };
 
-// Shapes, and places in global arrays, as metadata keeps them: slowest dimension first, so reversed where the order is
-// column-major.
+// A shape, or a place in a global array, as metadata stores it: slowest dimension first, that is reversed if
+// the order is column-major.
 std::vector<std::uint64_t> stored_shape(std::vector<std::uint64_t> shape, ArrayOrder order);
 
-// The field of a step's metadata, before its data is seen. Errors: plan_field's.
+// Metadata of the field before its data is read. Errors: those of plan_field().
 Result<FieldMetadata> plan_captured(const CapturedField& field, const HistorySettings& settings);
 
 }  // namespace twinrun

@@ -21,21 +21,21 @@ FileLock& FileLock::operator=(FileLock&& other) noexcept {
 }
 
 bool FileLock::take(const std::string& path, bool shared) {
-    // Whether a descriptor is of the file that has this name now.
+    // Whether the path still names the file of this descriptor.
     const auto still_named = [&](int descriptor) {
         struct stat ours, there;
         return ::fstat(descriptor, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
                ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
     };
     if (descriptor_ >= 0 && still_named(descriptor_)) return true;
-    release();  // of what was replaced
+    release();  // the lock on another file that had this path
     for (;;) {
-        // O_NONBLOCK: a pipe of this name, that somebody else put there, must not hold us up.
+        // O_NONBLOCK: open() must not block on a pipe that somebody else gave this name.
         const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
         if (opened < 0) return true;
         const int result = ::flock(opened, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB);
         const int why = errno;
-        // Locked, or this storage has no locks.
+        // It is locked, or this storage has no locks.
         if ((result == 0 || (why != EINTR && why != EWOULDBLOCK)) && still_named(opened)) {
             descriptor_ = opened;
             owner_ = ::getpid();
@@ -48,8 +48,8 @@ bool FileLock::take(const std::string& path, bool shared) {
 
 void FileLock::release() {
     if (descriptor_ < 0) return;
-    // A process that was forked meanwhile has this descriptor too, and would keep the lock: unlock
-    // it here. The forked process itself must not unlock it.
+    // A forked process has a copy of this descriptor, which would keep the lock after close(): unlock
+    // explicitly. The forked process itself must not unlock it.
     if (owner_ == ::getpid()) ::flock(descriptor_, LOCK_UN);
     ::close(descriptor_);
     descriptor_ = -1;

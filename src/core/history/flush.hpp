@@ -1,4 +1,5 @@
-// A rank's committed steps from one tier to the next, every byte checked against its checksum.
+// Copies a rank's committed steps from one tier to the next ("flushes" them), and checks every byte against
+// its checksum.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,9 @@
 
 namespace twinrun {
 
-// Brings over and commits one step; of a record, also the differences that it needs and that are
-// not there. A step that was there and left is not brought over again. mutex: held while `to` is
-// used, not while files are copied; null: nobody else uses it.
+// Copies one step from the folder `from` to `to`, and commits it there; of a record, also the differences
+// that it needs and that `to` lacks. A step that `to` has dropped is not copied again. mutex: held while `to`
+// is used, not while files are copied; null: no other thread uses `to`.
 Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& entry, HistoryWriter& to,
                     std::mutex* mutex = nullptr);
 
@@ -22,34 +23,30 @@ struct FlushFacts {
     std::uint64_t steps = 0;
     std::uint64_t bytes = 0;
 };
-// Steps of a journal in the order in which they were captured; of a history without a record, by
-// their numbers.
+// Numbers of a journal's steps in the order in which flush_steps() copies them: in a record the order of
+// their differences, otherwise ascending.
 std::vector<std::int64_t> in_flush_order(const Journal& journal);
 
-// Brings over and commits what `to` lacks of a journal's steps, in that order. Steps that cannot be
-// read, or that storage does not take, are reported to `lost` and left where they are; others
-// follow. A step that leaves the part meanwhile is not lost; one that is captured again is brought
-// over as it is then.
+// Copies and commits the journal's steps that `to` lacks. A step that cannot be read or written is reported
+// to `lost` and stays where it is; later ones are still copied. A step that is dropped meanwhile is not lost;
+// one that is captured again meanwhile is copied in its new state.
 Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, HistoryWriter& to,
                                const std::function<void(std::int64_t, const Error&)>& lost);
 
-// The same for a rank's folder on a node-local tier (local_path), whoever wrote it and however it
-// ended: the run may be dead, and must not be alive. A history that is not there is made: as the
-// one that the part belongs to (`of`), and has its ID; where the part does not know it, `id` (""
-// draws one). Error, before anything is written, if the part belongs to another history than the
-// one that is there.
+// The same for a rank's folder on a node-local tier (local_path()) of a run that has ended, in whatever way.
+// Makes the history if there is none, with the ID that the part names; if it names none, with `id` ("": a new
+// one). Error, before anything is written, if the part belongs to another history than the one that is there.
 Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,
                                 const std::function<void(std::int64_t, const Error&)>& lost,
                                 const HistoryId& id = {});
 
-// Error if a part that belongs to the history `of` ("": not known) is not one of the history with
-// this ID.
-Result<> check_of(const std::string& local, const HistoryId& of, const std::string& history,
-                  const HistoryId& id);
+// Error if the part in the folder `local`, which belongs to the history with the ID `part_of` ("": not
+// known), does not belong to the history with the ID `id`.
+Result<> check_history_id(const std::string& local, const HistoryId& part_of, const std::string& history,
+                          const HistoryId& id);
 
-// The ID that a history gets which is made of these parts (folders of ranks); "": none of them
-// knows it. Error, where the history is not there yet, if parts are of different histories: its
-// steps would be made of two runs.
+// The ID for a history that is made of these parts (folders of ranks); "": none of them names one. Error, if
+// the history does not exist yet, and parts belong to different histories: its steps would mix two runs.
 Result<HistoryId> id_of_parts(const std::vector<std::string>& parts, const std::string& history);
 
 }  // namespace twinrun

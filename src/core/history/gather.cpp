@@ -14,7 +14,7 @@ namespace twinrun {
 
 namespace {
 
-// Integers of any type as unsigned ones of the same order.
+// An unsigned key that sorts like the integer.
 template <class T>
 std::uint64_t ordered_key(const std::byte* at) {
     T value;
@@ -41,7 +41,8 @@ Key key_of(DType dtype) {
     }
 }
 
-std::int64_t id_bytes_apart(const CapturedField& ids) {
+// Distance of IDs in bytes.
+std::int64_t id_stride(const CapturedField& ids) {
     if (!ids.strides.empty()) return ids.strides[0];
     return static_cast<std::int64_t>(ids.stride != 0 ? ids.stride : item_bytes(ids.dtype));
 }
@@ -62,7 +63,7 @@ Result<Layout> layout_of(const CapturedField& field) {
     Layout layout;
     const std::size_t rank = field.shape.size();
     if (!field.strides.empty() && field.strides.size() != rank)
-        return bad("as many strides as dimensions are needed");
+        return bad("strides must be as many as dimensions");
     std::uint64_t dense =
         static_cast<std::uint64_t>(field.stride == 0 ? static_cast<std::uint64_t>(item) : field.stride);
     for (std::size_t i = 0; i < rank; ++i) {
@@ -78,7 +79,8 @@ Result<Layout> layout_of(const CapturedField& field) {
     return layout;
 }
 
-// Visits items [first, first + items) in runs of the fastest dimension: visit(byte offset in the array, stride, count).
+// Visits items [first, first + items) in runs of the fastest dimension: visit(byte offset in the array,
+// stride in bytes, count).
 template <class Dimension, class Visit>
 void for_each_run(const std::vector<Dimension>& dimensions, std::uint64_t first, std::uint64_t items,
                   Visit visit) {
@@ -146,7 +148,7 @@ Result<std::shared_ptr<const RowOrder>> order_by_ids(const CapturedField& ids) t
     }
     const std::uint64_t rows = ids.shape[0];
     if (rows >> 32 != 0) return Error{ErrorCode::unsupported, "field '" + ids.name + "': more than 2^32 IDs"};
-    const std::int64_t stride = id_bytes_apart(ids);
+    const std::int64_t stride = id_stride(ids);
     auto order = std::make_shared<RowOrder>();
     std::vector<std::uint64_t> keys(rows);
     bool sorted = true;
@@ -157,7 +159,7 @@ Result<std::shared_ptr<const RowOrder>> order_by_ids(const CapturedField& ids) t
         differing |= keys[i] ^ keys[0];
     }
     if (sorted) return std::shared_ptr<const RowOrder>(std::move(order));
-    // Radix sort of the bytes that differ at all, lowest first; stable.
+    // Stable radix sort by bytes, lowest first; bytes that are equal in all keys are skipped.
     order->resize(rows);
     std::iota(order->begin(), order->end(), 0U);
     RowOrder next(rows);
@@ -183,7 +185,7 @@ Result<std::shared_ptr<const RowIds>> ordered_ids(const CapturedField& ids, cons
         return Error{ErrorCode::invalid_argument, "field '" + ids.name + "': IDs must be integers"};
     const bool is_signed = ids.dtype == DType::i8 || ids.dtype == DType::i16 || ids.dtype == DType::i32 ||
                            ids.dtype == DType::i64;
-    const std::int64_t stride = id_bytes_apart(ids);
+    const std::int64_t stride = id_stride(ids);
     auto sorted = std::make_shared<RowIds>(ids.shape[0]);
     for (std::uint64_t i = 0; i < sorted->size(); ++i) {
         const std::uint64_t row = order.empty() ? i : order[i];
@@ -217,7 +219,7 @@ Result<FieldReader> FieldReader::create(const CapturedField& field, std::shared_
         for (const Dimension& d : reader.dimensions_)
             reader.row_items_ *= d.extent;
     }
-    // Neighbouring dimensions that are one; extents of one are none.
+    // Merges neighbouring dimensions that lie in memory like a single one, and leaves out those of extent 1.
     std::vector<Dimension> merged;
     for (const Dimension& d : reader.dimensions_) {
         if (d.extent == 1) continue;

@@ -33,15 +33,15 @@ Result<> check_manifest(const std::string& path, const char* what) {
 
 }  // namespace
 
-bool has_left(const Journal& journal, std::int64_t number, const RankStep& step) {
-    const auto left = journal.left.find(number);
-    return left != journal.left.end() && attempt_of(step.folder) <= left->second;
+bool was_dropped(const Journal& journal, std::int64_t number, const RankStep& step) {
+    const auto dropped = journal.dropped.find(number);
+    return dropped != journal.dropped.end() && attempt_of(step.folder) <= dropped->second;
 }
 
 bool is_superseded(const Journal& journal, std::int64_t number, const RankStep& step) {
-    const auto had = journal.steps.find(number);
-    if (had == journal.steps.end()) return has_left(journal, number, step);
-    return attempt_of(had->second.folder) > attempt_of(step.folder);
+    const auto known = journal.steps.find(number);
+    if (known == journal.steps.end()) return was_dropped(journal, number, step);
+    return attempt_of(known->second.folder) > attempt_of(step.folder);
 }
 
 bool History::exists(const std::string& path) {
@@ -73,7 +73,8 @@ Result<History> History::open(const std::string& path) {
             history.provenance.push_back({rank, std::move(facts)});
     }
     for (auto& [number, parts] : steps) {
-        // A step that some ranks captured once more, and others did not yet, is of no single run.
+        // While some ranks have captured the step again and others have not, their files belong to different
+        // attempts.
         const bool whole = parts.ranks.size() == history.ranks &&
                            std::all_of(parts.ranks.begin(), parts.ranks.end(), [&](const RankStep& r) {
                                return r.folder == parts.ranks.front().folder;
@@ -114,31 +115,33 @@ Result<> check_children(const std::string& path, const Journal& journal, bool fo
         if (!is_there(child)) {
             if (forget_missing) continue;
             return refused(
-                " was recorded against it, and is not there: if it was moved, it would lose what leaves: "
-                "move it "
-                "back; if it is gone for good, 'twinrun compact --forget-missing' goes on without it");
+                " was recorded against it, and is not there: if it was moved, move it back, because it needs "
+                "what "
+                "would be removed; if it was deleted, use 'twinrun compact --forget-missing'");
         }
         std::uint32_t ranks = 0;
-        const auto theirs = read_history_settings(child, ranks);
-        if (!theirs) {
-            return refused(" was recorded against it, and cannot be read (" + theirs.error().message +
+        const auto settings = read_history_settings(child, ranks);
+        if (!settings) {
+            return refused(" was recorded against it, and cannot be read (" + settings.error().message +
                            "): restore it from a copy, or remove it");
         }
-        if (!theirs->record) continue;  // something else was put there
-        const std::string against = absolute_path(theirs->record->against);
+        if (!settings->record) continue;  // another history has taken the child's place
+        const std::string against = absolute_path(settings->record->against);
         if (against == absolute_path(path))
-            return refused(" is recorded against it, and would lose what leaves: remove that record first");
+            return refused(
+                " is recorded against it, and needs what would be removed: remove that record first");
         if (!against.empty() && !is_there(against))
             return refused(" is recorded against " + against +
-                           ", which is not there: if that is this record's earlier name, give it back");
+                           ", which is not there: if this record had that name earlier, rename it back");
     }
     return success();
 }
 
-bool LocalHistory::is_of(const HistorySettings& other, std::uint32_t other_rank, std::uint32_t other_ranks,
-                         const std::string& other_history, const HistoryId& other_id) const {
+bool LocalHistory::belongs_to(const HistorySettings& other, std::uint32_t other_rank,
+                              std::uint32_t other_ranks, const std::string& other_history,
+                              const HistoryId& other_id) const {
     return settings == other && rank == other_rank && ranks == other_ranks && history == other_history &&
-           (of.empty() || other_id.empty() || of == other_id);
+           (history_id.empty() || other_id.empty() || history_id == other_id);
 }
 
 Result<LocalHistory> LocalHistory::read(const std::string& path) {

@@ -4,16 +4,18 @@
 //   rank-00003.jsonl                   with more: the journal of each rank
 //   step-0000000010/rank-00003.data    the fields' bytes, each from a multiple of 4096 on
 //   step-0000000010/rank-00003.twm     their metadata
-//   step-0000000010/group.data         in place of the data files: of several ranks, one behind the other
+//   step-0000000010/group.data         instead of data files: the data of several ranks, one after another
 //
-// What of it is twinrun's own can be proven: a history has an ID, and every folder that a run makes in it holds an empty file
-// with that ID in its name, from the first moment on. Nothing else is removed, written over, or written into.
+// twinrun can prove which files are its own: a history has an ID, and every folder that a run makes in it
+// holds an empty file with that ID in its name from the beginning. Nothing else is removed, overwritten, or
+// written into.
 //
-// A journal is append-only: a line a committed step, and lines that say where the run came from and what was dropped. A
-// rank's files are written under temporary names, synced, renamed, their folders synced, and only then is the line added to
-// the rank's journal and synced. A step exists if the journals of all ranks have it: no rank needs to hear of another, and
-// whatever dies, what all have committed is there. Every line ends with its own checksum; an incomplete last line is what a
-// crash leaves and is ignored, a damaged line elsewhere is an error.
+// A journal is append-only: one line for each committed step, and lines for provenance, dropped steps, and
+// moved differences. A rank's files are written under temporary names, synced and renamed, and their folder
+// is synced; only then is the line added to the rank's journal and synced. A step exists if the journals of
+// all ranks name it: ranks need not communicate, and a step that all have committed survives any crash. Every
+// line ends with its own checksum. A crash may leave an incomplete last line, which is ignored; a damaged
+// line elsewhere is an error.
 #pragma once
 
 #include <cstdint>
@@ -33,59 +35,67 @@
 
 namespace twinrun {
 
-inline constexpr int kHistoryVersion = 3;  // 2 where no files are shared; 1 where there is no record either
+// The newest version of the format. Written only if files are shared; otherwise 2 with a record, and 1
+// without one.
+inline constexpr int kHistoryVersion = 3;
 
+// One rank's files of a step, as its journal describes them.
 struct RankFiles {
     std::uint32_t rank = 0;
     std::string data;  // name in the step's folder; empty: metadata only
     std::uint64_t data_bytes = 0;
-    std::string metadata;  // empty: of files that were packed as they were
+    std::string metadata;  // name in the step's folder; empty: packed files of other programs have none
     std::uint64_t metadata_bytes = 0;
-    std::uint64_t header_checksum = 0;  // XXH3-64 of the metadata file's header, which seals the rest of it
-    double blocked_seconds = 0;         // that capture held up the application
-    // Of a record: `data` is the difference of this ordinal, and data_bytes its size. kNoBase: data is the fields' bytes.
+    // XXH3-64 of the metadata file's header, which has the checksums of the rest
+    std::uint64_t header_checksum = 0;
+    double blocked_seconds = 0;  // how long capture() held up the application
+    // In a record: the ordinal of the difference in `data`, whose size is data_bytes. kNoBase: `data` has the
+    // fields' bytes.
     std::uint32_t difference = kNoBase;
-    std::uint64_t full_bytes = 0;  // of what it gives back
-    // `data` is of several ranks; this one's part of it are data_bytes from `offset` on.
+    std::uint64_t full_bytes = 0;  // size of the data that the difference restores
+    // true: `data` belongs to several ranks; this rank's bytes are data_bytes bytes from `offset` on.
     bool shared = false;
     std::uint64_t offset = 0;
-    std::uint64_t file_bytes = 0;  // of all
-    std::string divergence;        // where it is not proven equal to the reference of its run; empty: nowhere
+    std::uint64_t file_bytes = 0;  // size of the whole shared file
+    std::string divergence;  // where the step is not proven equal to its run's reference; empty: nowhere
     bool operator==(const RankFiles&) const = default;
 };
 
+// A step that all ranks have committed.
 struct HistoryStep {
     std::int64_t step = 0;
-    std::string folder;
+    std::string folder;  // name in the history's folder
     std::vector<RankFiles> ranks;
 };
 
-// What a journal says of one rank's part of a step.
+// A journal's entry for a step: one rank's part of it.
 struct RankStep {
-    std::string folder;
+    std::string folder;  // name in the history's folder
     RankFiles files;
     bool operator==(const RankStep&) const = default;
 };
 
-// What one file of lines says.
+// Content of one rank's journal.
 struct Journal {
-    std::map<std::int64_t, RankStep> steps;  // that are there
-    // Of steps that a line dropped: the last attempt that left. A node-local tier may still have it: it must not come back.
-    std::map<std::int64_t, std::uint32_t> left;
-    std::vector<Provenance> provenance;  // of each process that wrote it, in order
-    // Of a record: where each difference is, or what is left of it, as a path in the history; also of steps that are not there
-    // any more, as long as others may need them.
+    std::map<std::int64_t, RankStep> steps;  // committed and not dropped
+    // For each dropped step its newest dropped attempt. A node-local tier may still have that attempt, which
+    // must not be flushed again.
+    std::map<std::int64_t, std::uint32_t> dropped;
+    std::vector<Provenance> provenance;  // of each process that wrote the journal, in order
+    // In a record: the file of each difference by ordinal, as a path in the history. Differences of dropped
+    // steps are listed as long as other steps may need them.
     std::map<std::uint32_t, std::string> differences;
-    std::uint32_t next_difference = 0;  // larger than any that there was, or that is reserved
-    std::set<std::uint32_t> taken;      // that a step has, or had: never another one's
+    std::uint32_t next_difference = 0;  // larger than all ordinals that were ever used or reserved
+    std::set<std::uint32_t> taken;      // ordinals that a step has or had; no other step may get them
     std::vector<std::string> children;  // paths of records that are against this one
-    bool torn = false;                  // the last line was incomplete: a crash while it was written
-    std::uint64_t whole_bytes = 0;      // up to the end of its last whole line
+    bool torn = false;                  // the last line is incomplete: a crash while it was written
+    std::uint64_t whole_bytes = 0;      // size of the file up to the end of its last complete line
 };
 
 // Whether this attempt at a step, or a later one, was dropped.
-bool has_left(const Journal& journal, std::int64_t number, const RankStep& step);
-// Whether the journal has a newer attempt, or this one was dropped: it must not come there (again).
+bool was_dropped(const Journal& journal, std::int64_t number, const RankStep& step);
+// Whether the journal has a newer attempt at the step, or this attempt was dropped: it must not be flushed
+// there.
 bool is_superseded(const Journal& journal, std::int64_t number, const RankStep& step);
 
 struct RankProvenance {
@@ -93,50 +103,54 @@ struct RankProvenance {
     Provenance facts;
 };
 
-// What a manifest and its journals say. Reading them opens no other file.
+// Content of a manifest and its journals. A value; open() reads these files and no others.
 struct History {
     std::string path;
     HistoryId id;
-    bool has_id = false;              // in its manifest, and so in its journals
-    std::vector<HistoryId> replaced;  // histories that were here before, and may have left files
+    bool has_id = false;              // the manifest and the journals contain the ID; false: it is a hash
+    std::vector<HistoryId> replaced;  // earlier histories in this folder that may have left files
     HistorySettings settings;
     std::uint32_t ranks = 1;
-    std::vector<HistoryStep> steps;        // that every rank committed, ascending
-    std::vector<std::int64_t> incomplete;  // that only some did
+    std::vector<HistoryStep> steps;  // committed by every rank, ascending
+    // steps that only some ranks have committed, or ranks in different attempts
+    std::vector<std::int64_t> incomplete;
     std::vector<RankProvenance> provenance;
-    bool torn = false;  // any of the files
+    bool torn = false;  // any of the files is torn (Journal::torn)
 
-    static bool exists(const std::string& path);  // a folder with a manifest
+    static bool exists(const std::string& path);  // whether the folder has a manifest
+    // Errors: not_found; damaged, naming file and line; unsupported: a newer version.
     static Result<History> open(const std::string& path);
 };
 
-// What a manifest says: settings, and the number of ranks.
+// The settings in a manifest; `ranks` becomes the number of ranks.
 Result<HistorySettings> read_history_settings(const std::string& path, std::uint32_t& ranks);
-// Its `id`, or what stands for it.
+// The ID in a manifest, or the hash that replaces it.
 Result<HistoryId> read_history_id(const std::string& path);
-// One rank's journal; of a rank that has none yet, or only one of a history that was here before: an empty one.
+// One rank's journal. Empty if the rank has none yet, or only one of an earlier history in this folder.
 Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks);
 
-// Error if a record that rank 0's journal names is against the one at `path`, and would lose what leaves that; or if that cannot
-// be told: it is not there (but for forget_missing), or cannot be read.
+// Error if a child (a record that rank 0's journal names) is against the record at `path` and needs its
+// differences, so that none may be removed. Error too if this is not known: the child cannot be read, or is
+// missing (with forget_missing, a missing one is ignored).
 Result<> check_children(const std::string& path, const Journal& journal, bool forget_missing = false);
 
-// A rank's part of a history on a node-local tier: a history's folder of its own, whose manifest says whose part it is.
+// One rank's part of a history on a node-local tier: a folder like a history's, whose manifest names the
+// history and the rank.
 struct LocalHistory {
-    HistoryId id;
+    HistoryId id;  // of the part itself
     bool has_id = false;
     std::vector<HistoryId> replaced;
     HistorySettings settings;
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
-    std::string history;  // where it goes, as an absolute path
-    HistoryId of;         // the history that was there when the part was begun; empty: not known
+    std::string history;   // absolute path of the history that the part is flushed to
+    HistoryId history_id;  // ID of the history that was there when the part was begun; empty: not known
     Journal journal;
-    // Whether it is this rank's part of this history; `of`, where both are known, included.
-    [[nodiscard]] bool is_of(const HistorySettings& other, std::uint32_t other_rank,
-                             std::uint32_t other_ranks, const std::string& other_history,
-                             const HistoryId& other_id) const;
-    // Opens manifest and journal only.
+    // Whether it is this rank's part of this history. IDs are compared if both are known.
+    [[nodiscard]] bool belongs_to(const HistorySettings& other, std::uint32_t other_rank,
+                                  std::uint32_t other_ranks, const std::string& other_history,
+                                  const HistoryId& other_id) const;
+    // Reads manifest and journal and opens no other file.
     static Result<LocalHistory> read(const std::string& path);
 };
 }  // namespace twinrun

@@ -17,12 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLongestHead = 4096;      // of a journal's first line
-constexpr std::size_t kLongestBegun = 1 << 20;  // of a manifest's
-// Other programs have files of these names too.
+constexpr std::size_t kLongestHead = 4096;      // most bytes of a journal's first line
+constexpr std::size_t kLongestBegun = 1 << 20;  // most bytes of a manifest's first line
+// Other programs may have files of these names too.
 constexpr const char* kPerhapsNotOurs = ", or move it away if it is not twinrun's";
 
-// Lines of a file, in order: visit(number, object) may throw. Errors name file and line.
+// Calls visit(number, object) for each line of a file, in order; visit may throw Bad or an error of Json.
+// Errors name file and line.
 template <class Visit>
 Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
     TWR_TRY(const auto bytes, read_whole_file(file, kLargestManifest));
@@ -38,9 +39,10 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
                                                  (number == 1 ? kPerhapsNotOurs : "")};
         };
         if (end == std::string::npos) {
-            // Files begin whole, under another name first: no crash of a run leaves a part of the first line.
+            // A file gets its name only when its first line is complete: no crash leaves a part of it.
             if (begin == 0) return damaged("it is not complete: a line of a history ends with a line feed");
-            // A crash leaves a part of a line; a whole one with something else in place of its end is damage.
+            // A crash cuts a line. A complete line that is followed by another character than a line feed is
+            // damaged.
             if (open_line(line.substr(0, line.size() - 1))) return damaged("its end is missing");
             journal.torn = true;
             break;
@@ -92,9 +94,9 @@ Result<> read_manifest(const std::string& path, History& history, Journal& journ
         if (history.ranks == 0 || history.ranks > kMostRanks) throw bad("an impossible number of ranks");
         if (local != nullptr) {
             local->rank = whole_number<std::uint32_t>(j, "rank");
-            if (j.contains("of")) local->of = id_of(j.at("of"));
+            if (j.contains("of")) local->history_id = id_of(j.at("of"));
             local->history = path_from_json(j.at("history"));
-            if (local->rank >= history.ranks) throw bad("a rank beyond their number");
+            if (local->rank >= history.ranks) throw bad("a rank that is not below the number of ranks");
         }
         return success();
     }));
@@ -174,7 +176,7 @@ Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t 
     });
 }
 
-std::map<std::string, HistoryId> journals_there(const std::string& path) {
+std::map<std::string, HistoryId> find_journals(const std::string& path) {
     std::map<std::string, HistoryId> found;
     for (const auto& [name, is_file, is_folder] : entries_of(path)) {
         if (!is_file || !name.ends_with(".jsonl") || name != rank_name(rank_of(name)) + ".jsonl") continue;

@@ -1,4 +1,4 @@
-// Manifests and journals as files of lines: who reads or goes on with them. For the files beside it only.
+// Manifests and journals as files of lines: functions that read them. Only files of this room include this.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +15,40 @@ namespace twinrun {
 inline constexpr std::uint64_t kLargestManifest = 1ULL << 32;
 inline constexpr std::uint32_t kMostRanks = 1U << 24;
 
-// The manifest: settings, and the journal of a run of one rank; local: of a node-local part.
+// Reads the manifest in the folder `path`: settings into `history`, and, for a run of one rank, its steps
+// into `journal`. local: not null: the manifest is of a node-local part; its members that name the history
+// and the rank are set.
 Result<> read_manifest(const std::string& path, History& history, Journal& journal,
                        LocalHistory* local = nullptr);
 
-// The first line of a rank's journal, if it is one.
+// Content of the first line of a rank's journal.
 struct JournalHead {
-    std::string id;  // empty: it was begun before there were IDs
+    std::string id;  // of its history; empty: it was begun before there were IDs
     std::uint32_t rank = 0;
 };
+// nullopt: the file is not a journal. Throws std::bad_alloc.
 std::optional<JournalHead> journal_head(const std::string& file);
 
-// Whether a file under a temporary name is a manifest or a journal that somebody was writing, as far as its first line shows: empty, or
-// that line is whole, or was cut and begins as theirs do. ids: of which histories a journal may be, "" from before there were IDs; none: a
-// manifest.
+// Whether a file under a temporary name is an unfinished manifest or journal, as far as its first line shows:
+// the file is empty, or the line is complete, or it is cut and begins like one. ids: the histories that a
+// journal may belong to, "" for one begun before there were IDs. No ids: the file must be a manifest. Throws
+// std::bad_alloc.
 bool is_begun_lines(const std::string& file, const std::vector<HistoryId>& ids);
 
-// The journal of one rank of several; of a rank that has none yet, or only one of a history that was here before: nothing.
+// Reads the journal of one rank of several. Leaves `journal` empty if the rank has none yet, or only one of
+// an earlier history in this folder.
 Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t ranks, Journal& journal);
-// Every "rank-R.jsonl" in a folder that begins as a journal of that rank: its name, and the ID in its first line ("": from before there
-// were IDs), of whichever history.
-std::map<std::string, HistoryId> journals_there(const std::string& path);
-// Those that are there: a manifest may name any number of ranks.
+// All journals in a folder, of any history: each file "rank-R.jsonl" whose first line is that of a journal of
+// rank R, and the ID in that line ("": begun before there were IDs).
+std::map<std::string, HistoryId> find_journals(const std::string& path);
+// The ranks below `ranks` that have a journal. Lists the folder, because a manifest may name any number of
+// ranks.
 std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32_t ranks);
-// Error if a link, a pipe or a folder lies in a journal's place: it would be taken for a rank that committed nothing.
+// Error if a journal's name belongs to a link, a pipe or a folder: it would look like a rank that has
+// committed nothing.
 Result<> check_journals(const std::string& path, std::uint32_t ranks);
-// Of steps and differences that the journals of a history name: they are its own, also where no marker says so.
+// Folders of the steps and differences that a history's journals name. They belong to the history, even
+// without a marker.
 Result<std::vector<std::string>> folders_named_by(const History& history);
 
 }  // namespace twinrun

@@ -24,16 +24,16 @@ std::string hex(std::uint64_t value) {
 
 std::uint64_t from_hex(const std::string& text) {
     std::uint64_t value = 0;
-    if (text.size() != 16) throw bad("a checksum that is not one");
+    if (text.size() != 16) throw bad("a checksum that is not 16 hexadecimal digits");
     for (const char c : text) {
         const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (digit < 0) throw bad("a checksum that is not one");
+        if (digit < 0) throw bad("a checksum that is not 16 hexadecimal digits");
         value = value << 4 | static_cast<std::uint64_t>(digit);
     }
     return value;
 }
 
-// A name from a manifest becomes part of a path: it must not lead out of the history.
+// Whether a name may become part of a path: it must not lead out of the history's folder.
 bool is_plain(const std::string& name) {
     return name != "." && name != ".." && name.find('/') == std::string::npos &&
            name.find('\0') == std::string::npos;
@@ -43,7 +43,7 @@ std::string plain_name(const Json& j, const char* key) {
     if (!is_plain(name)) throw bad("a name that leads out of the history");
     return name;
 }
-// Of a file in a folder of the history: "step-0000000010/rank-00003.twr".
+// Path of a difference in the history: "step-0000000010/rank-00003.twr".
 std::string difference_file(const Json& j) {
     auto file = j.at("file").get<std::string>();
     const std::size_t cut = file.find('/');
@@ -53,10 +53,10 @@ std::string difference_file(const Json& j) {
     }
     return file;
 }
-// An empty one would be the folder that it lies in.
+// A name that must not be empty: a path with an empty name would be that of the folder around it.
 std::string some_name(const Json& j, const char* key) {
     auto name = plain_name(j, key);
-    if (name.empty()) throw bad("a name that is empty");
+    if (name.empty()) throw bad("an empty name");
     return name;
 }
 
@@ -64,7 +64,7 @@ RankStep step_from_json(const Json& j, std::uint32_t rank) {
     RankStep step;
     step.folder = some_name(j, "folder");
     const Json& ranks = j.at("ranks");
-    if (!ranks.is_array() || ranks.size() != 1) throw bad("not one rank's files");
+    if (!ranks.is_array() || ranks.size() != 1) throw bad("not the files of exactly one rank");
     const Json& r = ranks[0];
     RankFiles& files = step.files;
     files.rank = whole_number<std::uint32_t>(r, "rank");
@@ -74,7 +74,7 @@ RankStep step_from_json(const Json& j, std::uint32_t rank) {
     if (r.contains("difference")) {
         files.difference = whole_number<std::uint32_t>(r, "difference");
         files.full_bytes = whole_number<std::uint64_t>(r, "full_bytes");
-        if (files.difference > kMostOrdinals || files.data.empty()) throw bad("a difference that cannot be");
+        if (files.difference > kMostOrdinals || files.data.empty()) throw bad("an impossible difference");
     }
     if (r.contains("offset")) {
         files.shared = true;
@@ -82,7 +82,7 @@ RankStep step_from_json(const Json& j, std::uint32_t rank) {
         files.file_bytes = whole_number<std::uint64_t>(r, "file_bytes");
         if (files.difference != kNoBase || files.data.empty() || files.offset > files.file_bytes ||
             files.data_bytes > files.file_bytes - files.offset) {
-            throw bad("a part of a file that cannot be");
+            throw bad("an impossible part of a shared file");
         }
     }
     files.metadata = files.difference != kNoBase ? plain_name(r, "metadata") : some_name(r, "metadata");
@@ -110,20 +110,17 @@ Result<std::string> open_line(const std::string& line) {
     return line.substr(0, at) + "}";
 }
 
-// Names of fields are any bytes; JSON is UTF-8.
 std::string to_text(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// In words for people: the library's own are for programmers.
 std::string words_of(const Json::exception& e) {
     if (dynamic_cast<const Json::parse_error*>(&e) != nullptr) return "it is not JSON";
-    constexpr int kNoSuchKey = 403;  // as the library documents it
+    constexpr int kNoSuchKey = 403;  // number of the error in the library's documentation
     if (e.id == kNoSuchKey) return "a key that such a line has is missing";
     if (dynamic_cast<const Json::type_error*>(&e) != nullptr)
         return "a value has another type than it should";
     return "it is not a line of a history";
 }
 
-// Paths are bytes: one that is not UTF-8 is an object with these in hexadecimal.
 Json path_to_json(const std::string& path) {
     try {
         static_cast<void>(Json(path).dump());
@@ -178,7 +175,6 @@ Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
 }
 
 HistoryId new_id() { return random_hex(32); }
-// Of a history without one.
 HistoryId hash_id(const std::string& first_line) {
     return hex(xxh3(first_line)) + hex(xxh3(std::as_bytes(std::span(first_line)), 1));
 }
@@ -215,14 +211,14 @@ HistorySettings settings_from_json(const Json& j) {
     return s;
 }
 
-// It becomes part of a name.
 HistoryId id_of(const Json& j) {
     auto id = j.get<std::string>();
     if (id.size() != 32 || id.find_first_not_of("0123456789abcdef") != std::string::npos)
-        throw bad("an ID that is none");
+        throw bad("an ID that is not 32 hexadecimal digits");
     return id;
 }
-// By hand: nested values of the JSON library end the program where memory is short while they go away.
+// Written without the JSON library: its nested values allocate when they are destroyed, and end the program
+// if there is no memory.
 std::string step_line(std::int64_t number, const RankStep& step, bool replaces) {
     const RankFiles& r = step.files;
     std::string line = "{\"folder\":" + to_text(step.folder) +
@@ -253,13 +249,12 @@ void forget_data(RankFiles& files) {
     files.file_bytes = 0;
 }
 
-// An ordinal is that of one attempt at one step, for good: others may name it.
-bool may_have(const Journal& journal, std::int64_t number, const RankStep& step) {
+bool may_use_ordinal(const Journal& journal, std::int64_t number, const RankStep& step) {
     const std::uint32_t ordinal = step.files.difference;
     if (ordinal == kNoBase || !journal.taken.contains(ordinal)) return true;
-    const auto had = journal.steps.find(number);
-    return had != journal.steps.end() && had->second.files.difference == ordinal &&
-           had->second.folder == step.folder;
+    const auto known = journal.steps.find(number);
+    return known != journal.steps.end() && known->second.files.difference == ordinal &&
+           known->second.folder == step.folder;
 }
 
 void put_step(Journal& journal, std::int64_t number, const RankStep& step) {
@@ -272,11 +267,11 @@ void put_step(Journal& journal, std::int64_t number, const RankStep& step) {
 }
 
 bool drop_step(Journal& journal, std::int64_t number) {
-    const auto had = journal.steps.find(number);
-    if (had == journal.steps.end()) return false;
-    const auto [left, first] = journal.left.try_emplace(number, 0);
-    left->second = std::max(left->second, attempt_of(had->second.folder));
-    journal.steps.erase(had);
+    const auto known = journal.steps.find(number);
+    if (known == journal.steps.end()) return false;
+    const auto [dropped, first] = journal.dropped.try_emplace(number, 0);
+    dropped->second = std::max(dropped->second, attempt_of(known->second.folder));
+    journal.steps.erase(known);
     return true;
 }
 
@@ -285,14 +280,13 @@ void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& 
     journal.next_difference = std::max(journal.next_difference, ordinal + 1);
 }
 
-// One line of a journal after its first.
 void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
     if (j.contains("step")) {
         const auto number = whole_number<std::int64_t>(j, "step");
         RankStep step = step_from_json(j, rank);
         if (journal.steps.contains(number) && !j.value("replaces", false))
             throw bad("a step that is listed twice");
-        if (!may_have(journal, number, step)) throw bad("a difference that another step has, or had");
+        if (!may_use_ordinal(journal, number, step)) throw bad("a difference that another step has or had");
         put_step(journal, number, step);
     } else if (j.contains("drop")) {
         if (!drop_step(journal, whole_number<std::int64_t>(j, "drop")))
@@ -320,7 +314,7 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
         const auto ordinal = whole_number<std::uint32_t>(j, "difference");
         if (ordinal > kMostOrdinals || journal.differences.contains(ordinal) ||
             journal.taken.contains(ordinal))
-            throw bad("a difference that cannot be");
+            throw bad("an impossible difference");
         put_difference(journal, ordinal, difference_file(j));
     } else if (j.contains("reserved")) {
         const auto end = whole_number<std::uint32_t>(j, "reserved");

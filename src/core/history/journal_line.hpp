@@ -1,4 +1,5 @@
-// One line of a manifest or journal: JSON in, facts out, and back. For the files beside it only.
+// One line of a manifest or journal: parses it, writes it, and applies it to a Journal. Only files of this
+// room include this.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,20 @@ namespace twinrun {
 
 using Json = nlohmann::json;
 
-// A line without its end of line: its last key is a checksum of the rest. Opening it checks and removes that. Errors: damaged.
+// Adds a checksum to a JSON object as its last key, which makes it a line without the line feed.
 std::string seal_line(std::string json_object);
+// Checks and removes the checksum of a line. Error: damaged.
 Result<std::string> open_line(const std::string& line);
 
-// What is wrong with a line.
+// Thrown for a line whose content is wrong; what() says why.
 struct Bad : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 inline Bad bad(const std::string& what) { return Bad(what); }
+// The reason why a line cannot be read, in words for users: the library's own messages are for programmers.
 std::string words_of(const Json::exception& e);
 
-// Numbers of a line. Both throw Bad, or an error of Json.
+// A number of a line. Both throw Bad if it is not in the range of T, or an error of Json.
 template <class T>
 T number_of(const Json& value, const char* what) {
     const bool fits = value.is_number_unsigned()
@@ -38,24 +41,33 @@ T whole_number(const Json& j, const char* key) {
     return number_of<T>(j.at(key), key);
 }
 
+// JSON as text. Bytes of strings that are not UTF-8 are replaced.
 std::string to_text(const Json& j);
+// A path as JSON, and back. A path that is not UTF-8 becomes an object with its bytes in hexadecimal.
 Json path_to_json(const std::string& path);
 std::string path_from_json(const Json& j);
+// Version of the format that a history with these settings needs.
 int version_of(const HistorySettings& s);
+// The first line of a manifest. settings_from_json() throws Bad, or an error of Json.
 Json settings_to_json(const HistorySettings& s, std::uint32_t ranks);
 HistorySettings settings_from_json(const Json& j);
 HistoryId new_id();
+// The ID of a history that has none in its manifest.
 HistoryId hash_id(const std::string& first_line);
+// Reads an ID and checks its form, because it becomes part of file names. Throws Bad, or an error of Json.
 HistoryId id_of(const Json& j);
+// The line of a committed step; replaces: the journal has an earlier attempt at it.
 std::string step_line(std::int64_t number, const RankStep& step, bool replaces);
 
-// What lines do to a journal.
-void forget_data(RankFiles& files);
-bool may_have(const Journal& journal, std::int64_t number, const RankStep& step);
+// Changes that lines make.
+void forget_data(RankFiles& files);  // the data was dropped, metadata stays
+// Whether the step's difference may have its ordinal: no other step, and no other attempt, ever had it. Other
+// differences refer to it by this number.
+bool may_use_ordinal(const Journal& journal, std::int64_t number, const RankStep& step);
 void put_step(Journal& journal, std::int64_t number, const RankStep& step);
-bool drop_step(Journal& journal, std::int64_t number);  // false: it is not there
+bool drop_step(Journal& journal, std::int64_t number);  // false: the journal has no such step
 void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& file);
-// Any line after the first. Throws Bad, or an error of Json.
+// Applies a line of `rank`'s journal, any but the first. Throws Bad, or an error of Json.
 void take_line(const Json& j, std::uint32_t rank, Journal& journal);
 
 }  // namespace twinrun

@@ -18,16 +18,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kRandomEnd = 21;                 // of temporary_name()
-constexpr const char* kPartialName = ".twr-partial.";  // of a shared file that MPI ranks are writing
+constexpr std::size_t kRandomEnd = 21;  // length of what temporary_name() adds
+// in the name of a shared file while MPI ranks write it
+constexpr const char* kPartialName = ".twr-partial.";
 
-// Of temporary_name().
+// Whether the text is what temporary_name() adds to a name.
 bool is_random_end(std::string_view text) {
     return text.size() == kRandomEnd && text.starts_with('.') && text.ends_with(".tmp") &&
            text.substr(1, 16).find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Of a shared file that MPI ranks are writing: nothing that somebody else made has it.
+// Whether the name is that of a shared file while MPI ranks write it. No other program gives such names.
 bool is_partial_group(std::string_view name) {
     constexpr std::size_t kDigits = 16;
     const std::size_t at = name.find(kPartialName);
@@ -149,7 +150,7 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
     if (std::sscanf(name.c_str(), "rank-%9" SCNu32, &of) != 1 || !takes(rank_name(of)) ||
         (rank && *rank != of))
         return false;
-    // "rank-00003.1.twr", "rank-00003.difference-7.twr"
+    // Names of differences: "rank-00003.1.twr", "rank-00003.difference-7.twr"
     bool of_difference = false;
     if (rest.size() > 1 && rest[1] >= '0' && rest[1] <= '9') {
         takes(".");
@@ -163,13 +164,14 @@ bool is_step_file(const std::string& name, std::optional<std::uint32_t> rank) {
 }
 
 bool is_proven(const std::string& folder, const std::string& name) {
-    if (is_temporary(name))  // a rank was writing there
+    if (is_temporary(name))  // proven by the mark of the rank that writes there
         return name.starts_with(kSharedPrefix) ? is_begun_by_any(folder) : is_begun_by(folder, rank_of(name));
     const std::string file = (fs::path(folder) / name).string();
     if (name.ends_with(kMetadataSuffix)) return is_metadata_file(file);
     if (name.ends_with(".twr")) return is_difference_file(file);
     if (is_partial_group(name)) return true;
-    // Data is the user's bytes and nothing else.
+    // A data file has only the user's bytes. The metadata beside it says which size it has; without metadata,
+    // a whole number of pages must do.
     const auto stamp = stamp_of(file);
     if (!stamp) return false;
     const auto said_by = [&](const std::string& metadata) -> std::optional<bool> {
@@ -181,7 +183,7 @@ bool is_proven(const std::string& folder, const std::string& name) {
         }
         return std::nullopt;
     };
-    if (name.starts_with(kSharedPrefix)) {  // the metadata of any rank whose data is in it
+    if (name.starts_with(kSharedPrefix)) {  // the metadata of any rank whose data is in it will do
         for (const auto& [beside, is_file, is_folder] : entries_of(folder)) {
             if (!is_file || !beside.ends_with(kMetadataSuffix)) continue;
             if (const auto said = said_by((fs::path(folder) / beside).string())) return *said;

@@ -1,4 +1,4 @@
-// Histories, and files of other programs, into records. unpack.hpp gives them back.
+// Packs histories, and files of other programs, into records. unpack.hpp restores them.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace twinrun {
 
 struct PackOptions {
     RecordSettings settings;
-    std::uint64_t table_bytes = 0;  // RecorderOptions
+    std::uint64_t table_bytes = 0;  // these three: as in RecorderOptions
     bool verify = false;
     int threads = 1;
     unsigned hash_bits = 128;  // for tests
-    // A record of the same settings that is there goes on; without this, it is an error. A step
-    // that the record has and that changed since it was packed is an error too, before anything is
-    // written; with `update` it becomes a new version of the step.
+    // Appends to an existing record of the same settings; otherwise an existing one is an error.
     bool append = false;
+    // Stores a step that the record has, and that changed since it was packed, as a new version; otherwise
+    // this is an error, before anything is written.
     bool update = false;
-    std::string against;  // path of another record; settings.against becomes it
+    std::string against;  // path of another record, for settings.against; "": none
 };
 
 struct PackedStep {
@@ -32,30 +32,31 @@ struct PackedStep {
     bool new_version = false;  // PackOptions::update
     Recorder::Recorded recorded;
 };
-// Called for each step of each rank when it is on storage; false: stop there
-// (ErrorCode::interrupted).
+// Called for each step of each rank when it is committed. false: packing stops there with
+// ErrorCode::interrupted.
 using PackProgress = std::function<bool(const PackedStep&)>;
 
-// A history whose data was kept, or a record with other settings. Each field's bytes are checked
-// before they are packed. One rank's data of one step is in memory at a time. Errors: damaged;
-// invalid_argument; those of storage.
+// Packs the steps of a history with data, or of a record, into the record at `target`. Checks the bytes of
+// each field before it packs them. One rank's data of one step is in memory at a time. Errors: damaged;
+// invalid_argument; interrupted; those of storage.
 Result<> pack_history(FileSystem& system, const std::string& source, const std::string& target,
                       const PackOptions& options, const PackProgress& progress);
 
-// A file of another program, as bytes; a link, as its text; or a folder that is empty.
+// A file of another program, stored as bytes; a link, stored as the path that it contains; or an empty
+// folder.
 struct PackedFile {
-    std::string name;  // in the record: a relative path, of any bytes
-    std::string path;
-    std::string key;  // what the same file of other steps has too; unique in a step
+    std::string name;  // in the record: a relative path of any bytes
+    std::string path;  // on storage
+    std::string key;   // identifies the same file in several steps; unique in a step
     RecordFileKind kind = RecordFileKind::file;
-    std::string to;  // of a link
+    std::string to;  // path that a link contains
 };
 struct FilesOfStep {
     std::int64_t step = 0;
     std::vector<PackedFile> files;
 };
-// With PackOptions::append, files that are gone stay in the steps that the record has, and in new
-// versions of these steps.
+// Packs files of other programs. With PackOptions::append, files that the record has and that no longer exist
+// stay in these steps, and in new versions of them.
 Result<> pack_files(FileSystem& system, const std::vector<FilesOfStep>& steps, const std::string& target,
                     const PackOptions& options, const PackProgress& progress);
 

@@ -17,14 +17,14 @@ namespace twinrun {
 
 namespace {
 
-// Whether a file has the bytes that the record has of it.
+// Whether the file at `path` has the same bytes as the record's segment.
 Result<bool> same_bytes(RecordStore& store, const StepMap& map, std::size_t segment,
                         const std::string& path) {
-    const RecordSegment& had = map.directory.segments[segment];
+    const RecordSegment& packed = map.directory.segments[segment];
     TWR_TRY(const auto file, InputFile::open(path));
-    if (file->size() != had.bytes) return false;
-    std::vector<std::byte> bytes(std::min(kCompareBytes, had.bytes));
-    if (had.content == 0) {  // no checksum was kept: compare the bytes
+    if (file->size() != packed.bytes) return false;
+    std::vector<std::byte> bytes(std::min(kCompareBytes, packed.bytes));
+    if (packed.content == 0) {  // the record has no checksum: compare the bytes
         bool same = true;
         const auto compare = [&](std::uint64_t at, std::span<const std::byte> part) -> Result<> {
             bytes.resize(part.size());
@@ -32,19 +32,19 @@ Result<bool> same_bytes(RecordStore& store, const StepMap& map, std::size_t segm
             same = same && std::equal(part.begin(), part.end(), bytes.begin());
             return success();
         };
-        TWR_CHECK(store.stream(map, segment, 0, had.bytes, kCompareBytes, compare));
+        TWR_CHECK(store.stream(map, segment, 0, packed.bytes, kCompareBytes, compare));
         return same;
     }
     std::uint64_t content = 0;
-    for (std::uint64_t at = 0; at < had.bytes; at += kCompareBytes) {
-        const auto part = std::span(bytes).first(std::min(kCompareBytes, had.bytes - at));
+    for (std::uint64_t at = 0; at < packed.bytes; at += kCompareBytes) {
+        const auto part = std::span(bytes).first(std::min(kCompareBytes, packed.bytes - at));
         TWR_CHECK(file->read_at(at, part));
         content += store.chain().content_of(map, at, part);
     }
-    return content == had.content;
+    return content == packed.content;
 }
 
-// For each file, the segment that is all of it.
+// For each file that is one segment, by its number, this segment.
 std::map<std::uint32_t, std::size_t> whole_segments(const RecordDirectory& directory) {
     std::map<std::uint32_t, std::size_t> found;
     for (std::size_t s = 0; s < directory.segments.size(); ++s) {
@@ -54,7 +54,7 @@ std::map<std::uint32_t, std::size_t> whole_segments(const RecordDirectory& direc
     return found;
 }
 
-// All folders that lead to these names.
+// All folders on the way to files of these names.
 template <class Files>
 std::set<std::string> folders_above(const Files& files) {
     std::set<std::string> found;
@@ -76,17 +76,17 @@ Result<StepChange> compare_files(RecordStore& store, const FilesOfStep& step) {
     const auto segments = whole_segments(map.directory);
     const auto above = folders_above(map.directory.files);
     for (const PackedFile& file : step.files) {
-        const auto had = by_name.find(file.name);
-        if (had == by_name.end()) {
-            // A folder that lost its files is not new.
+        const auto found = by_name.find(file.name);
+        if (found == by_name.end()) {
+            // An empty folder that had files when it was packed is not late.
             if (file.kind != RecordFileKind::folder || !above.contains(file.name))
                 change.late.push_back(file.name);
             continue;
         }
-        const RecordFile& there = map.directory.files[had->second];
-        bool same = there.kind == file.kind && there.to == file.to;
+        const RecordFile& packed = map.directory.files[found->second];
+        bool same = packed.kind == file.kind && packed.to == file.to;
         if (same && file.kind == RecordFileKind::file) {
-            const auto segment = segments.find(had->second);
+            const auto segment = segments.find(found->second);
             if (segment == segments.end())
                 return Error{ErrorCode::damaged, store.path() + ": step " + std::to_string(step.step) +
                                                      ": '" + file.name + "' is not one piece: pack it anew"};
@@ -97,7 +97,7 @@ Result<StepChange> compare_files(RecordStore& store, const FilesOfStep& step) {
     return change;
 }
 
-// A step's files as an image. The bytes keep their addresses when the image is moved.
+// A step's files in memory, as the recorder takes them. Moving this object does not move the bytes.
 struct FilesImage {
     RecordDirectory directory;
     std::vector<ImageSegment> image;
@@ -118,14 +118,14 @@ struct FilesImage {
     }
 };
 
-// Adds the files of the record's version of a step that the new one does not have, unless their
-// names collide with names of the new one.
-Result<> add_files_that_are_gone(FilesImage& image, const FilesOfStep& step, RecordStore& store) {
+// Adds the files that the record has of a step and that do not exist any more, unless a new name excludes
+// them: the same one, that of a folder above them, or one below them.
+Result<> add_missing_files(FilesImage& image, const FilesOfStep& step, RecordStore& store) {
     TWR_TRY(const StepMap map, store.map(step.step));
-    std::set<std::string> there;
+    std::set<std::string> present;
     std::set<std::string> no_folders;
     for (const PackedFile& file : step.files) {
-        there.insert(file.name);
+        present.insert(file.name);
         if (file.kind != RecordFileKind::folder) no_folders.insert(file.name);
     }
     const std::set<std::string> above = folders_above(step.files);
@@ -134,7 +134,7 @@ Result<> add_files_that_are_gone(FilesImage& image, const FilesOfStep& step, Rec
         const RecordFile& file = map.directory.files[f];
         const std::vector<RecordFile> alone = {file};
         const std::set<std::string> own = folders_above(alone);
-        if (there.contains(file.name) || above.contains(file.name) ||
+        if (present.contains(file.name) || above.contains(file.name) ||
             std::any_of(own.begin(), own.end(), [&](const auto& name) { return no_folders.contains(name); }))
             continue;
         std::vector<std::byte> bytes(file.bytes);
@@ -158,20 +158,20 @@ Result<> pack_files(FileSystem& system, const std::vector<FilesOfStep>& steps, c
                     const PackOptions& options, const PackProgress& progress) try {
     if (options.settings.bounded) {
         return Error{ErrorCode::invalid_argument,
-                     "a bound needs to know the fields: files of other programs are packed exactly"};
+                     "a bound needs fields with types: files of other programs can only be packed exactly"};
     }
     HistorySettings settings;
     settings.record = options.settings;
     TWR_CHECK(settle_against(system, *settings.record, target, 1, options.against, true));
     TWR_TRY(const auto record, RankRecord::open(system, target, settings, 0, 1, options));
-    std::shared_ptr<RecordStore> there;
+    std::shared_ptr<RecordStore> existing;
     std::map<std::int64_t, StepChange> changes;
     for (const FilesOfStep& step : steps) {
         if (!record->has(step.step)) continue;
-        if (there == nullptr) {
-            TWR_TRY(there, RecordStore::open(target, 0, options.threads));
+        if (existing == nullptr) {
+            TWR_TRY(existing, RecordStore::open(target, 0, options.threads));
         }
-        TWR_TRY(StepChange change, compare_files(*there, step));
+        TWR_TRY(StepChange change, compare_files(*existing, step));
         if (change.any()) changes.emplace(step.step, std::move(change));
     }
     if (!changes.empty() && !options.update) return changed_steps(target, changes);
@@ -189,7 +189,7 @@ Result<> pack_files(FileSystem& system, const std::vector<FilesOfStep>& steps, c
         std::uint32_t attempt = 0;
         if (changed) {
             attempt = attempt_of(record->writer().journal().steps.at(step.step).folder) + 1;
-            TWR_CHECK(add_files_that_are_gone(image, step, *there));
+            TWR_CHECK(add_missing_files(image, step, *existing));
         }
         TWR_TRY(const PackedStep packed,
                 record->add(step.step, attempt, std::move(image.directory), image.image, nullptr, 0));

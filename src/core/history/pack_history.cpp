@@ -24,16 +24,17 @@ Result<> check_packable(const History& history, const std::string& target) {
     }
     if (std::any_of(history.steps.begin(), history.steps.end(),
                     [](const HistoryStep& step) { return step.ranks.front().metadata.empty(); })) {
-        return Error{ErrorCode::invalid_argument,
-                     source + ": has files of other programs: give them back, and pack these"};
+        return Error{
+            ErrorCode::invalid_argument,
+            source + ": has files of other programs: restore them with 'twinrun restore', and pack these"};
     }
     if (real_path(source) == real_path(target))
         return Error{ErrorCode::invalid_argument, target + ": name another folder for the record"};
     return success();
 }
 
-// One rank's data of a step as one file, each field a segment of it. The bytes are the captured
-// step's.
+// One rank's data of a step, as the recorder takes it: one file, with a segment for each field. Refers to the
+// bytes of the captured step.
 struct DataImage {
     RecordDirectory directory;
     std::vector<ImageSegment> image;
@@ -64,7 +65,7 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
     TWR_CHECK(check_packable(history, target));
     HistorySettings settings = history.settings;
     settings.record = options.settings;
-    settings.shared = false;  // each rank's part becomes differences of its own
+    settings.shared = false;  // a record has differences of each rank
     TWR_TRY(KnownSteps known, compare_steps(history, source, target, options));
     if (!known.changes.empty() && !options.update) return changed_steps(target, known.changes);
     TWR_CHECK(settle_against(system, *settings.record, target, history.ranks, options.against, true));
@@ -87,7 +88,7 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
             if (!read) {
                 return unread_step_error(
                     source, step, std::move(read).error(),
-                    "packed, or was captured again: pack again with --append, which goes on with "
+                    "packed, or was captured again: pack again with --append, which continues with "
                     "the steps that are there");
             }
             const CapturedStep captured = std::move(read).value();
@@ -96,7 +97,7 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
             TWR_TRY(const PackedStep packed,
                     record->add(step.step, attempt == known.attempts.end() ? 0 : attempt->second,
                                 std::move(data.directory), data.image, &captured, files.blocked_seconds));
-            // Other ranks take the folder that the first one took.
+            // The other ranks use the same folder as the first one.
             known.attempts[step.step] = attempt_of(record->writer().journal().steps.at(step.step).folder);
             if (progress && !progress(packed)) return stopped(target);
         }

@@ -29,7 +29,7 @@ Result<> write_file(FileSystem& system, const std::string& path, std::span<const
     return system.rename(temporary, path);
 }
 
-// The step's directory, changed to describe a data file of the rank's own.
+// The step's directory for a data file of the rank alone.
 Result<Directory> own_directory(const CapturedStep& step, std::uint32_t rank) {
     Directory directory = step.metadata->directory();
     if (!step.shared) return directory;
@@ -39,7 +39,7 @@ Result<Directory> own_directory(const CapturedStep& step, std::uint32_t rank) {
     directory.data_files[0].stamp.size = step.data.size();
     for (FieldMetadata& field : directory.fields) {
         for (Extent& extent : field.extents)
-            extent.offset -= step.origin;  // none begins before it: check_data()
+            extent.offset -= step.origin;  // not negative: read_captured() has checked it
     }
     return directory;
 }
@@ -63,9 +63,8 @@ Result<std::vector<std::byte>> own_metadata(FileSystem& system, const std::strin
             const auto section = static_cast<Section>(s);
             const std::uint64_t length = step.metadata->directory().fields[f].place(section).length;
             if (writer->directory().fields[f].place(section).length != length) {
-                return Error{
-                    ErrorCode::damaged,
-                    step.metadata->path() + ": damaged: a section of another length than its fields say"};
+                return Error{ErrorCode::damaged,
+                             step.metadata->path() + ": damaged: a section's length does not fit its fields"};
             }
             for (std::uint64_t at = 0; at < length; at += bytes.size()) {
                 bytes.resize(std::min(kPart, length - at));
@@ -78,13 +77,12 @@ Result<std::vector<std::byte>> own_metadata(FileSystem& system, const std::strin
     return read_whole_file(path, kLargestMetadata);
 }
 
-// The fields' digests and checksums are made anew, of `data`.
 Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::string& path,
                                                const CapturedStep& step, std::uint32_t rank,
                                                const std::vector<std::byte>& data) {
     TWR_TRY(Directory directory, own_directory(step, rank));
     for (FieldMetadata& field : directory.fields)
-        field.sums = {};  // made anew
+        field.sums = {};  // FieldDigests makes new ones
     TWR_TRY(const auto writer, MetadataWriter::create(system, path, directory));
     std::map<std::string, std::shared_ptr<const RowIds>> ids;
     for (const FieldMetadata& field : directory.fields) {

@@ -1,4 +1,4 @@
-// A folder of steps, of all ranks or of one, for readers.
+// Opens a folder of steps for readers, whether it is a history or one rank's part of one.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace twinrun {
 
-// A history. If `local` has a value, it is one rank's part of a history on a node-local tier, as a history: its steps have the
-// files of this rank alone, and its provenance is this rank's.
+// history: the content. local: empty: the folder is a history. Otherwise it is a rank's part on a node-local
+// tier; then the steps in `history` have only this rank's files, and its provenance is only this rank's.
 struct HistoryPart {
     History history;
     std::optional<LocalHistory> local;
 };
-// Errors: those of History::open, whatever is wrong with what might have been a part.
+// Errors: those of History::open(), for a damaged part too.
 Result<HistoryPart> open_history_or_part(const std::string& path);
 
 }  // namespace twinrun

@@ -46,10 +46,12 @@ using Facts = std::map<std::string, std::string>;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestValue = 16 << 10;  // bytes; a long LD_LIBRARY_PATH has 10 KB
-constexpr std::size_t kMostBytes = 256 << 10;  // of all names and values: they go into a line of the journal
-constexpr std::size_t kLargestJson = 2 << 20;  // escapes make six characters of one byte
+// of all names and values, because they become a line of the journal
+constexpr std::size_t kMostBytes = 256 << 10;
+constexpr std::size_t kLargestJson = 2
+                                     << 20;  // kMostBytes, if every byte becomes an escape of six characters
 
-// ---- text ---------------------------------------------------------------------------------------------------------
+// ---- text ----
 
 // Valid UTF-8 of at most kLongestValue bytes.
 std::string clean(std::string_view text) {
@@ -63,7 +65,7 @@ std::string clean(std::string_view text) {
     return out;
 }
 
-// A small file, or what a device or /proc says in one read; nothing if there is none.
+// The first bytes of a small file, or of one in /proc or /sys; nullopt: it cannot be read.
 std::optional<std::string> read_text(const std::string& path, std::size_t most = 4096) {
     const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) return std::nullopt;
@@ -107,9 +109,9 @@ std::string hex(std::uint64_t value) {
 
 bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-// ---- groups of facts ----------------------------------------------------------------------------------------------
+// ---- groups of facts ----
 
-// As a shell would take them. What follows an option of a secret name is left out.
+// The program's arguments, quoted as for a shell. The value of an option with a secret name is left out.
 std::string arguments() {
     const std::string raw = read_text("/proc/self/cmdline", kLongestValue).value_or("");
     std::string line;
@@ -140,9 +142,10 @@ std::string arguments() {
     return line;
 }
 
-// Of a program whose linker left no build-id. A large file by its ends: a change of code moves what lies at the end.
+// Identifies a program that has no build-id. Of a large file only both ends are read: a change of code moves
+// what lies at the end.
 std::string file_identity(const std::string& path) {
-    constexpr std::uint64_t kEnd = 4 << 20;  // two of them take 2 ms at 4 GB/s
+    constexpr std::uint64_t kEnd = 4 << 20;  // bytes; both ends take 2 ms at 4 GB/s
     struct stat info {};
     const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) return {};
@@ -209,7 +212,8 @@ Facts host_facts() {
 }
 
 std::string cores_available() {
-    for (int most = 1024; most <= 1 << 20; most *= 4) {  // the kernel wants room for all that it knows
+    for (int most = 1024; most <= 1 << 20;
+         most *= 4) {  // the set must have room for all cores that the kernel supports
         cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(most));
         if (set == nullptr) return {};
         const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(most));
@@ -226,7 +230,8 @@ Facts cpu_facts() {
     facts["cores_available"] = cores_available();
     facts["microcode"] = trimmed(read_text("/sys/devices/system/cpu/cpu0/microcode/version").value_or(""));
 #if defined(__x86_64__)
-    // Not from /proc/cpuinfo: on machines of many cores some kernels wait for each of them.
+    // Not from /proc/cpuinfo: on machines with many cores some kernels take long, because they wait for each
+    // core.
     std::array<unsigned, 12> words{};
     bool known = true;
     for (unsigned leaf = 0; leaf < 3; ++leaf) {
@@ -238,10 +243,11 @@ Facts cpu_facts() {
         facts["model"] = trimmed({text.data(), ::strnlen(text.data(), text.size())});
     }
     std::string features;
-    auto has = [&](const char* name, bool there) {
-        if (there) features += (features.empty() ? "" : " ") + std::string(name);
+    auto has = [&](const char* name, bool present) {
+        if (present) features += (features.empty() ? "" : " ") + std::string(name);
     };
-    // Those by which math libraries choose their kernels. The builtin also asks whether the system saves the registers.
+    // The features by which math libraries choose their kernels. The builtin also checks that the system
+    // saves the registers.
     __builtin_cpu_init();
     has("sse4.2", __builtin_cpu_supports("sse4.2") != 0);
     has("avx", __builtin_cpu_supports("avx") != 0);
@@ -264,7 +270,7 @@ Facts cpu_facts() {
     return facts;
 }
 
-// What the driver says of itself in /proc: no device is opened, no context made.
+// Facts that the driver publishes in /proc: no device is opened, and no context is made.
 Facts gpu_facts() {
     Facts facts;
     const std::optional<std::string> version = read_text("/proc/driver/nvidia/version");
@@ -286,7 +292,8 @@ Facts gpu_facts() {
     return facts;
 }
 
-// Libraries whose version can change a result. Each stands for its name, and for names that go on with one of ".-_0123456789".
+// Libraries whose version can change a result. Each entry matches its name, and names that continue with one
+// of the characters ".-_0123456789".
 constexpr std::array kLibraries{
     "libc",
     "libm",
@@ -359,15 +366,15 @@ Facts library_facts(const std::vector<LoadedObject>& objects) {
         const std::string file = fs::path(object.path).filename().string();
         const std::string_view name = library_name(file);
         if (name.empty()) continue;
-        std::string& value = facts[std::string(name)];  // two of one name: both
+        std::string& value = facts[std::string(name)];  // two libraries of one name are both listed
         value += (value.empty() ? "" : "; ") + object.path +
                  (object.build_id.empty() ? "" : ", build " + object.build_id);
     }
     return facts;
 }
 
-// Threads that libraries will use whatever the environment says. Only of libraries that chose when they were loaded: asking
-// must not start anything.
+// The numbers of threads that libraries use, whatever the environment says. Asks only libraries that are
+// loaded and have chosen the number when they were loaded: the question must not start threads.
 Facts thread_facts(const std::vector<LoadedObject>& objects) {
     struct Question {
         const char* library;
@@ -404,13 +411,13 @@ Facts environment_facts() {
         if (equals == std::string_view::npos || equals == 0) continue;
         const std::string_view name = entry.substr(0, equals);
         if (!keeps_variable(name)) continue;
-        // An empty value is not the same as none: it stays.
+        // A variable with an empty value is stored too: it may act differently from one that is not set.
         facts[std::string(name)] = entry.substr(equals + 1);
     }
     return facts;
 }
 
-// Of the calling thread.
+// The floating-point environment of the calling thread.
 Facts floating_point_facts() {
     Facts facts;
     const auto on = [](bool is) { return is ? "on" : "off"; };
@@ -450,7 +457,8 @@ Facts time_facts() {
     return facts;
 }
 
-// One group that cannot be learnt (no memory, a file system that fails) must not take the others along.
+// Adds a group of facts. A group that cannot be read (no memory, a file system that fails) is left out, and
+// the others stay.
 template <class F>
 void add(Provenance& provenance, const char* group, F&& learn) {
     try {
@@ -496,7 +504,7 @@ std::string provenance_to_json(const Provenance& provenance) {
         for (const auto& [name, value] : facts) {
             std::string key = clean(name);
             std::string text = clean(value);
-            bytes += key.size() + text.size() + 16;  // and punctuation
+            bytes += key.size() + text.size() + 16;  // 16: punctuation
             if (bytes > kMostBytes) break;
             members[std::move(key)] = std::move(text);
         }

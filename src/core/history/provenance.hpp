@@ -1,4 +1,4 @@
-// Where a run came from: what commonly explains why two runs differ.
+// Provenance of a run: the facts that commonly explain why two runs differ.
 #pragma once
 
 #include <map>
@@ -14,12 +14,13 @@ struct Provenance {
     [[nodiscard]] bool empty() const { return groups.empty(); }
 };
 
-// What this process can say of itself, in well under a millisecond: never fails, leaves out what it cannot learn, starts no
-// GPU context and no library. Of the environment only a list of variables (provenance.cpp), none with a secret's name. The
-// floating-point facts are the calling thread's. No other thread may change the environment meanwhile (as with getenv).
+// Collects facts of this process. Never fails: a fact that cannot be read is left out. Makes no GPU context
+// and loads no library. Environment variables are stored by the rules of variables.hpp, none with a secret's
+// name. The floating-point facts are those of the calling thread. No other thread may change the environment
+// meanwhile (as with getenv()).
 Provenance collect_provenance();
 
-// A JSON object of objects of strings, and back. Errors: damaged.
+// Provenance as a JSON object of objects of strings, and back. Error: damaged.
 std::string provenance_to_json(const Provenance& provenance);
 Result<Provenance> provenance_from_json(const std::string& json);
 

@@ -42,7 +42,7 @@ Result<std::unique_ptr<RankRecord>> RankRecord::open(FileSystem& system, const s
     const Journal& journal = record->writer_->journal();
     const std::uint32_t first = std::max(journal.next_difference, settings.record->first_difference);
     TWR_TRY(record->recorder_, Recorder::create(recorder, locate, first));
-    // The differences that are there already, of both records.
+    // Existing differences, of this record and of the one that it is against.
     std::vector<std::uint32_t> known;
     if (record->parent_ != nullptr) {
         for (const std::uint32_t ordinal : record->parent_->ordinals()) {
@@ -61,19 +61,19 @@ Result<std::unique_ptr<RankRecord>> RankRecord::open(FileSystem& system, const s
 
 Result<> RankRecord::choose_base(std::int64_t step) {
     const auto before = writer_->journal().steps.find(step);
-    const bool again = before != writer_->journal().steps.end();
-    // A new version is stored as what differs from the one that it replaces; a step behind it as
-    // what differs from the last step, as all others are.
-    if (again || strayed_) {
-        const RankStep& base = again ? before->second : writer_->journal().steps.rbegin()->second;
+    const bool new_version = before != writer_->journal().steps.end();
+    // The base of a new version is the version that it replaces. The base of other steps is the last step;
+    // the recorder has it already, unless it packed a new version before.
+    if (new_version || base_is_old_) {
+        const RankStep& base = new_version ? before->second : writer_->journal().steps.rbegin()->second;
         if (base.files.difference != kNoBase) TWR_CHECK(recorder_->rebase(base.files.difference));
-        strayed_ = again;
+        base_is_old_ = new_version;
     }
-    // Against another record: what differs from its same step.
-    if (parent_ != nullptr && !again) {
-        const Journal theirs = parent_->journal();
-        const auto same = theirs.steps.find(step);
-        if (same != theirs.steps.end() && same->second.files.difference < settings_.first_difference)
+    // In a record against another one, the base is the same step there.
+    if (parent_ != nullptr && !new_version) {
+        const Journal parents = parent_->journal();
+        const auto same = parents.steps.find(step);
+        if (same != parents.steps.end() && same->second.files.difference < settings_.first_difference)
             TWR_CHECK(recorder_->rebase(same->second.files.difference));
     }
     return success();
@@ -84,13 +84,13 @@ Result<PackedStep> RankRecord::add(std::int64_t step, std::uint32_t attempt, Rec
                                    double blocked_seconds) {
     RankStep done;
     done.folder = writer_->folder_for(step, attempt);
-    const bool again = has(step);
+    const bool new_version = has(step);
     TWR_CHECK(choose_base(step));
     const fs::path folder = fs::path(writer_->path()) / done.folder;
     TWR_CHECK(writer_->make_folder(done.folder));
     RankFiles& files = done.files;
     files.rank = writer_->rank();
-    // The difference of a step that left may be there still, because other steps need it.
+    // The folder may still have the difference of a dropped step, which other steps need.
     files.data = new_difference_name(folder.string(), files.rank);
     for (const RecordFile& file : directory.files)
         files.full_bytes += file.bytes;
@@ -103,7 +103,7 @@ Result<PackedStep> RankRecord::add(std::int64_t step, std::uint32_t attempt, Rec
     TWR_CHECK(writer_->system().sync_folder(folder.string()));
     const HistoryWriter::Commit commit{step, done};
     TWR_CHECK(writer_->commit({&commit, 1}));
-    return PackedStep{step, files.rank, files.full_bytes, again, recorded};
+    return PackedStep{step, files.rank, files.full_bytes, new_version, recorded};
 }
 
 Result<> RankRecord::write_metadata(const std::string& folder, const CapturedStep& captured,
@@ -113,8 +113,8 @@ Result<> RankRecord::write_metadata(const std::string& folder, const CapturedSte
     const std::string name = (fs::path(folder) / files.metadata).string();
     std::vector<std::byte> metadata;
     if (settings_.bounded) {
-        TWR_TRY(const auto given_back, read_image(ordinal));
-        TWR_TRY(metadata, remake_metadata(system, name, captured, files.rank, given_back));
+        TWR_TRY(const auto restored, read_image(ordinal));
+        TWR_TRY(metadata, remake_metadata(system, name, captured, files.rank, restored));
     } else if (captured.shared) {
         TWR_TRY(metadata, own_metadata(system, name, captured, files.rank));
     } else {
@@ -125,8 +125,7 @@ Result<> RankRecord::write_metadata(const std::string& folder, const CapturedSte
     return success();
 }
 
-// What restore gives for the first file of a difference.
-// What restore gives for the first file of a difference.
+// The bytes that a restore gives for the first file of a difference.
 Result<std::vector<std::byte>> RankRecord::read_image(std::uint32_t ordinal) {
     RecordChain& chain = recorder_->chain();
     TWR_TRY(const StepMap map, chain.map(ordinal));
@@ -140,7 +139,7 @@ Result<std::vector<std::byte>> RankRecord::read_image(std::uint32_t ordinal) {
 
 Error stopped(const std::string& target) {
     return Error{ErrorCode::interrupted,
-                 target + ": stopped: what is packed so far stays, and --append goes on"};
+                 target + ": stopped: steps packed so far stay, and --append continues"};
 }
 
 }  // namespace twinrun

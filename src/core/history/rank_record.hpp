@@ -16,8 +16,11 @@
 
 namespace twinrun {
 
+// Owned by a packing. Not thread-safe.
 class RankRecord {
    public:
+    // Opens or makes the record. settings.record: set. Errors: those of HistoryWriter::open(),
+    // RecordStore::open() and Recorder.
     static Result<std::unique_ptr<RankRecord>> open(FileSystem& system, const std::string& target,
                                                     HistorySettings settings, std::uint32_t rank,
                                                     std::uint32_t ranks, const PackOptions& options);
@@ -25,17 +28,17 @@ class RankRecord {
     [[nodiscard]] bool has(std::int64_t step) const { return writer_->journal().steps.contains(step); }
     [[nodiscard]] HistoryWriter& writer() { return *writer_; }
 
-    // captured: with its metadata; null: the step has none. attempt: the step's; where the record
-    // has the step already, its attempt is smaller.
+    // Packs and commits a step, whose data is `image`. captured: the step with its metadata; null: it has
+    // none. attempt: of the step; larger than the one that the record has already, if it has one.
     Result<PackedStep> add(std::int64_t step, std::uint32_t attempt, RecordDirectory directory,
                            std::span<const ImageSegment> image, const CapturedStep* captured,
                            double blocked_seconds);
 
    private:
     RankRecord() = default;
-    // Makes the recorder compute the step's difference from the base that fits it.
+    // Chooses the step from which the recorder computes the next difference.
     Result<> choose_base(std::int64_t step);
-    // ordinal: of the difference that has the step's data.
+    // Writes the step's metadata file, and sets what `files` says of it. ordinal: of the step's difference.
     Result<> write_metadata(const std::string& folder, const CapturedStep& captured, std::uint32_t ordinal,
                             RankFiles& files);
     Result<std::vector<std::byte>> read_image(std::uint32_t ordinal);
@@ -43,10 +46,11 @@ class RankRecord {
     std::shared_ptr<RecordStore> parent_;
     std::unique_ptr<HistoryWriter> writer_;
     std::unique_ptr<Recorder> recorder_;
-    bool strayed_ = false;  // the step before was a new version of an earlier one
+    // the last step was a new version of an earlier one: the next needs another base
+    bool base_is_old_ = false;
 };
 
-// For a PackProgress that returned false.
+// The error if a PackProgress returned false.
 Error stopped(const std::string& target);
 
 }  // namespace twinrun

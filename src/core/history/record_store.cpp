@@ -11,9 +11,9 @@ namespace twinrun {
 namespace fs = std::filesystem;
 
 namespace {
-constexpr int kMostLevels = 64;
-// What reading keeps of each chunk besides its bytes where no two of them lie together: lists of what is wanted, by place and by
-// block, with room to grow.
+constexpr int kMostLevels = 64;  // of records against records, and of tiers
+// Most bytes that reading needs for each chunk besides its content: lists of chunks to read, by location and
+// by block, when no two chunks are neighbours.
 constexpr std::uint64_t kBesideChunk = 512;
 }  // namespace
 
@@ -40,11 +40,12 @@ Result<> RecordStore::load() {
     }
     if (!settings.record) {
         return Error{ErrorCode::invalid_argument,
-                     path_ + ": is no record: its data is kept as it was captured"};
+                     path_ + ": is no record: its data is stored as it was captured"};
     }
     const std::lock_guard guard(mutex_);
     journal_ = std::move(journal);
-    if (chain_ != nullptr) return success();  // once more: the rest stays, and is read without the mutex
+    if (chain_ != nullptr)
+        return success();  // reload(): the other members are read without the mutex, and stay
     settings_ = *settings.record;
     history_ = std::move(history);
     return success();
@@ -67,7 +68,7 @@ Result<std::shared_ptr<RecordStore>> RecordStore::open(const std::string& path, 
         fs::path parent = store->settings_.against;
         if (parent.is_relative()) parent = fs::path(path) / parent;
         TWR_TRY(store->parent_, open(parent.lexically_normal().string(), rank, threads, level + 1));
-        // Each level has smaller ordinals only.
+        // Ordinals of each level must be smaller than those of the level above.
         if (store->parent_->settings_.first_difference > store->settings_.first_difference)
             return Error{ErrorCode::damaged, path + ": is against a record that began after it"};
     }
@@ -120,7 +121,7 @@ Result<std::string> RecordStore::locate(std::uint32_t ordinal) const {
                                            std::to_string(ordinal) + ", and it is needed"};
 }
 
-// Of the journals that say where differences are: it grows with each line.
+// Bytes of all journals that locate() uses: a change shows that a journal has new lines.
 std::uint64_t RecordStore::journal_bytes() const {
     std::uint64_t bytes = next_tier_ != nullptr ? next_tier_->journal_bytes() : 0;
     if (parent_ != nullptr) bytes += parent_->journal_bytes();
@@ -134,9 +135,9 @@ Result<> RecordStore::reload() {
     return load();
 }
 
-// Once more with the journals as they are now, while these are others.
+// Repeats work() that finds a difference missing or damaged, as long as the journals have new lines.
 template <class Work>
-auto RecordStore::again(Work work) -> decltype(work()) {
+auto RecordStore::retry(Work work) -> decltype(work()) {
     for (;;) {
         const std::uint64_t before = journal_bytes();
         auto done = work();
@@ -148,7 +149,7 @@ auto RecordStore::again(Work work) -> decltype(work()) {
 }
 
 Result<StepMap> RecordStore::map(std::int64_t step) {
-    return again([&]() -> Result<StepMap> {
+    return retry([&]() -> Result<StepMap> {
         std::uint32_t ordinal = kNoBase;
         {
             const std::lock_guard guard(mutex_);
@@ -169,26 +170,26 @@ Result<StepMap> RecordStore::map(std::int64_t step) {
 
 Result<> RecordStore::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
                            std::span<std::byte> to) {
-    return again([&] { return chain_->read(map, segment, offset, to); });
+    return retry([&] { return chain_->read(map, segment, offset, to); });
 }
 
 Result<> RecordStore::read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to) {
-    return again([&] { return chain_->read_segment(map, segment, to); });
+    return retry([&] { return chain_->read_segment(map, segment, to); });
 }
 
 Result<> RecordStore::stream(const StepMap& map, std::size_t segment, std::uint64_t offset,
                              std::uint64_t bytes, std::uint64_t memory, const Take& take) try {
-    const RecordSegment& wanted = map.directory.segments[segment];
+    const RecordSegment& source = map.directory.segments[segment];
     const std::uint64_t chunk = map.chunk_bytes;
     const std::uint64_t most = memory / (chunk + kBesideChunk) * chunk / kRecordPart * kRecordPart;
-    const bool whole = offset == 0 && bytes == wanted.bytes;
+    const bool whole = offset == 0 && bytes == source.bytes;
     std::vector<std::byte> part(std::min(bytes, std::max(most, kRecordPart)));
     std::uint64_t content = 0;
     for (const std::uint64_t end = offset + bytes; offset < end;) {
         const std::uint64_t stop = std::min(end, (offset + part.size()) / kRecordPart * kRecordPart);
         const auto here = std::span(part).first((stop <= offset ? end : stop) - offset);
-        TWR_CHECK(again([&] { return chain_->read(map, segment, offset, here); }));
-        if (whole && wanted.content != 0) content += chain_->content_of(map, offset, here);
+        TWR_CHECK(retry([&] { return chain_->read(map, segment, offset, here); }));
+        if (whole && source.content != 0) content += chain_->content_of(map, offset, here);
         TWR_CHECK(take(offset, here));
         offset += here.size();
     }
@@ -203,20 +204,21 @@ Result<> settle_against(FileSystem& system, RecordSettings& settings, const std:
     if (against.empty()) return success();
     const std::string parent = absolute_path(against);
     settings.against = parent;
-    std::uint32_t theirs = 1;
-    if (History::exists(target)) {  // goes on: as it was begun
-        TWR_TRY(const HistorySettings there, read_history_settings(target, theirs));
-        if (there.record && there.record->against == parent) {
-            settings.first_difference = there.record->first_difference;
+    std::uint32_t parent_ranks = 1;
+    if (History::exists(target)) {  // an existing record keeps its first ordinal
+        std::uint32_t target_ranks = 1;
+        TWR_TRY(const HistorySettings existing, read_history_settings(target, target_ranks));
+        if (existing.record && existing.record->against == parent) {
+            settings.first_difference = existing.record->first_difference;
             return success();
         }
     }
     if (real_path(parent) == real_path(target))
         return Error{ErrorCode::invalid_argument, parent + ": cannot be recorded against itself"};
-    TWR_TRY(const HistorySettings found, read_history_settings(parent, theirs));
+    TWR_TRY(const HistorySettings found, read_history_settings(parent, parent_ranks));
     if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is no record: pack it first"};
-    if (theirs != ranks) {
-        return Error{ErrorCode::mismatch, parent + ": is of " + std::to_string(theirs) +
+    if (parent_ranks != ranks) {
+        return Error{ErrorCode::mismatch, parent + ": is of " + std::to_string(parent_ranks) +
                                               " ranks, this run of " + std::to_string(ranks)};
     }
     if (found.record->chunk_bytes != settings.chunk_bytes) {
@@ -231,7 +233,7 @@ Result<> settle_against(FileSystem& system, RecordSettings& settings, const std:
     }
     settings.first_difference = next;
     if (!note) return success();
-    TWR_TRY(const auto writer, HistoryWriter::open(system, parent, found, 0, theirs, Existing::append));
+    TWR_TRY(const auto writer, HistoryWriter::open(system, parent, found, 0, parent_ranks, Existing::append));
     return writer->add_child(absolute_path(target));
 }
 

@@ -13,16 +13,17 @@ namespace twinrun {
 
 namespace {
 
-// How many blocks a chunk's bytes may have to be put together from.
+// The longest chain of XORs: reading a chunk reads one block for each.
 constexpr std::uint32_t kMostXors = 16;
-// How many differences a step's map may have to be put together from.
+// Chains of bases: after each kTryMap steps a complete map is written if it is small, after kMustMap steps
+// always.
 constexpr std::uint32_t kTryMap = 32;
 constexpr std::uint32_t kMustMap = 256;
-constexpr std::uint64_t kBytesOfRun = 6;  // as it is kept, about
-constexpr std::size_t kAlignment = 256;   // of segments in device memory
+constexpr std::uint64_t kBytesOfRun = 6;  // estimate of a run's size in the file
+constexpr std::size_t kAlignment = 256;   // of segments in device memory, in bytes
 constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
 
-// What cannot be read is not used; a record goes on without it.
+// Whether a difference cannot be read: then it is not used, and recording continues without it.
 bool unreadable(const Error& error) {
     return error.code == ErrorCode::damaged || error.code == ErrorCode::not_found ||
            error.code == ErrorCode::io;
@@ -30,7 +31,7 @@ bool unreadable(const Error& error) {
 
 }  // namespace
 
-// Payload on its way to the writer, with the bases that may be used.
+// Passes payload from the deduplicator to the writer, and leaves out bases whose chain of XORs is too long.
 class Recorder::Sink final : public PayloadSink {
    public:
     Sink(Recorder& recorder, DifferenceWriter& writer) : recorder_(recorder), writer_(writer) {}
@@ -56,7 +57,7 @@ class Recorder::Sink final : public PayloadSink {
             if (at_[i] == kNoLocation) continue;
             TWR_TRY(const std::uint32_t depth, recorder_.depth_of(ordinal_of(at_[i])));
             if (depth + 1 <= kMostXors) continue;
-            // Too deep: as if there were none.
+            // The chain is too long: the chunk is stored without a base.
             at_[i] = kNoLocation;
             if (base.data() == chunks.base.data()) {
                 base_.assign(chunks.base.begin(), chunks.base.end());
@@ -121,7 +122,7 @@ Result<> Recorder::make_deduplicator() {
     if (options_.device == kHostMemory) {
         TWR_TRY(deduplicator_, make_host_deduplicator(dedup));
     } else {
-        // Packed there too, if it can be.
+        // Compresses on the device too, if possible.
         if (options_.settings.codec == PayloadCodec::zstd && !dedup.give_base) {
             dedup.pack_block_bytes = std::max(kDevicePackedBlockBytes, dedup.chunk_bytes);
             if (auto packing = make_device_deduplicator(options_.device, dedup)) {
@@ -150,7 +151,7 @@ bool Recorder::move_to_host() try {
     return false;
 }
 
-// Segments that are elsewhere, to where the deduplicator works.
+// Copies segments that are elsewhere to the device (or host) where the deduplicator works.
 Result<> Recorder::bring(std::vector<ImageSegment>& image) {
     std::uint64_t total = 0;
     for (const ImageSegment& segment : image) {
@@ -185,7 +186,8 @@ Result<std::uint32_t> Recorder::depth_of(std::uint32_t ordinal) {
     for (const Run& run : file->difference().bases) {
         if (ordinal_of(run.source) == last) continue;
         last = ordinal_of(run.source);
-        TWR_TRY(const std::uint32_t below, depth_of(last));  // an earlier one: this ends
+        TWR_TRY(const std::uint32_t below,
+                depth_of(last));  // bases are earlier differences: the recursion ends
         depth = std::max(depth, below + 1);
     }
     return depth_[ordinal] = depth;
@@ -195,7 +197,7 @@ Result<> Recorder::learn(std::span<const std::uint32_t> ordinals) try {
     if (options_.settings.method == RecordMethod::full || options_.settings.method == RecordMethod::basic)
         return success();
     const std::uint32_t chunk = options_.settings.chunk_bytes;
-    // Which of them fit: from the newest on.
+    // Finds the first difference such that it and all newer ones fit into the table.
     std::size_t first = ordinals.size();
     std::uint64_t entries = 0;
     while (first != 0) {
@@ -227,17 +229,17 @@ Result<> Recorder::learn(std::span<const std::uint32_t> ordinals) try {
     for (const std::uint32_t ordinal : ordinals.subspan(first)) {
         if (auto learnt = learn_one(ordinal); !learnt && !unreadable(learnt.error())) return learnt;
     }
-    chain_->forget();  // many files are open
+    chain_->forget();  // closes the files: there may be many
     return success();
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory to go on with a record"};
+    return Error{ErrorCode::out_of_memory, "not enough memory to append to a record"};
 }
 
 Result<> Recorder::rebase(std::uint32_t ordinal) try {
     StepMap map;
     std::vector<std::vector<std::byte>> bytes;
     std::vector<ImageSegment> image;
-    std::vector<std::uint32_t> behind;
+    std::vector<std::uint32_t> bases;  // the chain of bases, with the difference itself
     const auto read = [&]() -> Result<> {
         TWR_TRY(map, chain_->map(ordinal));
         for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
@@ -246,11 +248,11 @@ Result<> Recorder::rebase(std::uint32_t ordinal) try {
             TWR_CHECK(chain_->read_segment(map, s, bytes.back()));
             image.push_back({segment.name, bytes.back().data(), segment.bytes, std::nullopt, DType::u8});
         }
-        TWR_TRY(behind, chain_->bases(ordinal));
+        TWR_TRY(bases, chain_->bases(ordinal));
         return success();
     };
     if (auto done = read(); !done) return unreadable(done.error()) ? success() : std::move(done);
-    if (map.chunk_bytes != options_.settings.chunk_bytes) return success();  // nothing of it can be used
+    if (map.chunk_bytes != options_.settings.chunk_bytes) return success();  // its chunks cannot be compared
     TWR_CHECK(bring(image));
     std::vector<Location> where;
     if (options_.settings.xored) {
@@ -261,10 +263,10 @@ Result<> Recorder::rebase(std::uint32_t ordinal) try {
         }
     }
     TWR_CHECK(deduplicator_->rebase(ordinal, image, where));
-    steps_since_map_ = static_cast<std::uint32_t>(behind.size()) - 1;
+    steps_since_map_ = static_cast<std::uint32_t>(bases.size()) - 1;
     return success();
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory to go on with a record"};
+    return Error{ErrorCode::out_of_memory, "not enough memory to append to a record"};
 }
 
 void Recorder::forget() {
@@ -274,9 +276,10 @@ void Recorder::forget() {
     bytes_since_map_ = 0;
 }
 
-// From time to time a step says of every chunk where it is, so that no map needs more than so many differences. That is
-// done when it costs little beside what was written since the last time.
-Result<> Recorder::stand_alone(Difference& difference, std::uint64_t payload_bytes) {
+// Sometimes gives the difference a complete map (with the location of every chunk) and no base, so that
+// reading a map needs few differences: when the map is small compared with what was written since the last
+// one, or the chain of bases is too long.
+Result<> Recorder::limit_chain(Difference& difference, std::uint64_t payload_bytes) {
     if (difference.base == kNoBase) {
         steps_since_map_ = 0;
         bytes_since_map_ = 0;
@@ -288,7 +291,7 @@ Result<> Recorder::stand_alone(Difference& difference, std::uint64_t payload_byt
     if (!must && steps_since_map_ % kTryMap != 0) return success();
     TWR_TRY(auto all,
             chain_->resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base));
-    chain_->forget();  // open files would keep their space on a tier that they leave
+    chain_->forget();  // an open file would keep its space on a tier from which it is removed
     if (!must && all.size() * kBytesOfRun > bytes_since_map_ / 4) return success();
     difference.runs = std::move(all);
     difference.base = kNoBase;
@@ -329,7 +332,7 @@ Result<Recorder::Recorded> Recorder::record(FileSystem& system, const std::strin
         for (std::size_t s = 0; s < outcome.content.size(); ++s)
             difference.directory.segments[s].content = outcome.content[s];
         difference.runs = std::move(outcome.runs);
-        TWR_CHECK(stand_alone(difference, outcome.payload * options_.settings.chunk_bytes));
+        TWR_CHECK(limit_chain(difference, outcome.payload * options_.settings.chunk_bytes));
         std::uint32_t depth = 0;
         TWR_TRY(const auto written, writer->finish(std::move(difference)));
         deduplicator_->reuse(std::move(difference.runs));

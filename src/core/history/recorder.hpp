@@ -1,4 +1,4 @@
-// Writes the differences of one rank's steps: deduplication, packing, and what keeps restore quick.
+// Writes one rank's steps as differences: deduplication, compression, and limits that keep restores fast.
 #pragma once
 
 #include <cstdint>
@@ -18,52 +18,53 @@ namespace twinrun {
 
 struct RecorderOptions {
     RecordSettings settings;
-    std::uint64_t table_bytes = 0;  // of the table of hashes; 0: no limit
-    bool verify = false;            // bytes, not hashes alone, say that chunks are equal; host memory only
+    std::uint64_t table_bytes = 0;  // limit of the table of hashes; 0: none
+    bool verify = false;            // chunks of equal hashes are compared byte by byte; host memory only
     int threads = 1;
-    int device = kHostMemory;  // where the images are
+    int device = kHostMemory;  // where deduplication works; other images are copied there
     unsigned hash_bits = 128;  // for tests: DedupOptions
 };
 
-// Not thread-safe.
+// Owned by a StepRecorder or a RankRecord. Not thread-safe.
 class Recorder {
    public:
-    // locate: of differences that are there already, and of those of the record that this one is against. first_ordinal: larger
-    // than all of these.
+    // locate: the path of an existing difference of this record, or of the record that it is against.
+    // first_ordinal: of the next step; larger than those of all existing differences.
     static Result<std::unique_ptr<Recorder>> create(const RecorderOptions& options,
                                                     RecordChain::Locate locate, std::uint32_t first_ordinal);
     ~Recorder();
 
-    // Payload of earlier differences, for copies: the newest as far as the table's limit goes, and as far as they can be read.
-    // ordinals: ascending.
+    // Reads earlier differences, so that later steps can refer to their chunks: the newest ones that fit into
+    // the table. Skips those that cannot be read. ordinals: ascending.
     Result<> learn(std::span<const std::uint32_t> ordinals);
-    // The next step is told by what differs from this earlier one, which is read for it; if it cannot be read, as if this had
-    // not been called.
+    // Makes an earlier step, which is read for this, the base of the next one. No effect if it cannot be
+    // read.
     Result<> rebase(std::uint32_t ordinal);
 
     struct Recorded {
         std::uint32_t ordinal = 0;
         std::uint64_t bytes = 0;  // of the file
         std::uint64_t header_checksum = 0;
-        std::uint64_t entry_bytes = 0;    // all but payload
-        std::uint64_t payload_bytes = 0;  // as kept
-        std::uint64_t chunks = 0;
-        std::uint64_t changed_chunks = 0;
-        std::uint64_t payload_chunks = 0;
-        std::uint64_t collisions = 0;
+        std::uint64_t entry_bytes = 0;     // of the file, without payload
+        std::uint64_t payload_bytes = 0;   // of the file, compressed
+        std::uint64_t chunks = 0;          // of the step
+        std::uint64_t changed_chunks = 0;  // that differ from the base
+        std::uint64_t payload_chunks = 0;  // in the file
+        std::uint64_t collisions = 0;      // chunks of equal hashes and different bytes
     };
-    // Writes the step's difference to `path` on `system`: there, and synced, when it returns (its folder is not). directory: its segments
-    // are those of `image`, in order; their content is not yet known. Segments are brought to options.device for it. After an
-    // error, the next step stands alone.
+    // Writes the step's difference to `path`, and syncs it, but not its folder. directory: has the segments
+    // of `image`, in order; their content checksums are set here. Segments that are elsewhere are copied to
+    // options.device. After an error, the next step does not refer to earlier ones.
     Result<Recorded> record(FileSystem& system, const std::string& path, RecordDirectory directory,
                             std::span<const ImageSegment> image);
-    // From now on what is new is found in host memory, and the next step stands alone. False: so it was already, or there is not
-    // even host memory for it.
+    // From now on deduplication works in host memory; the next step does not refer to earlier ones. false: it
+    // did so already, or there is not enough host memory.
     bool move_to_host();
-    // Whether the last step could not be recorded for reasons of the device: host memory may do.
+    // Whether the last record() failed because of the device: after move_to_host() it may succeed.
     [[nodiscard]] bool device_failed() const { return device_failed_; }
-    // Steps recorded so far may be lost: the next one stands alone.
+    // Steps recorded so far may be lost: the next step does not refer to them.
     void forget();
+    // The ordinal of the next step.
     [[nodiscard]] std::uint32_t next_ordinal() const { return next_; }
     [[nodiscard]] DedupFacts facts() const { return deduplicator_->facts(); }
     [[nodiscard]] RecordChain& chain() { return *chain_; }
@@ -74,20 +75,21 @@ class Recorder {
     Result<> make_deduplicator();
     Result<> bring(std::vector<ImageSegment>& image);
     Result<std::uint32_t> depth_of(std::uint32_t ordinal);
-    Result<> stand_alone(Difference& difference, std::uint64_t payload_bytes);
+    Result<> limit_chain(Difference& difference, std::uint64_t payload_bytes);
 
     RecorderOptions options_;
     RecordChain::Locate locate_;
     std::uint32_t next_;
-    std::map<std::uint32_t, std::string> own_;      // paths of differences written here
-    std::map<std::uint32_t, std::uint32_t> depth_;  // XORs behind each other, at most
+    std::map<std::uint32_t, std::string> own_;  // paths of the differences that this object wrote
+    // of each difference, the longest chain of XORs to read a chunk
+    std::map<std::uint32_t, std::uint32_t> depth_;
     std::unique_ptr<RecordChain> chain_;
     std::unique_ptr<Deduplicator> deduplicator_;
-    DeviceMemory brought_;
+    DeviceMemory brought_;  // copies of segments that were elsewhere
     bool device_failed_ = false;
-    std::uint32_t block_bytes_ = 0;  // PayloadSettings
-    std::uint32_t steps_since_map_ = 0;
-    std::uint64_t bytes_since_map_ = 0;
+    std::uint32_t block_bytes_ = 0;      // PayloadSettings::block_bytes
+    std::uint32_t steps_since_map_ = 0;  // steps since the last one without a base
+    std::uint64_t bytes_since_map_ = 0;  // written since then
 };
 
 }  // namespace twinrun

@@ -62,7 +62,7 @@ StepCheck::StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not
             DifferenceRule rule;
             rule.tolerance = field.settings.tolerance;
             if (reference.dtype != field.dtype || reference.shape != field.shape) {
-                check->why_not = "the reference's has another type or shape";
+                check->why_not = "the reference's field has another type or shape";
             } else {
                 check->why_not =
                     why_not_staged(reference, field, published ? Method::published : Method::staged, rule);
@@ -113,25 +113,26 @@ Result<> StepCheck::slice(std::size_t number, const FieldSlices& slices, std::ui
     const ChunkProof& proof = *check.proof;
     const DigestKind kind = field.settings.kind;
     const std::uint64_t first = slice * (kSliceBytes / field.settings.chunk_bytes);
-    std::vector<std::byte> theirs;  // residues, read where the first chunk needs them
+    std::vector<std::byte> reference;  // its residues of the slice; read when the first chunk needs them
     std::uint64_t open = 0;
     std::uint64_t first_open = UINT64_MAX;
     for (std::size_t k = 0; k < digests.size(); ++k) {
         const std::uint64_t c = first + k;
         bool proven = proof.digests_prove(chunk_digest(kind, check.leaves, check.fine, c), digests[k]);
         if (!proven && proof.by_residues()) {
-            if (theirs.empty()) {
-                theirs.resize(slices.residue_bytes(slice));
-                auto read =
-                    metadata_->read(*check.number, Section::residues, slices.residue_offset(slice), theirs);
+            if (reference.empty()) {
+                reference.resize(slices.residue_bytes(slice));
+                auto read = metadata_->read(*check.number, Section::residues, slices.residue_offset(slice),
+                                            reference);
                 if (!read) {
                     unread(check, read.error());
                     return success();
                 }
             }
             const std::size_t at = k * proof.shape().residue_bytes_per_chunk;
-            proven = proof.residues_say(c, check.fine[c], digests[k].fine, theirs.data() + at, residues + at)
-                         .proven;
+            proven =
+                proof.residues_say(c, check.fine[c], digests[k].fine, reference.data() + at, residues + at)
+                    .proven;
         }
         if (proven) continue;
         ++open;
@@ -193,13 +194,14 @@ std::optional<Divergence> StepCheck::result() const {
         }
         ++found->fields;
     }
-    for (const FieldMetadata* missing : missing_) {  // labels too: without its unit, a time is a plain number
+    // Fields that only the reference has count, labels too: without its unit, a time would be a plain number.
+    for (const FieldMetadata* missing : missing_) {
         if (!found) {
             found.emplace();
             found->step = step_;
             found->rank = rank_;
             found->field = missing->name;
-            found->reason = "the reference has such a field, this run has none";
+            found->reason = "the reference has this field, this run has not";
             found->chunks_in_all = found->chunks = missing->chunks();
         }
         ++found->fields;
@@ -246,18 +248,19 @@ std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
     HistoryStep step = *known;
     auto opened = open(step);
     std::string why_not;
-    // A run may be writing the reference: what leaves it meanwhile, or is captured again, is not damaged.
+    // A run may be writing the reference: a step that it has removed or captured again is not damaged. Look
+    // again.
     while (!opened) {
         why_not = "the reference cannot be read: " + opened.error().message;
         const auto now = History::open(history_.path);
         if (!now || now->ranks != history_.ranks) break;
-        const HistoryStep* const there = in(*now);
-        if (there == nullptr) {
-            why_not = "the step left the reference meanwhile";
+        const HistoryStep* const current = in(*now);
+        if (current == nullptr) {
+            why_not = "the step was removed from the reference meanwhile";
             break;
         }
-        if (there->folder == step.folder && there->ranks == step.ranks) break;
-        step = *there;
+        if (current->folder == step.folder && current->ranks == step.ranks) break;
+        step = *current;
         opened = open(step);
     }
     if (opened) why_not.clear();

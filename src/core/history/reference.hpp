@@ -1,5 +1,5 @@
-// Online comparison: a step that is being captured, against the same step of a reference history. Only the reference's
-// metadata is read: digests of chunks, and residues where those differ.
+// Online comparison: compares a step with the same step of a reference history while it is captured. Of the
+// reference only metadata is read: digests of chunks, and residues of chunks whose digests differ.
 #pragma once
 
 #include <cstdint>
@@ -21,44 +21,47 @@ namespace twinrun {
 struct Divergence {
     std::int64_t step = 0;
     int rank = 0;
-    std::string field;             // the first, in the order of capture
-    std::uint64_t first_item = 0;  // of the flattened field: the first such chunk begins here
-    std::uint64_t chunks = 0;      // of this field that are not proven equal
+    std::string field;             // the first one that is not proven equal, in the order of capture
+    std::uint64_t first_item = 0;  // where its first unproven chunk begins, in the flattened field
+    std::uint64_t chunks = 0;      // unproven chunks of this field
     std::uint64_t chunks_in_all = 0;
-    std::uint64_t fields = 0;  // of the step that are not proven equal
-    std::string
-        reason;  // if it could not be compared: another shape, a field or rank that one of the runs lacks
+    std::uint64_t fields = 0;  // unproven fields of the step
+    // Why this field could not be compared: another shape, a field that one of the runs lacks, an unreadable
+    // reference. Empty: it was compared.
+    std::string reason;
 };
 
-// "x from item 4096 on: 3 of 12 chunks are not proven equal (2 fields)".
+// Text for users: "x from item 4096 on: 3 of 12 chunks are not proven equal (2 fields)".
 std::string describe(const Divergence& divergence);
 
-// The comparison of one step. Thread-safe.
+// The comparison of one step. Owned by the step. Thread-safe: slices may come from several threads, in any
+// order.
 class StepCheck {
    public:
-    // metadata: the reference's; null: why_not says why there is none. fields outlive this.
+    // metadata: of the reference; null: why_not says why there is none. fields: of this run; outlive this.
     StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not, std::int64_t step, int rank,
               const std::vector<FieldMetadata>& fields);
-    // A slice of a field as FieldDigests made it, and its residues. What the reference's storage refuses is not proven equal.
+    // Compares a slice of a field. digests and residues: as FieldDigests made them. If the reference cannot
+    // be read, the field is not proven equal; that is no error. Error: out_of_memory.
     Result<> slice(std::size_t field, const FieldSlices& slices, std::uint64_t slice,
                    std::span<const ChunkDigest> digests, const std::byte* residues);
-    // A whole field that was digested elsewhere.
+    // Compares a whole field, which was digested on a device.
     Result<> whole(std::size_t field, const BuiltField& built);
-    // All fields were given.
+    // The result, once all slices of all fields were compared. nullopt: the step is proven equal.
     [[nodiscard]] std::optional<Divergence> result() const;
 
    private:
     struct Field {
-        std::optional<std::size_t> number;  // in the reference
-        std::string why_not;
-        std::optional<ChunkProof> proof;  // where there is no such reason
+        std::optional<std::size_t> number;  // in the reference; nullopt: it has no such field
+        std::string why_not;                // why the field cannot be compared; empty: it can
+        std::optional<ChunkProof> proof;    // set if why_not is empty
         std::once_flag loaded;
-        std::optional<Error> failure;       // of loading
+        std::optional<Error> failure;       // of load()
         std::string unread;                 // why a part of the reference could not be read
-        std::vector<std::uint64_t> leaves;  // nodes of chunks
+        std::vector<std::uint64_t> leaves;  // the reference's digests of chunks
         std::vector<std::uint64_t> fine;
-        std::uint64_t open = 0;  // chunks not proven equal
-        std::uint64_t first = UINT64_MAX;
+        std::uint64_t open = 0;            // chunks that are not proven equal
+        std::uint64_t first = UINT64_MAX;  // the first one of them
     };
     void load(Field& field);
     void unread(Field& field, const Error& error);
@@ -68,18 +71,19 @@ class StepCheck {
     int rank_;
     const std::vector<FieldMetadata>& fields_;
     std::vector<std::unique_ptr<Field>> checks_;
-    std::vector<const FieldMetadata*> missing_;  // of the reference, which this run did not capture
-    mutable std::mutex mutex_;
+    std::vector<const FieldMetadata*> missing_;  // fields of the reference that this run did not capture
+    mutable std::mutex mutex_;                   // protects open, first and unread of all fields
 };
 
-// A history that another run left, or is still writing. Thread-safe after open.
+// The history of another run, which may still be writing it. Owned by a session. Thread-safe after open().
 class Reference {
    public:
-    // Errors: not a history; captured by another number of ranks.
+    // Errors: those of History::open(); mismatch: another number of ranks.
     static Result<std::unique_ptr<Reference>> open(const std::string& path, std::uint32_t rank,
                                                    std::uint32_t ranks);
-    // Null: the reference has no such step, and there is nothing to compare with. Where the reference cannot be read, nothing is
-    // proven equal. Throws std::bad_alloc.
+    // The comparison of a step. null: the reference had no such step when it was opened: the step is not
+    // compared. If the step cannot be read, no field will be proven equal. fields outlive the result. Throws
+    // std::bad_alloc.
     std::unique_ptr<StepCheck> check(std::int64_t step, const std::vector<FieldMetadata>& fields) const;
 
    private:

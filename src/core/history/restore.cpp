@@ -33,7 +33,7 @@ Result<std::shared_ptr<MetadataFile>> open_step(const StoredPart& part, const Ra
     return metadata;
 }
 
-// Dense bytes of items [first, first + items) to where the application keeps them.
+// Writes dense items [first, first + items) into the application's array.
 Result<> put(const CapturedField& field, std::uint64_t first, std::uint64_t items, const std::byte* from) {
     if (!field.device) return scatter(field, first, items, from, const_cast<void*>(field.data));
     const DeviceArray& array = *field.device;
@@ -45,12 +45,12 @@ Result<> put(const CapturedField& field, std::uint64_t first, std::uint64_t item
     return to_result(runtime->wait_stream(array.device, array.stream));
 }
 
-// The bytes of a field: of a data file, or out of a record.
+// Reads bytes of a field, from a data file or from a record.
 using ReadField =
     std::function<Result<>(const FieldMetadata& field, std::uint64_t offset, std::span<std::byte> to)>;
 
-// Number of the stored field that fits this array. recorded: its data is in a record, which has checksums of its own. Errors:
-// there is none; its data was not kept.
+// Number of the stored field that fits this array. recorded: its data is in a record, which has checksums of
+// its own. Errors: not_found: no such field, or its data is not stored; mismatch; unsupported.
 Result<std::size_t> stored_for(MetadataFile& metadata, const CapturedField& field, bool recorded) {
     const auto where = [&](const std::string& what) { return "field '" + field.name + "': " + what; };
     const auto number = metadata.find(field.name);
@@ -105,8 +105,8 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
         std::unordered_map<std::string_view, const RecordSegment*> by_name;
         for (const RecordSegment& segment : segments)
             by_name.emplace(segment.name, &segment);
-        const auto find = [&](const std::string& wanted) {
-            const auto found = by_name.find(wanted);
+        const auto find = [&](const std::string& segment_name) {
+            const auto found = by_name.find(segment_name);
             return found == by_name.end() ? nullptr : found->second;
         };
         const ReadField read = [&](const FieldMetadata& field, std::uint64_t offset,
@@ -135,7 +135,7 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
                 TWR_CHECK(put(field, 0, stored.items(), bytes.data()));
                 continue;
             }
-            // What is there once goes to the device once.
+            // Copies each stored chunk to the device only once, though the field may have it several times.
             TWR_CHECK(read_segment_to_device(
                 store->chain(), map, static_cast<std::size_t>(segment - segments.data()),
                 field.device->device, static_cast<std::byte*>(const_cast<void*>(field.device->data)),
@@ -153,7 +153,8 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
     return success();
 }
 
-// use(part, entry) of each part that has the step, until one does not fail: the first one's error, else.
+// Calls use(part, entry) for each part that has the step until one call succeeds. Otherwise returns the first
+// error.
 template <class Use>
 Result<> first_good(const std::vector<StoredPart>& parts, std::int64_t step, Use use) {
     std::optional<Error> failure;
@@ -185,8 +186,9 @@ Result<> read_stored(const std::function<std::vector<StoredPart>()>& find, std::
         std::vector<StoredPart> now = find();
         if (same_places(now, parts)) return used;
         if (now.empty()) {
-            return Error{ErrorCode::not_found, parts.front().path + ": step " + std::to_string(step) +
-                                                   " left while it was read: the run keeps newer ones only"};
+            return Error{ErrorCode::not_found,
+                         parts.front().path + ": step " + std::to_string(step) +
+                             " was removed while it was read: the run keeps only newer steps"};
         }
         parts = std::move(now);
     }

@@ -72,7 +72,7 @@ Result<> DataCheck::check_padding(std::uint64_t offset, std::span<const std::byt
         std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; });
     if (other == bytes.end()) return success();
     return Error{ErrorCode::damaged, "damaged: byte " + std::to_string(offset + (other - bytes.begin())) +
-                                         " is of no field, and is not zero as it was captured"};
+                                         " belongs to no field, and is not zero as it was captured"};
 }
 
 Result<> check_blocks(const DifferenceFile& file) {

@@ -1,4 +1,4 @@
-// Folders of steps, as a writer finds them.
+// Lists the folders of steps in a history.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace twinrun {
 
-// The names of folders in the history at `path` that a run may have made for steps.
+// Names of folders in the history at `path` that a run may have made for steps; also those that do not have
+// their final names yet.
 std::vector<std::string> folders_of_steps(const std::string& path);
 
 }  // namespace twinrun

@@ -31,7 +31,8 @@ auto key(const UnnamedStep& step) {
     return std::tie(step.step, step.rank, step.folder, step.journal, step.lost);
 }
 
-// A rank's metadata, and the data that it describes. What a run was still writing is not whole.
+// Whether the rank's metadata is in the folder, and the data that it describes. Files that a run was still
+// writing are not whole.
 bool is_whole(const fs::path& folder, std::uint32_t rank) {
     const auto metadata = MetadataFile::open((folder / (rank_name(rank) + kMetadataSuffix)).string());
     if (!metadata) return false;
@@ -43,7 +44,7 @@ bool is_whole(const fs::path& folder, std::uint32_t rank) {
     });
 }
 
-// Whether a run has this journal in its hands. Storage without locks says no.
+// Whether a run is writing this journal, as far as its lock shows. On storage without locks: false.
 bool is_written_now(const std::string& journal) {
     const int opened = ::open(journal.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (opened < 0) return false;
@@ -98,7 +99,7 @@ Result<std::vector<UnnamedStep>> look(const std::string& path) {
                 TWR_TRY(RankJournal read, journal_of(history, rank));
                 own = journals.emplace(rank, std::move(read)).first;
             }
-            // One that a run had begun was never committed.
+            // A step in a folder that is marked as begun was not committed.
             if (!own->second.lost && is_begun_by(place.string(), rank)) continue;
             if (names(own->second.journal, folder) || !is_whole(place, rank)) continue;
             found.push_back({*step, folder, rank, own->second.file, own->second.lost});
@@ -114,7 +115,7 @@ Result<std::vector<UnnamedStep>> unnamed_steps(const std::string& path) try {
     TWR_TRY(std::vector<UnnamedStep> found, look(path));
     std::erase_if(found, [](const UnnamedStep& step) { return is_written_now(step.journal); });
     if (found.empty()) return found;
-    // A run that ended meanwhile has named them since.
+    // A run that has ended meanwhile may have committed them: look again.
     TWR_TRY(const std::vector<UnnamedStep> now, look(path));
     std::erase_if(found, [&](const UnnamedStep& step) {
         return std::none_of(now.begin(), now.end(),

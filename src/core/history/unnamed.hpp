@@ -1,4 +1,5 @@
-// Whole files of steps that no journal names: a journal that was cut or removed takes its steps with it, and nothing else shows it.
+// Finds complete files of steps that no journal names. They are the only trace of steps whose journal was cut
+// or removed.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +15,18 @@ struct UnnamedStep {
     std::string folder;
     std::uint32_t rank = 0;
     std::string journal;  // the file that should name it
-    // It is missing, or not even its first line is there: it was removed or emptied, as a rank begins it before its first file. Else
-    // a run that was killed may have left the files, or the journal was cut.
+    // true: the journal has no first line, or is missing: somebody removed or emptied it, because a rank
+    // makes it before its first file. false: the journal was cut, or a run that was killed has left the
+    // files.
     bool lost = false;
 };
 
-// Of a history, or a rank's part of one: ascending by step and rank. Files of a run that writes it now are not among them.
+// Unnamed steps of a history, or of a rank's part of one, ascending by step and rank. Without steps of ranks
+// whose journal a run is writing now.
 Result<std::vector<UnnamedStep>> unnamed_steps(const std::string& path);
 
-// Error if there are steps of a lost journal; or if there are some, and the history has none that a journal names (`empty`).
+// Error: damaged, if a journal with steps is lost; or if there are any unnamed steps, and no journal of the
+// history names a step (`empty`).
 Result<> check_named(const std::string& path, bool empty);
 
 }  // namespace twinrun

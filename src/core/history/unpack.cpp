@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Writes to a new file; parts of zeros become holes.
+// Writes to a new file, but no parts of 64 KiB that are zero: the file system makes holes of them.
 Result<> write_new(NewFile& file, std::uint64_t offset, std::span<const std::byte> bytes) {
     constexpr std::size_t kHole = 64U << 10;
     const auto is_zero = [&](std::size_t at) {
@@ -43,23 +43,24 @@ Result<> write_new(NewFile& file, std::uint64_t offset, std::span<const std::byt
     return success();
 }
 
-struct GivenBack {
+// Where files are restored to, and the list of those that were made.
+struct Restored {
     NewFiles& files;
-    std::string target;  // of `files`
+    std::string target;  // the folder of `files`
     std::uint64_t memory;
     std::vector<std::string>& made;
 
     void add(const std::string& name) { made.push_back((fs::path(target) / name).string()); }
 };
 
-// folder: in `files`, with "/" behind it; or "".
+// Error if something has the name of a file to restore. folder: "" or a path in `files` that ends with "/".
 Result<> check_names(const RecordDirectory& directory, const std::string& folder, NewFiles& files) {
     for (const RecordFile& file : directory.files)
         TWR_CHECK(files.check_free(folder + file.name, file.kind == RecordFileKind::folder));
     return success();
 }
 
-Result<> give_back_files(RecordStore& store, const StepMap& map, const std::string& folder, GivenBack& to) {
+Result<> restore_files(RecordStore& store, const StepMap& map, const std::string& folder, Restored& to) {
     const RecordDirectory& directory = map.directory;
     std::vector<std::size_t> segments(directory.segments.size());
     std::iota(segments.begin(), segments.end(), std::size_t{0});
@@ -94,10 +95,9 @@ Result<> give_back_files(RecordStore& store, const StepMap& map, const std::stri
     return success();
 }
 
-// Writes a rank's data of a step, and checks each field's bytes against the metadata's checksums
-// too.
-Result<> give_back_data(RecordStore& store, const StepMap& map, MetadataFile& metadata,
-                        const std::string& where, std::uint64_t memory, NewFile& made) {
+// Writes a rank's data of a step. Checks each field's bytes against the data sums in its metadata too.
+Result<> restore_data(RecordStore& store, const StepMap& map, MetadataFile& metadata,
+                      const std::string& where, std::uint64_t memory, NewFile& made) {
     static_assert(kRecordPart % kSliceBytes == 0);
     std::unordered_map<std::string_view, std::size_t> by_name;
     std::size_t fields = 0;
@@ -140,13 +140,14 @@ Result<> give_back_data(RecordStore& store, const StepMap& map, MetadataFile& me
         };
         TWR_CHECK(store.stream(map, found->second, 0, field.data_bytes(), memory, take));
     }
-    if (fields != 0) return Error{ErrorCode::damaged, where + ": damaged: it has bytes of no field"};
+    if (fields != 0)
+        return Error{ErrorCode::damaged, where + ": damaged: it has bytes that belong to no field"};
     return success();
 }
 
-// Copies a metadata file as it is.
-Result<> give_back_metadata(const std::string& name, const RankFiles& files, NewFiles& to,
-                            const std::string& as) {
+// Copies a metadata file, and checks its header.
+Result<> restore_metadata(const std::string& name, const RankFiles& files, NewFiles& to,
+                          const std::string& as) {
     TWR_TRY(const auto file, InputFile::open(name));
     TWR_TRY(const auto made, to.create(as, file->size()));
     std::vector<std::byte> bytes;
@@ -162,9 +163,9 @@ Result<> give_back_metadata(const std::string& name, const RankFiles& files, New
 }
 
 // Writes one rank's files of a captured step, and commits them as a step of a history.
-Result<> give_back_step(const std::string& record, const HistoryStep& step, std::uint32_t rank,
-                        RecordStore& store, HistoryWriter& to, std::uint32_t attempt, std::uint64_t memory,
-                        std::vector<std::string>& made) {
+Result<> restore_captured(const std::string& record, const HistoryStep& step, std::uint32_t rank,
+                          RecordStore& store, HistoryWriter& to, std::uint32_t attempt, std::uint64_t memory,
+                          std::vector<std::string>& made) {
     RankStep done;
     done.folder = to.folder_for(step.step, attempt);
     done.files = step.ranks[rank];
@@ -187,10 +188,10 @@ Result<> give_back_step(const std::string& record, const HistoryStep& step, std:
     TWR_TRY(const auto data, files->create(done.folder + "/" + done.files.data, done.files.data_bytes));
     {
         TWR_TRY(const auto metadata, MetadataFile::open(metadata_name));
-        TWR_CHECK(give_back_data(store, map, *metadata, from, memory, *data));
+        TWR_CHECK(restore_data(store, map, *metadata, from, memory, *data));
     }
     TWR_CHECK(data->publish());
-    TWR_CHECK(give_back_metadata(metadata_name, done.files, *files, done.folder + "/" + done.files.metadata));
+    TWR_CHECK(restore_metadata(metadata_name, done.files, *files, done.folder + "/" + done.files.metadata));
     TWR_CHECK(files->sync());
     const HistoryWriter::Commit commit{step.step, done};
     TWR_CHECK(to.commit({&commit, 1}));
@@ -199,50 +200,51 @@ Result<> give_back_step(const std::string& record, const HistoryStep& step, std:
     return success();
 }
 
-constexpr const char* kGivenBack = "given back, or was captured again: restore it again if it is there";
+constexpr const char* kRestored =
+    "restored, or was captured again: restore it again if the record still has it";
 
-// Files of other programs. flat: into `target` itself.
+// Restores files of other programs. flat: into `target` itself.
 Result<std::vector<std::string>> unpack_files(FileSystem& system, const std::string& record,
-                                              const std::vector<const HistoryStep*>& wanted,
+                                              const std::vector<const HistoryStep*>& selected,
                                               const std::string& target, bool flat, int threads,
                                               std::uint64_t memory) {
     std::vector<std::string> made;
-    if (flat && wanted.size() != 1)
+    if (flat && selected.size() != 1)
         return Error{ErrorCode::invalid_argument, "files of several steps need a folder for each"};
     TWR_TRY(const auto store, RecordStore::open(record, 0, threads));
     const auto folder_of = [&](const HistoryStep* step) {
         return flat ? std::string() : step_folder(step->step, 0) + "/";
     };
-    // All that is in the way is reported before anything is written.
+    // Existing files with names to restore are reported before anything is written.
     if (std::error_code ignored; fs::exists(target, ignored)) {
         TWR_TRY(const auto files, system.open_new(target));
-        for (const HistoryStep* step : wanted) {
+        for (const HistoryStep* step : selected) {
             TWR_TRY(const StepMap map, store->map(step->step));
             TWR_CHECK(check_names(map.directory, folder_of(step), *files));
         }
     }
     TWR_CHECK(system.make_folders(target));
     TWR_TRY(const auto files, system.open_new(target));
-    GivenBack to{*files, target, memory, made};
-    for (const HistoryStep* step : wanted) {
+    Restored to{*files, target, memory, made};
+    for (const HistoryStep* step : selected) {
         TWR_TRY(const StepMap map, store->map(step->step));
-        auto given = give_back_files(*store, map, folder_of(step), to);
-        if (!given) return unread_step_error(record, *step, std::move(given).error(), kGivenBack);
+        auto done = restore_files(*store, map, folder_of(step), to);
+        if (!done) return unread_step_error(record, *step, std::move(done).error(), kRestored);
         TWR_CHECK(files->sync());
     }
     return made;
 }
 
-// Captured steps, as steps of a history in `target`.
+// Restores captured steps as steps of a history in `target`.
 Result<std::vector<std::string>> unpack_captures(FileSystem& system, const History& history,
-                                                 const std::vector<const HistoryStep*>& wanted,
+                                                 const std::vector<const HistoryStep*>& selected,
                                                  const std::string& target, int threads,
                                                  std::uint64_t memory) {
     const std::string& record = history.path;
     std::vector<std::string> made;
     HistorySettings settings = history.settings;
     settings.record.reset();
-    // All ranks take the folder that the first one took.
+    // All ranks use the same folder as the first one.
     std::map<std::int64_t, std::uint32_t> attempts;
     for (std::uint32_t rank = 0; rank < history.ranks; ++rank) {
         TWR_TRY(const auto store, RecordStore::open(record, rank, threads));
@@ -253,21 +255,21 @@ Result<std::vector<std::string>> unpack_captures(FileSystem& system, const Histo
                 if (facts.rank == rank) TWR_CHECK(writer->add_provenance(facts.facts));
             }
         }
-        for (const HistoryStep* step : wanted) {
-            if (const auto there = writer->journal().steps.find(step->step);
-                there != writer->journal().steps.end()) {
-                // It was given back before, or it is another run's.
-                if (there->second.files.header_checksum == step->ranks[rank].header_checksum) {
-                    attempts[step->step] = attempt_of(there->second.folder);
+        for (const HistoryStep* step : selected) {
+            if (const auto existing = writer->journal().steps.find(step->step);
+                existing != writer->journal().steps.end()) {
+                // The step was restored before, or it is another run's.
+                if (existing->second.files.header_checksum == step->ranks[rank].header_checksum) {
+                    attempts[step->step] = attempt_of(existing->second.folder);
                     continue;
                 }
                 return Error{
                     ErrorCode::invalid_argument,
                     target + ": has another step " + std::to_string(step->step) + ": name another folder"};
             }
-            auto given =
-                give_back_step(record, *step, rank, *store, *writer, attempts[step->step], memory, made);
-            if (!given) return unread_step_error(record, *step, std::move(given).error(), kGivenBack);
+            auto done =
+                restore_captured(record, *step, rank, *store, *writer, attempts[step->step], memory, made);
+            if (!done) return unread_step_error(record, *step, std::move(done).error(), kRestored);
             attempts[step->step] = attempt_of(writer->journal().steps.at(step->step).folder);
         }
     }
@@ -282,20 +284,20 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
                                               std::uint64_t memory) try {
     TWR_TRY(const History history, History::open(record));
     if (!history.settings.record)
-        return Error{ErrorCode::invalid_argument, record + ": is no record: its files are there as they are"};
-    std::vector<const HistoryStep*> wanted;
+        return Error{ErrorCode::invalid_argument, record + ": is no record: its files need not be restored"};
+    std::vector<const HistoryStep*> selected;
     for (const std::int64_t number : steps) {
         const auto found = std::find_if(history.steps.begin(), history.steps.end(),
                                         [&](const HistoryStep& step) { return step.step == number; });
         if (found == history.steps.end())
             return Error{ErrorCode::not_found, record + ": has no step " + std::to_string(number)};
-        wanted.push_back(&*found);
+        selected.push_back(&*found);
     }
     const bool captured =
         std::any_of(history.steps.begin(), history.steps.end(),
                     [](const HistoryStep& step) { return !step.ranks.front().metadata.empty(); });
-    if (captured) return unpack_captures(system, history, wanted, target, threads, memory);
-    return unpack_files(system, record, wanted, target, flat, threads, memory);
+    if (captured) return unpack_captures(system, history, selected, target, threads, memory);
+    return unpack_files(system, record, selected, target, flat, threads, memory);
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, record + ": a step of one rank does not fit into memory"};
 }

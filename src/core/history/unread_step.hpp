@@ -1,4 +1,4 @@
-// What it means that a step of a history could not be read.
+// The error for a step that could not be read: a run may have removed it meanwhile.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace twinrun {
 
-// `failure`; or, where the history at `path` no longer has the step as `step` says, that the step left
-// while it was `meanwhile`.
+// `failure`; but if the history at `path` no longer has the step as `step` describes it, an error that says
+// that the step was removed while it was `meanwhile`.
 Error unread_step_error(const std::string& path, const HistoryStep& step, Error failure,
                         const char* meanwhile);
 

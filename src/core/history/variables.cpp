@@ -72,15 +72,16 @@ bool begins_with_one_of(std::string_view name, std::span<const char* const> pref
 }
 
 bool has_word_of(std::string_view name, std::span<const char* const> words) {
-    std::string loud(name);
-    for (char& c : loud) {
+    std::string capitals(name);
+    for (char& c : capitals) {
         if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
     }
     const auto letter = [&](std::size_t at) {
-        return at < loud.size() && loud[at] >= 'A' && loud[at] <= 'Z';
+        return at < capitals.size() && capitals[at] >= 'A' && capitals[at] <= 'Z';
     };
     return std::any_of(words.begin(), words.end(), [&](std::string_view word) {
-        for (std::size_t at = loud.find(word); at != std::string::npos; at = loud.find(word, at + 1)) {
+        for (std::size_t at = capitals.find(word); at != std::string::npos;
+             at = capitals.find(word, at + 1)) {
             if (!letter(at - 1) && !letter(at + word.size())) return true;
         }
         return false;

@@ -1,4 +1,4 @@
-// One rank's hand on a history that is being written.
+// Writes one rank's part of a history.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +16,39 @@
 
 namespace twinrun {
 
+// What to do if the folder holds a history already.
 enum class Existing : std::uint8_t { refuse, append, replace };
 
-// One rank's hand on a history: its journal, and what is on storage for it. One process at a time:
-// the journal is locked where storage knows locks. Not thread-safe.
+// Writes one rank's journal, and makes and removes folders and files of steps. Files are written and synced
+// before the line that names them, and removed after the line that drops them: after a crash the journal
+// names only what is there.
+//
+// One process at a time writes a journal: it is locked, if the storage supports locks. Owned by Tiers, a
+// packing or a flush. Not thread-safe, except make_folder().
 class HistoryWriter {
    public:
-    // Makes the manifest (rank 0) and this rank's journal, or goes on with those that are there.
-    // What an earlier process of this rank began and did not commit is removed, and so is what a
-    // replaced history left; anything else in the folder stays as it is, whole steps that no line
-    // names too. Ranks above 0 come after rank 0 has returned. Errors: what `existing` says; other
-    // settings or number of ranks than those of the history that is appended to; a manifest or a
-    // journal that cannot be proven to be twinrun's; what is left of a history whose manifest is
-    // gone. id: of a history that is made, if it is one that was lost and comes back; "": a new one.
+    // Makes the manifest (rank 0) and this rank's journal, or appends to existing ones. Removes files of
+    // steps that an earlier process of this rank began and did not commit, and files of a replaced history;
+    // everything else in the folder stays, complete steps that no line names too. Rank 0 opens first, the
+    // other ranks once it has returned. Errors: a history that `existing` does not allow; settings or a
+    // number of ranks that differ from those of the history to append to; a manifest or a journal that is not
+    // proven to be twinrun's; steps of a history whose manifest is missing; another process that writes. id:
+    // for a history that is made to replace a lost one; "": a new ID.
     static Result<std::unique_ptr<HistoryWriter>> open(FileSystem& system, const std::string& path,
                                                        const HistorySettings& settings, std::uint32_t rank,
                                                        std::uint32_t ranks, Existing existing,
                                                        const HistoryId& id = {});
-    // The same for this rank's part on a node-local tier; `history` is where it goes. Steps that
-    // are there belong to that history, or are all in their own (is_flushed), or it is an error;
-    // another history's part is made anew.
+    // The same for this rank's part on a node-local tier. history: absolute path of the history that the part
+    // is flushed to; history_id: its ID, "": not known. A part of another history is replaced if its own
+    // history has all its steps (is_flushed()); otherwise error: mismatch.
     static Result<std::unique_ptr<HistoryWriter>> open_local(FileSystem& system, const std::string& path,
                                                              const HistorySettings& settings,
                                                              std::uint32_t rank, std::uint32_t ranks,
                                                              const std::string& history, bool replace,
-                                                             const HistoryId& of = {});
-    // Replacing takes away what was there: before any rank does so, each asks whether it, and its
-    // part on the node-local tier at `local` ("": none), could begin anew. Nothing changes but that
-    // the part's folder is made. Ranks need not wait for each other.
+                                                             const HistoryId& history_id = {});
+    // Replacing removes the old history. Before any rank opens, each checks by these whether open() and
+    // open_local() could replace what is there. Ranks need not wait for each other. check_replace_local()
+    // makes the part's folder; nothing else changes.
     static Result<> check_replace(FileSystem& system, const std::string& path,
                                   const HistorySettings& settings, std::uint32_t rank, std::uint32_t ranks);
     static Result<> check_replace_local(FileSystem& system, const std::string& path,
@@ -53,119 +58,135 @@ class HistoryWriter {
     HistoryWriter(const HistoryWriter&) = delete;
     HistoryWriter& operator=(const HistoryWriter&) = delete;
 
-    // Lines of the journal: all appended and synced in one go. After an error, what journal() says
-    // is what is there: a part of the lines, in order, may be; unless it could not even be read
-    // back (sure()).
+    // The next functions add lines to the journal; those of one call are appended and synced together. After
+    // an error the first of these lines may be in the journal: it was read again, and journal() has what is
+    // there. If it cannot be read either, journal_known() is false.
     Result<> add_provenance(const Provenance& facts);
     struct Commit {
         std::int64_t step;
         RankStep files;
     };
+    // Commits steps whose files are synced under their final names. A step that is committed already is
+    // replaced by the new attempt, and the old attempt's files are removed. Error: mismatch, if another step
+    // had a step's ordinal.
     Result<> commit(std::span<const Commit> steps);
-    // Differences are in this file from now on, whose folder and itself are synced; those of `gone`
-    // nowhere. What is not named any more is removed.
+    // From now on these differences are in `file`, which is synced, with its folder; differences of `gone` no
+    // longer exist. Removes files that no line names any more.
     struct Moved {
         std::vector<std::uint32_t> ordinals;
         std::string file;  // path in the history
     };
     Result<> move_differences(std::span<const Moved> moved, std::span<const std::uint32_t> gone);
-    // A difference whose step is not there, and that others need; its file, whose folder and itself
-    // are synced.
+    // Adds a difference whose step does not exist, and which other differences need. Its file is synced, with
+    // its folder.
     Result<> add_difference(std::uint32_t ordinal, const std::string& file);
-    // Smaller ordinals than this one are given to who asked, and to nobody else.
+    // Reserves all ordinals below `end` for the caller.
     Result<> reserve_differences(std::uint32_t end);
-    Result<> add_child(const std::string& path);  // which is noted once
-    // From the return on these steps, or their data, are not there any more; their files are
-    // removed as far as that goes. Of a record the differences stay: others may need them.
-    enum class Differences : std::uint8_t {
-        stay,
-        leave
-    };  // leave: from a tier where nobody needs them any more
+    // Names a record that is against this one; no effect if it is named already.
+    Result<> add_child(const std::string& path);
+    // Drops steps, or only their data: with the return they no longer exist. Then removes their files; errors
+    // of that are ignored. stay: the steps' differences remain, because other steps may need them. leave:
+    // they are removed from the journal too, for a tier where no step needs them.
+    enum class Differences : std::uint8_t { stay, leave };
     Result<> drop(std::span<const std::int64_t> steps, Differences differences = Differences::stay);
     Result<> drop_data(std::span<const std::int64_t> steps);
-    // Of a part on a node-local tier that has no steps: its manifest and journal go, and its folder
-    // if nothing is left in it. The writer is of no use then. Nothing happens while another process
-    // opens the part.
+    // Removes manifest and journal of a part on a node-local tier that has no steps, and its folder if it is
+    // empty. No effect while another process opens the part. Then only the destructor may be called.
     Result<> remove_part();
 
     [[nodiscard]] const Journal& journal() const { return journal_; }
-    // false: after an error storage did not say which lines are there. No file may go then. The
-    // next call finds out first.
-    [[nodiscard]] bool sure() const { return sure_; }
-    [[nodiscard]] bool made() const { return made_; }  // by this open(): nothing was there
-    // Whether the journal has this very step: an earlier commit that failed may have left its line.
+    // false: after an error storage did not say which lines are in the journal. No file may be removed then.
+    // The next function that adds lines reads the journal first.
+    [[nodiscard]] bool journal_known() const { return journal_known_; }
+    // Whether open() made the manifest or the journal.
+    [[nodiscard]] bool made() const { return made_; }
+    // Whether the journal has exactly these files for the step. A commit that failed may have left its line.
     [[nodiscard]] bool has(std::int64_t step, const RankStep& files) const {
-        const auto had = journal_.steps.find(step);
-        return had != journal_.steps.end() && had->second.folder == files.folder &&
-               had->second.files == files.files;
+        const auto found = journal_.steps.find(step);
+        return found != journal_.steps.end() && found->second.folder == files.folder &&
+               found->second.files == files.files;
     }
-    [[nodiscard]] const std::string& path() const { return path_; }  // the real one: without links
-    // A folder for a step's files, by its name; made, or another rank of this history has made it.
-    // Error: something else has this name. Until a line names what this rank puts into it, the
-    // folder says that the rank has begun: a process that dies in between leaves what the next one
-    // may remove. Thread-safe, beside the other calls too.
+    // The history's folder, with links resolved.
+    [[nodiscard]] const std::string& path() const { return path_; }
+    // Makes a folder of this name for a step's files, unless another rank of this history has made it, and
+    // marks that this rank has begun to write there. The mark is removed once the journal names all its
+    // files; until then the next process may remove files that the journal does not name. Error: something
+    // else has this name. Thread-safe, and may run beside any other function.
     Result<> make_folder(const std::string& name) const;
-    // The first name of this step's folders, from this attempt on, that nothing has but perhaps
-    // this history itself; for rank 0: without files of that rank that its journal does not name.
-    // Other ranks follow it.
+    // A name for a step's folder: of the first attempt, from `attempt` on, that is free. For rank 0 a folder
+    // of this history is free too if it has no files of rank 0 that the journal does not name; the other
+    // ranks use the name that rank 0 got.
     [[nodiscard]] std::string folder_for(std::int64_t step, std::uint32_t attempt = 0) const;
     [[nodiscard]] const HistoryId& id() const { return id_; }
     [[nodiscard]] std::uint32_t rank() const { return rank_; }
-    // For all that is made in this history: changes go to the folder that was opened, though it be moved.
+    // The file system for all changes in this history. They go to the folder that was opened, even if it is
+    // moved.
     [[nodiscard]] FileSystem& system() const { return anchored_ != nullptr ? *anchored_ : base_; }
     [[nodiscard]] const std::optional<RecordSettings>& record() const { return record_; }
-    // Removes this rank's files in a step's folder, and if no other rank has files there, what they
-    // shared and the folder. What is not twinrun's stays, and the folder with it.
+    // Removes this rank's files in a step's folder and, if no other rank has files there, shared files and
+    // the folder. Files that are not proven to be twinrun's stay, and then the folder too.
     Result<> remove_files(const std::string& folder) { return remove_files(folder, rank_); }
 
    private:
-    // rank: of which rank the files are; none: of all. may_go: which of those that are proven to be
-    // ours; none given: all.
+    // rank: whose files; nullopt: those of all ranks. may_go: which of the proven files to remove, by name;
+    // empty: all. named: a journal names the folder, which belongs to this history even without a marker.
     using MayGo = std::function<bool(const std::string&)>;
     Result<> remove_files(const std::string& folder, std::optional<std::uint32_t> rank,
                           const MayGo& may_go = {}, bool named = false);
-    // A folder in which this rank's journal will not name all that the rank has there, until
-    // settle().
+    // Marks folders of the history `id`, which is about to be replaced: their files may be removed then.
     Result<> mark_left(const HistoryId& id, const std::vector<std::string>& folders) const;
+    // Marks a folder in which this rank has, or will have, files that its journal does not name.
     Result<> mark_begun(const std::string& folder) const;
-    // Whether this call has marked it.
+    // The same before lines let files go. false: it was marked already, or cannot be marked.
     [[nodiscard]] bool mark_leaving(const std::string& folder) const;
-    void clear(const std::set<std::string>& leaving, std::set<std::string> whole);
-    void settle(const std::string& folder) const;
-    // Files of this rank, by their names, that neither a step nor a difference has.
+    // Removes the mark of mark_begun(). Errors are ignored: the next process removes it.
+    void unmark_begun(const std::string& folder) const;
+    // After lines were added: removes files that no line names from the folders `leaving`, and the marks from
+    // the folders `complete`, whose files are all named. Errors are ignored.
+    void clear(const std::set<std::string>& leaving, std::set<std::string> complete);
+    // Names of this rank's files that neither a step nor a difference names.
     [[nodiscard]] std::vector<std::string> unnamed_files(const std::string& folder) const;
+    // Whether a step or a difference is in this folder.
     [[nodiscard]] bool is_named(const std::string& folder) const;
+    // is_proven(), but shared files are accepted only where this history, or an earlier one in this folder,
+    // may have them.
     [[nodiscard]] bool proves(const std::string& folder, const std::string& name) const;
     Result<> remove_marked_folder(const std::string& folder, const std::vector<std::string>& markers);
-    Result<> remove_replaced(const History& had, const std::vector<std::string>& folders);
+    // Removes the files that the journals of a replaced history name, and journals of its ranks.
+    Result<> remove_replaced(const History& replaced, const std::vector<std::string>& folders);
     Result<> write_first_line(const std::string& file, const std::string& object, bool replaces);
     Result<> begin_journal();
-    // Whether the file in the journal's place is one of a history that was here before; error: it
-    // is somebody else's.
+    // Whether the journal's name belongs to a journal of one of these earlier histories. Error: it belongs to
+    // another file.
     Result<bool> replaces_journal(const std::vector<HistoryId>& before) const;
-    Result<> check_journal_replaced(const History& had) const;
+    Result<> check_journal_replaced(const History& replaced) const;
+    // Whether this history, or an earlier one in this folder, made the step's folder.
     [[nodiscard]] bool is_own(const std::string& folder) const;
-    // Error where the journal's name is not that of the file that this writer opened and locked:
-    // the folder was moved or replaced, and what is there now is another's.
+    // Error if the journal's name no longer belongs to the file that this writer opened and locked: the
+    // folder was moved or replaced, and the file that is there now is another history's.
     Result<> check_place() const;
     Result<> detach();
     Result<> remove_unnamed(const std::string& folder);
     HistoryWriter(FileSystem& system, const std::string& path, const HistorySettings& settings,
                   std::uint32_t rank, std::uint32_t ranks, bool local);
-    // Error where this history must not be replaced.
-    Result<> check_replaced_history(const History& had) const;
+    // Error if this history must not be replaced: records are against it, a process writes it, or a file is
+    // not its own.
+    Result<> check_replaced_history(const History& replaced) const;
     Result<> append(const std::string& lines);
     Result<> add(const std::vector<std::string>& objects);
-    // Lines that let files of these folders go.
+    // Adds lines after which files in these folders are no longer named, and may be removed.
     Result<> add_leaving(const std::vector<std::string>& objects, const std::set<std::string>& folders);
     Result<> remove_leftovers();
-    // of: of the history that a part belongs to; where it is none, the ID that is not drawn.
-    Result<> begin(const HistorySettings& settings, const std::string* history, const History* had,
-                   const HistoryId& of = {});
-    void go_on(const History& history);
-    // What a run that goes on must have in common with the history that is there.
+    // Begins a history, or a part of one. history: null: a history; otherwise a part's absolute path of its
+    // history. replaced: the history that is replaced; null: none. history_id: of the part's history; of a
+    // history, its own ID ("": a new one).
+    Result<> begin(const HistorySettings& settings, const std::string* history, const History* replaced,
+                   const HistoryId& history_id = {});
+    void adopt(const History& history);
+    // Error if a run with these settings must not append to the history.
     Result<> check_same(const History& history, const HistorySettings& settings) const;
-    // Until `opening` is gone nobody else opens this history, but other ranks of the same run.
+    // Locks the folder while `opening` exists, so that no process but ranks of the same run can open this
+    // history, and the journal.
     Result<> lock(FileLock& opening, bool refuse);
     Result<> anchor();
     Result<bool> lock_journal();
@@ -175,25 +196,25 @@ class HistoryWriter {
     Result<> check_nobody_writes() const;
     [[nodiscard]] Error busy() const;
     Result<> read_back();
-    Result<> be_sure() { return sure_ ? success() : read_back(); }
+    Result<> ensure_known() { return journal_known_ ? success() : read_back(); }
     FileSystem& base_;
-    std::unique_ptr<FileSystem> anchored_;
+    std::unique_ptr<FileSystem> anchored_;  // null: not yet anchored
     std::string path_;
-    std::string file_;  // the journal
+    std::string file_;  // path of the journal
     HistoryId id_;
-    bool has_id_ = false;
-    int version_ = 1;
-    bool shared_ = false;              // its ranks may share files
-    std::vector<HistoryId> replaced_;  // histories that were here before
+    bool has_id_ = false;              // the manifest contains the ID
+    int version_ = 1;                  // of the format
+    bool shared_ = false;              // ranks may share files
+    std::vector<HistoryId> replaced_;  // earlier histories in this folder that may have left files
     std::uint32_t rank_ = 0;
     std::uint32_t ranks_ = 1;
-    bool local_ = false;  // a rank's part on a node-local tier
+    bool local_ = false;  // this is a part on a node-local tier
     std::optional<RecordSettings> record_;
     Journal journal_;
-    bool sure_ = true;
+    bool journal_known_ = true;
     bool made_ = false;
-    FileLock journal_lock_;   // against other writers of this rank's journal
-    FileLock manifest_lock_;  // rank 0's: against runs of other numbers of ranks
+    FileLock journal_lock_;   // excludes other writers of this rank's journal
+    FileLock manifest_lock_;  // of rank 0: excludes runs with another number of ranks
 };
 
 }  // namespace twinrun

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// It tells how large the data beside it is: whoever dies in between leaves what the next one can
-// tell.
+// Puts metadata at the end. It proves the data file beside it: if the process dies between two removals, the
+// next process can still prove the files that are left.
 void metadata_last(std::vector<std::string>& names) {
     std::stable_partition(names.begin(), names.end(),
                           [](const std::string& name) { return !name.ends_with(kMetadataSuffix); });
@@ -25,7 +25,6 @@ void metadata_last(std::vector<std::string>& names) {
 
 }  // namespace
 
-// A folder that this history made, or one that was here before it.
 bool HistoryWriter::is_own(const std::string& folder) const {
     return is_marked(path_, folder, id_) ||
            std::any_of(replaced_.begin(), replaced_.end(),
@@ -36,7 +35,7 @@ Result<> HistoryWriter::make_folder(const std::string& name) const {
     TWR_CHECK(check_place());
     const std::string folder = (fs::path(path_) / name).string();
     TWR_TRY(const bool made, system().make_marked_folder(folder, marker_name(id_)));
-    // Or one that was made before there were markers.
+    // The last case: the folder was made before there were markers.
     if (made || is_marked(path_, name, id_) || (!has_id_ && is_named(name))) return mark_begun(name);
     return Error{
         ErrorCode::invalid_argument,
@@ -53,8 +52,9 @@ std::string HistoryWriter::folder_for(std::int64_t step, std::uint32_t attempt) 
     }
 }
 
-// Whoever dies in between leaves what the next one can tell. And what cannot be marked could not be
-// removed: the history that is there stays as it is.
+// The marks are there before the new manifest: if the process dies in between, the next one knows which
+// folders may be removed. If a folder cannot be marked, the marks are removed again, and the old history
+// stays.
 Result<> HistoryWriter::mark_left(const HistoryId& id, const std::vector<std::string>& folders) const {
     std::vector<std::string> made;
     for (const std::string& folder : folders) {
@@ -85,7 +85,8 @@ Result<> HistoryWriter::mark_begun(const std::string& folder) const {
 }
 
 bool HistoryWriter::mark_leaving(const std::string& folder) const {
-    // Where it cannot be marked, on a full disk for instance, what a killed process leaves stays.
+    // If it cannot be marked, for example on a full disk, files that a killed process leaves will not be
+    // removed.
     if (has_id_ && !is_own(folder)) return false;
     const std::string place = (fs::path(path_) / folder).string();
     if (is_begun_by(place, rank_) || !mark_begun(folder)) return false;
@@ -93,18 +94,15 @@ bool HistoryWriter::mark_leaving(const std::string& folder) const {
     return true;
 }
 
-// Lines say it: what these folders have and no line names goes, and what is `whole` is all named.
-// As far as that goes.
-void HistoryWriter::clear(const std::set<std::string>& leaving, std::set<std::string> whole) {
+void HistoryWriter::clear(const std::set<std::string>& leaving, std::set<std::string> complete) {
     for (const std::string& folder : leaving) {
-        if (!remove_unnamed(folder)) whole.erase(folder);
+        if (!remove_unnamed(folder)) complete.erase(folder);
     }
-    for (const std::string& folder : whole)
-        settle(folder);
+    for (const std::string& folder : complete)
+        unmark_begun(folder);
 }
 
-void HistoryWriter::settle(const std::string& folder) const {
-    // Where it cannot be removed, the next process does so.
+void HistoryWriter::unmark_begun(const std::string& folder) const {
     if (const fs::path place = fs::path(path_) / folder; is_begun_by(place.string(), rank_))
         static_cast<void>(system().remove((place / begun_name(rank_)).string()));
 }
@@ -133,16 +131,16 @@ std::vector<std::string> HistoryWriter::unnamed_files(const std::string& folder)
     return names;
 }
 
-// Files of several ranks are made where histories may have them only.
 bool HistoryWriter::proves(const std::string& folder, const std::string& name) const {
     return (shared_ || !replaced_.empty() || !name.starts_with(kSharedPrefix)) && is_proven(folder, name);
 }
 
-// Of folders that say that a rank has begun. What a whole step has stays elsewhere, though no line
-// names it: the journal may have been restored from an older copy, or the folder may have got
-// another name, or be a copy.
+// Removes files that earlier processes left. Files with final names are removed only from folders that are
+// marked as begun, or left by a replaced history. Elsewhere complete steps stay though no line names them:
+// the journal may have been restored from an older copy, or the folder was renamed or copied. Temporary files
+// are removed from all folders of this history.
 Result<> HistoryWriter::remove_leftovers() {
-    const bool leads = rank_ == 0 || local_;  // no other rank writes yet
+    const bool leads = rank_ == 0 || local_;  // then no other rank writes here yet
     std::set<std::string> known;
     for (const auto& [step, files] : journal_.steps)
         known.insert(files.folder);
@@ -150,7 +148,7 @@ Result<> HistoryWriter::remove_leftovers() {
         known.insert(file.substr(0, file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
         const std::string place = (fs::path(path_) / name).string();
-        if (leads && has_mark(place, left_name(id_)))  // this history was not replaced after all
+        if (leads && has_mark(place, left_name(id_)))  // this history was to be replaced, and was not
             TWR_CHECK(system().remove((fs::path(place) / left_name(id_)).string()));
         if (is_unnamed_folder(name)) {
             if (leads && is_marked(path_, name, id_)) TWR_CHECK(remove_files(name, rank_));
@@ -160,14 +158,14 @@ Result<> HistoryWriter::remove_leftovers() {
         } else if (is_marked(path_, name, id_)) {
             TWR_CHECK(remove_files(name, rank_, is_begun_by(place, rank_) ? MayGo{} : is_temporary));
         } else if (leads && is_own(name)) {
-            // Of a history that is not there any more.
+            // The folder of an earlier history.
             const bool left = std::any_of(replaced_.begin(), replaced_.end(), [&](const HistoryId& id) {
                 return has_mark(place, left_name(id));
             });
             TWR_CHECK(remove_files(name, std::nullopt, left ? MayGo{} : is_temporary));
         }
     }
-    // Manifests and journals that did not get their names.
+    // Manifests and journals that did not get their final names.
     std::vector<HistoryId> ours = replaced_;
     ours.push_back(has_id_ ? id_ : "");
     for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
@@ -181,27 +179,24 @@ Result<> HistoryWriter::remove_leftovers() {
     return success();
 }
 
-// Of a history that has just been replaced: what its journals name, and the journals of ranks that
-// the new one may not have.
-Result<> HistoryWriter::remove_replaced(const History& had, const std::vector<std::string>& folders) {
-    const auto of_its_ranks = [&](const std::string& name) { return rank_of(name) < had.ranks; };
+Result<> HistoryWriter::remove_replaced(const History& replaced, const std::vector<std::string>& folders) {
+    const auto of_its_ranks = [&](const std::string& name) { return rank_of(name) < replaced.ranks; };
     for (const std::string& folder : folders) {
-        TWR_CHECK(remove_files(folder, std::nullopt, of_its_ranks, !had.has_id));
-        // Where other files stay, they stay.
+        TWR_CHECK(remove_files(folder, std::nullopt, of_its_ranks, !replaced.has_id));
+        // If the folder still exists, because it has other files, these stay from now on.
         const fs::path place = fs::path(path_) / folder;
-        if (has_mark(place.string(), left_name(had.id)))
-            TWR_CHECK(system().remove((place / left_name(had.id)).string()));
+        if (has_mark(place.string(), left_name(replaced.id)))
+            TWR_CHECK(system().remove((place / left_name(replaced.id)).string()));
     }
-    if (had.ranks == 1) return success();
-    for (const std::uint32_t rank : ranks_with_journals(path_, had.ranks)) {
-        const std::string file = journal_path(path_, rank, had.ranks);
+    if (replaced.ranks == 1) return success();
+    for (const std::uint32_t rank : ranks_with_journals(path_, replaced.ranks)) {
+        const std::string file = journal_path(path_, rank, replaced.ranks);
         const auto head = journal_head(file);
-        if (head && head->id == (had.has_id ? had.id : "")) TWR_CHECK(system().remove(file));
+        if (head && head->id == (replaced.has_id ? replaced.id : "")) TWR_CHECK(system().remove(file));
     }
     return success();
 }
 
-// named: a journal from before there were markers says that the folder is ours.
 Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<std::uint32_t> rank,
                                      const MayGo& may_go, bool named) {
     const fs::path place = fs::path(path_) / folder;
@@ -211,7 +206,7 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     std::vector<std::string> names;
     std::vector<std::string> begun;
     std::vector<std::string> shared;
-    std::set<std::string> proven;  // of those: metadata that proves it goes before them
+    std::set<std::string> proven;  // shared files: the metadata that proves them is removed before them
     std::vector<std::string> markers;
     bool others = false;
     const auto list = [&] {
@@ -246,11 +241,11 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     };
     list();
     metadata_last(names);
-    names.insert(names.end(), begun.begin(), begun.end());  // which says that the others may go
+    names.insert(names.end(), begun.begin(), begun.end());  // last: the marks allow to remove the others
     for (const std::string& name : names)
         TWR_CHECK(system().remove(name));
-    // The last rank to leave takes what is of all: each looks once its own files are gone, so that
-    // two that leave at once do not both leave it to the other.
+    // The last rank removes shared files and the folder. Each rank lists the folder again after its own files
+    // are removed: otherwise two ranks at the same time could each leave them to the other.
     if (!names.empty()) list();
     if (others) return success();
     for (const std::string& name : shared)
@@ -258,8 +253,8 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     return remove_marked_folder(place.string(), markers);
 }
 
-// Only an empty folder goes. One that another rank puts a file into meanwhile gets its marker back:
-// whose it is can be told.
+// Removes the markers, and then the folder if it is empty. If another rank has put a file into it meanwhile,
+// the markers are made again, so that the folder's owner stays known.
 Result<> HistoryWriter::remove_marked_folder(const std::string& folder,
                                              const std::vector<std::string>& markers) {
     for (const std::string& name : markers)
@@ -275,7 +270,7 @@ Result<> HistoryWriter::remove_marked_folder(const std::string& folder,
     return system().sync_folder(folder);
 }
 
-// Files of this rank that neither a step nor a difference has.
+// Removes this rank's files that neither a step nor a difference names.
 Result<> HistoryWriter::remove_unnamed(const std::string& folder) {
     if (!is_named(folder)) return remove_files(folder);
     if (has_id_ && !is_own(folder)) return success();
@@ -287,7 +282,7 @@ Result<> HistoryWriter::remove_unnamed(const std::string& folder) {
     metadata_last(names);
     for (const std::string& name : names)
         TWR_CHECK(system().remove(name));
-    settle(folder);
+    unmark_begun(folder);
     return success();
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What has a manifest's name and is no file of its own can be nothing that twinrun made.
+// Error if the manifest's name belongs to a link, a folder or a pipe: twinrun makes only regular files.
 Result<> check_regular(const std::string& path) {
     std::error_code failure;
     const auto kind = fs::symlink_status(path, failure).type();
@@ -30,7 +30,7 @@ Result<> check_regular(const std::string& path) {
             "folder"};
 }
 
-// A rank makes its part's folder itself: a link there may lead anywhere.
+// Error if the part's folder is a link, which may lead anywhere: a rank makes this folder itself.
 Result<> check_no_link(const std::string& path) {
     std::error_code ignored;
     if (fs::symlink_status(path, ignored).type() != fs::file_type::symlink) return success();
@@ -46,7 +46,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
                                                            const HistorySettings& settings,
                                                            std::uint32_t rank, std::uint32_t ranks,
                                                            Existing existing, const HistoryId& id) try {
-    // The rule that every field will use: a bad tolerance is refused before a folder is made.
+    // A bad tolerance is refused before a folder is made.
     if (auto rule = cell_rule(settings.tolerance, settings.residue_bits); !rule)
         return std::move(rule).error().at(path);
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system, path, settings, rank, ranks, false));
@@ -57,10 +57,10 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
         History history;
         TWR_CHECK(read_manifest(writer->path_, history, writer->journal_));
         TWR_CHECK(writer->check_same(history, settings));
-        writer->go_on(history);
+        writer->adopt(history);
     }
-    // Before anything is read: another process may still be committing steps, which would be taken
-    // for leftovers.
+    // Before the journal is read: another process may still commit steps, and their files would look like
+    // leftovers.
     FileLock opening;
     TWR_CHECK(writer->lock(opening, rank == 0 && existing == Existing::refuse));
     if (!History::exists(path)) {
@@ -77,7 +77,7 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
         return writer;
     }
     TWR_CHECK(writer->check_same(history, settings));
-    writer->go_on(history);
+    writer->adopt(history);
     if (ranks > 1) {
         if (rank == 0) TWR_CHECK(writer->begin_journal());
         writer->journal_ = {};
@@ -101,19 +101,19 @@ HistoryWriter::HistoryWriter(FileSystem& system, const std::string& path, const 
       local_(local),
       record_(settings.record) {}
 
-Result<> HistoryWriter::check_replaced_history(const History& had) const {
-    TWR_TRY(const Journal first, read_rank_journal(path_, 0, had.ranks));
+Result<> HistoryWriter::check_replaced_history(const History& replaced) const {
+    TWR_TRY(const Journal first, read_rank_journal(path_, 0, replaced.ranks));
     TWR_CHECK(check_children(path_, first));
     TWR_CHECK(check_nobody_writes());
-    TWR_CHECK(check_journal_replaced(had));
-    if (const auto folders = folders_named_by(had); !folders) return folders.error();
+    TWR_CHECK(check_journal_replaced(replaced));
+    if (const auto folders = folders_named_by(replaced); !folders) return folders.error();
     return success();
 }
 
-Result<> HistoryWriter::check_journal_replaced(const History& had) const {
+Result<> HistoryWriter::check_journal_replaced(const History& replaced) const {
     if (ranks_ == 1) return success();
-    std::vector<HistoryId> before = had.replaced;
-    before.push_back(had.has_id ? had.id : "");
+    std::vector<HistoryId> before = replaced.replaced;
+    before.push_back(replaced.has_id ? replaced.id : "");
     if (const auto replaces = replaces_journal(before); !replaces) return replaces.error();
     return success();
 }
@@ -121,7 +121,7 @@ Result<> HistoryWriter::check_journal_replaced(const History& had) const {
 Result<> HistoryWriter::check_replace(FileSystem& system, const std::string& path,
                                       const HistorySettings& settings, std::uint32_t rank,
                                       std::uint32_t ranks) try {
-    if (!History::exists(path)) return success();  // open() makes it, and takes nothing away
+    if (!History::exists(path)) return success();  // open() makes it, and removes nothing
     HistoryWriter writer(system, path, settings, rank, ranks, false);
     TWR_CHECK(check_regular(manifest_path(writer.path_)));
     FileLock opening;
@@ -142,12 +142,12 @@ Result<> HistoryWriter::check_replace_local(FileSystem& system, const std::strin
     TWR_CHECK(check_regular(manifest_path(writer.path_)));
     FileLock opening;
     TWR_CHECK(writer.lock(opening, false));
-    const auto had = LocalHistory::read(path);
-    if (!had && had.error().code != ErrorCode::not_found) return had.error();
+    const auto part = LocalHistory::read(path);
+    if (!part && part.error().code != ErrorCode::not_found) return part.error();
     History before;
-    if (had) {
-        if (had->history != history)
-            TWR_CHECK(check_part(path, *had, settings, rank, ranks, history, HistoryId()));
+    if (part) {
+        if (part->history != history)
+            TWR_CHECK(check_part(path, *part, settings, rank, ranks, history, HistoryId()));
         Journal ignored;
         TWR_CHECK(read_manifest(writer.path_, before, ignored));
         if (const auto folders = folders_named_by(before); !folders) return folders.error();
@@ -155,14 +155,14 @@ Result<> HistoryWriter::check_replace_local(FileSystem& system, const std::strin
         TWR_CHECK(writer.check_no_remains());
     }
     TWR_CHECK(writer.check_journal_replaced(before));
-    // Whether storage takes a file there: as it is not closed, it is removed.
+    // Checks that a file can be made there. It is not closed, so that its destructor removes it.
     TWR_TRY(const auto file, system.create(temporary_name(manifest_path(writer.path_)), 0));
     return success();
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
 }
 
-void HistoryWriter::go_on(const History& history) {
+void HistoryWriter::adopt(const History& history) {
     id_ = history.id;
     has_id_ = history.has_id;
     replaced_ = history.replaced;
@@ -171,18 +171,18 @@ void HistoryWriter::go_on(const History& history) {
 }
 
 Result<> HistoryWriter::check_same(const History& history, const HistorySettings& settings) const {
-    HistorySettings wanted = settings;
-    // Where files may be shared, steps may have files of their own.
-    wanted.shared = wanted.shared || history.settings.shared;
-    if (wanted.shared && !history.settings.shared) {
-        wanted.shared = false;
-        if (history.settings == wanted) {
+    HistorySettings own = settings;
+    // A history with shared files may have steps without them, but not the reverse.
+    own.shared = own.shared || history.settings.shared;
+    if (own.shared && !history.settings.shared) {
+        own.shared = false;
+        if (history.settings == own) {
             return Error{ErrorCode::mismatch, path_ +
                                                   ": was begun without shared_files: append without them, or "
                                                   "name another folder"};
         }
     }
-    if (history.settings != wanted) {
+    if (history.settings != own) {
         return Error{ErrorCode::mismatch, path_ + ": was captured with other settings: append with the same"};
     }
     if (history.ranks != ranks_) {
@@ -197,43 +197,46 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
                                                                  const HistorySettings& settings,
                                                                  std::uint32_t rank, std::uint32_t ranks,
                                                                  const std::string& history, bool replace,
-                                                                 const HistoryId& of) try {
+                                                                 const HistoryId& history_id) try {
     TWR_CHECK(check_no_link(path));
     std::unique_ptr<HistoryWriter> writer(new HistoryWriter(system, path, settings, rank, ranks, true));
     TWR_CHECK(check_regular(manifest_path(writer->path_)));
     FileLock opening;
     TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
-    auto had = LocalHistory::read(path);
-    const bool same = had && had->is_of(settings, rank, ranks, history, of);
-    // Of what is replaced its own part goes too; another history's steps, and those of one that was
-    // here before, stay.
-    if (had && (!replace || had->history != history))
-        TWR_CHECK(check_part(path, *had, settings, rank, ranks, history, replace ? HistoryId() : of));
-    if (had && !replace && ranks > 1) TWR_CHECK(writer->check_journal_there(had->id, had->has_id));
+    auto part = LocalHistory::read(path);
+    const bool same = part && part->belongs_to(settings, rank, ranks, history, history_id);
+    // When a history is replaced, its part is replaced too. A part of another history, or of an earlier one
+    // at this path, must not have steps that its history lacks.
+    if (part && (!replace || part->history != history)) {
+        TWR_CHECK(
+            check_part(path, *part, settings, rank, ranks, history, replace ? HistoryId() : history_id));
+    }
+    if (part && !replace && ranks > 1) TWR_CHECK(writer->check_journal_there(part->id, part->has_id));
     History before;
     Journal ignored;
-    if (had) TWR_CHECK(read_manifest(path, before, ignored));
-    if (same && !replace && !had->journal.steps.empty()) {
-        writer->go_on(before);
-        writer->journal_ = std::move(had->journal);
+    if (part) TWR_CHECK(read_manifest(path, before, ignored));
+    if (same && !replace && !part->journal.steps.empty()) {
+        writer->adopt(before);
+        writer->journal_ = std::move(part->journal);
         TWR_CHECK(writer->remove_leftovers());
         return writer;
     }
-    if (!had && had.error().code != ErrorCode::not_found) return std::move(had).error();
-    TWR_CHECK(writer->begin(settings, &history, had ? &before : nullptr, of));
+    if (!part && part.error().code != ErrorCode::not_found) return std::move(part).error();
+    TWR_CHECK(writer->begin(settings, &history, part ? &before : nullptr, history_id));
     return writer;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
 }
 
-// A file of one line, whole or not there. What it replaces was proven to be twinrun's.
+// Makes a file with one line, which appears under its name complete or not at all. replaces: a file of this
+// name, proven to be twinrun's, is replaced.
 Result<> HistoryWriter::write_first_line(const std::string& file, const std::string& object, bool replaces) {
     const std::string line = seal_line(object) + "\n";
     const std::string temporary = temporary_name(file);
     TWR_TRY(auto output, system().create(temporary, 0));
     TWR_CHECK(output->write_at(0, std::as_bytes(std::span(line))));
     TWR_CHECK(output->sync());
-    // Not closed yet: a file that does not get its name is removed.
+    // Closed only after the rename: a file that is destroyed before close() removes itself.
     TWR_CHECK(replaces ? system().replace(temporary, file) : system().rename(temporary, file));
     TWR_CHECK(output->close());
     journal_ = {};
@@ -241,26 +244,25 @@ Result<> HistoryWriter::write_first_line(const std::string& file, const std::str
     return success();
 }
 
-// First lines of manifest and journal, for a history that has none of this rank. had: what is
-// replaced.
-Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history, const History* had,
-                              const HistoryId& of) {
+// Writes the first lines of manifest and journal.
+Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string* history,
+                              const History* replaced, const HistoryId& history_id) {
     TWR_CHECK(system().make_folders(path_));
-    if (had == nullptr) TWR_CHECK(check_no_remains());
+    if (replaced == nullptr) TWR_CHECK(check_no_remains());
     if (rank_ == 0 || history != nullptr) {
-        id_ = history == nullptr && !of.empty() ? of : new_id();
+        id_ = history == nullptr && !history_id.empty() ? history_id : new_id();
         has_id_ = true;
         Json first = settings_to_json(settings, ranks_);
         first["id"] = id_;
-        if (had != nullptr) {
-            replaced_ = had->replaced;
-            replaced_.push_back(had->id);
-            // Only those that have left something. A process that died while it replaced one has
-            // left a journal of one before that.
+        if (replaced != nullptr) {
+            replaced_ = replaced->replaced;
+            replaced_.push_back(replaced->id);
+            // Keeps only histories that have left folders or journals. A process that died while it replaced
+            // a history may have left a journal of an even earlier one.
             const auto names = folders_of_steps(path_);
-            const auto journals = journals_there(path_);
+            const auto journals = find_journals(path_);
             std::erase_if(replaced_, [&](const HistoryId& id) {
-                return id != had->id &&
+                return id != replaced->id &&
                        std::none_of(journals.begin(), journals.end(),
                                     [&](const auto& journal) { return journal.second == id; }) &&
                        std::none_of(names.begin(), names.end(),
@@ -270,23 +272,23 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         }
         if (history != nullptr) {
             first["rank"] = rank_;
-            if (!of.empty()) first["of"] = of;
+            if (!history_id.empty()) first["of"] = history_id;
             first["history"] = path_to_json(*history);
         }
-        // What is to leave is known from the journals, which do not count any more once the
-        // manifest is another.
+        // The old journals name the folders to remove. They are read first, because they belong to no history
+        // once the manifest is replaced.
         std::vector<std::string> folders;
-        if (had != nullptr) {
-            TWR_TRY(folders, folders_named_by(*had));
-            TWR_CHECK(mark_left(had->id, folders));
+        if (replaced != nullptr) {
+            TWR_TRY(folders, folders_named_by(*replaced));
+            TWR_CHECK(mark_left(replaced->id, folders));
         }
-        if (auto done = write_first_line(manifest_path(path_), first.dump(), had != nullptr); !done) {
-            if (had != nullptr || !is_there(manifest_path(path_))) return done;
+        if (auto done = write_first_line(manifest_path(path_), first.dump(), replaced != nullptr); !done) {
+            if (replaced != nullptr || !is_there(manifest_path(path_))) return done;
             return Error{ErrorCode::invalid_argument,
                          path_ + ": another process has begun a history there: choose another folder"};
         }
         made_ = true;
-        if (had != nullptr) TWR_CHECK(remove_replaced(*had, folders));
+        if (replaced != nullptr) TWR_CHECK(remove_replaced(*replaced, folders));
     }
     version_ = version_of(settings);
     shared_ = settings.shared;
@@ -309,8 +311,8 @@ Result<bool> HistoryWriter::replaces_journal(const std::vector<HistoryId>& befor
                      "another folder"};
 }
 
-// Of a rank of several that has none in this history. One of a history that was replaced goes; any
-// other file is not ours.
+// Makes the journal of one rank of several, if it has none in this history. Replaces a journal of an earlier
+// history; any other file of this name is an error.
 Result<> HistoryWriter::begin_journal() {
     TWR_CHECK(check_journal_there(id_, has_id_));
     if (const auto head = journal_head(file_); head && head->id == (has_id_ ? id_ : "")) return success();
@@ -318,7 +320,8 @@ Result<> HistoryWriter::begin_journal() {
     Json first{{"twinrun_journal", version_}, {"rank", rank_}, {"ranks", ranks_}};
     if (has_id_) first["id"] = id_;
     if (auto done = write_first_line(file_, first.dump(), replaces); !done) {
-        // Another process of this rank was faster: who has the lock goes on.
+        // Another process of this rank may have made the journal first: the lock decides later which of them
+        // continues.
         const auto head = journal_head(file_);
         return head && head->id == (has_id_ ? id_ : "") ? success() : done;
     }
@@ -331,9 +334,9 @@ Error HistoryWriter::busy() const {
                  path_ + ": another process is writing this history: wait for it, or name another folder"};
 }
 
-// Two processes that write one journal would tear each other's lines, and of two that begin a
-// history one would remove what the other has. A process that dies gives its locks back; one that
-// still brings steps to storage after its run was killed needs a moment.
+// Two processes that write one journal would mix their lines; two that begin a history would remove each
+// other's files. A process that dies releases its locks. A flusher that outlives its run keeps them until it
+// is done: up to ten seconds are waited for it.
 Result<> HistoryWriter::lock(FileLock& opening, bool refuse) {
     constexpr int kTries = 200;
     constexpr auto kPause = std::chrono::milliseconds(50);
@@ -341,10 +344,10 @@ Result<> HistoryWriter::lock(FileLock& opening, bool refuse) {
         if (i != 0) std::this_thread::sleep_for(kPause);
         if (refuse) TWR_CHECK(check_refused());
         TWR_CHECK(system().make_folders(path_));
-        // The ranks of a run open it at once, after rank 0. A part on a node-local tier is one
-        // rank's.
+        // Ranks above 0 share the lock, because they open at the same time. A part on a node-local tier has
+        // one rank.
         if (!opening.take(path_, rank_ != 0 && !local_)) continue;
-        if (refuse) TWR_CHECK(check_refused());  // it may have been made just now
+        if (refuse) TWR_CHECK(check_refused());  // another process may have made it just now
         TWR_TRY(const bool locked, lock_journal());
         if (locked) return anchor();
         opening.release();
@@ -352,7 +355,7 @@ Result<> HistoryWriter::lock(FileLock& opening, bool refuse) {
     return busy();
 }
 
-// From now on changes are made to this folder, whatever has its name.
+// From now on all changes go to this folder, even if it is moved and another one gets its name.
 Result<> HistoryWriter::anchor() {
     if (anchored_ != nullptr) return success();
     TWR_TRY(anchored_, base_.anchored(path_));
@@ -361,12 +364,12 @@ Result<> HistoryWriter::anchor() {
 
 Result<bool> HistoryWriter::lock_journal() {
     if (rank_ != 0 && !local_) {
-        // A second process of this rank may be at it too: there is a file that only one can lock.
+        // Makes the file to lock: a second process of this rank may try the same.
         TWR_CHECK(begin_journal());
     }
     if (journal_lock_.take(file_) &&
         (rank_ != 0 || local_ || ranks_ == 1 || manifest_lock_.take(manifest_path(path_)))) {
-        // Nobody else writes it: now it may become another file.
+        // No other process writes it now, so that it may be replaced by a copy, which is locked then.
         TWR_CHECK(detach());
         return journal_lock_.take(file_);
     }
@@ -380,8 +383,8 @@ Result<> HistoryWriter::check_refused() const {
                  path_ + ": holds a history already: choose another folder, or append to it, or replace it"};
 }
 
-// Of a folder without a manifest: a history begun there would stand beside the steps of one that
-// was there, which nobody could give back then, as their manifest's place is taken.
+// Error if a folder without a manifest has journals or steps of a history: after a new manifest, the lost one
+// could not be restored from a copy, and the old steps could not be read any more.
 Result<> HistoryWriter::check_no_remains() const {
     std::string left;
     for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
@@ -390,21 +393,22 @@ Result<> HistoryWriter::check_no_remains() const {
             const auto head = journal_head((fs::path(path_) / name).string());
             ours = head && name == rank_name(head->rank) + ".jsonl";
         } else if (is_folder && is_step_folder(name)) {
-            // One that stayed for somebody else's files has none of ours any more.
+            // A folder that stayed because of other files has the marker, but no files of steps.
             ours = is_marked_by_any(path_, name) && has_step_files((fs::path(path_) / name).string());
         }
         if (ours && (left.empty() || name < left)) left = name;
     }
-    // Where storage has no locks, another process may just have begun it.
+    // On storage without locks, another process may have made the manifest just now.
     if (left.empty() || is_there(manifest_path(path_))) return success();
-    return Error{ErrorCode::damaged, manifest_path(path_) + ": missing, and " + left +
-                                         " beside it is of a history: restore the manifest from a copy; or "
-                                         "remove what is left of that history, or name another folder"};
+    return Error{ErrorCode::damaged,
+                 manifest_path(path_) + ": missing, and " + left +
+                     " beside it belongs to a history: restore the manifest from a copy; or "
+                     "remove what is left of that history, or name another folder"};
 }
 
-// A rank begins its journal before its first file. Where that is gone and files are there, they
-// would be taken for leftovers of steps that were not committed. id: of the history whose journal
-// it is.
+// Error if this rank's journal in the history `id` is missing, and files of the rank are there: a rank makes
+// its journal before its first file. With a new journal, these files would look like leftovers of steps that
+// were not committed.
 Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) const {
     if (const auto head = journal_head(file_); head && head->id == (has_id ? id : "")) return success();
     for (const std::string& folder : folders_of_steps(path_)) {
@@ -412,19 +416,20 @@ Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) co
         const std::string place = (fs::path(path_) / folder).string();
         for (const auto& [name, is_file, is_folder] : entries_of(place)) {
             if (!is_file || !is_step_file(name, rank_) || !proves(place, name)) continue;
-            return Error{ErrorCode::damaged, file_ + ": missing, and " + (fs::path(folder) / name).string() +
-                                                 " is of a step that it should name: restore it from a copy; "
-                                                 "or name another folder"};
+            return Error{ErrorCode::damaged,
+                         file_ + ": missing, and " + (fs::path(folder) / name).string() +
+                             " belongs to a step that it should name: restore it from a copy; "
+                             "or name another folder"};
         }
     }
     return success();
 }
 
-// Of ranks that may go on where rank 0 has ended.
+// Error if a process of any rank has its journal locked: the others may still write though rank 0 has ended.
 Result<> HistoryWriter::check_nobody_writes() const {
     for (const std::uint32_t rank : ranks_with_journals(path_, kMostRanks)) {
         FileLock other;
-        if (ranks_ > 1 && rank == rank_) continue;  // ours
+        if (ranks_ > 1 && rank == rank_) continue;  // this process has it locked
         if (!other.take(journal_path(path_, rank, kMostRanks))) return busy();
     }
     return success();

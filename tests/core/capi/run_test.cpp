@@ -127,7 +127,7 @@ TEST_F(RunTest, StepsThatAreNowhereElseDoNotLeaveTheLocalTier) {
     ASSERT_NE(run, nullptr);
     TWR_ASSERT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, shape));
     TWR_ASSERT_OK(twr_capture(run, 7));
-    TWR_EXPECT_ERROR(twr_drop_local(run), TWR_ERROR_INVALID_ARGUMENT, "step 7 is nowhere else");
+    TWR_EXPECT_ERROR(twr_drop_local(run), TWR_ERROR_INVALID_ARGUMENT, "step 7 is in no other folder");
     TWR_EXPECT_OK(twr_restore(run, 7));
     TWR_ASSERT_OK(twr_close(run));
     EXPECT_TRUE(fs::exists(folder_ / "local" / "rank-00000" / "manifest.jsonl"));

@@ -540,7 +540,7 @@ TEST_F(SessionMishaps, FoldersThatMustNotBeOne) {
         EXPECT_EQ(run.error().code, ErrorCode::invalid_argument);
         EXPECT_NE(run.error().message.find(why), std::string::npos) << run.error().message;
     };
-    const std::string in_the_way = "is in the way of the node-local tier";
+    const std::string in_the_way = "the node-local tier uses this folder";
     fs::create_directories(folder_ / "real");
     fs::create_directory_symlink(folder_ / "real", folder_ / "link");
     for (const Flusher flusher : {Flusher::thread, Flusher::process, Flusher::none}) {
@@ -612,7 +612,7 @@ TEST_F(SessionMishaps, StepsLeaveWhileTheyAreRestored) {
             } else {
                 EXPECT_FALSE(replaced) << restored.error().message;
                 EXPECT_EQ(restored.error().code, ErrorCode::not_found) << restored.error().message;
-                EXPECT_TRUE(restored.error().message.find("left while") != std::string::npos ||
+                EXPECT_TRUE(restored.error().message.find("was removed while") != std::string::npos ||
                             restored.error().message.find("has not committed") != std::string::npos)
                     << restored.error().message;
             }

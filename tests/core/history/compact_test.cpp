@@ -358,14 +358,15 @@ TEST(Compact, AStepThatLeavesWhileItIsGivenBack) {
     };
     const auto left = unpack_steps(system, folder / "record", {10, 20}, folder / "back", false, 1);
     ASSERT_FALSE(left);
-    EXPECT_NE(left.error().message.find("step 10 left while it was given back"), std::string::npos)
+    EXPECT_NE(left.error().message.find("step 10 was removed while it was restored"), std::string::npos)
         << left.error().message;
     ASSERT_TRUE(unpack_steps(system, folder / "record", {20, 30}, folder / "back", false, 1));
     // Where the record still has it, a file is missing.
     fs::remove(folder / "record" + "/" + step_folder(0, 0) + "/rank-00000.twm");
     const auto damaged = unpack_steps(system, folder / "record", {0}, folder / "other", false, 1);
     ASSERT_FALSE(damaged);
-    EXPECT_EQ(damaged.error().message.find("left while"), std::string::npos) << damaged.error().message;
+    EXPECT_EQ(damaged.error().message.find("was removed while"), std::string::npos)
+        << damaged.error().message;
 }
 
 }  // namespace

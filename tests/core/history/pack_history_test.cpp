@@ -147,8 +147,9 @@ TEST(Pack, AStepThatLeavesMeanwhileIsToldFromDamage) {
             return true;
         });
     ASSERT_FALSE(packed);
-    EXPECT_NE(packed.error().message.find("step " + std::to_string(leaving) + " left while it was packed"),
-              std::string::npos)
+    EXPECT_NE(
+        packed.error().message.find("step " + std::to_string(leaving) + " was removed while it was packed"),
+        std::string::npos)
         << packed.error().message;
     how.append = true;
     pack(folder / "run", folder / "record", how);
@@ -159,7 +160,8 @@ TEST(Pack, AStepThatLeavesMeanwhileIsToldFromDamage) {
     const auto damaged =
         pack_history(unsynced_file_system(), folder / "run", folder / "other", options(), {});
     ASSERT_FALSE(damaged);
-    EXPECT_EQ(damaged.error().message.find("left while"), std::string::npos) << damaged.error().message;
+    EXPECT_EQ(damaged.error().message.find("was removed while"), std::string::npos)
+        << damaged.error().message;
 }
 
 TEST(Pack, RefusesWhatHasNoMeaning) {

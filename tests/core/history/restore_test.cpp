@@ -100,13 +100,14 @@ TEST_F(LiveSteps, AreReadWhereTheyAreThen) {
     const auto left = restore(2, [&] { drop(2); });
     ASSERT_FALSE(left);
     EXPECT_EQ(left.error().code, ErrorCode::not_found);
-    EXPECT_NE(left.error().message.find("step 2 left while it was read"), std::string::npos)
+    EXPECT_NE(left.error().message.find("step 2 was removed while it was read"), std::string::npos)
         << left.error().message;
     // What the journals still name is missing.
     const auto missing =
         restore(1, [&] { fs::remove(fs::path(run_) / "step-0000000001.1/rank-00000.data"); });
     ASSERT_FALSE(missing);
-    EXPECT_EQ(missing.error().message.find("left while"), std::string::npos) << missing.error().message;
+    EXPECT_EQ(missing.error().message.find("was removed while"), std::string::npos)
+        << missing.error().message;
     const auto never = restore(7, [] {});
     ASSERT_FALSE(never);
     EXPECT_NE(never.error().message.find("has not committed it"), std::string::npos);
@@ -152,7 +153,7 @@ TEST_F(LiveSteps, OfAReferenceAreComparedAsTheyAreThen) {
     EXPECT_FALSE(moved) << moved->reason;
     const auto left = (*reference)->check(2, fields)->result();
     ASSERT_TRUE(left);
-    EXPECT_EQ(left->reason, "the step left the reference meanwhile");
+    EXPECT_EQ(left->reason, "the step was removed from the reference meanwhile");
 }
 
 }  // namespace

@@ -375,7 +375,7 @@ def test_a_history_whose_step_was_captured_again(tmp_path: Path, shared: str) ->
     ) as one:
         one.capture(1, {"x": x - 7})
         one.capture(3, {"x": x})
-    with pytest.raises(twinrun.TwinrunError, match="step 1 is not what it was"):
+    with pytest.raises(twinrun.TwinrunError, match="step 1 has changed since it was packed"):
         twinrun.pack(run, record, append=True)
     assert [s.step for s in twinrun._core.open_history(str(record)).steps] == [0, 1, 2]
     facts = twinrun.pack(run, record, update=True)
@@ -402,7 +402,7 @@ def test_append_to_a_record_within_a_bound(tmp_path: Path) -> None:
     assert twinrun.pack(run, record, options=bounded, append=True).steps == []
     x[4321] += 2e-3
     capture(1, x)
-    with pytest.raises(twinrun.TwinrunError, match="step 1 is not what it was"):
+    with pytest.raises(twinrun.TwinrunError, match="step 1 has changed since it was packed"):
         twinrun.pack(run, record, options=bounded, append=True)
     assert [s.step for s in twinrun.pack(run, record, options=bounded, update=True).steps] == [1]
     assert twinrun.pack(run, record, options=bounded, append=True).steps == []
