@@ -219,7 +219,7 @@ class Run:
     memory : int or str, default None
         Bytes that steps under way may hold, as a number or as "1 GiB". `capture` waits where none is left.
     device_memory : int or str, default None
-        The same for each GPU. Arrays on a GPU are copied within it first, and are brought to the host later.
+        The same for all GPUs together. Arrays on a GPU are copied within it first, and are brought to the host later.
     local : str or path, default None
         A folder on storage of this node, where steps rest until they are in `path`.
     local_limit : int or str, default None

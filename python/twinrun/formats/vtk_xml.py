@@ -29,7 +29,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from xml.parsers import expat
 
 import numpy as np
@@ -96,16 +96,18 @@ class _Array:
 
 @dataclass
 class _Piece:
+    """One piece of a data set. active: the names of the active arrays, for PointData and CellData."""
+
     attributes: dict[str, str]
     arrays: list[_Array] = field(default_factory=list)
+    active: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass
 class _Document:
     """The content of the XML.
 
-    active: for PointData and CellData the names of the active arrays, from the first piece. appended: offset
-    of the appended data, the byte after the underscore; -1 if there is none.
+    appended: offset of the appended data, the byte after the underscore; -1 if there is none.
     """
 
     kind: str = ""
@@ -113,7 +115,6 @@ class _Document:
     whole: dict[str, str] = field(default_factory=dict)  # of the grid
     fields: list[_Array] = field(default_factory=list)
     pieces: list[_Piece] = field(default_factory=list)
-    active: dict[str, dict[str, str]] = field(default_factory=dict)
     appended: int = -1
     appended_encoding: str = ""
 
@@ -161,7 +162,8 @@ def _document(file: BinaryIO, size: int, path: str) -> _Document:
                 raise Unsupported(f"more than {_MOST_PIECES} pieces", where=path)
             result.pieces.append(_Piece(attributes))
         elif current is None and name in ("PointData", "CellData"):
-            result.active.setdefault(name, attributes)
+            if result.pieces:
+                result.pieces[-1].active[name] = attributes
         elif current is not None:  # an element within an array, such as InformationKey
             if current.begin >= 0 and current.end < 0:
                 current.end = parser.CurrentByteIndex
@@ -607,18 +609,21 @@ def _ascii(
 class _Grid:
     """The arrays of one piece.
 
-    low, high: of a structured grid the lowest and highest indices of points, x first.
+    low, high: of a structured grid the lowest and highest indices of points, x first. component_names: of
+    each field. active: as of the piece.
     """
 
     fields: dict[str, Field]
     low: tuple[int, ...] = ()
     high: tuple[int, ...] = ()
+    component_names: dict[str, dict[str, str]] = field(default_factory=dict)
+    active: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def _grid(source: _File, piece: _Piece, content: FileContent) -> _Grid:
     """The arrays of a piece, by the names of their fields. Adds facts and skipped arrays to `content`."""
     path, kind = source.path, source.document.kind
-    result = _Grid({})
+    result = _Grid({}, active=piece.active)
     cells: tuple[int, ...]
     if kind in ("UnstructuredGrid", "PolyData"):
         points: tuple[int, ...] = (_integer(piece.attributes, "NumberOfPoints", path),)
@@ -664,8 +669,7 @@ def _grid(source: _File, piece: _Piece, content: FileContent) -> _Grid:
                 raise DamagedFile("more than three arrays of coordinates", where=path)
             name, tuples = f"Coordinates/{'xyz'[axis]}", (points[2 - axis],)
         new = _field(source, array, name, tuples, 3 if section == "Points" else None)
-        if f"{name}@(component names)" not in content.facts:  # take those of the first piece
-            _say_names(content, array, name)
+        result.component_names[name] = _component_names(array)
         if name in result.fields:
             raise DamagedFile(f"two arrays are named {name!r}", where=path)
         result.fields[name] = new
@@ -705,7 +709,6 @@ def open_vtk(path: str) -> FileContent:
             if inner.document.kind != kind:
                 raise DamagedFile(f"holds {inner.document.kind!r:.40}, not {kind}", where=inner.path)
             grids += [_grid(inner, p, content) for p in inner.document.pieces]
-            document.active = document.active or inner.document.active
             _add_field_data(content, inner, f"piece-{len(content.sources)}/")
             content.sources += (inner.path,)
     else:
@@ -726,9 +729,14 @@ def open_vtk(path: str) -> FileContent:
                 content.add(header_field(name, map(float, document.whole[name].split()), path))
     _add_field_data(content, source)
     content.say("", "(data set)", kind)
-    for section, named in document.active.items():
-        for word, array in named.items():
+    for section in ("PointData", "CellData"):
+        active = _by_piece([grid.active[section] for grid in grids if section in grid.active])
+        for word, array in active.items():
             content.say(section, word, array)
+    for name in fields:
+        held = [grid.component_names[name] for grid in grids if name in grid.component_names]
+        if names := _by_piece(held):
+            content.say(name, "(component names)", names)
     if kind not in ("UnstructuredGrid", "PolyData"):
         content.say("", "(extent)", document.whole.get("WholeExtent", "").split())
     return content
@@ -742,11 +750,16 @@ def _text_field(source: _File, array: _Array, name: str) -> Field:
     return new
 
 
-def _say_names(content: FileContent, array: _Array, name: str) -> None:
-    """Adds the names of an array's components as a fact."""
-    names = {k: v for k, v in array.attributes.items() if k.startswith("ComponentName")}
-    if names:
-        content.say(name, "(component names)", names)
+def _component_names(array: _Array) -> dict[str, str]:
+    """The names of an array's components, by attribute."""
+    return {k: v for k, v in array.attributes.items() if k.startswith("ComponentName")}
+
+
+def _by_piece(of_pieces: list[dict[str, str]]) -> dict[str, Any]:
+    """Attributes that all pieces have in common as they are; where the pieces disagree, those of each piece."""
+    if all(one == of_pieces[0] for one in of_pieces):
+        return dict(of_pieces[0]) if of_pieces else {}
+    return {f"piece {at}: {key}": value for at, one in enumerate(of_pieces) for key, value in one.items()}
 
 
 def _source(path: str, piece: _Piece) -> str:
@@ -932,7 +945,8 @@ def _add_field_data(content: FileContent, source: _File, prefix: str = "") -> No
             continue
         new = _field(source, array, name, None)
         content.add(new)
-        _say_names(content, array, name)
+        if names := _component_names(array):
+            content.say(name, "(component names)", names)
         if not prefix and label in ("TimeValue", "TIME", "time") and new.size == 1 and new.dtype[0] == "f":
             try:
                 content.time = float(new.elements()[0])

@@ -17,6 +17,7 @@ from format_checks import check_content, check_field, mutations, not_numbers, su
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError, MissingPackage
 from twinrun.formats import FileContent, detect, open_file, vtk_xml
 from twinrun.formats.folder import list_folder
@@ -360,3 +361,37 @@ def test_damaged_pieces(tmp_path, data):
     except FormatError as error:
         assert str(error).isprintable()
     assert os.path.exists(path)
+
+
+def pieces(*descriptions: tuple[str, str]) -> str:
+    """A grid of pieces with two points each: attributes of their PointData, and of its array."""
+    text = "".join(
+        f'<Piece NumberOfPoints="2" NumberOfCells="0"><PointData {active}>'
+        f'<DataArray type="Float32" Name="v" NumberOfComponents="2" format="ascii" {names}>1 2 3 4</DataArray>'
+        "</PointData></Piece>"
+        for active, names in descriptions
+    )
+    return f'<VTKFile type="UnstructuredGrid"><UnstructuredGrid>{text}</UnstructuredGrid></VTKFile>'
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ('Vectors="w"', 'ComponentName0="x"'),
+        ("", 'ComponentName0="x"'),
+        ('Vectors="v"', 'ComponentName0="y"'),
+        ('Vectors="v"', ""),
+    ],
+)
+def test_what_a_later_piece_says_is_compared_too(tmp_path, other):
+    usual = ('Vectors="v"', 'ComponentName0="x"')
+    for name, content in (
+        ("a", (usual, usual)),
+        ("b", (usual, other)),
+        ("c", (usual,)),
+        ("d", (usual, other)),
+    ):
+        (tmp_path / f"{name}.vtu").write_text(pieces(*content))
+    assert twinrun.compare(tmp_path / "a.vtu", tmp_path / "b.vtu").verdict == "different"
+    assert twinrun.compare(tmp_path / "b.vtu", tmp_path / "d.vtu").verdict == "same"
+    assert open_file(str(tmp_path / "a.vtu")).facts == open_file(str(tmp_path / "c.vtu")).facts
