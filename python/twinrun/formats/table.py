@@ -126,10 +126,10 @@ def _numeric(cell: str, missing: bool = True) -> bool:
     return _NUMBER.fullmatch(cell) is not None or (missing and cell.strip() in _MISSING)
 
 
-def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | None:
+def _layout_of(head: bytes, whole: bool, suffix: str) -> tuple[_Layout, list[list[str]]] | None:
     """The layout of a table of text that begins with `head`, and some of its rows; None if it is not a table.
 
-    whole: `head` is the whole file.
+    whole: `head` is the whole file. suffix: of its name, in lower case; a .csv file may be one column of texts.
     """
     if not printable(head):
         return None
@@ -144,13 +144,15 @@ def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | No
             break
         comment = line.strip() or comment
         skipped += 1
-    for delimiter in (",", "\t", ";", "|", None):
+    ways: list[tuple[str | None, int]] = [(",", 2), ("\t", 2), (";", 2), ("|", 2), (None, 1)]
+    if suffix == ".csv":
+        ways.append((",", 1))
+    for delimiter, least in ways:
         records = _records(lines[skipped:], delimiter, whole)
         if not records:
             continue
         rows = [row for _, row in records]
         width = len(rows[-1])
-        least = 1 if delimiter is None else 2
         ragged = any(len(row) != width for row in rows[1:]) or len(rows[0]) not in (width, width - 1)
         if width < least or ragged or width > _MOST_COLUMNS:
             continue
@@ -168,7 +170,7 @@ def _layout_of(head: bytes, whole: bool) -> tuple[_Layout, list[list[str]]] | No
             names = _names_in_comment(comment, delimiter, width)
             start = skipped + records[0][0]
         if not any(numbers) and delimiter is None:
-            return None
+            continue
         at = begin + sum(len(line.encode()) + 1 for line in lines[:start])
         comments = tuple(line.strip() for line in lines[:skipped] if line.strip())
         return _Layout(delimiter, tuple(names), at, comments), list(values) if header else rows
@@ -190,10 +192,10 @@ def looks_like_table(path: str, head: bytes, whole: bool) -> bool:
     Many texts look like a table. A file without a suffix of tables is only taken for one if all its columns
     are numeric; for the suffixes in _SOME_TEXT one numeric column is enough.
     """
-    found = _layout_of(head, whole)
+    suffix = os.path.splitext(path)[1].lower()
+    found = _layout_of(head, whole, suffix)
     if found is None:
         return False
-    suffix = os.path.splitext(path)[1].lower()
     if suffix in _TEXT_SUFFIXES:
         return True
     layout, rows = found
@@ -296,7 +298,7 @@ class _TextTable:
         self._file, self._size = open_regular(path)
         try:
             head = read_exact(self._file, 0, min(self._size, _HEAD), path, "first lines")
-            found = _layout_of(head, self._size <= _HEAD)
+            found = _layout_of(head, self._size <= _HEAD, os.path.splitext(path)[1].lower())
             if found is None:
                 raise FormatError(
                     "is not a table that can be read",
