@@ -1,6 +1,6 @@
-// The comparison of one field of two runs in three stages: tree, sketch, elements (DESIGN: each only on what the one before
-// left open). Whatever the method, the verdict, the count, the first place and the statistics of elements that differ equal
-// those of comparing every element.
+// The comparison of one field of two runs in three stages: tree, sketch, elements. Each stage looks only at what the stage before
+// left open. With every method the verdict, the count, the first place and the statistics of elements that differ equal those of
+// comparing every element.
 #pragma once
 
 #include <array>
