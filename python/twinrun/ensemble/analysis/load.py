@@ -52,7 +52,8 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
         if column in good:
             values = pd.to_numeric(good[column], errors="coerce").to_numpy(dtype=float)
             if column not in _STATES:
-                values = values / good["wall"].to_numpy(dtype=float)
+                measured = "as measured" if "as measured" in good and options.value == "wall" else "wall"
+                values = values / good[measured].to_numpy(dtype=float)
             # Counts that are almost always 0 have no useful ranks.
             if np.isfinite(values).all() and len(values) and stats.mode(values).count <= len(values) / 2:
                 x[column] = values
@@ -96,8 +97,12 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
         row["p, Holm"] = float(p)
     rows.sort(key=lambda r: -abs(r["partial"]))
     claims = [Claim(r["measure"], r["p, Holm"], r) for r in rows]
-    reach = stats.norm.ppf(1 - options.alpha / len(rows)) + stats.norm.ppf(options.power)
-    seen = float(np.tanh(reach / np.sqrt(freedom - 1)))
+
+    def could_see(level: float) -> float:
+        """A correlation, by Fisher's z; Holm corrects for the measures."""
+        far = stats.norm.ppf(1 - level / len(rows)) + stats.norm.ppf(options.power)
+        return float(np.tanh(far / np.sqrt(freedom - 1)))
+
     best = rows[0]["column"]
     falling = [r["measure"] for r in rows if r["column"] not in _STATES and r["high"] < 0]
     notes = (
@@ -118,22 +123,13 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
                 f"The time correlates with the load (rank correlation): {told} ({data}); that is no proof of cause.",
                 FOUND,
             )
-        return (f"No correlation with load is shown ({len(rows)} measures, {data}): one of {seen:.2f} could have been seen, "
-                "a weaker one cannot be decided."), OPEN  # fmt: skip
+        return (f"No correlation with load is shown ({len(rows)} measures, {data}): one of {result.seen:.2f} could have been seen in "
+                f"about {100 * options.power:g}% of studies like this, a weaker one cannot be decided."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         axes.plot(x[best], good[options.value], ".")
         axes.set(xlabel=COLUMNS[best], ylabel=f"{options.value} (s)", title=title)
 
-    return Analysis(
-        "load",
-        title,
-        pd.DataFrame(rows),
-        tell,
-        len(y),
-        options.alpha,
-        claims,
-        draw,
-        {"detectable": seen},
-        notes,
-    )
+    result = Analysis("load", title, pd.DataFrame(rows), tell, len(y), options.alpha, claims, draw, {}, notes,
+                      could_see=could_see, power=options.power)  # fmt: skip
+    return result
