@@ -162,9 +162,7 @@ def promised(findings: Findings, cause: str) -> float | None:
     if cause not in findings.names:
         return None
     a = findings[cause]
-    told = a.seen if hasattr(a, "seen") else a.facts.get("detectable")
-    if cause == "factors" and a.facts.get("effects") and not hasattr(a, "seen"):
-        told = a.facts["effects"][0]["detectable"]
+    told = a.seen
     return None if told is None or not math.isfinite(told) else float(math.log1p(told))
 
 

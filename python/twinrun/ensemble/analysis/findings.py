@@ -306,6 +306,8 @@ class Findings:
                         "tasks": a.tasks,
                         "p": a.p,
                         "p_report": None if a.p is None else a.judged_by.adjusted(a.p),
+                        "could_see": a.seen,
+                        "after": a.after,
                         "claims": [
                             {"what": c.what, "p": c.p, "p_report": a.judged_by.adjusted(c.p),
                              "holds": a.judged_by.holds(c), **c.facts}

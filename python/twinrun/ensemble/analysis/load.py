@@ -23,7 +23,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
-from .model import model_of
+from .model import fall_of_bic, left_over, model_of
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["COLUMNS", "load"]
@@ -103,6 +103,15 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
         far = stats.norm.ppf(1 - level / len(rows)) + stats.norm.ppf(options.power)
         return float(np.tanh(far / np.sqrt(freedom - 1)))
 
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        found = [c.facts["column"] for c in claims if judge.holds(c)]
+        if not found:
+            return None
+        rest = left_over(good, options.value, blocks=False).values
+        ranks = np.column_stack([left(x[column]) for column in found])
+        effect = ranks @ np.linalg.lstsq(ranks, rest, rcond=None)[0]
+        return pd.Series(effect), fall_of_bic(rest, effect, len(found))
+
     best = rows[0]["column"]
     falling = [r["measure"] for r in rows if r["column"] not in _STATES and r["high"] < 0]
     notes = (
@@ -131,5 +140,5 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
         axes.set(xlabel=COLUMNS[best], ylabel=f"{options.value} (s)", title=title)
 
     result = Analysis("load", title, pd.DataFrame(rows), tell, len(y), options.alpha, claims, draw, {}, notes,
-                      could_see=could_see, power=options.power)  # fmt: skip
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
     return result

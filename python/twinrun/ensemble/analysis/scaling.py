@@ -85,6 +85,15 @@ def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     def could_see(level: float) -> float:
         return reach(level, options.power, len(y) - 2) * error
 
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        """Deviations as they would be at one size: what `variation_factors` sees of it goes with it."""
+        if not judge.holds(claim):
+            return None
+        even = left * np.exp(-slope * z)
+        n = len(left)
+        fall = n * np.log(max(float((left**2).mean()), 1e-300) / max(float((even**2).mean()), 1e-300))
+        return pd.Series(left - even), float(fall - 2 * slope * z.sum() - np.log(n))
+
     named = column.split(".", 1)[-1]
 
     def tell(judge: Judge) -> tuple[str, str]:
@@ -107,5 +116,5 @@ def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         axes.set(xscale="log", yscale="log", xlabel=named, ylabel="coefficient of variation (%)", title=title)
 
     result = Analysis("scaling", title, table, tell, len(good), options.alpha, [claim], draw, dict(claim.facts),
-                      could_see=could_see, power=options.power)  # fmt: skip
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
     return result
