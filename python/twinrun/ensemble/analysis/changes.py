@@ -7,7 +7,7 @@ series whose order was shuffled, at most in a share alpha of them.
 
 Tasks that resemble the ones before have stretches that differ, and no change: the best stretch is held also
 against series of a first-order autoregression (`serial`). There its gain is divided by what such series gain
-by themselves, by their own correlation with the one before.
+by themselves, by their own correlation with the one before. A trend is the simpler answer: a change must fit clearly better.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .model import fall_of_bic, left_over, percent, span
 from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
-from .serial import LEAST, Null, line_gain, scores, with_before
+from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
 
 __all__ = ["changes", "gains"]
 
@@ -133,13 +133,16 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         series = over.again(permuted(left, None, STUDIES, random))
         limit = float(np.quantile(shuffled(1999), 1 - level))
         late = (np.arange(n) >= n // 2).astype(float)
+        middle = (late - late.mean()) / np.sqrt(n * late.mean() * (1 - late.mean()))
 
         def found(effect: float) -> np.ndarray:
             rows = over.again(series * over.scale + np.log1p(effect) * late)
             gain, against, before = alone(rows)
-            line = line_gain(binned(rows))
-            m = len(bins)
-            better = -m * np.log(1 - gain / m) - 2 * np.log(m) > -m * np.log(1 - line / m) - np.log(m)
+            raw = rows - rows.mean(axis=1, keepdims=True)
+            total = (raw**2).sum(axis=1)
+            step = np.maximum(raw @ middle, 0) ** 2  # in the middle, where it is
+            fit = -n * np.log(1 - step / total) - 2 * np.log(n) - CLEAR
+            better = fit > -n * np.log(1 - line_gain(raw) / total) - np.log(n)
             return (gain >= limit) & (against >= null.limits(before, level)) & better
 
         return smallest(found, options.power, float(np.expm1(2 * left.std() / np.sqrt(n))))
@@ -148,7 +151,7 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         if not judge.holds(claim):
             return None
         level = np.concatenate([np.full(b - a, left[a:b].mean()) for a, b in segments])
-        return pd.Series(level), fall_of_bic(left, level, 2 * len(points))
+        return pd.Series(level), fall_of_bic(left, level, 2 * len(points)) - CLEAR
 
     def tell(judge: Judge) -> tuple[str, str]:
         if judge.holds(claim):

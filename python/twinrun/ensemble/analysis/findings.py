@@ -50,6 +50,7 @@ from . import (
 from .compare import compare
 from .extras import of_folder
 from .result import FOUND, NONE, Analysis, Judge, Options
+from .serial import CLEAR
 
 __all__ = ["ANALYSES", "Findings", "analyse", "analyse_frame"]
 
@@ -140,7 +141,11 @@ def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list
                 rivals.append((told[1], a.name, told[0]))
         if not rivals:
             return list(made.values())
-        _, best, effect = max(rivals, key=lambda r: r[0])
+        gain, best, effect = max(rivals, key=lambda r: r[0])
+        if best == "trend" and any(name == "changes" and g > gain - 2 * CLEAR for g, name, _ in rivals):
+            made[best].notes.append(
+                "a change at one moment fits about as well: these tasks cannot tell the two apart"
+            )
         kept.append(best)
         rest = _without(rest, options.value, effect)
         for name, a in made.items():

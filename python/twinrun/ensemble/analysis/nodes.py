@@ -10,6 +10,7 @@ have been found. Where conditions or blocks had nodes of their own nothing is cl
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -111,8 +112,10 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         now = t(rest[None])[0]
         k = int(np.argmax(now)) if len(labels) == 2 else max(open_, key=lambda i: abs(now[i]))
         classic = float(multipletests(2 * stats.t.sf(np.abs(now[open_]), freedom), method="fdr_bh")[1].min())
-        by_chance = permutation_p(np.abs(now[[k]]), lambda m, v=rest: largest(v, m), options.permutations)[0]
-        before = max(before, classic, float(by_chance))
+        shuffled = functools.partial(largest, rest)
+        before = max(
+            before, classic, float(permutation_p(np.abs(now[[k]]), shuffled, options.permutations)[0])
+        )
         p[k], seen_as[k] = before, now[k]
         if before > options.alpha:
             break
@@ -121,7 +124,6 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
             break  # one is slower than the other, or the other faster: one finding
         out = member[:, k] > 0
         rest = np.where(out, rest - rest[out].mean() + rest[~out].mean(), rest)
-    p_permuted = p
     order = np.lexsort((-np.abs(seen_as), p))
     sigma = float(np.std(left, ddof=1))
     # Each against the rest, without those that were found before it.
@@ -171,7 +173,7 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     ]  # fmt: skip
     table = pd.DataFrame({
         "node": labels, "n": n.astype(int), "against the rest": np.expm1(effect), "low": np.expm1(effect - half),
-        "high": np.expm1(effect + half), "p": p_t, "p, Benjamini-Hochberg": corrected, "p, permutation": p_permuted,
+        "high": np.expm1(effect + half), "p": p_t, "p, Benjamini-Hochberg": corrected, "p, one after another": p,
     }).iloc[order].reset_index(drop=True)  # fmt: skip
 
     def tell(judge: Judge) -> tuple[str, str]:

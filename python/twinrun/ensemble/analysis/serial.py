@@ -19,6 +19,7 @@ from scipy import signal, stats
 from .resampling import permutation_p, permuted
 
 __all__ = [
+    "CLEAR",
     "LEAST",
     "Null",
     "Resemblance",
@@ -34,6 +35,7 @@ _ONE_IN = 0.05  # of series of the coefficient that is taken resemble the ones b
 _SERIES = 200
 _LIMITS = 1000  # series by which a limit at a coefficient is known
 _STEADY = 100  # values before the first one that counts
+CLEAR = 6.0  # of BIC: odds of 20. A change that fits better than a trend by less cannot be told from one
 LEAST = 16  # tasks; fewer cannot show whether they resemble the ones before
 
 

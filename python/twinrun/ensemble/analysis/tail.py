@@ -18,7 +18,7 @@ from scipy import stats
 
 from ..study.tasks import usable
 from .model import left_over, percent, span
-from .power import STUDIES, smallest
+from .power import smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 
@@ -32,6 +32,7 @@ _ONE_IN = 10  # tasks is slow, in the studies in which a slow group could have b
 # Where the search for an SU starts: places as shares of the way from the ends to the median, widths in deviations.
 _PLACES = (-0.05, -0.4, -1.5)
 _WIDTHS = (0.05, 0.15, 0.4, 1.0, 2.5, 8.0)
+_STUDIES, _EACH = 80, 16  # simulated for what could have been seen, and samples of the null for each
 _DRAWS = 499  # of the null, at most: each is two searches
 _ROUNDS = 3  # of a finer search around the best
 
@@ -171,8 +172,9 @@ def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     if p <= options.alpha:
         drawn = mixture(left[rng.integers(0, n, (min(options.resamples, _DRAWS), n))], _MOST)
         apart = (drawn[3] - drawn[2])[drawn[0] > 0]
-        half = options.alpha / 2
-        ends = tuple(float(v) for v in np.expm1(np.quantile(apart, [half, 1 - half]))) if len(apart) else ends
+        if len(apart):
+            low, high = np.expm1(np.quantile(apart, [options.alpha / 2, 1 - options.alpha / 2]))
+            ends = float(low), float(high)
     claim = Claim("a slow group", p, {"tasks": count, "share": count / n, "share_low": float(interval.low),
                   "share_high": float(interval.high), "slower": slower, "low": ends[0], "high": ends[1], "of": n})  # fmt: skip
     table = pd.DataFrame({"task": good["task"], "node": good["node"], "block": good["block"], "order": good["order"],
@@ -191,19 +193,21 @@ def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     def could_see(level: float) -> float:
         """One task in ten is slower, in studies with the middle of this one's residuals."""
         random = np.random.default_rng(options.seed)
-        base = permuted(
-            left if not two else np.where(odds > 0, left - (b - a), left), None, STUDIES // 3, random
-        )
-        slow = np.zeros(n)
-        slow[::_ONE_IN] = 1.0
-        normal = random.standard_normal((len(base) * int(np.ceil(2 / level / len(base))), n))
+        middle = np.where(slow, left - (b - a), left) if two else left
+        base = permuted(middle, None, _STUDIES, random)
+        adds = np.zeros(n)
+        adds[::_ONE_IN] = 1.0
+        normal = random.standard_normal((_STUDIES * _EACH, n))
 
         def found(effect: float) -> np.ndarray:
-            rows = base + np.log1p(effect) * slow
-            # What such studies are held against: the SU of each.
-            fits = np.repeat(johnson(rows)[1], len(normal) // len(base), axis=0)
-            limit = np.quantile(_ratio(_drawn(normal, fits)), 1 - level)
-            return _ratio(rows) > max(float(limit), 0.0)
+            rows = base + np.log1p(effect) * adds
+            # Each study is held against its own SU: a few samples give the place and width of its ratios, those of
+            # all studies together how far the limit lies.
+            fits = np.repeat(johnson(rows)[1], _EACH, axis=0)
+            ratios = np.maximum(_ratio(_drawn(normal, fits)), -n).reshape(_STUDIES, _EACH)
+            centre, wide = ratios.mean(axis=1), ratios.std(axis=1, ddof=1) + 1e-9
+            limit = np.quantile((ratios - centre[:, None]) / wide[:, None], 1 - level)
+            return _ratio(rows) > np.maximum(centre + limit * wide, 0.0)
 
         return smallest(found, options.power, float(np.expm1(2 * deviation)), steps=5)
 

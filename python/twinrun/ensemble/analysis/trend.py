@@ -18,7 +18,7 @@ from .model import fall_of_bic, left_over, percent, span
 from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
-from .serial import LEAST, Null, line_gain, scores, with_before
+from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
 
 __all__ = ["trend"]
 
@@ -83,15 +83,14 @@ def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         limit = float(np.quantile(shuffled(1999), 1 - level))
 
         def found(effect: float) -> np.ndarray:
-            rows = scores(over.again(series * over.scale + np.log1p(effect) / (n - 1) * line))
-            gained = line_gain(rows)
+            raw = over.again(series * over.scale + np.log1p(effect) / (n - 1) * line)
+            rows = scores(raw)
             against, before = _against(rows)
-            step = best_stretch(rows)[0]
-            total = (rows**2).sum(axis=1)
-            better = -n * np.log(1 - gained / total) - np.log(n) > -n * np.log(1 - step / total) - 2 * np.log(
-                n
-            )
-            return (gained >= limit) & (against >= null.limits(before, level)) & better
+            raw = raw - raw.mean(axis=1, keepdims=True)
+            total = (raw**2).sum(axis=1)
+            fit = -n * np.log(1 - line_gain(raw) / total) - np.log(n)
+            better = fit > -n * np.log(1 - best_stretch(raw)[0] / total) - 2 * np.log(n) - CLEAR
+            return (line_gain(rows) >= limit) & (against >= null.limits(before, level)) & better
 
         return smallest(found, options.power, float(np.expm1(2 * left.std() / np.sqrt(n))))
 
