@@ -44,9 +44,9 @@ class Assumptions:
     def words(self) -> str:
         """What was checked and not refuted."""
         if not self.resemblance.tested:
-            return f"if {self.units} are independent of each other, which so few cannot show"
+            return f"if {self.units} are independent of each other and have no long tail, which so few cannot show"
         return (f"{self.units} taken as independent of each other: a correlation with the one before of "
-                f"{self.resemblance.value:.2f}, p = {self.resemblance.p:.2g}")  # fmt: skip
+                f"{self.resemblance.value:.2f}, p = {self.resemblance.p:.2g}; no long tail is shown")  # fmt: skip
 
 
 def _long_tail(x: np.ndarray) -> bool:

@@ -61,7 +61,7 @@ class Resemblance:
     """How much tasks resemble the ones before.
 
     value: the correlation with the one before; p: one-sided, by permutation; tested: whether there were
-    enough tasks.
+    enough tasks, so that a large p says something.
     """
 
     value: float
@@ -72,7 +72,7 @@ class Resemblance:
     @property
     def shown(self) -> bool:
         """Whether tasks are shown to resemble the ones before."""
-        return self.tested and self.p <= self.alpha
+        return self.p <= self.alpha
 
 
 def resemblance(
