@@ -71,7 +71,11 @@ def checked(left: Left, blocks: np.ndarray | None, options: Options) -> Assumpti
         first = np.argsort([np.flatnonzero(codes == k)[0] for k in range(codes.max() + 1)])
         means = (np.bincount(codes, x) / np.bincount(codes))[first]
         alike = resemblance(means, lambda rows: rows, _LEVEL, options.permutations, rng)
-        alike = Resemblance(alike.value, alike.p, len(means) >= LEAST, _LEVEL)
+        # And the last task of a block with the first of the next: blocks that only differ leave these independent.
+        border = np.flatnonzero(codes[1:] != codes[:-1])
+        by_border = stats.spearmanr(x[border], x[border + 1], alternative="greater").pvalue
+        p = min(1.0, 2 * min(alike.p, float(by_border) if np.isfinite(by_border) else 1.0))
+        alike = Resemblance(alike.value, p, len(means) >= LEAST, _LEVEL)
         return Assumptions(alike, _long_tail(x), "blocks")
     alike = resemblance(x, left.again, _LEVEL, options.permutations, rng)
     return Assumptions(alike, _long_tail(x), "tasks")
