@@ -12,7 +12,11 @@
     decompose       slow minus fast as compute, MPI, I/O and run-queue delay
     compare         two studies
     scaling         variation against problem size
+    trend           a drift over the study
     changes         change points over a series
+    serial          tasks that resemble the ones before: a null for what is looked for in time
+    assumptions     what intervals of a spread rest on, checked
+    power           the smallest effect that is found in a share of studies like this
     regimes         makespan with fewer, as many, more resources than tasks, by simulation
     planning        how many repetitions are needed
     outcome         did the slow task also compute something else?
@@ -21,7 +25,7 @@
     extras          what a folder has beside its tasks: hypotheses, noise before and after
     results         what a task computed, compared with what the first one did
     packages        a clear error where a package is missing
-    findings        all of them on one study, their false alarms held down together
+    findings        all of them on one study: they compete, and their false alarms are held down together
 
 An analysis is a function of a DataFrame (`tasks.load_tasks`) and `Options`. It needs the packages of
 twinrun[ensemble].

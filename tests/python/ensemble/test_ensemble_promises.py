@@ -17,6 +17,7 @@ pytest.importorskip("statsmodels")
 pytest.importorskip("ruptures")
 
 import pandas as pd
+from ensemble_rates import false_alarms, made, missed, planted
 from ensemble_simulation import study
 from scipy import stats
 
@@ -26,6 +27,10 @@ from twinrun.ensemble.analysis.factors import factors, variation_factors
 from twinrun.ensemble.analysis.load import load
 from twinrun.ensemble.analysis.nodes import nodes
 from twinrun.ensemble.analysis.result import FOUND, OPEN
+from twinrun.ensemble.analysis.serial import Null, autoregression, with_before
+from twinrun.ensemble.analysis.spread import spread
+from twinrun.ensemble.analysis.tail import johnson, tail
+from twinrun.ensemble.analysis.timing import blocks
 from twinrun.ensemble.study.tasks import frame_of
 
 MORE = int(os.environ.get("TWINRUN_SIMULATIONS", "1"))
@@ -154,3 +159,86 @@ def test_another_tail_is_found() -> None:
             c.what for c in compare(times(SHAPES["normal"](rng, 200)), times(slow), FAST).found
         ]
     assert found >= 9
+
+
+# Whole reports; bench/ensemble_rates.py makes the tables ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["AR 0.8", "delays", "bimodal", "drift"])
+def test_reports_claim_nothing_of_noise_that_is_not_mild(noise: str) -> None:
+    """Each of these was taken for a change, an effect of blocks or a slow group in a third of reports and more."""
+    studies = 8 * MORE
+    count, which = false_alarms(noise, "blocks" if noise == "AR 0.8" else "replicas", 40, studies)
+    assert count <= stats.binom.ppf(0.999, studies, 0.05), which
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect"),
+    [
+        ("nodes", 0.12),
+        ("blocks", 0.12),
+        ("periods", 0.09),
+        ("changes", 0.14),
+        ("trend", 0.19),
+        ("tail", 0.48),
+    ],
+)
+def test_one_cause_is_one_finding(cause: str, effect: float) -> None:
+    studies = 5 * MORE
+    found = planted(cause, 40, studies, 1.0, math.log1p(effect))
+    assert found is not None and found["alone"] >= 0.75 * studies, found
+    assert found["holds"] >= 0.75 * studies
+
+
+def test_intervals_are_not_given_where_their_assumption_fails() -> None:
+    for noise, n in (("AR 0.8", 40), ("delays", 200)):
+        for seed in range(4):
+            found = spread(made(seed, noise, "replicas", n)[0], FAST)
+            assert "interval cannot be given" in found.sentence and math.isnan(found.facts["cov"]["high"])
+    # And are, where it does not; with what was checked.
+    given = [spread(made(seed, "normal", "replicas", 40)[0], FAST) for seed in range(10)]
+    assert sum("independent of each other: a correlation" in g.sentence for g in given) >= 7
+    few = spread(made(2, "normal", "replicas", 10)[0], FAST).sentence
+    assert "which so few cannot show" in few
+
+
+def test_intervals_miss_as_rarely_as_stated() -> None:
+    studies = 30 * MORE
+    for noise in ("normal", "AR 0.8"):
+        counts = missed(noise, "replicas", 40, studies)[1]
+        for name in ("CoV", "deviation"):
+            assert counts[f"{name} missed"] <= stats.binom.ppf(0.999, studies, 0.07), counts
+
+
+def test_a_slow_group_of_one_in_ten_is_found_from_some_hundreds_of_tasks() -> None:
+    """10% slower, with a deviation of 3%: 40 tasks cannot show it, and the sentence names what they could."""
+    for seed in range(3):
+        frame, _ = made(seed, "normal", "replicas", 500)
+        frame["wall"] *= np.where(np.arange(500) % 10 == 3, 1.1, 1.0)
+        found = tail(frame, FAST)
+        assert found.state == FOUND
+        assert found.claims[0].facts["low"] < 0.1 < found.claims[0].facts["high"]
+    few = tail(made(0, "normal", "replicas", 40)[0], FAST)
+    assert few.seen > 0.15
+
+
+def test_johnson_is_not_worse_than_scipy() -> None:
+    rng = np.random.default_rng(1)
+    for x in (0.03 * rng.standard_t(3, 100), np.log1p(0.02 * rng.lognormal(0, 1, 100))):
+        told, fitted = johnson(x[None])
+        place, width, gamma, delta = fitted[0]
+        assert told[0] == pytest.approx(stats.johnsonsu.logpdf(x, gamma, delta, place, width).sum(), rel=1e-6)
+        assert told[0] > stats.johnsonsu.logpdf(x, *stats.johnsonsu.fit(x)).sum() - 1.0
+
+
+def test_a_null_takes_the_largest_coefficient_that_fits() -> None:
+    """What a series of 0.6 leaves is taken for 0.6 or more in nineteen of twenty."""
+    rng = np.random.default_rng(2)
+    null = Null(60, lambda rows: (with_before(rows), with_before(rows)), lambda rows: rows, rng)
+    taken = null.coefficients(with_before(autoregression(0.6, 400, 60, rng)))
+    assert 0.9 <= (taken >= 0.6).mean() <= 0.98
+
+
+def test_blocks_of_two_cannot_be_told_from_tasks_that_resemble_the_ones_before() -> None:
+    found = [blocks(made(seed, "AR 0.8", "factor", 40)[0], FAST).state for seed in range(10)]
+    assert found.count(FOUND) <= 2

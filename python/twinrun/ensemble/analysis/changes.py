@@ -4,6 +4,10 @@ The series is the residual of conditions, in order of start, as normal scores of
 is no change. PELT (`ruptures`) finds the segments that fit best for a penalty, and the penalty decides how
 many; here it is what the best single change, or half of the best stretch that differs from the rest, gains in
 series whose order was shuffled, at most in a share alpha of them.
+
+Tasks that resemble the ones before have stretches that differ, and no change: the best stretch is held also
+against series of a first-order autoregression (`serial`). There its gain is divided by what such series gain
+by themselves, by their own correlation with the one before. A trend is the simpler answer: a change must fit clearly better.
 """
 
 from __future__ import annotations
@@ -17,31 +21,47 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
-from .model import left_over, percent, span
+from .model import fall_of_bic, left_over, percent, span
+from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
-from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
+from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
+from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
 
 __all__ = ["changes", "gains"]
 
-_LEAST = 16  # tasks
 _SEGMENT = 3  # tasks that a segment has at least
 _BINS = 128  # a longer series is binned, because the number of stretches is the square of its length
 
 
-def gains(z: np.ndarray) -> np.ndarray:
+def best_stretch(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each row: how much the sum of squares falls by the best single change, or half of that by the best
-    stretch.
+    stretch; and the correlation of each value with the one before, with that stretch taken out.
     """
     rows, n = z.shape
-    sums = np.concatenate([np.zeros((rows, 1)), np.cumsum(z - z.mean(axis=1, keepdims=True), axis=1)], axis=1)
+    z = z - z.mean(axis=1, keepdims=True)
+    sums = np.concatenate([np.zeros((rows, 1)), np.cumsum(z, axis=1)], axis=1)
     best = np.zeros(rows)
+    begin, wide = np.zeros(rows, dtype=int), np.full(rows, n)
     for width in range(_SEGMENT, n - _SEGMENT + 1):
         inside = sums[:, width:] - sums[:, :-width]
         # A stretch of this width against the rest: n / (width (n - width)) of its centred sum squared.
         gain = inside**2 * (n / (width * (n - width)))
-        at_end = np.maximum(gain[:, 0], gain[:, -1])
-        best = np.maximum(best, np.maximum(at_end, gain.max(axis=1) / 2))
-    return best
+        gain[:, 1:-1] /= 2
+        at = gain.argmax(axis=1)
+        top = gain[np.arange(rows), at]
+        better = top > best
+        best[better], begin[better], wide[better] = top[better], at[better], width
+    place = np.arange(n)
+    inside = (place >= begin[:, None]) & (place < (begin + wide)[:, None])
+    count = np.maximum(inside.sum(axis=1), 1)
+    high = (z * inside).sum(axis=1) / count
+    low = (z * ~inside).sum(axis=1) / np.maximum(n - count, 1)
+    return best, with_before(z - np.where(inside, high[:, None], low[:, None]))
+
+
+def gains(z: np.ndarray) -> np.ndarray:
+    """The first of `best_stretch`."""
+    return best_stretch(z)[0]
 
 
 def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
@@ -49,35 +69,41 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     title = "Change points"
     good = usable(frame, options.value)
     n = len(good)
-    if n < _LEAST:
+    if n < LEAST:
         return nothing("changes", title, f"Whether the time changed during the study cannot be decided with {n} tasks; it takes "
-                       f"{_LEAST} and more.", n)  # fmt: skip
+                       f"{LEAST} and more.", n)  # fmt: skip
     over = left_over(good, options.value, blocks=False)
     left = over.values
     if left.std() < 1e-12:
         return nothing("changes", title, f"All {n} tasks took the same time.", n)
-
-    def scores_of(rows: np.ndarray) -> np.ndarray:
-        return stats.norm.ppf((stats.rankdata(rows, axis=1) - 0.375) / (n + 0.25))
-
-    scores = scores_of(left[None])[0]
     step = -(-n // _BINS)
-    bins = np.array([part.mean() for part in np.array_split(scores, -(-n // step))])
-    bins = bins / bins.std()
+    parts = np.array_split(np.arange(n), -(-n // step))
+    at = np.concatenate([[0], np.cumsum([len(p) for p in parts])])
+
+    def binned(rows: np.ndarray) -> np.ndarray:
+        z = scores(rows)
+        sums = np.concatenate([np.zeros((len(z), 1)), np.cumsum(z, axis=1)], axis=1)
+        z = np.diff(sums[:, at], axis=1) / np.diff(at)
+        return z / z.std(axis=1, keepdims=True)
+
+    def alone(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The gain, the same against that of series that resemble the ones before as much, and how much that is."""
+        z = binned(rows)
+        gain, before = best_stretch(z)
+        much = np.clip(before, 0, 0.95)
+        return gain, gain / np.maximum(z.shape[1] - gain, 1e-9) * (1 - much) / (1 + much), before
+
+    bins = binned(left[None])[0]
     own = float(gains(bins[None])[0])
     rng = np.random.default_rng(options.seed)
 
     def shuffled(count: int) -> np.ndarray:
-        drawn = permuted(left, None, count, rng)
-        drawn = scores_of(over.again(drawn))
-        if step > 1:
-            at = np.concatenate([[0], np.cumsum([len(p) for p in np.array_split(scores, len(bins))])])
-            sums = np.concatenate([np.zeros((count, 1)), np.cumsum(drawn, axis=1)], axis=1)
-            drawn = np.diff(sums[:, at], axis=1) / np.diff(at)
-            drawn = drawn / drawn.std(axis=1, keepdims=True)
-        return gains(drawn)[:, None]
+        return gains(binned(over.again(permuted(left, None, count, rng))))[:, None]
 
+    null = Null(n, lambda rows: alone(rows)[1:], over.again, rng)
     p = float(permutation_p(np.array([own]), shuffled, options.permutations)[0])
+    if p <= options.alpha:
+        p = max(p, null.p(left, options.permutations))
     penalty = float(np.quantile(shuffled(499), 1 - options.alpha))
     # No segmentation gains its penalty where the best stretch does not.
     ends = (
@@ -85,8 +111,7 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         if own <= penalty
         else ruptures.Pelt(model="l2", min_size=_SEGMENT, jump=1).fit(bins).predict(pen=penalty)
     )
-    edges = np.concatenate([[0], np.cumsum([len(s) for s in np.array_split(scores, len(bins))])])
-    points = [int(edges[e]) for e in ends[:-1]]
+    points = [int(at[e]) for e in ends[:-1]]
     segments = list(zip([0, *points], [*points, n], strict=True))
     rows: list[dict[str, Any]] = []
     for a, b in segments:
@@ -100,10 +125,33 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
                     "high": float(np.expm1(ci.high))}  # fmt: skip
         rows.append(row)
     table = pd.DataFrame(rows)
-    # A change in the middle gains n / 4 times its square; the square root's error is about one deviation.
-    critical = np.sqrt(max(penalty, 0)) + stats.norm.ppf(options.power)
-    seen = float(np.expm1(2 * critical / np.sqrt(n) * left.std()))
     claim = Claim("the time changed", p if points else 1.0, {"points": points, "segments": rows})
+
+    def could_see(level: float) -> float:
+        """A change in the middle, in shuffled series, that is found and fits better than a trend."""
+        random = np.random.default_rng(options.seed)
+        series = over.again(permuted(left, None, STUDIES, random))
+        limit = float(np.quantile(shuffled(1999), 1 - level))
+        late = (np.arange(n) >= n // 2).astype(float)
+        middle = (late - late.mean()) / np.sqrt(n * late.mean() * (1 - late.mean()))
+
+        def found(effect: float) -> np.ndarray:
+            rows = over.again(series * over.scale + np.log1p(effect) * late)
+            gain, against, before = alone(rows)
+            raw = rows - rows.mean(axis=1, keepdims=True)
+            total = (raw**2).sum(axis=1)
+            step = np.maximum(raw @ middle, 0) ** 2  # in the middle, where it is
+            fit = -n * np.log(1 - step / total) - 2 * np.log(n) - CLEAR
+            better = fit > -n * np.log(1 - line_gain(raw) / total) - np.log(n)
+            return (gain >= limit) & (against >= null.limits(before, level)) & better
+
+        return smallest(found, options.power, float(np.expm1(2 * left.std() / np.sqrt(n))))
+
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        if not judge.holds(claim):
+            return None
+        level = np.concatenate([np.full(b - a, left[a:b].mean()) for a, b in segments])
+        return pd.Series(level), fall_of_bic(left, level, 2 * len(points)) - CLEAR
 
     def tell(judge: Judge) -> tuple[str, str]:
         if judge.holds(claim):
@@ -116,8 +164,8 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
                 f"The time changed {told}{more} ({judge.p(claim)}; {n} tasks; base: the segment before).",
                 FOUND,
             )
-        return (f"No change point is shown ({judge.p(claim)}, {n} tasks): a change of {percent(seen)} in the middle of the series could "
-                "have been seen, a smaller or shorter one cannot be decided."), OPEN  # fmt: skip
+        return (f"No change point is shown ({judge.p(claim)}, {n} tasks): {could_have(result, 'a change of {} in the middle of the series')}, a smaller or shorter one "
+                "cannot be decided."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         axes.plot(range(n), 100 * np.expm1(left), ".", alpha=0.6)
@@ -127,6 +175,6 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
             xlabel="task, in order of start", ylabel="against all, conditions taken out (%)", title=title
         )
 
-    return Analysis(
-        "changes", title, table, tell, n, options.alpha, [claim], draw, {**claim.facts, "detectable": seen}
-    )
+    result = Analysis("changes", title, table, tell, n, options.alpha, [claim], draw, dict(claim.facts),
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    return result

@@ -14,12 +14,12 @@ import math
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
 from .model import Model, cells_of, confounded, levels_of, model_of, percent, terms_tested
-from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
+from .power import reach
+from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
 
@@ -83,12 +83,8 @@ def effects_of(model: Model, options: Options) -> list[dict]:
         for name, contrast in contrasts:
             test = fit.t_test(contrast)
             low, high = np.asarray(test.conf_int(options.alpha)).ravel()
-            # About 1 + power and 1 - alpha/2 quantiles of t: the effect that this test can find.
-            reach = stats.t.ppf(1 - options.alpha / 2, model.freedom) + stats.t.ppf(
-                options.power, model.freedom
-            )
             rows.append({"term": term.name, "effect": name, "value": float(np.ravel(test.effect)[0]), "low": float(low),
-                         "high": float(high), "detectable": float(reach * np.ravel(test.sd)[0])})  # fmt: skip
+                         "high": float(high), "error": float(np.ravel(test.sd)[0])})  # fmt: skip
     return rows
 
 
@@ -118,7 +114,6 @@ def _analysis(
     for row in effects:
         for key in ("value", "low", "high"):
             row[key] = float(transform(row[key]))
-        row["detectable"] = float(np.expm1(row["detectable"])) if times else row["detectable"]
         of_term.setdefault(row["term"], []).append(row)
     claims = [
         Claim(t.name, float(corrected[t.name]), {"effects": of_term.get(t.name, []), "order": len(t.factors)})
@@ -156,6 +151,14 @@ def _analysis(
             return f"{row['effect']} = {row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
         return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])}{unit} [{percent(row['low'])}, {percent(row['high'])}]"
 
+    def could_see(level: float) -> float:
+        """Of the effect that is known least; Holm corrects for the terms."""
+        if not effects:
+            return math.inf
+        least = reach(level / len(model.terms), options.power, model.freedom)
+        worst = least * max(e["error"] for e in effects)
+        return float(np.expm1(worst)) if times else worst
+
     def largest(claim: Claim) -> list[dict]:
         """The two largest effects, of a factor with several levels."""
         size = (lambda e: -abs(math.log(e["value"]))) if times else (lambda e: -abs(e["value"]))
@@ -174,20 +177,19 @@ def _analysis(
             return f"{first} {what}: {told}{rest} (base: {base}; {data}).", FOUND
         if not effects:
             return f"No condition is shown to change {what} ({data}).", OPEN
-        worst = max(e["detectable"] for e in effects)
         still = 1.0 if times else 0.0
         outer = max(max(abs(e["low"] - still), abs(e["high"] - still)) for e in effects)
         if not times:
             return (f"No condition is shown to change how much the time varies; differences of mean deviation beyond {percent(outer)} of "
-                    f"the time can be ruled out, one of {percent(worst)} could have been seen, beside a mean deviation of "
+                    f"the time can be ruled out, {could_have(result, 'one of {} of the time')}, beside a mean deviation of "
                     f"{percent(float(np.mean(y)))} ({data})."), OPEN  # fmt: skip
         if outer <= options.matters:
             return (
                 f"No condition changes {what} by more than {percent(outer)}{unit} ({data}; base: {base}).",
                 NONE,
             )
-        return (f"Whether a condition changes {what} cannot be decided ({data}): an effect of {percent(worst)}{unit} could have been "
-                f"seen in {percent(options.power)} of studies like this, before the correction for several; base: {base}."), OPEN  # fmt: skip
+        return (f"Whether a condition changes {what} cannot be decided ({data}): {could_have(result, 'an effect of {}')}; "
+                f"base: {base}."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         names = [e["effect"].split(": the ratio")[0] for e in effects]
@@ -202,7 +204,9 @@ def _analysis(
     facts = {"effects": effects, "base": {_short(f): model.levels[f][0] for f in columns}}
     if times:
         facts["cells"] = _cells(good, columns, options.value)
-    return Analysis(name, title, table, tell, len(good), options.alpha, claims, draw, facts, notes)
+    result = Analysis(name, title, table, tell, len(good), options.alpha, claims, draw, facts, notes,
+                      could_see=could_see, power=options.power)  # fmt: skip
+    return result
 
 
 def _cells(good: pd.DataFrame, columns: list[str], value: str) -> list[dict]:

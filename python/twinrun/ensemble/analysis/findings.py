@@ -3,7 +3,7 @@
 An alarm is any claim of any analysis: that blocks, nodes, conditions, ... do something. Each analysis
 corrects its own claims (Benjamini-Hochberg and the largest of all over nodes, Holm elsewhere), and Holm's
 method applies over analyses: a study in which nothing is wrong raises any alarm with a probability of at most
-alpha. Descriptions do not count: they claim nothing beyond their intervals (spread, makespan, decomposition,
+alpha. Findings compete, so that one cause is one finding. Descriptions do not count: they claim nothing beyond their intervals (spread, makespan, decomposition,
 regimes, planning).
 
     findings = analyse("STUDY")
@@ -45,10 +45,12 @@ from . import (
     spread,
     tail,
     timing,
+    trend,
 )
 from .compare import compare
 from .extras import of_folder
 from .result import FOUND, NONE, Analysis, Judge, Options
+from .serial import CLEAR
 
 __all__ = ["ANALYSES", "Findings", "analyse", "analyse_frame"]
 
@@ -62,6 +64,7 @@ ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
     "blocks": timing.blocks,
     "time_of_day": timing.time_of_day,
     "periods": timing.periods,
+    "trend": trend.trend,
     "changes": changes.changes,
     "load": load.load,
     "decompose": decompose.decompose,
@@ -74,7 +77,7 @@ ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
 # Analyses whose claims explain why tasks differ, with the words of the headline.
 _EXPLAIN = {
     "factors": "the conditions", "variation_factors": "the conditions (how much the time varies)", "nodes": "the node",
-    "blocks": "the block", "time_of_day": "the time of day", "periods": "periodic noise", "changes": "a change during the study",
+    "blocks": "the block", "time_of_day": "the time of day", "periods": "periodic noise", "trend": "a trend", "changes": "a change during the study",
     "load": "the load", "tail": "a slow group", "scaling": "the problem size",
 }  # fmt: skip
 
@@ -92,6 +95,67 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     return str(value)
+
+
+def _judge(analyses: Iterable[Analysis], options: Options) -> None:
+    """Gives each analysis the judge of a report that has these."""
+    analyses = list(analyses)
+    tested = [a for a in analyses if a.p is not None]
+    for a in analyses:
+        a.judge = Judge(options.alpha, 1.0, max(1, len(tested)))
+    if tested:
+        raw = np.array([a.p for a in tested], dtype=float)
+        holm = multipletests(raw, alpha=options.alpha, method="holm")[1]
+        for a, p, corrected in zip(tested, raw, holm, strict=True):
+            a.judge = Judge(
+                options.alpha, max(1.0, float(corrected / p)) if p > 0 else len(tested), len(tested)
+            )
+
+
+def _without(frame: pd.DataFrame, value: str, effect: pd.Series) -> pd.DataFrame:
+    """What `usable` gives, an effect on the logarithm of the value (by its rows) taken out; `as measured` keeps
+    the value.
+    """
+    good = usable(frame, value)
+    if "as measured" not in good:
+        good["as measured"] = good[value]
+    good.loc[effect.index, value] *= np.exp(-(effect - effect.mean()))
+    return good
+
+
+def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list[Analysis]:
+    """The analyses, where findings take out each other: one cause is one finding.
+
+    Of the claims that hold, the one that fits best (by BIC) is kept, its effect is taken out of the times, and
+    all others that test something look again at what is left.
+    """
+    made = {name: ANALYSES[name](frame, options) for name in chosen}
+    kept: list[str] = []
+    rest = frame
+    while True:
+        _judge(made.values(), options)
+        rivals = []
+        for a in made.values():
+            told = a.explains(a.judged_by) if a.explains and a.name not in kept and a.found else None
+            if told is not None:
+                rivals.append((told[1], a.name, told[0]))
+        if not rivals:
+            return list(made.values())
+        gain, best, effect = max(rivals, key=lambda r: r[0])
+        if best == "trend" and any(name == "changes" and g > gain - 2 * CLEAR for g, name, _ in rivals):
+            made[best].notes.append(
+                "a change at one moment fits about as well: these tasks cannot tell the two apart"
+            )
+        kept.append(best)
+        rest = _without(rest, options.value, effect)
+        for name, a in made.items():
+            if name not in kept and a.claims:
+                made[name] = again = ANALYSES[name](rest, options)
+                again.after = list(kept)
+                if a.found:
+                    again.notes.append(
+                        f"without what was found first ({', '.join(kept)}: taken out), because one cause is one finding"
+                    )
 
 
 @dataclasses.dataclass
@@ -135,7 +199,8 @@ class Findings:
     Notes
     -----
     Holm's method over analyses: a study in which nothing is the matter raises any alarm with a probability of
-    at most alpha (docs/ensemble.md).
+    at most alpha (docs/ensemble.md). Findings compete: what the best one explains is taken out before the others
+    look again.
     """
 
     study: str
@@ -145,12 +210,7 @@ class Findings:
     tasks: int
 
     def __post_init__(self) -> None:
-        tested = [a for a in self.analyses if a.p is not None]
-        if tested:
-            raw = np.array([a.p for a in tested], dtype=float)
-            holm = multipletests(raw, alpha=self.options.alpha, method="holm")[1]
-            for a, p, corrected in zip(tested, raw, holm, strict=True):
-                a.judge = Judge(self.options.alpha, max(1.0, float(corrected / p)) if p > 0 else len(tested))
+        _judge(self.analyses, self.options)
 
     def __getitem__(self, name: str) -> Analysis:
         """The analysis of this name; KeyError."""
@@ -210,7 +270,7 @@ class Findings:
             why = "nothing that was looked at is shown to matter"
         else:
             why = "nothing could be tested"
-        return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here, where tasks are independent of each other and have no heavy tail)."
+        return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here)."
 
     def lines(self) -> list[str]:
         """The summary for a terminal; the verdict comes last.
@@ -251,6 +311,8 @@ class Findings:
                         "tasks": a.tasks,
                         "p": a.p,
                         "p_report": None if a.p is None else a.judged_by.adjusted(a.p),
+                        "could_see": a.seen,
+                        "after": a.after,
                         "claims": [
                             {"what": c.what, "p": c.p, "p_report": a.judged_by.adjusted(c.p),
                              "holds": a.judged_by.holds(c), **c.facts}
@@ -306,7 +368,7 @@ def analyse_frame(
 ) -> Findings:
     """All analyses (or those named) of a table of tasks; against: an earlier study, the base of a comparison."""
     chosen = list(ANALYSES) if only is None else list(only)
-    made = [ANALYSES[name](frame, options) for name in chosen]
+    made = _competing(frame, options, chosen)
     folder = frame.attrs.get("study")
     if folder is not None and only is None:
         made += of_folder(folder, frame, options)

@@ -23,7 +23,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
-from .model import model_of
+from .model import fall_of_bic, left_over, model_of
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["COLUMNS", "load"]
@@ -52,7 +52,8 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
         if column in good:
             values = pd.to_numeric(good[column], errors="coerce").to_numpy(dtype=float)
             if column not in _STATES:
-                values = values / good["wall"].to_numpy(dtype=float)
+                measured = "as measured" if "as measured" in good and options.value == "wall" else "wall"
+                values = values / good[measured].to_numpy(dtype=float)
             # Counts that are almost always 0 have no useful ranks.
             if np.isfinite(values).all() and len(values) and stats.mode(values).count <= len(values) / 2:
                 x[column] = values
@@ -96,8 +97,21 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
         row["p, Holm"] = float(p)
     rows.sort(key=lambda r: -abs(r["partial"]))
     claims = [Claim(r["measure"], r["p, Holm"], r) for r in rows]
-    reach = stats.norm.ppf(1 - options.alpha / len(rows)) + stats.norm.ppf(options.power)
-    seen = float(np.tanh(reach / np.sqrt(freedom - 1)))
+
+    def could_see(level: float) -> float:
+        """A correlation, by Fisher's z; Holm corrects for the measures."""
+        far = stats.norm.ppf(1 - level / len(rows)) + stats.norm.ppf(options.power)
+        return float(np.tanh(far / np.sqrt(freedom - 1)))
+
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        found = [c.facts["column"] for c in claims if judge.holds(c)]
+        if not found:
+            return None
+        rest = left_over(good, options.value, blocks=False).values
+        ranks = np.column_stack([left(x[column]) for column in found])
+        effect = ranks @ np.linalg.lstsq(ranks, rest, rcond=None)[0]
+        return pd.Series(effect), fall_of_bic(rest, effect, len(found))
+
     best = rows[0]["column"]
     falling = [r["measure"] for r in rows if r["column"] not in _STATES and r["high"] < 0]
     notes = (
@@ -118,22 +132,13 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
                 f"The time correlates with the load (rank correlation): {told} ({data}); that is no proof of cause.",
                 FOUND,
             )
-        return (f"No correlation with load is shown ({len(rows)} measures, {data}): one of {seen:.2f} could have been seen, "
-                "a weaker one cannot be decided."), OPEN  # fmt: skip
+        return (f"No correlation with load is shown ({len(rows)} measures, {data}): one of {result.seen:.2f} could have been seen in "
+                f"about {100 * options.power:g}% of studies like this, a weaker one cannot be decided."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         axes.plot(x[best], good[options.value], ".")
         axes.set(xlabel=COLUMNS[best], ylabel=f"{options.value} (s)", title=title)
 
-    return Analysis(
-        "load",
-        title,
-        pd.DataFrame(rows),
-        tell,
-        len(y),
-        options.alpha,
-        claims,
-        draw,
-        {"detectable": seen},
-        notes,
-    )
+    result = Analysis("load", title, pd.DataFrame(rows), tell, len(y), options.alpha, claims, draw, {}, notes,
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    return result

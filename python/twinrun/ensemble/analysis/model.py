@@ -28,6 +28,7 @@ __all__ = [
     "cells_of",
     "confounded",
     "crossed",
+    "fall_of_bic",
     "left_over",
     "levels_of",
     "model_of",
@@ -251,6 +252,16 @@ def left_over(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = Fa
 def residuals(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = False) -> np.ndarray:
     """The values of `left_over`."""
     return left_over(frame, value, blocks=blocks, nodes=nodes).values
+
+
+def fall_of_bic(left: np.ndarray, effect: np.ndarray, parameters: float) -> float:
+    """How much BIC falls where effects are taken out of normal values, for so many parameters."""
+    n = len(left)
+    rest = left - effect
+    inside, all_ = float(((rest - rest.mean()) ** 2).sum()), float(((left - left.mean()) ** 2).sum())
+    return n * float(np.log(max(all_, 1e-300) / max(inside, 1e-12 * all_, 1e-300))) - parameters * float(
+        np.log(n)
+    )
 
 
 def terms_tested(

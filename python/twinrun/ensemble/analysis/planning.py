@@ -6,6 +6,7 @@ the upper end of that deviation's interval: a plan from the estimate alone is to
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -15,7 +16,8 @@ from scipy import stats
 from statsmodels.stats.power import TTestIndPower
 
 from ..study.tasks import condition_columns, usable
-from .model import model_of, percent
+from .assumptions import checked
+from .model import left_over, model_of, percent
 from .result import OPEN, TOLD, Analysis, Judge, Options, nothing
 
 __all__ = ["deviation", "planning", "repetitions"]
@@ -68,25 +70,33 @@ def planning(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
             len(good),
         )
     sigma, low, high, freedom = deviation(good, options)
+    assumed = checked(left_over(good, options.value, blocks=False), None, options)
+    if assumed.fails:
+        low = high = math.nan
     rows = [
         {"effect": e, "repetitions": repetitions(e, sigma, options.alpha, options.power),
-         "to be safe": repetitions(e, high, options.alpha, options.power)}
+         "to be safe": None if assumed.fails else repetitions(e, high, options.alpha, options.power)}
         for e in sorted({*_EFFECTS, options.matters})
     ]  # fmt: skip
     table = pd.DataFrame(rows)
     wanted = next(r for r in rows if r["effect"] == options.matters)
 
     def tell(_: Judge) -> tuple[str, str]:
+        if assumed.fails:
+            return (f"To see a difference of {percent(options.matters)} between two conditions in {percent(options.power)} of studies would take "
+                    f"{wanted['repetitions']} repetitions of each, if later tasks are as these and independent; how many to be safe cannot be "
+                    f"given: {assumed.fails} ({len(good)} tasks)."), OPEN  # fmt: skip
         return (
             f"To see a difference of {percent(options.matters)} between two conditions in {percent(options.power)} of studies takes "
             f"{wanted['repetitions']} repetitions of each, {wanted['to be safe']} to be safe, at a deviation within conditions of "
-            f"{percent(sigma)} [{percent(low)}, {percent(high)}] ({len(good)} tasks).",
+            f"{percent(sigma)} [{percent(low)}, {percent(high)}] ({len(good)} tasks; {assumed.words}).",
             TOLD if freedom >= 8 else OPEN,
         )
 
     def draw(axes: Axes) -> None:
         axes.plot(100 * table["effect"], table["repetitions"], "o-", label="at the measured deviation")
-        axes.plot(100 * table["effect"], table["to be safe"], "s--", label="at its upper end")
+        if not assumed.fails:
+            axes.plot(100 * table["effect"], table["to be safe"], "s--", label="at its upper end")
         axes.set(
             xscale="log", yscale="log", xlabel="effect (%)", ylabel="repetitions a condition", title=title
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FOUND", "NONE", "OPEN", "TOLD", "Analysis", "Claim", "Judge", "Options", "nothing"]
+__all__ = ["FOUND", "NONE", "OPEN", "TOLD", "Analysis", "Claim", "Judge", "Options", "could_have", "nothing"]
 
 FOUND = "found"  # a claim holds
 NONE = "none"  # no claim holds, and an effect that matters would have been found
@@ -109,10 +109,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Judge:
-    """Decides whether a p value is small enough, corrected for the whole report."""
+    """Decides whether a p value is small enough, corrected for the whole report.
+
+    tests: how many analyses of the report test something.
+    """
 
     alpha: float
     multiplier: float = 1.0
+    tests: int = 1
 
     def adjusted(self, p: float) -> float:
         """p, corrected for the report."""
@@ -121,6 +125,11 @@ class Judge:
     def holds(self, claim: Claim) -> bool:
         """Whether the claim is made."""
         return self.adjusted(claim.p) <= self.alpha
+
+    @property
+    def level(self) -> float:
+        """The p value below which an analysis is heard in the report, whatever the others say."""
+        return self.alpha / self.tests
 
     def p(self, claim: Claim) -> str:
         """'p = 0.003'."""
@@ -156,6 +165,18 @@ class Analysis:
         What a reader has to know besides.
     judge : Judge or None
         The judge of the report, which corrects for all its analyses.
+    explains : callable or None
+        `explains(judge)` gives what its claims that hold add to the logarithm of each task's time (by row of
+        `usable`), and how much better that fits than one mean (the fall of BIC); for reports, which take it
+        out and look again.
+    could_see : callable or None
+        `could_see(level)` gives the smallest effect that is found in `Options.power` of studies like this.
+    seen : float or None
+        That effect, in this report.
+    power : float
+        As in `Options`.
+    after : list of str
+        Names of analyses whose effects were taken out first.
     p : float or None
         The smallest p value of its claims; None without claims.
     judged_by : Judge
@@ -180,6 +201,21 @@ class Analysis:
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     judge: Judge | None = None
+    explains: Callable[[Judge], tuple[pd.Series, float] | None] | None = None
+    could_see: Callable[[float], float] | None = None
+    power: float = 0.8
+    after: list[str] = field(default_factory=list)
+    _seen: dict[float, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def seen(self) -> float | None:
+        """The smallest effect that its report finds in `Options.power` of studies like this; None: not known."""
+        if self.could_see is None:
+            return None
+        level = self.judged_by.level
+        if level not in self._seen:
+            self._seen[level] = self.could_see(level)
+        return self._seen[level]
 
     @property
     def p(self) -> float | None:
@@ -223,6 +259,16 @@ class Analysis:
         self.draw(axes)
         axes.grid(alpha=0.3)
         return figure
+
+
+def could_have(analysis: Analysis, effect: str) -> str:
+    """'a change of 3% could have been seen in 80% of studies like this'; effect has {} for the number."""
+    seen = analysis.seen
+    if seen is None or not math.isfinite(seen):
+        return f"{effect.format('any size')} is not sure to be seen in a study like this"
+    x = 100 * seen
+    number = f"{x:.0f}%" if x >= 100 else f"{x:.2g}%"
+    return f"{effect.format(number)} could have been seen in {100 * analysis.power:g}% of studies like this"
 
 
 def nothing(name: str, title: str, why: str, tasks: int) -> Analysis:

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 
 from ..study.tasks import usable
 from .model import percent, residuals, span
+from .power import reach
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 from .spread import variation_interval
@@ -80,9 +81,19 @@ def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
             {"size": s, "n": len(part), "median": float(np.median(part)), "CoV": value, "low": l, "high": h}
         )
     table = pd.DataFrame(rows)
-    from scipy import stats
 
-    reach = stats.norm.ppf(1 - options.alpha / 2) + stats.norm.ppf(options.power)
+    def could_see(level: float) -> float:
+        return reach(level, options.power, len(y) - 2) * error
+
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        """Deviations as they would be at one size: what `variation_factors` sees of it goes with it."""
+        if not judge.holds(claim):
+            return None
+        even = left * np.exp(-slope * z)
+        n = len(left)
+        fall = n * np.log(max(float((left**2).mean()), 1e-300) / max(float((even**2).mean()), 1e-300))
+        return pd.Series(left - even), float(fall - 2 * slope * z.sum() - np.log(n))
+
     named = column.split(".", 1)[-1]
 
     def tell(judge: Judge) -> tuple[str, str]:
@@ -95,7 +106,8 @@ def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
             return (f"Larger problems vary {how} ({judge.p(claim)}): coefficient of variation ~ size^{slope:.2f} "
                     f"[{low:.2f}, {high:.2f}]; {ends} ({data})."), FOUND  # fmt: skip
         return (f"Whether variation goes with size cannot be decided ({judge.p(claim)}, {data}): exponent {slope:.2f} "
-                f"[{low:.2f}, {high:.2f}]; one of {reach * error:.2f} could have been seen; {ends}."), OPEN  # fmt: skip
+                f"[{low:.2f}, {high:.2f}]; one of {result.seen:.2f} could have been seen in about "
+                f"{100 * options.power:g}% of studies like this; {ends}."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         c = table["CoV"].to_numpy()
@@ -103,5 +115,6 @@ def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         axes.errorbar(table["size"], 100 * c, [100 * b for b in bars], fmt="o-")
         axes.set(xscale="log", yscale="log", xlabel=named, ylabel="coefficient of variation (%)", title=title)
 
-    facts = {**claim.facts, "detectable": reach * error}
-    return Analysis("scaling", title, table, tell, len(good), options.alpha, [claim], draw, facts)
+    result = Analysis("scaling", title, table, tell, len(good), options.alpha, [claim], draw, dict(claim.facts),
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    return result

@@ -20,7 +20,8 @@ from scipy import stats
 from ... import bootstrap
 from .. import intervals
 from ..study.tasks import condition_columns, statuses, usable
-from .model import percent, residuals, span
+from .assumptions import Assumptions, checked
+from .model import left_over, percent, span
 from .resampling import BLOCKS
 from .result import FOUND, NONE, OPEN, TOLD, Analysis, Judge, Options, nothing
 
@@ -64,7 +65,7 @@ def variation_interval(
     return value, found.low, found.high, "tasks"
 
 
-def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options) -> dict:
+def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options, assumed: Assumptions) -> dict:
     row = {
         "tasks": name,
         "n": len(x),
@@ -74,9 +75,12 @@ def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options) 
     }
     for q in _QUANTILES:
         row[f"q{100 * q:g}"] = float(np.quantile(x, q))
-        low, high = quantile_interval(x, q, options.confidence) if len(x) > 1 else (-math.inf, math.inf)
+        known = len(x) > 1 and not assumed.resemblance.shown
+        low, high = quantile_interval(x, q, options.confidence) if known else (-math.inf, math.inf)
         row[f"q{100 * q:g} low"], row[f"q{100 * q:g} high"] = low, high
     row["CoV"], row["CoV low"], row["CoV high"], row["resampled"] = variation_interval(x, blocks, options)
+    if assumed.fails:
+        row["CoV low"] = row["CoV high"] = math.nan
     return row  # fmt: skip
 
 
@@ -91,18 +95,26 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     x = good[options.value].to_numpy(dtype=float)
     blocks = good["block"].to_numpy() if good["block"].nunique() > 1 else None
     factors = condition_columns(good)
-    rows = [_row("all", x, blocks, options)]
+    over = left_over(good, options.value, blocks=False)
+    assumed = checked(over, blocks, options)
+    rows = [_row("all", x, blocks, options, assumed)]
     within = x
     if factors:
         middle = float(np.exp(np.mean(np.log(x))))
-        within = middle * np.exp(residuals(good, options.value, blocks=False))
-        rows.append(_row("conditions taken out", within, blocks, options))
+        within = middle * np.exp(over.values)
+        rows.append(_row("conditions taken out", within, blocks, options, assumed))
         for levels, part in good.groupby([good[f].map(str) for f in factors], sort=True):
             name = ", ".join(
                 f"{f.removeprefix('factors.')}={v}" for f, v in zip(factors, levels, strict=True)
             )
             rows.append(
-                _row(name, part[options.value].to_numpy(dtype=float), part["block"].to_numpy(), options)
+                _row(
+                    name,
+                    part[options.value].to_numpy(dtype=float),
+                    part["block"].to_numpy(),
+                    options,
+                    assumed,
+                )
             )
     table = pd.DataFrame(rows)
     one = table.iloc[1 if factors else 0]
@@ -112,9 +124,12 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 
     def tell(_: Judge) -> tuple[str, str]:
         whose = f"{len(x)} tasks" + (", what their conditions do taken out," if factors else "")
+        interval = f"{percent(one['CoV'])} {span(low, high)} ({assumed.words})"
+        if assumed.fails:
+            interval = f"{percent(one['CoV'])}, and its interval cannot be given: {assumed.fails}"
         text = (
             f"Of {whose} the slowest took {percent(one['(max-min)/min'])} longer than the fastest (base: the fastest, "
-            f"{one['fastest']:.4g} s); the coefficient of variation is {percent(one['CoV'])} {span(low, high)}; "
+            f"{one['fastest']:.4g} s); the coefficient of variation is {interval}; "
             f"at {percent(options.confidence)} confidence, at least {percent(inside)} of such tasks lie between the two"
         )
         if other:
@@ -122,7 +137,8 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
         if not (math.isfinite(low) and math.isfinite(high)):
             return (
                 text
-                + f"; whether the time is reproducible to {percent(options.matters)} cannot be decided with so few.",
+                + f"; whether the time is reproducible to {percent(options.matters)} cannot be decided"
+                + ("." if assumed.fails else " with so few."),
                 OPEN,
             )
         if high <= options.matters:
@@ -139,6 +155,12 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 
     facts = {
         "cov": {"value": float(one["CoV"]), "low": low, "high": high, "resampled": one["resampled"]},
+        "resemblance": {
+            "value": assumed.resemblance.value,
+            "p": assumed.resemblance.p,
+            "units": assumed.units,
+        },
+        "long_tail": assumed.long_tail,
         "range": float(one["(max-min)/min"]),
         "median": float(np.median(x)),
         "share_between_extremes": inside,

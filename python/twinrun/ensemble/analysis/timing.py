@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
@@ -10,18 +12,50 @@ from scipy import signal, stats
 from scipy.optimize import brentq
 
 from ..study.tasks import condition_columns, usable
-from .model import left_over, model_of, percent, residuals, terms_tested
+from .model import fall_of_bic, left_over, model_of, percent, residuals, terms_tested
+from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
-from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
+from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
+from .serial import Null, with_before
 
 __all__ = ["blocks", "periods", "time_of_day"]
 
 _DAY = 86400.0
 
 
+def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
+    """For rows of values in the order of time: F of blocks; the correlation of each value with the one before
+    inside of blocks, their means taken out; the same across the borders of blocks.
+
+    Blocks that differ leave the last two as they are, load that comes and goes does not.
+    """
+    n = len(codes)
+    member = (codes[:, None] == np.arange(codes.max() + 1)[None, :]).astype(float)
+    size = member.sum(axis=0)
+    inner = codes[1:] == codes[:-1]
+
+    def of(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        means = rows @ member / size
+        rest = rows - means[:, codes]
+        within = np.maximum((rest**2).sum(axis=1), 1e-300)
+        between = (means**2 * size).sum(axis=1)
+        f = between / max(len(size) - 1, 1) / (within / max(n - len(size), 1))
+        products = rows[:, 1:] * rows[:, :-1]
+        variance = np.maximum((rows**2).mean(axis=1), 1e-300)
+        across = products[:, ~inner].mean(axis=1) / variance
+        return f, (rest[:, 1:] * rest[:, :-1])[:, inner].sum(axis=1) / within, across
+
+    return of
+
+
 def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """Whether blocks (batches) differ: the test of a random effect, and the standard deviation between blocks
     with its interval.
+
+    Tasks of a block ran one after another, so load that comes and goes slowly makes them alike too. Blocks
+    must differ more than those of series that resemble the ones before as much as tasks do inside of blocks,
+    and across their borders.
     """
     title = "By block"
     good = usable(frame, options.value)
@@ -46,17 +80,58 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     low = deviation(f / stats.f.ppf(1 - half, freedom, left))
     high = deviation(f / stats.f.ppf(half, freedom, left))
     # With a standard deviation of s between blocks F is (1 + n0 s^2 / sigma^2) times an F variable.
-    critical = stats.f.ppf(1 - options.alpha, freedom, left)
-    seen = deviation(critical / stats.f.ppf(1 - options.power, freedom, left))
-    claim = Claim("blocks differ", max(p_f, p_permuted), {"between": deviation(f), "low": low, "high": high})
+    over = left_over(good, options.value, blocks=False)
+    codes = np.unique(good["block"].to_numpy(), return_inverse=True)[1]
+    of = _by_block(codes)
+    nulls = [
+        Null(len(good), lambda rows, k=k: (of(rows)[0], of(rows)[k]), over.again, rng)  # type: ignore[misc]
+        for k in (1, 2)
+    ]
+    p = max(p_f, p_permuted)
+    if p <= options.alpha and over.values.std() > 1e-12:
+        p = max(p, min(null.p(over.values, options.permutations) for null in nulls))
+    claim = Claim("blocks differ", p, {"between": deviation(f), "low": low, "high": high})
+
+    def could_see(level: float) -> float:
+        random = np.random.default_rng(options.seed)
+        series = over.again(permuted(over.values, None, STUDIES, random))
+        adds = random.standard_normal((STUDIES, freedom + 1))[:, codes]
+        limit = float(stats.f.ppf(1 - level, freedom, left))
+
+        def found(effect: float) -> np.ndarray:
+            f, inside, across = of(over.again(series * over.scale + effect * adds))
+            by = np.minimum(nulls[0].limits(inside, level), nulls[1].limits(across, level))
+            return f >= np.maximum(limit, by)
+
+        return smallest(found, options.power, sigma)
+
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        if not judge.holds(claim):
+            return None
+        # The means of blocks, drawn towards their own as random effects are; and their likelihood.
+        x = over.values - over.values.mean()
+        member = (codes[:, None] == np.arange(freedom + 1)[None, :]).astype(float)
+        size, means = member.sum(axis=0), x @ member / member.sum(axis=0)
+        between, within = deviation(f) ** 2, max(sigma**2, 1e-300)
+        effect = (means * size * between / (size * between + within))[codes]
+        inner = float(((x - means[codes]) ** 2).sum())
+        wide = within + size * between
+        told = (
+            (len(x) - len(size)) * np.log(within)
+            + np.log(wide).sum()
+            + inner / within
+            + (size * means**2 / wide).sum()
+        )
+        alone = len(x) * np.log(float(x @ x) / len(x)) + len(x)
+        return pd.Series(effect), float(alone - told - np.log(len(x)))
+
     middle = float(np.median(good[options.value]))
     rows = []
-    left_over = residuals(good, options.value, blocks=False)
     for block, where in good.groupby("block", sort=True).indices.items():
         part = good[options.value].to_numpy(dtype=float)[where]
         rows.append({"block": block, "n": len(where), "median": float(np.median(part)), "(max-min)/min": part.max() / part.min() - 1,
                      "CoV": float(np.std(part, ddof=1) / part.mean()) if len(part) > 1 else np.nan,
-                     "against all, conditions taken out": float(np.expm1(left_over[where].mean()))})  # fmt: skip
+                     "against all, conditions taken out": float(np.expm1(over.values[where].mean()))})  # fmt: skip
     table = pd.DataFrame(rows)
 
     def tell(judge: Judge) -> tuple[str, str]:
@@ -69,8 +144,8 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
                 f"Blocks do not differ by a standard deviation of more than {percent(high)} of the time ({data}).",
                 NONE,
             )
-        return (f"Whether blocks differ cannot be decided ({judge.p(claim)}, {data}): a standard deviation between blocks of "
-                f"{percent(seen)} of the time could have been seen."), OPEN  # fmt: skip
+        return (f"Whether blocks differ cannot be decided ({judge.p(claim)}, {data}): "
+                f"{could_have(result, 'a standard deviation between blocks of {} of the time')}."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         groups = [
@@ -81,8 +156,10 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
         axes.set_xticks(range(1, len(groups) + 1), [str(b) for b in table["block"]], fontsize=7)
         axes.set(xlabel="block", ylabel=f"{options.value} (s)", title=title)
 
-    facts = {"between": deviation(f), "low": low, "high": high, "within": sigma, "detectable": seen}
-    return Analysis("blocks", title, table, tell, len(good), options.alpha, [claim], draw, facts)
+    facts = {"between": deviation(f), "low": low, "high": high, "within": sigma}
+    result = Analysis("blocks", title, table, tell, len(good), options.alpha, [claim], draw, facts,
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    return result
 
 
 def _moments(good: pd.DataFrame) -> np.ndarray | None:
@@ -128,7 +205,17 @@ def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis: 
     amplitude = float(np.hypot(fit.params[1], fit.params[2]))
     error = float(np.sqrt((fit.bse[1] ** 2 + fit.bse[2] ** 2) / 2))
     half = stats.norm.ppf(1 - options.alpha / 2) * error
-    seen = error * float(np.sqrt(_noncentral(options.alpha, options.power, len(y) - 3)))
+
+    def could_see(level: float) -> float:
+        return error * float(np.sqrt(_noncentral(level, options.power, len(y) - 3)))
+
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        if not judge.holds(claim):
+            return None
+        turn = 2 * np.pi * start / _DAY
+        effect = fit.params[1] * np.cos(turn) + fit.params[2] * np.sin(turn)
+        return pd.Series(effect), fall_of_bic(left, effect, 2)
+
     claim = Claim("a daily rhythm", max(float(fit.f_pvalue), float(p_permuted)),
                   {"amplitude": amplitude, "low": max(0.0, amplitude - half), "high": amplitude + half})  # fmt: skip
     slowest = float(np.arctan2(fit.params[2], fit.params[1]) / (2 * np.pi) * 24 % 24)
@@ -143,15 +230,16 @@ def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis: 
                     f"[{percent(claim.facts['low'])}, {percent(claim.facts['high'])}], slowest at {slowest:.1f} h UTC ({data})."), FOUND  # fmt: skip
         if amplitude + half <= options.matters:
             return f"No daily rhythm of more than +-{percent(amplitude + half)} of the time ({data}).", NONE
-        return (f"Whether the time of day matters cannot be decided ({judge.p(claim)}, {data}): +-{percent(seen)} of the time "
-                "could have been seen."), OPEN  # fmt: skip
+        return (f"Whether the time of day matters cannot be decided ({judge.p(claim)}, {data}): "
+                f"{could_have(result, '+-{} of the time')}."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         axes.plot(start % _DAY / 3600, 100 * np.expm1(left), ".", alpha=0.5)
         axes.set(xlabel="hour of the day (UTC)", ylabel="against all (%)", title=title, xlim=(0, 24))
 
-    facts = {**claim.facts, "detectable": seen}
-    return Analysis("time_of_day", title, table, tell, len(good), options.alpha, [claim], draw, facts)
+    result = Analysis("time_of_day", title, table, tell, len(good), options.alpha, [claim], draw, dict(claim.facts),
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    return result
 
 
 def _noncentral(alpha: float, power: float, freedom: int) -> float:
@@ -163,39 +251,27 @@ def _noncentral(alpha: float, power: float, freedom: int) -> float:
 
 
 def _among_drifting(
-    series: np.ndarray, basis: np.ndarray, cycles: np.ndarray, options: Options, rng: np.random.Generator
-) -> float:
-    """p of the highest peak, each taken against what the spectrum of an autoregression has there.
-
-    series, basis: rows in the order of time, whose steps are taken as even. Both the data and the series
-    drawn at random have their own coefficient estimated, with their own best period taken out, so that the
-    estimate's error counts for all alike.
+    basis: np.ndarray, cycles: np.ndarray
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """For rows in the order of time, whose steps are taken as even: the highest peak, each taken against what
+    the spectrum of an autoregression has there; and the correlation of each value with the one before, the
+    best period taken out.
     """
+    columns = basis.reshape(len(basis), -1, 2)
 
-    def scaled(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         v = v - v.mean(axis=1, keepdims=True)
         v = v / np.maximum(v.std(axis=1, keepdims=True), 1e-300)
-        return v, (v @ basis).reshape(len(v), -1, 2)
-
-    def coefficient(v: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        best = (pairs**2).sum(axis=2).argmax(axis=1)
-        columns = basis.reshape(len(basis), -1, 2)[:, best].transpose(1, 0, 2)
-        v = v - (columns @ pairs[np.arange(len(v)), best][:, :, None])[:, :, 0]
-        return np.clip((v[:, 1:] * v[:, :-1]).sum(axis=1) / np.maximum((v**2).sum(axis=1), 1e-300), 0.0, 0.95)
-
-    def highest(v: np.ndarray) -> np.ndarray:
-        v, pairs = scaled(v)
-        phi = coefficient(v, pairs)[:, None]
+        pairs = (v @ basis).reshape(len(v), -1, 2)
+        height = (pairs**2).sum(axis=2)
+        best = height.argmax(axis=1)
+        rest = v - (columns[:, best].transpose(1, 0, 2) @ pairs[np.arange(len(v)), best][:, :, None])[:, :, 0]
+        before = with_before(rest)
+        phi = np.clip(before, 0.0, 0.95)[:, None]
         red = 1 / (1 + phi**2 - 2 * phi * np.cos(2 * np.pi * cycles[None] / v.shape[1]))
-        return ((pairs**2).sum(axis=2) / (red / red.mean(axis=1, keepdims=True))).max(axis=1)[:, None]
+        return (height / (red / red.mean(axis=1, keepdims=True))).max(axis=1), before
 
-    phi = float(coefficient(*scaled(series[None]))[0])
-
-    def drawn(n: int) -> np.ndarray:
-        shocks = rng.standard_normal((n, len(series) + 50))
-        return highest(signal.lfilter([1.0], [1.0, -phi], shocks, axis=1)[:, 50:])
-
-    return float(permutation_p(highest(series[None])[0], drawn, options.permutations)[0])
+    return of
 
 
 def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
@@ -242,18 +318,53 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     p = permutation_p(np.array([own.max()]), lambda n: peaks(over.again(permuted(left, None, n, rng))).max(axis=1)[:, None],
                       options.permutations)[0]  # fmt: skip
     in_time = np.argsort(t)
-    p = max(p, _among_drifting(left[in_time], basis[in_time], cycles, options, rng))
+    among = Null(
+        len(t),
+        _among_drifting(basis[in_time], cycles),
+        lambda rows: over.again(rows[:, np.argsort(in_time)])[:, in_time],
+        rng,
+    )
+    p = float(p)
+    if p <= options.alpha:
+        p = max(p, among.p(left[in_time], options.permutations))
     best = int(own.argmax())
     period = covered / cycles[best]
     share = float(own[best])  # of the variance
     amplitude = float(np.sqrt(2 * share) * np.std(left))
-    freedom = len(t) - 3
-    # Bonferroni over the independent frequencies, of which there are about as many as pairs of tasks.
-    seen_share = _noncentral(options.alpha / most, options.power, freedom) / (len(t) + _noncentral(options.alpha / most, options.power, freedom))  # fmt: skip
-    seen = float(np.sqrt(2 * seen_share) * np.std(left))
-    claim = Claim(
-        f"a period of {period:.3g} s", float(p), {"period": period, "amplitude": amplitude, "share": share}
+    # Of a sine and a cosine beside what they leave.
+    half = float(
+        stats.t.ppf(1 - options.alpha / 2, max(len(t) - 3, 1))
+        * np.std(left)
+        * np.sqrt(2 * max(1 - share, 0.0) / len(t))
     )
+    claim = Claim(f"a period of {period:.3g} s", float(p), {"period": period, "amplitude": amplitude, "share": share,
+                  "low": max(0.0, amplitude - half), "high": amplitude + half})  # fmt: skip
+
+    def fitted() -> np.ndarray:
+        pair = basis.reshape(len(t), -1, 2)[:, best]
+        return pair @ (pair.T @ (left - left.mean()))
+
+    def could_see(level: float) -> float:
+        """A sine of any period, in shuffled residuals."""
+        random = np.random.default_rng(options.seed)
+        series = over.again(permuted(left, None, STUDIES, random)) * over.scale
+        phase, which = random.random(STUDIES), random.choice(cycles, STUDIES)
+        wave = np.sin(2 * np.pi * (which[:, None] * t / covered + phase[:, None]))
+        drawn = over.again(permuted(left, None, 1999, random))
+        limit = float(np.quantile(peaks(drawn).max(axis=1), 1 - level))
+        looked_for = _among_drifting(basis[in_time], cycles)
+
+        def found(effect: float) -> np.ndarray:
+            rows = over.again(series + effect * wave)
+            height, before = looked_for(rows[:, in_time])
+            return (peaks(rows).max(axis=1) >= limit) & (height >= among.limits(before, level))
+
+        return smallest(found, options.power, float(np.std(left)))
+
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        # A sine and a cosine, and the period that was chosen.
+        return (pd.Series(fitted()), fall_of_bic(left, fitted(), 3)) if judge.holds(claim) else None
+
     power = (
         signal.lombscargle(t, left - left.mean(), 2 * np.pi * cycles / covered, normalize=True)
         if share
@@ -267,17 +378,19 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     def tell(judge: Judge) -> tuple[str, str]:
         if judge.holds(claim):
             return (f"Something comes back every {period:.4g} s, or at a multiple of that rate that tasks cannot tell apart "
-                    f"({judge.p(claim)}): +-{percent(amplitude)} of the time, {percent(share)} of the variance that conditions leave "
+                    f"({judge.p(claim)}): +-{percent(amplitude)} of the time [{percent(claim.facts['low'])}, {percent(claim.facts['high'])}], {percent(share)} of the variance that conditions leave "
                     f"({len(t)} tasks over {covered:.4g} s)."), FOUND  # fmt: skip
-        if seen <= options.matters:
-            return (f"No periodic noise is shown; +-{percent(seen)} of the time could have been seen, in {percent(options.power)} of studies "
-                    f"like this, before the correction over analyses ({len(t)} tasks over {covered:.4g} s)."), NONE  # fmt: skip
-        return (f"Whether noise is periodic cannot be decided ({judge.p(claim)}, {len(t)} tasks over {covered:.4g} s): "
-                f"+-{percent(seen)} of the time could have been seen."), OPEN  # fmt: skip
+        seen = result.seen
+        data = f"{len(t)} tasks over {covered:.4g} s"
+        told = could_have(result, "+-{} of the time")
+        if seen is not None and seen <= options.matters:
+            return f"No periodic noise is shown; {told} ({data}).", NONE
+        return f"Whether noise is periodic cannot be decided ({judge.p(claim)}, {data}): {told}.", OPEN
 
     def draw(axes: Axes) -> None:
         axes.plot(covered / cycles, own)
         axes.set(xscale="log", xlabel="period (s)", ylabel="share of the variance", title=title)
 
-    facts = {**claim.facts, "detectable": seen}
-    return Analysis("periods", title, table, tell, len(t), options.alpha, [claim], draw, facts)
+    result = Analysis("periods", title, table, tell, len(t), options.alpha, [claim], draw, dict(claim.facts),
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    return result

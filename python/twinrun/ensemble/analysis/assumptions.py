@@ -1,0 +1,81 @@
+"""What intervals of a spread rest on, checked before one is given: independent tasks, and no long tail.
+
+Where tasks resemble the ones before, n of them tell less than n. Where a single task holds much of the
+variance, the next study may have a slower one, and no bootstrap knows of it. Both are tested at 5%; where one
+is shown, the interval is not given, and the reason is. A test that finds nothing is no proof: fewer than
+sixteen tasks cannot show dependence, and a tail may have been missed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from .model import Left
+from .resampling import BLOCKS
+from .result import Options
+from .serial import LEAST, Resemblance, resemblance
+
+__all__ = ["Assumptions", "checked"]
+
+_LEVEL = 0.05
+_JARQUE_BERA = stats.chi2.ppf(1 - _LEVEL, 2)
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """Whether tasks (or blocks) resemble the ones before, and whether they have a long tail."""
+
+    resemblance: Resemblance
+    long_tail: bool
+    units: str
+
+    @property
+    def fails(self) -> str:
+        """Why no interval can be given, or nothing."""
+        if self.resemblance.shown:
+            return (f"{self.units} resemble the ones before (correlation {self.resemblance.value:.2f}), so they tell less than "
+                    "their number")  # fmt: skip
+        return "single tasks lie far from all others and hold much of the variance" if self.long_tail else ""
+
+    @property
+    def words(self) -> str:
+        """What was checked and not refuted."""
+        if not self.resemblance.tested:
+            return f"if {self.units} are independent of each other and have no long tail, which so few cannot show"
+        return (f"{self.units} taken as independent of each other: a correlation with the one before of "
+                f"{self.resemblance.value:.2f}, p = {self.resemblance.p:.2g}; no long tail is shown")  # fmt: skip
+
+
+def _long_tail(x: np.ndarray) -> bool:
+    """Grubbs' test, or Jarque and Bera's where tails are longer than normal ones."""
+    n = len(x)
+    if n < 4 or np.std(x) < 1e-12:
+        return False
+    t = stats.t.ppf(1 - _LEVEL / (2 * n), n - 2)
+    farthest = float(np.abs(x - x.mean()).max() / x.std(ddof=1))
+    if farthest > (n - 1) / np.sqrt(n) * np.sqrt(t**2 / (n - 2 + t**2)):
+        return True
+    excess = max(0.0, float(stats.kurtosis(x)))
+    return bool(n / 6 * (float(stats.skew(x)) ** 2 + excess**2 / 4) > _JARQUE_BERA and excess > 0)
+
+
+def checked(left: Left, blocks: np.ndarray | None, options: Options) -> Assumptions:
+    """Checks residuals in the order of time. Ten blocks and more are the units: their means must be independent."""
+    x = left.values
+    rng = np.random.default_rng(options.seed)
+    if blocks is not None and BLOCKS <= len(np.unique(blocks)) < len(x):
+        codes = np.unique(blocks, return_inverse=True)[1]
+        first = np.argsort([np.flatnonzero(codes == k)[0] for k in range(codes.max() + 1)])
+        means = (np.bincount(codes, x) / np.bincount(codes))[first]
+        alike = resemblance(means, lambda rows: rows, _LEVEL, options.permutations, rng)
+        # And the last task of a block with the first of the next: blocks that only differ leave these independent.
+        border = np.flatnonzero(codes[1:] != codes[:-1])
+        by_border = stats.spearmanr(x[border], x[border + 1], alternative="greater").pvalue
+        p = min(1.0, 2 * min(alike.p, float(by_border) if np.isfinite(by_border) else 1.0))
+        alike = Resemblance(alike.value, p, len(means) >= LEAST, _LEVEL)
+        return Assumptions(alike, _long_tail(x), "blocks")
+    alike = resemblance(x, left.again, _LEVEL, options.permutations, rng)
+    return Assumptions(alike, _long_tail(x), "tasks")

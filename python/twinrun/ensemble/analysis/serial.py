@@ -1,0 +1,157 @@
+"""Tasks that resemble the ones before: a test of it, and a null of it for what is looked for in time.
+
+Load that comes and goes slowly makes neighbours alike. Shuffled series do not have that, so a test by
+permutation alone takes it for a change, a trend or an effect of blocks. Such a test is held a second time
+against series of a first-order autoregression. What is looked for makes neighbours alike as well, so the
+autoregression's coefficient is measured with it taken out, the same way in the data and in each series. The
+coefficient is the largest that could have left so small a resemblance in one of twenty series: data that
+cannot tell load from a change show neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import signal, stats
+
+from .resampling import permutation_p, permuted
+
+__all__ = [
+    "CLEAR",
+    "LEAST",
+    "Null",
+    "Resemblance",
+    "autoregression",
+    "line_gain",
+    "resemblance",
+    "scores",
+    "with_before",
+]
+
+_COEFFICIENTS = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
+_ONE_IN = 0.05  # of series of the coefficient that is taken resemble the ones before as little as the data
+_SERIES = 200
+_LIMITS = 1000  # series by which a limit at a coefficient is known
+_STEADY = 100  # values before the first one that counts
+CLEAR = 6.0  # of BIC: odds of 20. A change that fits better than a trend by less cannot be told from one
+LEAST = 16  # tasks; fewer cannot show whether they resemble the ones before
+
+
+def scores(rows: np.ndarray) -> np.ndarray:
+    """Normal scores of the ranks in each row (Blom)."""
+    return stats.norm.ppf((stats.rankdata(rows, axis=-1) - 0.375) / (rows.shape[-1] + 0.25))
+
+
+def with_before(rows: np.ndarray) -> np.ndarray:
+    """The correlation of each value with the one before, for each row."""
+    rows = rows - rows.mean(axis=-1, keepdims=True)
+    return (rows[..., 1:] * rows[..., :-1]).sum(axis=-1) / np.maximum((rows**2).sum(axis=-1), 1e-300)
+
+
+def autoregression(coefficient: float, count: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """(count, n): normal series with this coefficient and a variance of 1."""
+    shocks = rng.standard_normal((count, n + _STEADY)) * np.sqrt(1 - coefficient**2)
+    return signal.lfilter([1.0], [1.0, -coefficient], shocks, axis=1)[:, _STEADY:]
+
+
+@dataclass(frozen=True)
+class Resemblance:
+    """How much tasks resemble the ones before.
+
+    value: the correlation with the one before; p: one-sided, by permutation; tested: whether there were
+    enough tasks, so that a large p says something.
+    """
+
+    value: float
+    p: float
+    tested: bool
+    alpha: float
+
+    @property
+    def shown(self) -> bool:
+        """Whether tasks are shown to resemble the ones before."""
+        return self.p <= self.alpha
+
+
+def resemblance(
+    values: np.ndarray,
+    again: Callable[[np.ndarray], np.ndarray],
+    alpha: float,
+    permutations: int,
+    rng: np.random.Generator,
+) -> Resemblance:
+    """Tests whether values in the order of time resemble the ones before; again: as `model.Left.again`.
+
+    The statistic adds up the first three correlations with what came before, each half as heavy as the last.
+    """
+
+    def statistic(rows: np.ndarray) -> np.ndarray:
+        z = scores(rows)
+        total = sum(
+            0.5**k * (z[:, k + 1 :] * z[:, : -k - 1]).sum(axis=1) for k in range(min(3, rows.shape[1] - 1))
+        )
+        return np.asarray(total)[:, None]
+
+    n = len(values)
+    if n < 4 or np.std(values) < 1e-12:
+        return Resemblance(0.0, 1.0, False, alpha)
+    p = permutation_p(
+        statistic(values[None])[0], lambda m: statistic(again(permuted(values, None, m, rng))), permutations
+    )[0]
+    return Resemblance(float(with_before(scores(values[None]))[0]), float(p), n >= LEAST, alpha)
+
+
+def line_gain(rows: np.ndarray) -> np.ndarray:
+    """How much the sum of squares of each row falls by a straight line."""
+    n = rows.shape[-1]
+    line = np.arange(n) - (n - 1) / 2
+    return (rows @ line) ** 2 / (line @ line)
+
+
+class Null:
+    """Series that resemble the ones before, by a first-order autoregression, and what is looked for in them.
+
+    looked_for(rows) gives, for each row, the statistic (large is extreme) and the correlation with the one
+    before, with what is looked for taken out; again: as `model.Left.again`.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        looked_for: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+        again: Callable[[np.ndarray], np.ndarray],
+        rng: np.random.Generator,
+    ) -> None:
+        self._n, self._looked_for, self._again, self._rng = n, looked_for, again, rng
+        self._lowest: np.ndarray | None = None
+        self._known: dict[float, list[float]] = {}
+
+    def _series(self, coefficient: float, count: int) -> np.ndarray:
+        return self._again(autoregression(coefficient, count, self._n, self._rng))
+
+    def coefficients(self, measured: np.ndarray) -> np.ndarray:
+        """The largest coefficient whose series resemble the ones before as little as measured in one of twenty."""
+        if self._lowest is None:
+            lowest = [
+                np.quantile(self._looked_for(self._series(c, _SERIES))[1], _ONE_IN) for c in _COEFFICIENTS
+            ]
+            self._lowest = np.maximum.accumulate(np.array(lowest)) + 1e-9 * np.arange(len(lowest))
+        return np.interp(measured + 1e-6, self._lowest, _COEFFICIENTS)  # where all are alike: the largest
+
+    def p(self, values: np.ndarray, most: int) -> float:
+        """p of what is looked for in values."""
+        own, measured = self._looked_for(values[None])
+        coefficient = float(self.coefficients(measured)[0])
+        found = permutation_p(own, lambda m: self._looked_for(self._series(coefficient, m))[0][:, None], most)
+        return float(found[0])
+
+    def limits(self, measured: np.ndarray, level: float) -> np.ndarray:
+        """The statistics that are found at this level, where the resemblance is as measured."""
+        if level not in self._known:
+            self._known[level] = [
+                float(np.quantile(self._looked_for(self._series(c, _LIMITS))[0], 1 - level))
+                for c in _COEFFICIENTS[::2]
+            ]
+        return np.interp(self.coefficients(measured), _COEFFICIENTS[::2], self._known[level])

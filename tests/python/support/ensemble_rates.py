@@ -1,0 +1,210 @@
+"""Whole reports on simulated studies: how often they claim what is not so, find what is planted, and miss with an interval."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import signal
+
+from twinrun.ensemble import Options
+from twinrun.ensemble.analysis.findings import ANALYSES, Findings, analyse_frame
+from twinrun.ensemble.study.tasks import frame_of
+
+TESTS = [n for n in ANALYSES if n not in ("makespan", "decompose", "regimes")]
+OPTIONS = Options(permutations=999, resamples=299)
+
+
+def _resembling(by: float) -> Callable[[np.random.Generator, int], np.ndarray]:
+    """A first-order autoregression with a standard deviation of 3%."""
+
+    def made(rng: np.random.Generator, n: int) -> np.ndarray:
+        shocks = rng.standard_normal(n + 100) * 0.03 * math.sqrt(1 - by**2)
+        return signal.lfilter([1.0], [1.0, -by], shocks)[100:]
+
+    return made
+
+
+# Logarithms of the time, in the order in which tasks run.
+NOISES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "normal": lambda rng, n: 0.03 * rng.standard_normal(n),
+    # Of the time itself: the exponential of a t has no mean.
+    "t3": lambda rng, n: np.log(np.maximum(1 + 0.03 * rng.standard_t(3, n), 0.1)),
+    "delays": lambda rng, n: np.log1p(0.02 * rng.lognormal(0, 1, n)),
+    "bimodal": lambda rng, n: 0.02 * rng.standard_normal(n) + 0.1 * (rng.random(n) < 0.5),
+    "AR 0.5": _resembling(0.5),
+    "AR 0.8": _resembling(0.8),
+    "drift": lambda rng, n: 0.03 * rng.standard_normal(n) + np.linspace(0, 0.1, n),
+}
+# (levels of the factor, nodes, tasks of a block); 0: all tasks are one block.
+DESIGNS: dict[str, tuple[int, int, int]] = {
+    "replicas": (1, 1, 0),
+    "blocks": (1, 1, 5),
+    "factor": (2, 1, 2),
+    "nodes": (2, 5, 10),
+}
+
+
+def made(seed: int, noise: str, design: str, n: int) -> tuple[pd.DataFrame, np.random.Generator]:
+    """A study of n tasks one after another, and what else may be drawn for it."""
+    levels, nodes, size = DESIGNS[design]
+    rng = np.random.default_rng([seed, n, list(DESIGNS).index(design)])
+    y = NOISES[noise](rng, n)
+    size = size or n
+    lines: list[dict[str, Any]] = []
+    start = 1.7e9
+    for block in range(-(-n // size)):
+        places = rng.permutation(max(nodes, size))
+        order = rng.permutation(size)
+        for position in range(min(size, n - block * size)):
+            k = len(lines)
+            line: dict[str, Any] = {
+                "task": k, "attempt": 1, "block": block, "order": k, "status": "ok", "node": f"n{places[position] % nodes}",
+                "start": start, "wall": 10 * math.exp(y[k]), "run_queue_delay": float(rng.gamma(2)),
+                "context_switches": {"voluntary": int(rng.poisson(1000)), "involuntary": int(rng.poisson(500))},
+            }  # fmt: skip
+            if levels > 1:
+                line["factors"] = {"checkpoint": ("off", "on")[order[position] % 2]}
+            line["end"] = start + line["wall"]
+            start = line["end"] + 1.0
+            lines.append(line)
+    return frame_of(lines), rng
+
+
+def report(frame: pd.DataFrame, options: Options = OPTIONS) -> Findings:
+    return analyse_frame(frame, options, only=TESTS)
+
+
+def _quietly(of: Callable) -> Callable:
+    """Without the collection of garbage that statsmodels asks for in each correction of p values."""
+
+    @functools.wraps(of)
+    def inside(*arguments: Any, **named: Any) -> Any:
+        gc.collect()
+        gc.freeze()
+        try:
+            return of(*arguments, **named)
+        finally:
+            gc.unfreeze()
+
+    return inside
+
+
+@_quietly
+def false_alarms(noise: str, design: str, n: int, studies: int) -> tuple[int, Counter]:
+    """Reports with a claim that is not so, and the analyses that made them."""
+    count, which = 0, Counter()
+    for seed in range(studies):
+        alarms = [a.name for a in report(made(seed, noise, design, n)[0]).alarms]
+        if noise == "drift":
+            alarms = [a for a in alarms if a != "trend"]
+        count += bool(alarms)
+        which.update(alarms)
+    return count, which
+
+
+@functools.cache
+def truths(noise: str) -> tuple[float, float]:
+    """The coefficient of variation of the time, and the standard deviation of its logarithm."""
+    y = NOISES[noise](np.random.default_rng(1), 4_000_000)
+    x = np.exp(y)
+    return float(x.std() / x.mean()), float(y.std())
+
+
+@_quietly
+def missed(noise: str, design: str, n: int, studies: int) -> tuple[str, Counter]:
+    """Intervals of the coefficient of variation, of the deviation and of the factor's ratio that miss: counts of missed and not given."""
+    counts: Counter = Counter()
+    spread, deviation = truths(noise)
+    for seed in range(studies):
+        found = analyse_frame(
+            made(seed, noise, design, n)[0], OPTIONS, only=["spread", "planning", "factors"]
+        )
+        effects = found["factors"].facts.get("effects", [])
+        for name, facts, truth in (
+            ("CoV", found["spread"].facts.get("cov"), spread),
+            ("deviation", found["planning"].facts.get("deviation"), deviation),
+            ("ratio", effects[0] if effects else None, 1.0),
+        ):
+            given = facts is not None and facts["low"] is not None and math.isfinite(facts["high"])
+            if not given:
+                counts[f"{name} not given"] += 1
+            elif not facts["low"] <= truth <= facts["high"]:
+                counts[f"{name} missed"] += 1
+    return "", counts
+
+
+def _some(x: np.ndarray) -> np.ndarray:
+    return x.astype(float)
+
+
+# Each: the design, and the logarithm that an effect of 1 adds to each task.
+CAUSES: dict[str, tuple[str, Callable[[pd.DataFrame, np.random.Generator], np.ndarray]]] = {
+    "factors": ("factor", lambda f, rng: _some((f["factors.checkpoint"] == "on").to_numpy())),
+    "nodes": ("nodes", lambda f, rng: _some((f["node"] == "n2").to_numpy())),
+    "blocks": ("blocks", lambda f, rng: rng.standard_normal(f["block"].nunique())[f["block"].to_numpy()]),
+    "periods": ("replicas", lambda f, rng: np.sin(
+        2 * np.pi * (rng.integers(3, max(4, len(f) // 3)) * np.arange(len(f)) / len(f) + rng.random()))),
+    "changes": ("replicas", lambda f, rng: _some(np.arange(len(f)) >= len(f) // 2)),
+    "trend": ("replicas", lambda f, rng: np.linspace(0, 1, len(f))),
+    "tail": ("replicas", lambda f, rng: _some(rng.permutation(np.arange(len(f)) % 10 == 3))),
+}  # fmt: skip
+
+
+def promised(findings: Findings, cause: str) -> float | None:
+    """The effect, as a logarithm, that the report says it could have seen."""
+    if cause not in findings.names:
+        return None
+    a = findings[cause]
+    told = a.seen
+    return None if told is None or not math.isfinite(told) else float(math.log1p(told))
+
+
+def _estimate(analysis: Any) -> tuple[float, float] | None:
+    """The interval of the effect of the first claim that holds, as shares."""
+    facts = analysis.found[0].facts
+    if analysis.name == "factors":
+        e = facts["effects"][0]
+        return e["low"] - 1, e["high"] - 1
+    if analysis.name == "changes":
+        e = facts["segments"][-1]
+        return e["low"], e["high"]
+    return (facts["low"], facts["high"]) if "low" in facts else None
+
+
+@_quietly
+def planted(
+    cause: str, n: int, studies: int, times: float, effect: float | None = None, noise: str = "normal"
+) -> dict | None:
+    """Plants so many times the effect that a report on another study promises; `effect`: this one."""
+    design, adds = CAUSES[cause]
+    result: dict[str, Any] = {"found": 0, "alone": 0, "holds": 0, "others": Counter()}
+    sizes = []
+    for seed in range(studies):
+        size = effect
+        if size is None:
+            size = promised(report(made(10**6 + seed, noise, design, n)[0]), cause)
+            if size is None:
+                return None
+        sizes.append(times * size)
+        frame, rng = made(2 * 10**6 + seed, noise, design, n)
+        frame["wall"] *= np.exp(times * size * adds(frame, rng))
+        findings = report(frame)
+        names = [a.name for a in findings.alarms]
+        result["found"] += cause in names
+        result["alone"] += names == [cause] and (
+            cause != "changes" or len(findings[cause].facts["points"]) == 1
+        )
+        result["others"].update(x for x in names if x != cause)
+        if cause in names:
+            ends = _estimate(findings[cause])
+            truth = math.expm1(times * size) if cause not in ("blocks", "periods") else times * size
+            result["holds"] += ends is not None and ends[0] <= truth <= ends[1]
+    result["effect"] = f"{100 * math.expm1(float(np.median(sizes))):.2g}%"
+    return result
