@@ -305,11 +305,13 @@ void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
 
 Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
                               const std::shared_ptr<StagedArrays>& staged, double& waited) {
-    const auto& [numbers, metadata, own_arrays] = fields;
+    // No structured binding: clang before 16 cannot capture one.
+    const std::vector<std::size_t>& numbers = fields.numbers;
+    const std::vector<const FieldMetadata*>& metadata = fields.metadata;
     if (numbers.empty()) return success();
     const bool copied = staged != nullptr && !staged->copies.empty();
     std::vector<const DeviceArray*> arrays;
-    for (const DeviceArray& array : copied ? staged->copies : own_arrays)
+    for (const DeviceArray& array : copied ? staged->copies : fields.arrays)
         arrays.push_back(&array);
     const auto submit_residues = [&](std::size_t field, std::uint64_t offset,
                                      std::span<const std::byte> bytes) -> Result<> {
