@@ -285,7 +285,7 @@ std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
     auto files = files_of(step);  // a step without elements has no files yet
     Result<RankStep> ready = RankStep();
     if (!files) {
-        ready = std::move(files).error();
+        ready = Error(files.error());
     } else if (!step.layout->shared) {
         ready = (*files)->finish(step.digests);
     } else if (auto written = (*files)->write_digests(step.digests); !written) {

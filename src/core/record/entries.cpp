@@ -73,7 +73,7 @@ struct NodeNumbers {
     }
     // False: no node.
     [[nodiscard]] bool chunks_of(std::uint64_t node, std::uint64_t& begin, std::uint64_t& count) const {
-        if (node > largest()) return false;
+        if (node > largest() || node + 1 == 0) return false;
         const auto level = static_cast<unsigned>(std::bit_width(node + 1)) - 1;
         count = std::uint64_t{1} << (depth - level);
         begin = (node + 1 - (std::uint64_t{1} << level)) * count;
