@@ -9,6 +9,8 @@ namespace nb = nanobind;
 using namespace twinrun;
 
 NB_MODULE(_core, m) {
+    // An error that a program keeps to its end holds objects of ours: that is no mistake to report on its standard error.
+    nb::set_leak_warnings(false);
     m.attr("__version__") = TWINRUN_VERSION;
     define_devices(m);
     define_sources(m);

@@ -138,8 +138,14 @@ def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> byt
         return _sized(b"x", own)
     if value is None:
         return b"n"
+    if isinstance(value, np.ma.MaskedArray):
+        return _masked(value, encode, depth)
     if isinstance(value, (np.ndarray, np.generic)):
-        return _array(np.asarray(value), encode, depth)
+        made = _array(np.asarray(value), encode, depth)
+        if type(value).__module__.split(".")[0] == "numpy" or isinstance(value, np.recarray):
+            return made
+        unit = getattr(value, "unit", getattr(value, "units", None))  # of a quantity that is an array, too
+        return made if unit is None else _sized(b"q", made + encoded(str(unit)))
     if isinstance(value, bool):
         return b"?1" if value else b"?0"
     if isinstance(value, int):
@@ -160,6 +166,27 @@ def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> byt
     if isinstance(value, (list, tuple)):
         return _sized(b"l", b"".join(encoded(v, encode, depth + 1) for v in value))
     raise TypeError(f"a value of the type {type(value).__name__}")
+
+
+def _masked(array: np.ma.MaskedArray, encode: Encoder | None, depth: int) -> bytes:
+    """An array with its mask. What lies under the mask has no value; an array of which nothing is masked is a plain one."""
+    if array is np.ma.masked:
+        return b"m"
+    if array.dtype.names is not None:
+        members = b"".join(encoded(array[name], encode, depth + 1) for name in array.dtype.names)
+        plain = _array(np.zeros(array.shape, array.dtype), encode, depth)
+        any_masked = any(np.ma.getmaskarray(array[name]).any() for name in array.dtype.names)
+        return _sized(b"m", plain + members) if any_masked else _array(np.ma.getdata(array), encode, depth)
+    mask = np.ma.getmaskarray(array)
+    fill = np.asarray(array.fill_value)
+    usual = np.asarray(np.ma.default_fill_value(array)).astype(fill.dtype)
+    own_fill = b"" if fill.tobytes() == usual.tobytes() else encoded(fill, encode, depth + 1)
+    data = np.array(np.ma.getdata(array))
+    if not mask.any():
+        made = _array(data, encode, depth)
+        return made if not own_fill else _sized(b"m", made + own_fill)
+    data[mask] = np.zeros((), data.dtype) if data.dtype.kind != "O" else None
+    return _sized(b"m", _array(data, encode, depth) + _array(mask, encode, depth) + own_fill)
 
 
 def _float(value: float) -> bytes:

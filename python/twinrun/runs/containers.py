@@ -183,7 +183,9 @@ def _array_of(value: list | tuple) -> np.ndarray | None:
     if array.dtype.kind not in "biufc":
         return None
     # numpy may convert integers to floats, because of fractions or of their range. They must stay exact.
-    exact = "i" not in kinds or array.dtype.kind in "iu" or bool((np.abs(array) < 1 << 53).all())
+    exact = (
+        "i" not in kinds or array.dtype.kind in "iu" or bool((np.abs(array).astype(float) < 1 << 53).all())
+    )
     return array if exact else None
 
 
@@ -624,6 +626,8 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("torch", "Module"): _state,
     ("torch", "Optimizer"): _state,
     ("torch", "LRScheduler"): _state,
+    ("torch", "_LRScheduler"): _state,  # of PyTorch 1, and the next one is no subclass of it there
+    ("torch", "ReduceLROnPlateau"): _state,
 }
 
 

@@ -12,6 +12,7 @@ import gc
 import hashlib
 import mmap
 import uuid
+import warnings
 from collections import OrderedDict, defaultdict, namedtuple
 from pathlib import Path, PurePosixPath
 
@@ -838,3 +839,64 @@ def test_the_masked_constant_is_compared():
     assert twinrun.compare({"a": np.ma.masked}, {"a": np.ma.masked}).verdict == "same"
     with pytest.raises(twinrun.TwinrunError):
         twinrun.compare({"a": np.ma.masked}, {"a": 0.0})
+
+
+def held(value: object) -> np.ndarray:
+    """An array of objects that holds one value."""
+    array = np.empty(1, object)
+    array[0] = value
+    return array
+
+
+MASKED = [
+    np.array([0.0, 1, 2, 3]),
+    np.ma.array([0.0, 1, 2, 3], mask=[0, 0, 0, 1]),
+    np.ma.array([0.0, 1, 2, 3], mask=[1, 1, 0, 0]),
+    np.ma.array([0.0, 1, 2, 3], mask=[0, 0, 0, 0], fill_value=7.0),
+    np.ma.array([0.0, 1, 2, 3], mask=[0, 0, 0, 1], fill_value=7.0),
+    np.ma.array([(1, 2.0)], mask=[(1, 0)], dtype=[("i", "i4"), ("f", "f8")]),
+    np.ma.array([(1, 2.0)], mask=[(0, 1)], dtype=[("i", "i4"), ("f", "f8")]),
+    np.array([(1, 2.0)], [("i", "i4"), ("f", "f8")]),
+    np.ma.array([(1, 2.0)], mask=[(1, 0)], dtype=[("i", "i4"), ("f", "f8")])[0],
+    np.ma.array(3.0, mask=True),
+    np.ma.masked,
+    np.array(0.0),
+    np.ma.array(np.array([None, "a"], object), mask=[1, 0]),
+    np.array([None, "a"], object),
+]
+
+
+@pytest.mark.parametrize("at", range(len(MASKED)))
+@pytest.mark.parametrize("nested", [False, True])
+def test_masks_count_within_objects(at: int, nested: bool) -> None:
+    wrap = (lambda x: held({"a": [x]})) if nested else held
+    for other in range(len(MASKED)):
+        found = twinrun.compare({"x": wrap(MASKED[at])}, {"x": wrap(MASKED[other])})
+        assert found.same == (at == other), (MASKED[at], MASKED[other])
+
+
+def test_what_lies_under_a_mask_is_not_looked_at_within_objects() -> None:
+    for a, b in (
+        (np.ma.array([0, 1], mask=[0, 1]), np.ma.array([0, 9], mask=[0, 1])),
+        (np.ma.array([0, 1], mask=[0, 0]), np.array([0, 1])),
+        (np.ma.array([(1, 2)], mask=[(0, 0)], dtype="i4,i4"), np.array([(1, 2)], "i4,i4")),
+    ):
+        assert twinrun.compare({"x": held(a)}, {"x": held(b)}).same
+
+
+def test_units_count_within_objects() -> None:
+    class Quantity(np.ndarray):
+        unit = "m"
+
+    class Other(Quantity):
+        unit = "s"
+
+    a, b = (np.ones(2).view(kind) for kind in (Quantity, Other))
+    assert not twinrun.compare({"x": held(a)}, {"x": held(b)}).same
+    assert twinrun.compare({"x": held(a)}, {"x": held(a.copy())}).same
+
+
+def test_lists_of_narrow_numbers_warn_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert twinrun.compare({"v": [np.float16(1), np.int8(1)]}, {"v": [np.float16(1), np.int8(1)]}).same
