@@ -288,7 +288,8 @@ int twr_open_mpi(twr_run** run, const char* path, const twr_settings* settings, 
     // What a rank alone could fail to get, the others hear of before they go on.
     auto* const shared = new (std::nothrow) Shared;
     std::int64_t well = shared != nullptr ? 1 : 0;
-    if (MPI_Allreduce(MPI_IN_PLACE, &well, 1, MPI_INT64_T, MPI_MIN, mine) != MPI_SUCCESS || well == 0) {
+    if (MPI_Allreduce(MPI_IN_PLACE, &well, 1, MPI_INT64_T, MPI_MIN, mine) != MPI_SUCCESS || well == 0 ||
+        shared == nullptr) {
         const bool own = shared == nullptr;
         delete shared;
         MPI_Comm_free(&mine);

@@ -163,7 +163,8 @@ Result<> Plan::gather_table() {
     TWR_CHECK(team_.finish(request, "the declarations of the ranks of its file"));
     for (std::size_t rank = 0; rank < ranks; ++rank) {
         for (int i = 0; i < wire.counts[rank]; ++i) {
-            const WireSet& set = wire.all[static_cast<std::size_t>(wire.starts[rank] + i)];
+            const WireSet& set =
+                wire.all[static_cast<std::size_t>(wire.starts[rank]) + static_cast<std::size_t>(i)];
             sets.push_back(
                 {{set.offset, set.width, set.count, set.stride}, static_cast<std::uint32_t>(rank)});
         }

@@ -270,7 +270,7 @@ void Team::abandon(const Error& error) noexcept {
     static Abandoned message;
     message.rank = rank_;
     std::snprintf(message.why, sizeof message.why, "%.1900s%s", error.message.c_str(), kEnd);
-    broken_.emplace(error.code, std::string());
+    broken_.emplace(Error{error.code, std::string()});
     try {
         broken_->message = message.why;
     } catch (...) {  // without its words

@@ -72,7 +72,9 @@ Result<History> History::open(const std::string& path) {
         for (auto& facts : journal.provenance)
             history.provenance.push_back({rank, std::move(facts)});
     }
-    for (auto& [number, parts] : steps) {
+    for (auto& step_parts : steps) {  // no structured binding: clang before 16 cannot capture one
+        const std::int64_t number = step_parts.first;
+        auto& parts = step_parts.second;
         // While some ranks have captured the step again and others have not, their files belong to different
         // attempts.
         const bool whole = parts.ranks.size() == history.ranks &&

@@ -29,7 +29,6 @@ Result<> RecordStore::load() {
                          path_ + ": is the part of rank " + std::to_string(local->rank)};
         }
         settings = local->settings;
-        ranks = local->ranks;
         history = local->history;
         journal = std::move(local->journal);
     } else {

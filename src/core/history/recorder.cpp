@@ -335,6 +335,7 @@ Result<Recorder::Recorded> Recorder::record(FileSystem& system, const std::strin
         TWR_CHECK(limit_chain(difference, outcome.payload * options_.settings.chunk_bytes));
         std::uint32_t depth = 0;
         TWR_TRY(const auto written, writer->finish(std::move(difference)));
+        // NOLINTNEXTLINE(bugprone-use-after-move): finish() leaves the runs.
         deduplicator_->reuse(std::move(difference.runs));
         for (const std::uint32_t base : writer->bases()) {
             TWR_TRY(const std::uint32_t below, depth_of(base));

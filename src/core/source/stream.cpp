@@ -268,14 +268,15 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
     }
     const std::size_t slot_bytes = round_up(std::max<std::size_t>(job.buffer_bytes(), 1), kDirectAlignment);
     const std::uint64_t fits = std::max<std::uint64_t>(1, options.memory_bytes / slot_bytes);
-    const int workers = static_cast<int>(
-        std::min<std::uint64_t>({static_cast<std::uint64_t>(worker_count(options)), fits, job.slices()}));
+    const int workers = static_cast<int>(std::max<std::uint64_t>(
+        1, std::min<std::uint64_t>({static_cast<std::uint64_t>(worker_count(options)), fits, job.slices()})));
     const std::size_t most_slots = job.most_slots() == 0 ? kMostSlots : job.most_slots();
     const std::size_t slots =
         std::clamp<std::size_t>(fits / static_cast<std::uint64_t>(workers), 1, most_slots);
     // Telling the kernel where reads go pins every page once: worth it where each is used many times.
     const std::size_t worker_bytes = slots * slot_bytes;
     const bool registers =
+        // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a slot has at least one byte.
         job.total_bytes() / kReusesToRegister / worker_bytes >= static_cast<std::uint64_t>(workers);
     std::vector<Memory> memory;  // outlives the queues
     std::vector<std::unique_ptr<ReadQueue>> queues;
