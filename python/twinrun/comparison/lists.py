@@ -83,7 +83,10 @@ class ListedFields(FieldGroup):
         r = self._results
         for at in self._different:
             listed = at if self._listed is None else self._listed[at]
-            if listed < 0 or (r.dtype(listed) not in FLOATING and len(r.shape(listed)) == 1):
+            dtype, shape = (
+                (self[at].dtype, self[at].shape) if listed < 0 else (r.dtype(listed), r.shape(listed))
+            )
+            if dtype not in FLOATING and len(shape) == 1:
                 yield self[at]
 
 
