@@ -45,8 +45,11 @@ struct CallInfo {
     bool may_be_pretended;
 };
 
+// Declarations: they are initialized where they are defined.
+// NOLINTBEGIN(bugprone-dynamic-static-initializers)
 extern const CallInfo kCallInfos[kCalls];
 extern const char* const kGroupNames[kGroups];
+// NOLINTEND(bugprone-dynamic-static-initializers)
 
 inline const CallInfo& info(Call call) { return kCallInfos[static_cast<std::size_t>(call)]; }
 

@@ -143,6 +143,8 @@ TWR_WRAP ssize_t read(int file, void* to, size_t size) {
     TWR_NEXT(ssize_t(int, void*, size_t), "read");
     return transfer(Call::read, Call::read_stream, file, size, [&] { return real(file, to, size); });
 }
+// The name is glibc's own.
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
 TWR_WRAP ssize_t __read_chk(int file, void* to, size_t size, size_t room) {
     TWR_NEXT(ssize_t(int, void*, size_t, size_t), "__read_chk");
     return transfer(Call::read, Call::read_stream, file, size, [&] { return real(file, to, size, room); });

@@ -46,6 +46,8 @@ struct Rules {
     bool paths = false;
     std::uint64_t seed = 0;
 };
+// A declaration: it is initialized where it is defined.
+// NOLINTNEXTLINE(bugprone-dynamic-static-initializers)
 extern Rules g_rules;
 
 // Reads rules; false, and why in rules.error, where they are not understood: then there are none.

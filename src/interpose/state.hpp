@@ -55,6 +55,8 @@ struct Clock {
     std::uint64_t scale = std::uint64_t{1} << 32;  // ns a tick, 32.32 bits
     std::uint64_t first_ticks = 0, first_ns = 0;
 };
+// A declaration: it is initialized where it is defined.
+// NOLINTNEXTLINE(bugprone-dynamic-static-initializers)
 extern Clock g_clock;
 
 inline std::uint64_t now() {
@@ -89,8 +91,11 @@ struct State {
     char others[4096] = {};  // other preloaded tools: one a line
     std::atomic<std::uint32_t> own_ns{0};
 };
+// Declarations: they are initialized where they are defined.
+// NOLINTBEGIN(bugprone-dynamic-static-initializers)
 extern State g_state;
 extern thread_local Block* t_block __attribute__((tls_model("initial-exec")));
+// NOLINTEND(bugprone-dynamic-static-initializers)
 
 Block* acquire_block();
 
@@ -139,6 +144,8 @@ void forget(int descriptor);
 // ---- injection (rules.cpp)
 
 // Bits of the rules of each call; 0 almost always.
+// A declaration: it is initialized where it is defined.
+// NOLINTNEXTLINE(bugprone-dynamic-static-initializers)
 extern std::uint32_t g_rules_of[kCalls];
 // Delays; true: the call is to be pretended.
 bool inject(Call call, Target target);

@@ -1,7 +1,8 @@
 // Calls of stdio. What the C library does inside them (the write of a full buffer) passes no wrapper: it is part of their time.
 // Functions for single characters (getc, putc) are not wrapped: they take 2 ns each, and most are inlined.
 #ifndef __NO_INLINE__
-#define __NO_INLINE__ 1  // glibc's headers bring bodies of getline and vprintf else
+// Without it, glibc's headers define getline and vprintf inline.
+#define __NO_INLINE__ 1  // NOLINT(bugprone-reserved-identifier)
 #endif
 #include <cstdarg>
 #include <cstdio>
@@ -217,6 +218,8 @@ TWR_WRAP int printf(const char* format, ...) {
     va_end(list);
     return result;
 }
+// These names are glibc's own.
+// NOLINTBEGIN(bugprone-reserved-identifier)
 TWR_WRAP int __vfprintf_chk(FILE* file, int flag, const char* format, va_list list) {
     TWR_NEXT(int(FILE*, int, const char*, va_list), "__vfprintf_chk");
     return printed(file, real, file, flag, format, list);
@@ -238,6 +241,7 @@ TWR_WRAP int __printf_chk(int flag, const char* format, ...) {
     va_end(list);
     return result;
 }
+// NOLINTEND(bugprone-reserved-identifier)
 
 // Each of them ends in the one of its own standard.
 #define TWR_SCANF(name, behind)                              \

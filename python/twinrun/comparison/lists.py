@@ -30,7 +30,7 @@ __all__ = ["ListedFields", "compare_lists"]
 class ListedFields(FieldGroup):
     """The comparison of each field of two lists, made when it is asked for.
 
-    others: of fields beside the lists, after their places among all fields.
+    others: of each field beside the lists, by its place among all fields. None: it has no result, a problem says why.
     """
 
     def __init__(
@@ -40,26 +40,23 @@ class ListedFields(FieldGroup):
         decisions: tuple[Decision, Decision],
         reason: str,
         where: str,
-        others: Mapping[int, FieldComparison],
+        others: Mapping[int, FieldComparison | None],
     ) -> None:
-        count = len(results) + len(others)
-        at_others = sorted(others)
         self._listed: list[int] | None = None  # the number in the lists of each field; -1: beside them
         different = results.different
+        made: dict[int, FieldComparison] = {}
         if others:
-            self._listed = _with_gaps(len(results), at_others)
+            self._listed, made = _in_order(len(results), others)
             numbers = [at for at, listed in enumerate(self._listed) if listed >= 0]
-            different = [numbers[at] for at in different]
-        super().__init__(count, different, results.bytes, results.bytes_read)
-        if self._listed is not None:
-            beside = [at for at, listed in enumerate(self._listed) if listed < 0]
-            for at, other in zip(beside, at_others, strict=True):
-                self._made[at] = others[other]
-            self._different = sorted([*different, *(at for at in beside if not self._made[at].same)])
-            self.bytes += sum(other.bytes for other in others.values())
-            self.bytes_read += sum(
-                stage["bytes_read"] for other in others.values() for stage in other.stages.values()
+            different = sorted(
+                [*(numbers[at] for at in different), *(at for at, other in made.items() if not other.same)]
             )
+        super().__init__(len(results) + len(made), different, results.bytes, results.bytes_read)
+        self._made.update(made)
+        self.bytes += sum(other.bytes for other in made.values())
+        self.bytes_read += sum(
+            stage["bytes_read"] for other in made.values() for stage in other.stages.values()
+        )
         self._results = results
         self._place = place
         self._decisions = decisions  # of floating-point fields, and of others
@@ -90,14 +87,20 @@ class ListedFields(FieldGroup):
                 yield self[at]
 
 
-def _with_gaps(count: int, places: list[int]) -> list[int]:
-    """0, 1, … with -1 at each place, as far as places and numbers go."""
-    found: list[int] = []
+def _in_order(
+    count: int, others: Mapping[int, FieldComparison | None]
+) -> tuple[list[int], dict[int, FieldComparison]]:
+    """The number in the lists of each field that has a result (-1: beside them), and the results beside them by their place in that."""
+    listed: list[int] = []
+    made: dict[int, FieldComparison] = {}
     left = iter(range(count))
-    for place in places:
-        found += (at for _, at in zip(range(place - len(found)), left, strict=False))
-        found.append(-1)
-    return [*found, *left]
+    for place in range(count + len(others)):
+        if place not in others:
+            listed.append(next(left))
+        elif (other := others[place]) is not None:
+            made[len(listed)] = other
+            listed.append(-1)
+    return listed, made
 
 
 def compare_lists(
@@ -151,7 +154,7 @@ def compare_lists(
         )
         if results is None:
             return None
-        others: dict[int, FieldComparison] = {}
+        others: dict[int, FieldComparison | None] = dict.fromkeys(a.rest_places.values())
         if a.rest is not None and b.rest is not None:
             rest = compare_rest(replace(request, a=a.rest, b=b.rest))
             for _, one in rest.results:

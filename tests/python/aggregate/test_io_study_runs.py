@@ -14,11 +14,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from commands import COMMAND, HANG, check_error, command
-from ensemble_support import in_child, within
+from ensemble_support import KillAt, in_child, within
 
 from twinrun.aggregate.studies import Journal, Plan, Size, Split, conduct, engine, journal, launch
 from twinrun.aggregate.studies.launch import Stack
@@ -210,19 +209,7 @@ def test_a_run_that_ended_after_its_study_was_killed_is_kept(place: Path) -> Non
     check_whole(place)
 
 
-class KillAt:
-    """SIGKILL of this process at the n-th call of a function of these modules, or that it makes; n = 0: counts them."""
-
-    own = tuple(m.__file__ for m in (engine, journal, launch, runner, local, work, attempts, study_lines))
-
-    def __init__(self, n: int) -> None:
-        self.n, self.calls = n, 0
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event in ("call", "c_call") and frame.f_code.co_filename in self.own:
-            self.calls += 1
-            if self.calls == self.n:
-                os.kill(os.getpid(), signal.SIGKILL)
+OWN = tuple(m.__file__ for m in (engine, journal, launch, runner, local, work, attempts, study_lines))
 
 
 def run_here(place: Path) -> None:
@@ -239,7 +226,7 @@ def test_kill_of_the_runner_at_any_moment(part: int, place: Path) -> None:
     """Every run is made once and kept once, whenever the study dies, also twice; no file of theirs is left."""
 
     def work(n: int) -> int:
-        kill = KillAt(n)
+        kill = KillAt(n, OWN)
 
         def guarded() -> None:
             sys.setprofile(kill)

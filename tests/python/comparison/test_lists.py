@@ -252,6 +252,16 @@ def test_a_field_beside_the_list_that_cannot_be_compared_is_reported() -> None:
     assert result.verdict == one_by_one(a, b, partial=True).verdict
 
 
+@pytest.mark.parametrize("lost", ["o0", "o1", "o2"])
+def test_fields_keep_their_order_where_one_beside_the_list_has_no_result(lost: str) -> None:
+    a = {"o0": ["a"], "x0": np.ones(2), "o1": ["b"], "x1": np.zeros(3), "o2": ["c"]}
+    b = {**a, "x1": np.ones(3), lost: ["a", "b"]}
+    result = twinrun.compare(a, b, partial=True)
+    assert [f.field.removesuffix("@text") for f in result.fields] == [name for name in a if name != lost]
+    assert len(result.problems) == 1 and result.first is not None and result.first.field == "x1"
+    assert outcome(twinrun.compare, a, b, partial=True) == outcome(one_by_one, a, b, partial=True)
+
+
 def test_an_interrupt_while_a_container_is_taken_is_one() -> None:
     class Value:
         def __array__(self, *_: object, **__: object) -> np.ndarray:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import csv
 import math
-import pickle
-import random
 import tempfile
 import warnings
 import xml.etree.ElementTree as ElementTree
@@ -23,6 +21,7 @@ import pytest
 from commands import command, load_json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from many_ranks import ManyRanks
 from support import brute_force, check_report, run_of_ranks, scalars
 
 import twinrun
@@ -385,28 +384,6 @@ def test_the_comparison_is_brute_force_anywhere(kind: str, seed: int) -> None:
 
 
 # ---- work that is shared ----
-
-
-class ManyRanks:
-    """A team whose ranks work one after another, each with a copy of the job of its own, on tasks in any order."""
-
-    leads, memory_is_each, threads, node_rank = True, False, 1, 0
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.size = self.node_size = size
-        self._random = random.Random(seed)
-
-    def share(self, job: object, tasks: list, sizes: list[int], progress: object = None) -> list:
-        ranks = []
-        for rank in range(self.size):
-            self.node_rank = rank
-            ranks.append(pickle.loads(pickle.dumps(job)))
-            ranks[-1].arrive(self)
-        outcomes: dict[int, object] = {}
-        for at in self._random.sample(range(len(tasks)), len(tasks)):
-            task = pickle.loads(pickle.dumps(tasks[at]))
-            outcomes[at] = pickle.loads(pickle.dumps(self._random.choice(ranks).run(task)))
-        return [outcomes[at] for at in range(len(tasks))]
 
 
 def told(a: Path, b: Path, options: dict, team: object) -> object:

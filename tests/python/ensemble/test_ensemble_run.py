@@ -11,11 +11,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from commands import COMMAND, HANG, check_error, command, load_json
-from ensemble_support import PYTHON, in_child, lines, within, write_study
+from ensemble_support import PYTHON, KillAt, in_child, lines, within, write_study
 
 from twinrun.ensemble.run import engines, folder, local, runner, work
 from twinrun.ensemble.study import attempts, record
@@ -143,19 +142,7 @@ def test_retries_end_with_success(tmp_path: Path) -> None:
 # Killed --------------------------------------------------------------------------------------------------------------------
 
 
-class KillAt:
-    """SIGKILL of this process at the n-th call of a function of the runner, or that it makes; n = 0: counts them."""
-
-    own = tuple(m.__file__ for m in (runner, folder, work, record, attempts, study_lines, engines, local))
-
-    def __init__(self, n: int) -> None:
-        self.n, self.calls = n, 0
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event in ("call", "c_call") and frame.f_code.co_filename in self.own:
-            self.calls += 1
-            if self.calls == self.n:
-                os.kill(os.getpid(), signal.SIGKILL)
+OWN = tuple(m.__file__ for m in (runner, folder, work, record, attempts, study_lines, engines, local))
 
 
 def logging_study(folder: Path, tasks: int, **keys: object) -> tuple[Path, Path]:
@@ -178,7 +165,7 @@ def killed_at(folder: Path, study: Path, n: int) -> int:
     """Runs a study in a process that dies at its n-th call."""
 
     def work() -> None:
-        sys.setprofile(KillAt(n))
+        sys.setprofile(KillAt(n, OWN))
         try:
             runner.run_study(study, folder)
         finally:
@@ -194,7 +181,7 @@ def test_kill_of_the_runner_at_any_moment(part: int, tmp_path: Path) -> None:
 
     def count() -> None:
         study, _ = logging_study_in(tmp_path / "counted")
-        counter = KillAt(0)
+        counter = KillAt(0, OWN)
         sys.setprofile(counter)
         try:
             runner.run_study(study, tmp_path / "counted" / "s")

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from commands import command, load_json
+from many_ranks import ManyRanks
 
 import twinrun
 from twinrun import golden
@@ -342,8 +343,6 @@ def test_characters_of_netcdf(tmp_path: Path) -> None:
 
 
 def test_shared_work_says_the_same(tmp_path: Path) -> None:
-    from test_planted import ManyRanks
-
     for run in "ab":
         for step in (1, 2):
             write(tmp_path / run / f"out_{step}.h5", np.arange(5000), units="m" if run == "a" else "km")

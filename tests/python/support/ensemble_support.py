@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from commands import HANG
 
@@ -33,6 +34,22 @@ def within(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+class KillAt:
+    """SIGKILL of this process at the n-th call of a function of these files, or that it makes; n = 0: counts them.
+
+    Passed to `sys.setprofile`.
+    """
+
+    def __init__(self, n: int, files: Collection[str]) -> None:
+        self.n, self.files, self.calls = n, files, 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_call") and frame.f_code.co_filename in self.files:
+            self.calls += 1
+            if self.calls == self.n:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def attempt(folder: Path, command: list[str], **keys: object) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ Rate = Annotated[float, Meta(gt=0, lt=1e30)]  # bytes a second
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(abc.ABC):
     """ranks: of a job.
 
     folder: for files of runs; None where they write none. precision: how well figures are to be known. confidence: of intervals. seconds: of one run, at most.
@@ -39,29 +40,29 @@ class Study:
     seconds: float = 600.0
     arguments: Sequence[str] = ()
 
+    @abc.abstractmethod
     def own_identity(self) -> dict:
         """The keys that this kind of study adds to `identity`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def factors(self) -> dict[str, Sequence[int] | Sequence[float]]:
         """What is varied, and its levels: every combination is a condition."""
-        raise NotImplementedError
 
     def conditions(self) -> list[Condition]:
         """The conditions; each is a launch in every block."""
         factors = self.factors()
         return [dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())]
 
+    @abc.abstractmethod
     def job(self, condition: Condition, block: int, prefix: str) -> Job:
         """The launch of haccio that a run is. prefix: what names of its files begin with."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def read(self, condition: Condition, own: Path) -> Mapping[str, Any]:
         """The results of a run, from the folder of its attempt.
 
         Raises ValueError, KeyError or TypeError where haccio wrote something else.
         """
-        raise NotImplementedError
 
     def flaw(self, condition: Condition, results: Mapping[str, Any]) -> str | None:
         """What is wrong with results of a run; None where nothing is."""
@@ -71,17 +72,16 @@ class Study:
             return str(e)
         return None
 
+    @abc.abstractmethod
     def enough(self, blocks: Blocks) -> bool:
         """Whether all figures are precise enough."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def result(self, blocks: Blocks, ended: bool) -> dict[str, Any]:
         """All figures and the guidance. ended: the intervals are narrow enough."""
-        raise NotImplementedError
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
         """The findings of the runs."""
-        raise NotImplementedError
 
     def identity(self) -> dict:
         """What runs of one journal have in common."""
