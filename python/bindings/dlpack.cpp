@@ -8,19 +8,8 @@ namespace twinrun {
 
 namespace {
 
-// The layout of DLPack 1.x (dlpack.h): an ABI, which new versions of the same major number only add to.
-struct Tensor {
-    void* data;
-    std::int32_t device_type;
-    std::int32_t device;
-    std::int32_t dimensions;
-    std::uint8_t code;
-    std::uint8_t bits;
-    std::uint16_t lanes;
-    std::int64_t* shape;
-    std::int64_t* strides;  // may be null: dense
-    std::uint64_t byte_offset;
-};
+using dlpack::Tensor;
+
 struct Managed {
     Tensor tensor;
     void* context;
@@ -75,6 +64,17 @@ nb::dict dlpack_facts(nb::handle capsule) {
                        : reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->byte_offset;
     d["read_only"] = read_only;
     return d;
+}
+
+const dlpack::Exchange* dlpack_exchange(nb::handle type) {
+    constexpr const char* kName = "dlpack_exchange_api";
+    const nb::object capsule = nb::steal(PyObject_GetAttrString(type.ptr(), "__dlpack_c_exchange_api__"));
+    PyErr_Clear();
+    if (!capsule.is_valid() || PyCapsule_IsValid(capsule.ptr(), kName) == 0) return nullptr;
+    const auto* offered = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), kName));
+    while (offered != nullptr && offered->major != 1)
+        offered = offered->previous;
+    return offered == nullptr || offered->tensor_of == nullptr ? nullptr : offered;
 }
 
 }  // namespace twinrun

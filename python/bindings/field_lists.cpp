@@ -127,9 +127,10 @@ class FieldList {
     }
 
     // As they are captured and sketched. tolerances: of fields that have one of their own.
-    [[nodiscard]] nb::list captured(
+    [[nodiscard]] CapturedFields captured(
         const std::map<std::string, std::pair<double, double>>& tolerances) const {
-        nb::list all;
+        CapturedFields all;
+        all.fields.reserve(fields_.size());
         for (const ListedField& field : fields_) {
             CapturedField f;
             f.name = field.text;
@@ -142,12 +143,13 @@ class FieldList {
                 f.data = field.data;
             } else {
                 f.device = array_of(field);
+                f.device->ordered = true;  // PyTorch frees and reuses memory in the order of the stream, too
             }
             if (const auto own = tolerances.find(f.name); own != tolerances.end()) {
                 f.own_tolerance = true;
                 f.tolerance = {own->second.first, own->second.second};
             }
-            all.append(nb::cast(std::move(f)));
+            all.fields.push_back(std::move(f));
         }
         return all;
     }
@@ -522,8 +524,6 @@ void define_field_lists(nb::module_& m) {
             },
             "Their numbers among all fields.")
         .def("captured", &FieldList::captured, "tolerances"_a,
-             nb::sig(
-                 "def captured(self, tolerances: Mapping[str, tuple[float, float]]) -> list[CapturedField]"),
              "The fields of the list, as they are captured and sketched; they are valid as long as it is. "
              "tolerances: of fields that have one of their own.")
         .def_prop_ro("any_on_device", &FieldList::any_on_device)

@@ -86,13 +86,54 @@ std::optional<std::vector<std::uint64_t>> integers(const nb::object& tuple) {
 }
 
 // Whether these strides, in items, are those of a row-major array without gaps.
-bool is_contiguous(const std::vector<std::uint64_t>& shape, const std::vector<std::uint64_t>& strides) {
+template <typename Stride>
+bool is_contiguous(const std::vector<std::uint64_t>& shape, const Stride* strides) {
     std::uint64_t expected = 1;
     for (std::size_t i = shape.size(); i-- > 0;) {
-        if (shape[i] != 1 && strides[i] != expected) return false;
+        if (shape[i] != 1 && static_cast<std::uint64_t>(strides[i]) != expected) return false;
         expected *= shape[i];
     }
     return true;
+}
+
+// Of an array that is not row-major without gaps: column by column without gaps, or strides in bytes.
+bool take_strides(const std::vector<std::uint64_t>& strides, ListedField& field) {
+    std::vector<std::uint64_t> backwards(field.shape.rbegin(), field.shape.rend());
+    const std::vector<std::uint64_t> strides_backwards(strides.rbegin(), strides.rend());
+    if (field.shape.size() > 1 && is_contiguous(backwards, strides_backwards.data())) {
+        field.shape = std::move(backwards);
+        field.fortran_order = true;
+        return true;
+    }
+    for (const std::uint64_t stride : strides) {
+        const auto bytes = checked_multiply(stride, item_bytes(field.dtype));
+        if (!bytes || *bytes > std::numeric_limits<std::int64_t>::max()) return false;
+        field.strides.push_back(static_cast<std::int64_t>(*bytes));
+    }
+    return true;
+}
+
+// The core's type of a tensor of DLPack (dlpack.h: DLDataTypeCode).
+std::optional<DType> dtype_of_dlpack(const dlpack::Tensor& tensor) {
+    if (tensor.lanes != 1) return std::nullopt;
+    switch (tensor.code << 8 | tensor.bits) {
+        case 0 << 8 | 8: return DType::i8;
+        case 0 << 8 | 16: return DType::i16;
+        case 0 << 8 | 32: return DType::i32;
+        case 0 << 8 | 64: return DType::i64;
+        case 1 << 8 | 8: return DType::u8;
+        case 1 << 8 | 16: return DType::u16;
+        case 1 << 8 | 32: return DType::u32;
+        case 1 << 8 | 64: return DType::u64;
+        case 2 << 8 | 16: return DType::f16;
+        case 2 << 8 | 32: return DType::f32;
+        case 2 << 8 | 64: return DType::f64;
+        case 4 << 8 | 16: return DType::bf16;
+        case 5 << 8 | 64: return DType::c64;
+        case 5 << 8 | 128: return DType::c128;
+        case 6 << 8 | 8: return DType::boolean;
+        default: return std::nullopt;
+    }
 }
 
 constexpr std::pair<const char*, DType> kTensorTypes[] = {
@@ -118,7 +159,12 @@ ArrayTaker::ArrayTaker(bool on_devices) : on_devices_(on_devices) {
     for (const auto& [name, dtype] : kTensorTypes) {
         if (nb::object type = attribute(torch_, name); type.is_valid()) dtypes_.emplace_back(type, dtype);
     }
-    if (!strided_.is_valid()) tensor_ = {};
+    if (!strided_.is_valid() || !tensor_.is_valid()) {
+        tensor_ = {};
+        return;
+    }
+    exchange_ = dlpack_exchange(tensor_);
+    may_have_names_ = PyObject_HasAttrString(tensor_.ptr(), "has_names") == 1;
     for (const auto& [name, text] : {std::pair{&Names::dtype, "dtype"},
                                      {&Names::layout, "layout"},
                                      {&Names::has_names, "has_names"},
@@ -169,19 +215,30 @@ std::optional<ListedField> ArrayTaker::numpy_array(nb::handle value) const {
 
 std::optional<ListedField> ArrayTaker::tensor(nb::handle value) {
     ListedField field;
+    const bool taken =
+        exchange_ == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
+    if (!taken || !is_plain(value, field.dtype)) return std::nullopt;
+    field.owner = nb::borrow(value);
+    return field;
+}
+
+// Whether the elements are the tensor's, and have no names.
+bool ArrayTaker::is_plain(nb::handle value, DType dtype) const {
+    const bool is_complex = scalars_per_item(dtype) == 2;
+    return !is_true(called(value, names_.is_neg)) &&
+           !(is_complex && is_true(called(value, names_.is_conj))) &&
+           !(may_have_names_ && is_true(called(value, names_.has_names)));
+}
+
+bool ArrayTaker::tensor_by_attributes(nb::handle value, ListedField& field) {
     const nb::object dtype = attribute(value, names_.dtype);
     const auto known = std::find_if(dtypes_.begin(), dtypes_.end(),
                                     [&](const auto& one) { return one.first.ptr() == dtype.ptr(); });
-    if (known == dtypes_.end()) return std::nullopt;
+    if (known == dtypes_.end()) return false;
     field.dtype = known->second;
-    const bool is_complex = scalars_per_item(field.dtype) == 2;
     // A nested tensor has no shape.
-    if (attribute(value, names_.layout).ptr() != strided_.ptr() || is_true(called(value, names_.has_names)) ||
-        is_true(called(value, names_.is_neg)) || (is_complex && is_true(called(value, names_.is_conj))))
-        return std::nullopt;
-    if (!tensor_layout(value, field) || !tensor_memory(value, field)) return std::nullopt;
-    field.owner = nb::borrow(value);
-    return field;
+    if (attribute(value, names_.layout).ptr() != strided_.ptr()) return false;
+    return tensor_layout(value, field) && tensor_memory(value, field);
 }
 
 // Shape, order and strides.
@@ -194,35 +251,17 @@ bool ArrayTaker::tensor_layout(nb::handle value, ListedField& field) const {
     field.shape = std::move(*shape);
     if (field.items == 0 || is_true(called(value, names_.is_contiguous))) return true;
     const auto strides = integers(called(value, names_.stride));
-    if (!strides || strides->size() != field.shape.size()) return false;
-    std::vector<std::uint64_t> backwards(field.shape.rbegin(), field.shape.rend());
-    if (field.shape.size() > 1 && is_contiguous(backwards, {strides->rbegin(), strides->rend()})) {
-        field.shape = std::move(backwards);
-        field.fortran_order = true;
-        return true;
-    }
-    for (const std::uint64_t stride : *strides) {
-        const auto bytes = checked_multiply(stride, item_bytes(field.dtype));
-        if (!bytes || *bytes > std::numeric_limits<std::int64_t>::max()) return false;
-        field.strides.push_back(static_cast<std::int64_t>(*bytes));
-    }
-    return true;
+    return strides && strides->size() == field.shape.size() && take_strides(*strides, field);
 }
 
 // Address, and where that is.
 bool ArrayTaker::tensor_memory(nb::handle value, ListedField& field) {
     if (is_true(attribute(value, names_.is_cuda))) {
-        if (!on_devices_) return false;
         const nb::object number = called(value, names_.get_device);
         if (!number.is_valid()) return false;
-        field.device = static_cast<int>(PyLong_AsLong(number.ptr()));
-        if (field.device < 0) {
-            PyErr_Clear();
-            return false;
-        }
-        const auto stream = stream_of(field.device);
-        if (!stream) return false;
-        field.stream = *stream;
+        const auto device = static_cast<int>(PyLong_AsLong(number.ptr()));
+        PyErr_Clear();
+        if (!on_device(device, field)) return false;
     } else if (!is_true(attribute(value, names_.is_cpu)) || !field.strides.empty()) {
         return false;
     }
@@ -231,6 +270,53 @@ bool ArrayTaker::tensor_memory(nb::handle value, ListedField& field) {
     field.data = PyLong_AsVoidPtr(address.ptr());
     PyErr_Clear();
     return field.data != nullptr || field.items == 0;
+}
+
+bool ArrayTaker::on_device(int device, ListedField& field) {
+    if (!on_devices_ || device < 0) return false;
+    const auto stream = stream_of(device);
+    if (!stream) return false;
+    field.device = device;
+    field.stream = *stream;
+    return true;
+}
+
+bool ArrayTaker::tensor_by_exchange(nb::handle value, ListedField& field) {
+    dlpack::Tensor tensor;
+    if (exchange_->tensor_of(value.ptr(), &tensor) != 0) {  // such as a sparse one
+        PyErr_Clear();
+        return false;
+    }
+    const auto dtype = dtype_of_dlpack(tensor);
+    if (!dtype || tensor.dimensions < 0) return false;
+    field.dtype = *dtype;
+    field.items = 1;
+    const auto dimensions = static_cast<std::size_t>(tensor.dimensions);
+    field.shape.resize(dimensions);
+    for (std::size_t i = 0; i < dimensions; ++i) {
+        if (tensor.shape[i] < 0) return false;
+        field.shape[i] = static_cast<std::uint64_t>(tensor.shape[i]);
+    }
+    const auto items = checked_product(field.shape);
+    if (!items) return false;
+    field.items = *items;
+    if (field.items != 0 && tensor.strides != nullptr && !is_contiguous(field.shape, tensor.strides)) {
+        std::vector<std::uint64_t> strides(dimensions);
+        for (std::size_t i = 0; i < dimensions; ++i) {
+            if (tensor.strides[i] < 0) return false;
+            strides[i] = static_cast<std::uint64_t>(tensor.strides[i]);
+        }
+        if (!take_strides(strides, field)) return false;
+    }
+    if (tensor.device_type == dlpack::kCuda) {
+        if (!on_device(tensor.device, field)) return false;
+    } else if (tensor.device_type != dlpack::kCpu || !field.strides.empty()) {
+        return false;
+    }
+    if (field.items == 0) return true;
+    if (tensor.data == nullptr) return false;
+    field.data = static_cast<const std::byte*>(tensor.data) + tensor.byte_offset;
+    return true;
 }
 
 // PyTorch's current stream of a device; nothing where the device cannot be used.

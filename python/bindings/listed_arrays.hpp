@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "dlpack.hpp"
 #include "element/dtype.hpp"
 #include "metadata/metadata.hpp"
 
@@ -47,8 +48,14 @@ class ArrayTaker {
    private:
     [[nodiscard]] std::optional<ListedField> numpy_array(nanobind::handle value) const;
     std::optional<ListedField> tensor(nanobind::handle value);
-    bool tensor_memory(nanobind::handle value, ListedField& field);
+    [[nodiscard]] bool is_plain(nanobind::handle value, DType dtype) const;
+    // Of any release of PyTorch, by its attributes.
+    bool tensor_by_attributes(nanobind::handle value, ListedField& field);
     bool tensor_layout(nanobind::handle value, ListedField& field) const;
+    bool tensor_memory(nanobind::handle value, ListedField& field);
+    // Of releases that offer it to C, at a third of the time.
+    bool tensor_by_exchange(nanobind::handle value, ListedField& field);
+    bool on_device(int device, ListedField& field);
     std::optional<StreamHandle> stream_of(int device);
 
     // Of attributes and methods of tensors.
@@ -60,6 +67,8 @@ class ArrayTaker {
     bool on_devices_;
     Names names_;
     nanobind::object ndarray_, torch_, tensor_, parameter_, strided_;
+    const dlpack::Exchange* exchange_ = nullptr;  // of tensors
+    bool may_have_names_ = false;
     std::vector<std::pair<nanobind::object, DType>> dtypes_;  // of PyTorch
     std::map<int, std::optional<StreamHandle>> streams_;      // nothing: the device cannot be used
 };

@@ -3,10 +3,13 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "capture/session.hpp"
 #include "shared.hpp"
@@ -78,10 +81,57 @@ void define_captured_field(nb::module_& m) {
             "its rows' IDs, or ''.\ndevice: where the memory is on a device; then strides (bytes), stream "
             "and "
             "swap hold, and stride does not.")
-        .def_prop_ro("name", [](const CapturedField& self) { return self.name; })
-        .def_prop_ro("shape", [](const CapturedField& self) {
-            return shape_tuple(stored_shape(self.shape, self.order));
-        });
+        .def_prop_ro("name", [](const CapturedField& self) { return self.name; });
+}
+
+void define_captured_fields(nb::module_& m) {
+    nb::class_<CapturedFields>(m, "CapturedFields", "The arrays of a step. A capture takes them away.")
+        .def(
+            "__init__",
+            [](CapturedFields* self, std::vector<CapturedField> fields) {
+                new (self) CapturedFields{std::move(fields)};
+            },
+            "fields"_a)
+        .def("__len__", [](const CapturedFields& self) { return self.fields.size(); })
+        .def(
+            "insert",
+            [](CapturedFields& self, std::size_t at, const CapturedField& field) {
+                self.fields.insert(
+                    self.fields.begin() + static_cast<std::ptrdiff_t>(std::min(at, self.fields.size())),
+                    field);
+            },
+            "at"_a, "field"_a, "Before the field of this number; at the end where there is none.")
+        .def(
+            "remove",
+            [](CapturedFields& self, const std::set<std::string>& names) {
+                std::erase_if(self.fields, [&](const CapturedField& f) { return names.contains(f.name); });
+            },
+            "names"_a)
+        .def_prop_ro("names",
+                     [](const CapturedFields& self) {
+                         nb::typed<nb::list, nb::str> names;
+                         for (const CapturedField& f : self.fields)
+                             names.append(nb::str(f.name.data(), f.name.size()));
+                         return names;
+                     })
+        .def_prop_ro(
+            "has_labels",
+            [](const CapturedFields& self) {
+                return std::any_of(self.fields.begin(), self.fields.end(), [](const CapturedField& f) {
+                    return f.name.find('@') != std::string::npos;
+                });
+            },
+            "Whether a name may be that of a label: see formats.model.")
+        .def(
+            "shapes",
+            [](const CapturedFields& self) {
+                nb::typed<nb::dict, nb::str, nb::tuple> shapes;
+                for (const CapturedField& f : self.fields)
+                    shapes[nb::str(f.name.data(), f.name.size())] =
+                        shape_tuple(stored_shape(f.shape, f.order));
+                return shapes;
+            },
+            "By name.");
 }
 
 // A field of a committed step.
@@ -153,7 +203,8 @@ struct PySession {
     }
     PySession(const PySession&) = delete;
     PySession& operator=(const PySession&) = delete;
-    CaptureReport capture(std::int64_t step, std::vector<CapturedField> fields) {
+    CaptureReport capture(std::int64_t step, CapturedFields& taken) {
+        std::vector<CapturedField> fields = std::exchange(taken.fields, {});
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             return session->capture_fields(step, std::move(fields));
@@ -232,6 +283,7 @@ struct PySession {
 
 void define_sessions(nb::module_& m) {
     define_captured_field(m);
+    define_captured_fields(m);
     define_reports(m);
     nb::class_<PySession>(m, "Session")
         .def(nb::init<const std::string&, const std::map<std::string, std::string>&,

@@ -13,6 +13,7 @@
 #include "base/result.hpp"
 #include "difference/difference.hpp"
 #include "engine/compare.hpp"
+#include "history/field.hpp"
 #include "history/history.hpp"
 #include "metadata/metadata.hpp"
 #include "source/device_array.hpp"
@@ -22,6 +23,11 @@
 namespace twinrun {
 
 struct LostStep;
+
+// The arrays of a step: one object for Python, however many they are.
+struct CapturedFields {
+    std::vector<CapturedField> fields;
+};
 
 // ---- shared.cpp ----
 

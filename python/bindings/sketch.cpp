@@ -46,9 +46,9 @@ Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
 }
 
 // One batch a device; the others one after the other.
-Sketches sketch_fields(const std::vector<CapturedField>& captured, double atol, double rtol,
-                       unsigned residue_bits, std::uint32_t chunk_bytes, const std::string& digest,
-                       int threads) {
+Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, unsigned residue_bits,
+                       std::uint32_t chunk_bytes, const std::string& digest, int threads) {
+    const std::vector<CapturedField>& captured = fields.fields;
     HistorySettings settings;
     settings.tolerance = {atol, rtol};
     settings.residue_bits = residue_bits;
@@ -58,6 +58,7 @@ Sketches sketch_fields(const std::vector<CapturedField>& captured, double atol, 
     std::vector<std::optional<PySketch>> made(captured.size());
     const auto work = [&]() -> Result<> {
         std::vector<FieldMetadata> planned;
+        planned.reserve(captured.size());
         std::map<int, std::vector<std::size_t>> of_device;
         for (std::size_t i = 0; i < captured.size(); ++i) {
             TWR_TRY(FieldMetadata field, plan_captured(captured[i], settings));

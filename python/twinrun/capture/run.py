@@ -219,7 +219,8 @@ class Run:
     memory : int or str, default None
         Bytes that steps under way may hold, as a number or as "1 GiB". `capture` waits where none is left.
     device_memory : int or str, default None
-        The same for all GPUs together. Arrays on a GPU are copied within it first, and are brought to the host later.
+        The same for all GPUs together. Arrays on a GPU are copied within it first, and are brought to the host
+        later. With `keep_data=False` the digests of one step rest there in any case.
     local : str or path, default None
         A folder on storage of this node, where steps rest until they are in `path`.
     local_limit : int or str, default None
@@ -399,7 +400,7 @@ class Run:
         ids: Mapping[str, str] | None = None,
         global_place: GlobalPlace | None = None,
     ) -> CaptureFacts:
-        """Captures one step. When it returns, the arrays may change.
+        """Captures one step. When it returns, the arrays may change (see Notes for several GPU streams).
 
         >>> with twinrun.Run("runs/a", atol=1e-6) as run:
         ...     facts = run.capture(10, {"x": np.zeros(100), "v": np.zeros((100, 3))})
@@ -443,7 +444,9 @@ class Run:
         Notes
         -----
         Unless the run works in the background, the step is on storage when this returns. Arrays on a GPU are
-        digested there; with `keep_data=False` no element is copied to the host.
+        digested there; with `keep_data=False` no element is copied to the host. In the background, tensors of
+        PyTorch are then digested after this returns: what the current stream does later waits for that. Let
+        another stream that changes them wait for the current stream first.
         """
         session = self._open()
         number = step_number(step)

@@ -84,13 +84,13 @@ def captured_entries(
     where: str | None = None,
     ids: Mapping[str, str] | None = None,
     global_place: GlobalPlace | None = None,
-) -> tuple[list[_core.CapturedField], list[object]]:
+) -> tuple[_core.CapturedFields, list[object]]:
     """The arrays of a container in the form that the core captures.
 
     fields: a container of arrays, see `containers`. tolerances: {field: (atol, rtol)}. stream: the GPU stream
     that computes the arrays. where: the run, for messages. ids: {field: its field of IDs}.
 
-    Returns the entries, and objects that must live until the core has read them. Raises TwinrunError for two
+    Returns the arrays, and objects that must live until the core has read them. Raises TwinrunError for two
     fields of one name, an array that cannot be captured, and names in `ids` or `global_place` that are not
     fields.
     """
@@ -133,12 +133,12 @@ def captured_entries(
             captured_field(name, v, tolerances.get(name), ids.get(name, ""), places.get(name, ((), ())))
         )
     if plain is None:
-        return entries, keep
+        return _core.CapturedFields(entries), keep
     every = plain.captured(tolerances)
-    beside = iter(entries)
-    for at, entry in zip(plain.rest_places, beside, strict=False):
-        every.insert(at, entry)
-    return [*every, *beside], [plain, *keep]  # labels of units come last
+    at = plain.rest_places
+    for number, entry in enumerate(entries):  # labels of units come last
+        every.insert(at[number] if number < len(at) else len(every), entry)
+    return every, [plain, *keep]
 
 
 def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:

@@ -487,11 +487,13 @@ def sketch(
     check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
     _core.check_tolerance(float(atol), float(rtol))
     entries, keep = captured_entries(fields, own_tolerances(tolerances), stream)
-    told, labels = labels_told({entry.name: entry.shape for entry in entries})
-    entries = [entry for entry in entries if entry.name not in labels]
+    told: dict[str, dict[str, str]] = {}
+    if entries.has_labels:
+        told, labels = labels_told(entries.shapes())
+        entries.remove(labels)
     made = _core.sketch_fields(entries, float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
     del keep
-    return Sketch(dict(zip((entry.name for entry in entries), made, strict=True)), "arrays", told)
+    return Sketch(dict(zip(entries.names, made, strict=True)), "arrays", told)
 
 
 def sketch_of(

@@ -43,7 +43,7 @@ std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* c
             bytes += round_up(fields[i]->section_bytes(section), kAlignment);
         bytes += round_up(device_sums_bytes(*fields[i]), kAlignment);
     }
-    if (bytes > limit_) return nullptr;
+    if (keep_data && bytes > limit_) return nullptr;
     auto staged = std::make_unique<StagedArrays>();
     try {
         if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
@@ -52,7 +52,7 @@ std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* c
     }
     {
         std::unique_lock lock(pool_->mutex);
-        const auto fits = [&] { return pool_->used + bytes <= limit_; };
+        const auto fits = [&] { return pool_->used == 0 || pool_->used + bytes <= limit_; };
         if (!fits()) {
             const auto start = std::chrono::steady_clock::now();
             pool_->changed.wait(lock, fits);
@@ -90,25 +90,25 @@ void DeviceStage::Pool::give_back(std::unique_ptr<StagedArrays> staged) {
 bool DeviceStage::fill(StagedArrays& staged, std::span<const FieldMetadata* const> fields,
                        std::span<const DeviceArray* const> arrays, bool keep_data) {
     if (keep_data) return copy(staged, arrays).ok();
-    // One build() is for one device: arrays on several devices are sketched one device after the other.
-    std::vector<std::optional<DeviceSketch>> of_each(arrays.size());
     std::map<int, std::vector<std::size_t>> on;
     for (std::size_t i = 0; i < arrays.size(); ++i)
         on[arrays[i]->device].push_back(i);
-    for (const auto& [device, numbers] : on) {
+    bool ordered = true;
+    for (auto& [device, numbers] : on) {
         std::vector<const FieldMetadata*> own_fields;
-        std::vector<const DeviceArray*> own_arrays;
+        std::vector<DeviceArray> own_arrays;
         for (const std::size_t i : numbers) {
             own_fields.push_back(fields[i]);
-            own_arrays.push_back(arrays[i]);
+            own_arrays.push_back(*arrays[i]);
+            ordered = ordered && arrays[i]->ordered;
         }
-        auto built = DeviceSketch::build(own_fields, own_arrays);
-        if (!built) return false;
-        for (std::size_t k = 0; k < numbers.size(); ++k)
-            of_each[numbers[k]] = std::move((*built)[k]);
+        auto started = StartedSketches::start(std::move(own_fields), std::move(own_arrays));
+        if (!started) return false;
+        staged.sketches.push_back({std::move(numbers), std::move(started).value()});
     }
-    for (auto& sketch : of_each)
-        staged.sketches.push_back(std::move(*sketch));
+    for (const auto& on_one : staged.sketches) {
+        if (!ordered && !on_one.sketches->wait()) return false;
+    }
     return true;
 }
 

@@ -17,15 +17,19 @@
 #include "device/device.hpp"
 #include "history/field.hpp"
 #include "sketch/device_build.hpp"
-#include "sketch/device_sketch.hpp"
+#include "sketch/started_sketches.hpp"
 
 namespace twinrun {
 
 // A step's arrays in device memory: copies of them, or their sketches if only digests are kept. When the last
 // owner releases it, its memory returns to the stage, for later steps.
 struct StagedArrays {
+    struct Sketched {
+        std::vector<std::size_t> numbers;  // of the arrays, which lie on one device
+        std::unique_ptr<StartedSketches> sketches;
+    };
     std::vector<DeviceArray> copies;     // of each array; empty: there are sketches
-    std::vector<DeviceSketch> sketches;  // of each array; empty: there are copies
+    std::vector<Sketched> sketches;      // of all arrays; empty: there are copies
     std::uint64_t bytes = 0;             // charged against the stage's limit
     std::map<int, DeviceMemory> memory;  // holds the copies, by device
 };
@@ -38,10 +42,12 @@ class DeviceStage {
     explicit DeviceStage(std::uint64_t limit) : limit_(limit), pool_(std::make_shared<Pool>()) {}
     ~DeviceStage();  // does the work that was handed over first
 
-    // Copies the arrays within their devices, or sketches them if keep_data is false, after the earlier work
-    // of their streams. When it returns, the arrays may change. Waits while earlier steps hold the memory;
-    // `waited` grows by the seconds of waiting. Null: the arrays exceed the limit, or there is no device
-    // memory or thread for them; the caller then takes them at once.
+    // Copies the arrays within their devices, or starts to sketch them if keep_data is false, after the earlier
+    // work of their streams. When it returns, work that is put into these streams may change the arrays; where
+    // one is not `ordered`, any other work too. The fields must stay as long as what is returned. Waits while
+    // earlier steps hold the memory; `waited` grows by the seconds of waiting. The sketches of one step may
+    // exceed the limit, alone. Null: copies exceed the limit, or there is no device memory or thread for the
+    // arrays; the caller then takes them at once.
     std::shared_ptr<StagedArrays> take(std::span<const FieldMetadata* const> fields,
                                        std::span<const DeviceArray* const> arrays, bool keep_data,
                                        double& waited);

@@ -347,13 +347,25 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
     const bool sketched = staged != nullptr && !staged->sketches.empty();
     if (sketched) {
         built.resize(numbers.size());
+        for (const StagedArrays::Sketched& of_one : staged->sketches) {
+            const std::vector<std::size_t>& places = of_one.numbers;
+            const TakeResidues take_of = [&](std::size_t field, std::uint64_t offset,
+                                             std::span<const std::byte> bytes) {
+                return take(places[field], offset, bytes);
+            };
+            std::vector<BuiltField> brought;
+            TWR_CHECK(of_one.sketches->bring(brought, check ? TakeResidues() : take_of));
+            for (std::size_t i = 0; i < places.size(); ++i)
+                built[places[i]] = std::move(brought[i]);
+        }
     } else {
         TWR_CHECK(build_on_device(metadata, arrays, built, {}, check ? TakeResidues() : take));
     }
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-        if (sketched) TWR_CHECK(staged->sketches[i].download(built[i]));
-        if (check) TWR_CHECK(step->check->whole(numbers[i], built[i]));
-        if (check || sketched) TWR_CHECK(submit_residues(i, 0, built[i].residues));
+        if (check) {
+            TWR_CHECK(step->check->whole(numbers[i], built[i]));
+            TWR_CHECK(submit_residues(i, 0, built[i].residues));
+        }
         step->digests[numbers[i]].set(std::move(built[i]));
     }
     if (!step->layout->keep_data) return success();

@@ -413,7 +413,7 @@ Result<> Session::Impl::begin() try {
         pipeline_->record_with(*recorder_);
     }
     if (shares()) pipeline_->share_with(comm_, system_, shared_file_);
-    if (staged() && settings_.device_bytes != 0)
+    if (staged() && (settings_.device_bytes != 0 || !settings_.history.keep_data))
         stage_ = std::make_unique<DeviceStage>(settings_.device_bytes);
     return success();
 } catch (const std::bad_alloc&) {  // an exception would leave the other ranks waiting

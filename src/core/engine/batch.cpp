@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -110,9 +111,13 @@ class Batch {
         std::string name, reason;  // for the results; no name: pairs there are compared one by one
         std::vector<std::size_t> pairs;
     };
+    // Launches that a device has at a time: it works on one while the host takes the results of another.
+    static constexpr std::size_t kUnderWay = 3;
+    static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
     // Work that a device does.
     struct Launch {
         const OnDevice* place = nullptr;
+        std::size_t before = kNone;  // the launch on the same device that this one waits for
         std::span<const std::size_t> pairs;
         std::vector<DevicePair> arrays;
         std::unique_ptr<DevicePairs> batch;
@@ -137,17 +142,29 @@ class Batch {
         return known->second.name.empty() ? nullptr : &known->second;
     }
 
+    // Devices take turns, so that all of them work.
     void start_devices() {
-        for (const auto& [device, place] : places_) {
-            for (std::size_t at = 0; at < place.pairs.size(); at += DevicePairs::kMost) {
-                const std::size_t count = std::min(place.pairs.size() - at, DevicePairs::kMost);
-                launches_.push_back({&place, std::span(place.pairs).subspan(at, count), {}, nullptr});
+        std::map<const OnDevice*, std::size_t> last;
+        for (std::size_t at = 0, left = pairs_.size(); left != 0; at += DevicePairs::kMost) {
+            left = 0;
+            for (const auto& [device, place] : places_) {
+                if (place.pairs.size() <= at) continue;
+                left = place.pairs.size() - at;
+                const std::size_t count = std::min(left, DevicePairs::kMost);
+                const auto [before, is_first] = last.try_emplace(&place, launches_.size());
+                launches_.push_back({&place,
+                                     is_first ? kNone : before->second,
+                                     std::span(place.pairs).subspan(at, count),
+                                     {},
+                                     nullptr});
+                before->second = launches_.size() - 1;
             }
         }
-        start_next(0);
+        under_way_ = kUnderWay * last.size();
+        for (std::size_t number = 0; number < under_way_; ++number)
+            start_launch(number);
     }
-    // One launch is under way at a time: the next one begins before the results of this one are taken.
-    void start_next(std::size_t number) {
+    void start_launch(std::size_t number) {
         if (number >= launches_.size()) return;
         Launch& launch = launches_[number];
         for (const std::size_t at : launch.pairs) {
@@ -155,7 +172,8 @@ class Batch {
             launch.arrays.push_back(
                 {pair.a.elements->device_array(), pair.b.elements->device_array(), &pair.rule});
         }
-        auto started = DevicePairs::start(launch.place->device, launch.arrays);
+        const DevicePairs* before = launch.before == kNone ? nullptr : launches_[launch.before].batch.get();
+        auto started = DevicePairs::start(launch.place->device, launch.arrays, before);
         if (started) {
             launch.batch = std::move(started).value();
         } else {
@@ -175,7 +193,7 @@ class Batch {
             if (launch.batch != nullptr) {
                 if (const auto waited = launch.batch->wait(); !waited) give_up(launch);
             }
-            start_next(number + 1);
+            start_launch(number + under_way_);
             if (launch.batch != nullptr) take_results(launch);
             launch.batch = nullptr;
             launch.arrays = {};
@@ -253,6 +271,7 @@ class Batch {
     std::vector<std::size_t> large_;
     std::map<int, OnDevice> places_;  // by device
     std::vector<Launch> launches_;
+    std::size_t under_way_ = 0;  // launches at a time, of all devices
     std::uint64_t small_bytes_ = 0;
     std::atomic<std::size_t> next_{0};
     std::atomic<std::uint64_t> done_{0};

@@ -51,9 +51,10 @@ void DevicePairs::divide(std::span<const DevicePair> pairs) {
         place_[i] = first[group_of[i]] + number[i];
 }
 
-// The batch's stream waits for the work that makes the arrays.
-Result<> DevicePairs::follow(std::span<const DevicePair> pairs) {
+// The batch's stream waits for the work that makes the arrays, and for the batch before: both at once would each take longer.
+Result<> DevicePairs::follow(std::span<const DevicePair> pairs, const DevicePairs* before) {
     std::set<StreamHandle> streams;
+    if (before != nullptr) streams.insert(before->space_->stream().get());
     for (const DevicePair& pair : pairs) {
         streams.insert(pair.a->stream);
         streams.insert(pair.b->stream);
@@ -99,13 +100,14 @@ Result<> DevicePairs::launch() {
     return end_.record(stream);
 }
 
-Result<std::unique_ptr<DevicePairs>> DevicePairs::start(int device, std::span<const DevicePair> pairs) {
+Result<std::unique_ptr<DevicePairs>> DevicePairs::start(int device, std::span<const DevicePair> pairs,
+                                                        const DevicePairs* before) {
     if (device_runtime() == nullptr || device_difference_kernels() == nullptr)
         return Error{ErrorCode::unsupported, "the device library lacks kernels: install it again"};
     std::unique_ptr<DevicePairs> batch(new DevicePairs);
     batch->divide(pairs);
     TWR_TRY(batch->space_, DeviceWorkspaces::slices().lease(device));
-    TWR_CHECK(batch->follow(pairs));
+    TWR_CHECK(batch->follow(pairs, before));
     if (Result<> launched = batch->launch(); !launched) {
         // What was put into the stream before it failed still uses the memory.
         static_cast<void>(batch->space_->stream().wait());

@@ -22,15 +22,19 @@ struct DevicePair {
 // One batch of pairs, from the moment that its work is put into a stream until the results are there. Used by one thread.
 class DevicePairs {
    public:
-    static constexpr std::size_t kMost = 1 << 14;  // pairs of a batch: bounds its memory
+    // Pairs of a batch: so few that the host's work for a batch before and after the device's is short, so many that a
+    // launch does not count.
+    static constexpr std::size_t kMost = 256;
 
     // Whether a pair can be in a batch on this device: both arrays are dense, native and aligned, of one type and size, and not
     // empty, and no value lies on a circle.
     static bool takes(int device, const DevicePair& pair);
 
-    // Returns as soon as the work is in a stream of the device, behind the streams of the arrays. The arrays must stay until
-    // wait() or the end of the batch. Errors: the device's; `unsupported` where it has no library.
-    static Result<std::unique_ptr<DevicePairs>> start(int device, std::span<const DevicePair> pairs);
+    // Returns as soon as the work is in a stream of the device, behind the streams of the arrays and behind `before`, a batch on
+    // the same device or null. The arrays must stay until wait() or the end of the batch. Errors: the device's; `unsupported`
+    // where it has no library.
+    static Result<std::unique_ptr<DevicePairs>> start(int device, std::span<const DevicePair> pairs,
+                                                      const DevicePairs* before = nullptr);
 
     // Once, before the other functions.
     Result<> wait();
@@ -47,7 +51,7 @@ class DevicePairs {
     };
     DevicePairs() = default;
     void divide(std::span<const DevicePair> pairs);
-    Result<> follow(std::span<const DevicePair> pairs);
+    Result<> follow(std::span<const DevicePair> pairs, const DevicePairs* before);
     Result<> launch();
 
     DeviceWorkspaces::Lease space_;

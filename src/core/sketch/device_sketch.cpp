@@ -8,16 +8,14 @@
 
 #include "device/device_workspace.hpp"
 #include "sketch/device_batch.hpp"
+#include "sketch/device_memory.hpp"
 #include "sketch/host_sketch.hpp"
 #include "sketch/proof.hpp"
+#include "sketch/started_sketches.hpp"
 
 namespace twinrun {
 
 using namespace device_batch;
-
-struct DeviceSketch::Memory {
-    DeviceWorkspaces::Lease workspace;
-};
 
 int DeviceSketch::device() const { return memory_->workspace->device(); }
 
@@ -30,75 +28,13 @@ std::uint64_t DeviceSketch::bytes() const {
 Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetadata* const> fields,
                                                       std::span<const DeviceArray* const> arrays,
                                                       const DeviceBuildOptions& options) try {
-    Fields all_fields{fields, arrays};
-    TWR_CHECK(check_fields(all_fields));
-    TWR_TRY(const Tables all, tables());
-    all_fields.plan_sums();
-    std::vector<DeviceSketch> sketches(fields.size());
-    if (fields.empty()) return sketches;
-    const int device = arrays[0]->device;
-    Batch batch(all_fields);
-    std::uint64_t to_gather = 0;
-    for (std::size_t f = 0; f < fields.size(); ++f) {
-        if (arrays[f]->device != device) {
-            return Error{ErrorCode::invalid_argument,
-                         "sketches of arrays of several devices: build those of each by themselves"};
-        }
-        if (fields[f]->items() == 0) continue;
-        batch.add(all_fields.piece(f, 0, all_fields.slices(f)));
-        if (!all_fields.dense(f)) to_gather += device_aligned(fields[f]->data_bytes());
-    }
-    const auto memory = std::make_shared<Memory>();
-    TWR_TRY(memory->workspace, DeviceWorkspaces::sketches().lease(device));
-    TWR_TRY(auto scratch, DeviceWorkspaces::builds().lease(device));
-    batch.lay_out(all, to_gather);
-    TWR_CHECK(memory->workspace->reserve_device(std::max<std::size_t>(batch.arena_bytes(), 1)));
-    std::uint64_t gather = to_gather;
-    if (options.memory_bytes != 0) gather = std::min(gather, options.memory_bytes);
-    for (;;) {
-        batch.lay_out(all, gather);
-        if (batch.scratch_bytes() <= scratch->device_bytes()) break;
-        if (gather == to_gather && gather > kSliceBytes) {
-            gather = std::min(gather, available(all, device, scratch->device_bytes()));
-            batch.lay_out(all, gather);
-        }
-        auto reserved = scratch->reserve_device(batch.scratch_bytes());
-        if (reserved) break;
-        if (reserved.error().code != ErrorCode::out_of_memory || gather <= kSliceBytes)
-            return std::move(reserved).error();
-        gather /= 2;
-    }
-    const std::size_t stats_bytes = batch.pieces().size() * sizeof(Stats);
-    TWR_CHECK(scratch->reserve_host(batch.host_bytes() + stats_bytes));
-    std::byte* const arena = memory->workspace->device_memory();
-    // The stream of the scratch memory: the lease ends with what is in it.
-    DeviceStream& stream = scratch->stream();
-    std::byte* const host_stats = scratch->host_memory() + batch.host_bytes();
-    if (!batch.pieces().empty()) {
-        TWR_CHECK(batch.submit(all, stream, arena, scratch->device_memory(), scratch->host_memory()));
-        TWR_CHECK(to_result(all.runtime->copy(device, host_stats, arena, stats_bytes, stream.get())));
-        TWR_CHECK(stream.wait());
-    }
-    for (std::size_t f = 0; f < fields.size(); ++f) {
-        sketches[f].field_ = *fields[f];
-        sketches[f].field_.counts = {};
-        sketches[f].field_.largest_sampled = 0;
-        sketches[f].memory_ = memory;
-        sketches[f].plan_ = all_fields.sums[f];
-    }
-    for (std::size_t i = 0; i < batch.pieces().size(); ++i) {
-        const Piece& p = batch.pieces()[i];
-        DeviceSketch& sketch = sketches[p.field];
-        sketch.tree_ = p.tree;
-        sketch.fine_ = p.fine;
-        sketch.residues_ = p.residues;
-        sketch.sums_ = p.sums;
-        Stats stats;
-        std::memcpy(&stats, host_stats + i * sizeof stats, sizeof stats);
-        sketch.field_.counts = stats.counts;
-        std::memcpy(&sketch.field_.largest_sampled, &stats.largest, sizeof stats.largest);
-    }
-    return sketches;
+    std::vector<DeviceArray> own;
+    own.reserve(arrays.size());
+    for (const DeviceArray* array : arrays)
+        own.push_back(*array);
+    TWR_TRY(const auto made, StartedSketches::start({fields.begin(), fields.end()}, std::move(own), options));
+    TWR_CHECK(made->wait());
+    return made->sketches();
 } catch (const std::bad_alloc&) {
     return no_memory();
 }
@@ -117,7 +53,7 @@ Result<std::vector<DeviceSketch>> DeviceSketch::upload(std::span<const FieldMeta
                      std::span<const std::byte>(b.residues)};
     };
     std::vector<DeviceSketch> sketches(fields.size());
-    const auto memory = std::make_shared<Memory>();
+    const auto memory = std::make_shared<SketchMemory>();
     std::size_t end = 0;
     for (std::size_t f = 0; f < fields.size(); ++f) {
         DeviceSketch& sketch = sketches[f];

@@ -16,6 +16,8 @@
 
 namespace twinrun {
 
+struct SketchMemory;
+
 // What two sketches of a field say, as the staged comparison of metadata would.
 struct SketchComparison {
     std::uint64_t chunks = 0;
@@ -55,10 +57,10 @@ class DeviceSketch {
     [[nodiscard]] std::uint64_t bytes() const;  // of device memory
 
    private:
-    struct Memory;
+    friend class StartedSketches;
     FieldMetadata field_;
-    std::shared_ptr<Memory> memory_;  // of all sketches that were built together
-    std::size_t tree_ = 0;            // where in it
+    std::shared_ptr<SketchMemory> memory_;  // of all sketches that were built together
+    std::size_t tree_ = 0;                  // where in it
     std::size_t fine_ = 0;
     std::size_t residues_ = 0;
     std::size_t sums_ = 0;

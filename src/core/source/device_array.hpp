@@ -23,6 +23,9 @@ struct DeviceArray {
     // The stream whose earlier work makes the data. Ours waits for it on the device; work that the caller puts into it after
     // our call returned may change the data.
     StreamHandle stream = nullptr;
+    // Whether the data changes, and its memory is released, in the order of `stream` only. False: at any time after our call
+    // returned.
+    bool ordered = false;
 
     [[nodiscard]] std::uint64_t items() const;
     [[nodiscard]] bool dense() const;  // native, row-major without gaps

@@ -9,6 +9,7 @@
 #include "sketch/build.hpp"
 #include "sketch/device_build.hpp"
 #include "sketch/device_sketch.hpp"
+#include "sketch/started_sketches.hpp"
 #include "source/device_array.hpp"
 #include "support/device.hpp"
 
@@ -159,6 +160,15 @@ TEST_F(DeviceStreams, BuildsFollowTheArrays) {
         BuiltField back;
         ASSERT_TRUE(sketches->front().download(back));
         expect_same(back, expected[0]);
+
+        make_elements();
+        const auto started = StartedSketches::start({&field}, {arrays[0]});
+        overwrite_elements();
+        ASSERT_TRUE(sides_[0].stream->wait());  // before anybody waits for the sketches
+        ASSERT_TRUE(started) << started.error().message;
+        std::vector<BuiltField> brought;
+        ASSERT_TRUE((*started)->bring(brought));
+        expect_same(brought[0], expected[0]);
     }
 }
 

@@ -251,6 +251,32 @@ def test_gpu_parts_of_global_arrays(name: str, settings: dict, tmp_path: Path) -
     assert f.different == 1 and f.first_index == (17, 20, 50) and f.elements_read < a.size // 4
 
 
+@pytest.mark.parametrize("settings", [{}, {"device_memory": "64 MiB"}, {"residue_bits": 0}])
+def test_gpu_arrays_change_while_they_are_digested(settings: dict, tmp_path: Path) -> None:
+    """Work that is put into the stream after the call waits for the digests."""
+    library("torch")
+    import torch
+
+    state = {f"x{at}": torch.zeros(3_000_000 if at == 3 else 50_000, device="cuda") for at in range(40)}
+    with (
+        twinrun.Run(tmp_path / "gpu", atol=1e-3, keep_data=False, background=True, **settings) as run,
+        twinrun.Run(tmp_path / "host", atol=1e-3, keep_data=False, **settings_of_host(settings)) as host,
+    ):
+        for step in range(8):
+            run.capture(step, state)
+            for x in state.values():
+                x.add_(1)
+            host.capture(step, {name: np.full(x.shape, step, np.float32) for name, x in state.items()})
+            if step % 3 == 2:  # memory that is released is used again
+                state = {name: torch.full_like(x, step + 1) for name, x in state.items()}
+    result = twinrun.compare(tmp_path / "gpu", tmp_path / "host")
+    assert result.same and len(result.fields) == 8 * len(state)
+
+
+def settings_of_host(settings: dict) -> dict:
+    return {name: value for name, value in settings.items() if name != "device_memory"}
+
+
 def test_gpu_large_arrays(tmp_path: Path) -> None:
     """Many slices, few and many differences; against files and a history too."""
     put = library("cupy")

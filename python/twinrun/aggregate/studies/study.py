@@ -80,6 +80,7 @@ class Study(abc.ABC):
     def result(self, blocks: Blocks, ended: bool) -> dict[str, Any]:
         """All figures and the guidance. ended: the intervals are narrow enough."""
 
+    @abc.abstractmethod
     def guidance(self, blocks: Blocks) -> list[Finding]:
         """The findings of the runs."""
 
