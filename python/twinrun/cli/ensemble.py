@@ -1,82 +1,70 @@
-"""twinrun ensemble run|status|plan|report|profiles|export|import"""
+"""twinrun ensemble -- COMMAND --vs COMMAND, and twinrun ensemble run|status|plan|report|profiles|export|import|init"""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn
 
 from ..ensemble.study.importing import FORMATS
 from ..errors import MissingFile, TwinrunError
 from ..outputs import check_outputs
 from .common import console
-
-if TYPE_CHECKING:
-    from ..ensemble.run.runner import Progress as Told
+from .progress import Teller, span
+from .quick import QUICK, init, quick
 
 __all__ = ["ensemble"]
 
 
-@click.group()
+class _Ensemble(click.Group):
+    """Without a verb: options and commands behind `--`, as `quick` takes them.
+
+    An option, or `--`, where a verb could stand decides that: no verb begins with a dash, so that no command's name
+    is ever taken for a verb.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the verb that stands for no verb before options."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = [QUICK, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click, with a hint for commands without `--` before them."""
+        if args and args[0] not in self.commands:
+            raise TwinrunError(
+                f"there is no verb {args[0]!r:.60}",
+                fix="put -- before a command that is to be timed; verbs: twinrun ensemble --help",
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Both ways to call it."""
+        formatter.write_usage(ctx.command_path, "[OPTIONS] -- COMMAND [--vs COMMAND]...")
+        formatter.write_usage(ctx.command_path, "VERB [ARGS]...", "       ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of the first way, then the verbs."""
+        own = [record for p in quick.get_params(ctx) if (record := p.get_help_record(ctx)) is not None]
+        with formatter.section("Options before --"):
+            formatter.write_dl(own)
+        self.format_commands(ctx, formatter)
+
+
+@click.group(cls=_Ensemble)
 def ensemble() -> None:
     """Is the time reproducible?
 
-    Runs a study of identical tasks under varied conditions, and says what makes it vary.
+    twinrun ensemble -- 'cmd A' --vs 'cmd B' runs both in turn, until it is known which is faster and by how much. A
+    verb runs a study of identical tasks under varied conditions, and says what makes their time vary.
     """
 
 
-def _span(seconds: float | None) -> str:
-    """A duration for people."""
-    if seconds is None:
-        return "time left unknown"
-    if seconds < 90:
-        return f"about {seconds:.0f} s left"
-    if seconds < 5400:
-        return f"about {seconds / 60:.0f} min left"
-    return f"about {seconds / 3600:.1f} h left"
-
-
-class _Teller:
-    """A bar on a terminal; elsewhere a line for each task."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._out = console(stderr=True)
-        self._bar: Progress | None = None
-        if not quiet and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.completed}/{task.total}"),
-                BarColumn(),
-                TextColumn("{task.description}"),
-                console=self._out,
-                transient=True,
-            )
-            self._task = self._bar.add_task("", total=None)
-
-    def __enter__(self) -> _Teller:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def __call__(self, progress: Told) -> None:
-        if self._quiet:
-            return
-        left = _span(progress.seconds_left)
-        if self._bar:
-            self._bar.update(self._task, completed=progress.done, total=progress.total, description=left)
-            # Tasks without problems do not stay on the screen.
-            if progress.line is None or progress.line["status"] != "ok" or progress.line["contradicted"]:
-                self._bar.console.print(progress.text, soft_wrap=True)
-            return
-        self._out.print(f"{progress.text}; {progress.done} of {progress.total}, {left}", soft_wrap=True)
+ensemble.add_command(quick)
+ensemble.add_command(init)
 
 
 def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
@@ -121,7 +109,7 @@ def run(
 
     file, place = _places(study, folder)
     check_outputs({"--parquet": parquet}, [*files_of_study(place), *([file] if file else [])])
-    with _Teller(quiet) as tell:
+    with Teller(quiet) as tell:
         outcome = runner.run_study(file, place, retries=retry, amend=amend, report=tell)
     if parquet:
         exporting.write_parquet(place, parquet)
@@ -131,7 +119,7 @@ def run(
             where=place,
             fix="give the same command again to go on",
         )
-    why = "; the intervals are narrow enough" if outcome.ended == "enough" else ""
+    why = {"enough": "; the intervals are narrow enough", "time": "; the time is up"}.get(outcome.ended, "")
     bad = f", {outcome.failed} of them not ok" if outcome.failed else ""
     console().print(f"{place}: {outcome.done} of {outcome.total} tasks have run{bad}{why}", soft_wrap=True)
     return 0
@@ -165,7 +153,7 @@ def status(folder: str, as_json: bool) -> int:
     if found["running"]:
         out.print(f"  running: {', '.join(found['running'])}", soft_wrap=True)
     if found["ended"] < found["tasks"]:
-        out.print(f"  {_span(found['seconds_left'])}")
+        out.print(f"  {span(found['seconds_left'])}")
     return 0
 
 

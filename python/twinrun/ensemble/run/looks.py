@@ -26,7 +26,7 @@ def looks(plan: Plan) -> list[int]:
     A quarter more each time: looking after every block would stop at the first interval that is narrow by
     chance.
     """
-    result = [plan.least]
+    result = [min(plan.least, plan.most)]
     while result[-1] < plan.most:
         result.append(min(math.ceil(result[-1] * 1.25), plan.most))
     return result

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -58,8 +59,8 @@ class Outcome:
 
     Attributes
     ----------
-    ended : {'complete', 'enough', 'interrupted'}
-        'enough': the stopping rule was met before all tasks had run.
+    ended : {'complete', 'enough', 'time', 'interrupted'}
+        'enough': the stopping rule was met before all tasks had run; 'time': its time was up.
     done : int
         Tasks that have ended, warm-up tasks not counted.
     total : int
@@ -148,6 +149,9 @@ class _Run:
         self._running: list[Running] = []
         self._stopping = False
         self._told = False
+        self._begun = -1  # the last block that a task was started of
+        self._deadline = math.inf
+        self.time_was_up = False
         self.retried = 0
         self.engine: EngineBase = work.engine()
 
@@ -280,6 +284,10 @@ class _Run:
         while queue or self._running:
             self._ask()
             while queue and not self._signals.asked and self.engine.free():
+                if self._may_not_begin(queue[0].block):
+                    queue.clear()
+                    break
+                self._begun = max(self._begun, queue[0].block)
                 self._start(queue.pop(0))
             if not self._running:
                 return
@@ -302,6 +310,17 @@ class _Run:
                     queue.append(task)  # repeated, up to the limit of retries
             if self._running and not (queue and self.engine.free() and not self._signals.asked):
                 self._pause()
+
+    def limit(self, seconds: float) -> None:
+        """From now on, how long blocks may begin; 0 is for ever."""
+        self._deadline = time.monotonic() + seconds if seconds else math.inf
+
+    def _may_not_begin(self, block: int) -> bool:
+        """Whether the study's time is up for this block."""
+        rule = self.study.stopping
+        late = rule is not None and block >= rule.time_after and block > self._begun
+        self.time_was_up |= late and time.monotonic() >= self._deadline
+        return late and self.time_was_up
 
     def _pause(self) -> None:
         poll = select.poll()
@@ -364,16 +383,24 @@ def run(
     with _Signals() as signals:
         going = _Run(work, retries, report, signals)
         ended = "complete"
+        begun = False
         try:
             for note in notes:
                 going.tell(note)
             going.settle()
+            if unfinished(work.tasks, work.lines(), going.retries):
+                work.begin()
+                begun = True
+                going.limit(study.stopping.time if study.stopping else 0.0)
             for part in parts(work.tasks, plan):
                 if not part[0].warmup and not signals.asked:
                     going.measure_noise("before")
                 going.run(part)
                 if signals.asked:
                     ended = "interrupted"
+                    break
+                if going.time_was_up:
+                    ended = "time"
                     break
                 if plan is not None and not part[0].warmup and work.enough(part[-1].block + 1):
                     ended = "enough"
@@ -385,6 +412,8 @@ def run(
                 going.measure_noise("after")
         finally:
             going.engine.close()
+            if begun:
+                work.finish()
         lines = [x for x in work.lines() if x["task"] >= 0]
         total = sum(not t.warmup for t in work.tasks)
         done = total - sum(not t.warmup for t in left)

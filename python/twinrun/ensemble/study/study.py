@@ -28,12 +28,22 @@ from msgspec import structs
 
 from ...documents import Words, checked, read_toml
 from ...errors import MissingFile, TwinrunError
-from .document import Document, FactorKeys, Hypothesis, Interpose, InterposeKeys, MetricKeys, Settings
+from .document import (
+    CommandKeys,
+    Document,
+    FactorKeys,
+    Hypothesis,
+    Interpose,
+    InterposeKeys,
+    MetricKeys,
+    Settings,
+)
 from .interposition import OFF, check_rules, library
 from .templates import PLACES, places
 
-__all__ = ["Factor", "Metric", "Study", "parse_study", "read_study"]
+__all__ = ["COMMAND", "Command", "Factor", "Metric", "Study", "parse_study", "read_study"]
 
+COMMAND = "command"  # the factor of studies with several commands
 INTERPOSE = "interpose"  # the factor of tasks with and without the interposition library
 UNSET = "(unset)"  # a level of an environment variable: it is not set
 
@@ -63,6 +73,20 @@ class Factor:
         return self.values.get(level, level)
 
 
+@dataclass(frozen=True)
+class Command:
+    """A level of the factor `command`. words: one text, or words; templates."""
+
+    words: str | tuple[str, ...]
+    prepare: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def templates(self) -> list[str]:
+        """All its texts."""
+        own = [self.words] if isinstance(self.words, str) else list(self.words)
+        return [*own, *(w for line in self.prepare for w in line)]
+
+
 class Metric(MetricKeys, frozen=True, kw_only=True):
     """A number that a task reports: by an expression (its first group) or a key of a JSON file."""
 
@@ -70,10 +94,13 @@ class Metric(MetricKeys, frozen=True, kw_only=True):
 
 
 class Study(Settings, frozen=True, kw_only=True):
-    """A whole study. document: as it was read. here: the folder where relative paths begin."""
+    """A whole study. document: as it was read. here: the folder where relative paths begin. commands: by level of the
+    factor `command`; where there are any, `command` is empty.
+    """
 
     name: str
     command: tuple[str, ...]
+    commands: Mapping[str, Command] = {}
     factors: tuple[Factor, ...]
     metrics: tuple[Metric, ...]
     interpose: Interpose | None
@@ -84,6 +111,16 @@ class Study(Settings, frozen=True, kw_only=True):
     def blocks(self) -> int:
         """The largest number of blocks."""
         return self.stopping.most if self.stopping else self.repetitions
+
+    @property
+    def texts(self) -> list[str]:
+        """Templates of what tasks run."""
+        return [
+            *self.command,
+            *(t for command in self.commands.values() for t in command.templates),
+            *self.environment.values(),
+            *(w for line in (*self.setup, *self.prepare, *self.cleanup) for w in line),
+        ]
 
     def factor(self, name: str) -> Factor:
         """A factor by its name."""
@@ -145,6 +182,23 @@ def _interpose(keys: InterposeKeys, factors: dict[str, Factor], where: str) -> I
     return keys
 
 
+def _commands(keys: Mapping[str, CommandKeys], where: str) -> dict[str, Command]:
+    found = {}
+    for name, own in keys.items():
+        try:
+            if not name.strip():
+                raise ValueError("needs a name")
+            words = Words.of(own.command)  # of a text: whether it can be split
+        except ValueError as e:
+            raise TwinrunError(f"commands.{name} {e}", where=where) from None
+        if not words or not words[0].strip():
+            raise TwinrunError(f"commands.{name} has no command", where=where)
+        found[name] = Command(
+            own.command if isinstance(own.command, str) else tuple(words), tuple(own.prepare)
+        )
+    return found
+
+
 def _check_hypothesis(number: int, hypothesis: Hypothesis, study: Study, where: str) -> None:
     def wrong(key: str, what: str) -> TwinrunError:
         return TwinrunError(f"hypotheses[{number}].{key} {what}", where=where)
@@ -178,17 +232,25 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
     where = str(path)
     given = checked(document, Document, where, "docs/ensemble.md lists all keys")
     factors = {n: _factor(n, keys, where) for n, keys in given.factors.items()}
+    commands = _commands(given.commands, where)
+    if commands:
+        if COMMAND in factors:
+            raise TwinrunError(
+                f"factors.{COMMAND} is the factor of [commands]: name it otherwise", where=where
+            )
+        factors = {COMMAND: Factor(COMMAND, tuple(commands), COMMAND), **factors}
     # A factor of this kind requires it.
     interposed = given.interpose or (InterposeKeys() if INTERPOSE in factors else None)
     interpose = None if interposed is None else _interpose(interposed, factors, where)
     try:
-        command = (str(given.command),) if given.shell else Words.of(given.command)
+        command = (str(given.command),) if given.shell and not commands else Words.of(given.command)
     except ValueError as e:
         raise TwinrunError(f"command {e}", where=where) from None
     study = Study(
         **{name: getattr(given, name) for name in Settings.__struct_fields__},
         name=given.name if given.name is not None else Path(where).stem,
         command=command,
+        commands=commands,
         factors=tuple(factors.values()),
         metrics=tuple(Metric(name=n, **structs.asdict(keys)) for n, keys in given.metrics.items()),
         interpose=interpose,
@@ -201,15 +263,10 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
 
 def _check(study: Study, where: str) -> None:
     """Checks rules that concern several keys."""
-    if not study.command or not study.command[0].strip():
+    if not study.commands and (not study.command or not study.command[0].strip()):
         raise TwinrunError("there is no command", where=where)
     names = {f.name for f in study.factors}
-    templates = [
-        *study.command,
-        *study.environment.values(),
-        *(w for line in study.prepare for w in line),
-        study.engine.ranks,
-    ]
+    templates = [*study.texts, study.engine.ranks]
     templates += [t for f in study.factors for t in f.variables.values()]
     if study.results is not None:
         templates += [study.results.path, study.results.reference]
