@@ -173,7 +173,7 @@ def plan(study: str, blocks: int) -> int:
     tasks = design.plan(given)
     out.print(
         f"{given.name}: {len(cells)} cells, {given.blocks} blocks{' at most' if given.stopping else ''}, {len(tasks)} tasks, "
-        f"{len(cells) * given.warmup} warm-ups; engine {given.engine.kind}, {given.concurrency} at once",
+        f"{len(design.warmups(given))} warm-ups; engine {given.engine.kind}, {given.concurrency} at once",
         soft_wrap=True,
     )
     if given.design.kind == "fractional":

@@ -105,7 +105,7 @@ def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
         return False
     if rule.of == "ratios":
         return _ratios_known(study, lines)
-    values: dict[tuple, list[float]] = {}
+    values: dict[tuple, dict[int, list[float]]] = {}
     wanted = set()
     for line in lines:
         if line["task"] < 0:
@@ -113,11 +113,12 @@ def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
         wanted.add(cell_of(line["factors"]))
         value = _value(line, rule.metric)
         if line["status"] == "ok" and value is not None and value > 0:
-            values.setdefault(cell_of(line["factors"]), []).append(value)
+            values.setdefault(cell_of(line["factors"]), {}).setdefault(line["block"], []).append(value)
     if not wanted or wanted != set(values):
         return False
     for own in values.values():
-        interval = intervals.mean(own, rule.confidence)
+        # Tasks of one workload share what happened meanwhile: blocks count.
+        interval = intervals.mean([sum(x) / len(x) for x in own.values()], rule.confidence)
         if not interval.within(rule.precision * interval.value):
             return False
     return True
@@ -128,11 +129,12 @@ def _ratios_known(study: Study, lines: Sequence[Mapping]) -> bool:
     rule = study.stopping
     assert rule is not None
     keys = [cell_of(cell) for cell in cells(study)]
-    values: dict[tuple, dict[int, float]] = {key: {} for key in keys}
+    every: dict[tuple, dict[int, list[float]]] = {key: {} for key in keys}
     for line in lines:
         value = _value(line, rule.metric)
         if line["task"] >= 0 and line["status"] == "ok" and value is not None and value > 0:
-            values[cell_of(line["factors"])][line["block"]] = value
+            every[cell_of(line["factors"])].setdefault(line["block"], []).append(value)
+    values = {key: {block: intervals.median(x) for block, x in own.items()} for key, own in every.items()}
     confidence = locations.sequential(locations.each(rule.confidence, len(keys) - 1))
     if len(keys) == 1:
         found = locations.median(list(values[keys[0]].values()), confidence)
@@ -182,6 +184,7 @@ def spec_of(
         "seed": str(task.seed),
         "folder": str(own),
         "repetition": str(task.repetition),
+        "replica": "" if task.replica is None else str(task.replica),
         "block": str(task.block),
         "attempt": str(attempt),
         "study": str(folder.path),

@@ -95,7 +95,7 @@ class FactorKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[factors.NAME]. kind: None is the usual one for the name."""
 
     levels: Words = Words()
-    kind: Literal["value", "cores", "threads", "interpose"] | None = None
+    kind: Literal["value", "cores", "threads", "replicas", "interpose"] | None = None
     values: dict[str, Text] = {}
     variable: str = ""
     environment: dict[str, Text] = {}
@@ -132,7 +132,7 @@ class MetricKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[engine]: where tasks run."""
 
-    kind: Literal["local", "mpirun", "psij"] = "local"
+    kind: Literal["local", "mpirun", "srun", "psij"] = "local"
     cores_per_task: _Count = 0  # 0: an equal share
     pin: bool = True
     share_cores: bool = False
@@ -290,6 +290,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys that a `Study` has as they are in the file. time_limit: 0 is none."""
 
     repetitions: _CountFrom1 = 10
+    replicas: Annotated[int, Meta(ge=1, le=100_000)] = 1
     shell: bool | str = False
     directory: str = ""
     setup: Lines = Lines()

@@ -20,6 +20,7 @@ their types and ranges; here is what they mean together.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,7 @@ from .templates import PLACES, places
 __all__ = ["COMMAND", "Command", "Factor", "Metric", "Study", "parse_study", "read_study"]
 
 COMMAND = "command"  # the factor of studies with several commands
+REPLICAS = "replicas"  # the factor of the number of tasks in a workload
 INTERPOSE = "interpose"  # the factor of tasks with and without the interposition library
 UNSET = "(unset)"  # a level of an environment variable: it is not set
 
@@ -52,7 +54,8 @@ UNSET = "(unset)"  # a level of an environment variable: it is not set
 class Factor:
     """A condition that is varied on purpose.
 
-    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads", "interpose".
+    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads", "replicas" (how many
+    tasks a workload has), "interpose".
     levels: their names. values: what {NAME} becomes. variables: of the environment, templates. check: a command
     that says what holds for the running task, {pid}; after: seconds from its start. match: an expression whose
     first group, found in `match_file`, is the value.
@@ -107,6 +110,24 @@ class Study(Settings, frozen=True, kw_only=True):
     here: Path
     document: Mapping[str, object]
 
+    def replicas_of(self, cell: Mapping[str, str]) -> int:
+        """How many identical tasks a workload of this cell has."""
+        for factor in self.factors:
+            if factor.kind == REPLICAS:
+                return int(factor.value(cell[factor.name]))
+        return self.replicas
+
+    @property
+    def replicated(self) -> bool:
+        """Whether cells are workloads of tasks that start at once."""
+        return self.replicas > 1 or any(f.kind == REPLICAS for f in self.factors)
+
+    @property
+    def most_replicas(self) -> int:
+        """Tasks of the largest workload."""
+        own = [int(f.value(x)) for f in self.factors if f.kind == REPLICAS for x in f.levels]
+        return max(own, default=self.replicas)
+
     @property
     def blocks(self) -> int:
         """The largest number of blocks."""
@@ -131,7 +152,12 @@ def _factor(name: str, keys: FactorKeys, where: str) -> Factor:
     def wrong(key: str, what: str) -> TwinrunError:
         return TwinrunError(f"factors.{name}.{key} {what}", where=where)
 
-    kind = keys.kind or (name if name in ("cores", "threads", INTERPOSE) else "value")
+    kind = keys.kind or (name if name in ("cores", "threads", REPLICAS, INTERPOSE) else "value")
+    if kind == REPLICAS:
+        for level in keys.levels:
+            number = keys.values.get(level, level)
+            if not re.fullmatch(r"[1-9][0-9]{0,4}", number):
+                raise wrong("levels", f"must be numbers of tasks from 1 to 99999, not {number!r:.40}")
     if (kind == INTERPOSE) != (name == INTERPOSE):
         raise wrong("kind", f"is {INTERPOSE} for the factor {INTERPOSE}, and for no other")
     if name in PLACES and kind == "value":
@@ -258,7 +284,18 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
         document=document,
     )
     _check(study, where)
+    if study.replicated and "concurrency" not in document:
+        study = structs.replace(study, concurrency=_slots(study))
     return study
+
+
+def _slots(study: Study) -> int:
+    """Tasks at once, where the study does not say: all of a workload, as far as this node's cores go."""
+    if study.engine.kind not in ("local", "mpirun") or study.engine.share_cores:
+        return study.most_replicas
+    return max(
+        1, min(study.most_replicas, len(os.sched_getaffinity(0)) // (study.engine.cores_per_task or 1))
+    )
 
 
 def _check(study: Study, where: str) -> None:
@@ -270,7 +307,15 @@ def _check(study: Study, where: str) -> None:
     templates += [t for f in study.factors for t in f.variables.values()]
     if study.results is not None:
         templates += [study.results.path, study.results.reference]
-    if study.noise is not None and study.engine.kind == "psij":
+    if study.replicas > 1 and any(f.kind == REPLICAS for f in study.factors):
+        raise TwinrunError("replicas and a factor of that kind: give one of them", where=where)
+    if study.replicated and study.design.nodes:
+        raise TwinrunError(
+            "design.nodes sends single tasks to nodes, and replicas share all slots",
+            where=where,
+            fix="leave out design.nodes",
+        )
+    if study.noise is not None and study.engine.kind in ("psij", "srun"):
         raise TwinrunError(
             "noise is measured on this node, and tasks of a batch system run on others",
             where=where,
