@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +18,14 @@ from .progress import Teller, span
 from .quick import QUICK, init, quick
 
 __all__ = ["ensemble"]
+
+# Formats of exports, and how names of their files end.
+_EXPORTS = {
+    "parquet": (".parquet",),
+    "csv": (".csv",),
+    "hyperfine": (".json",),
+    "openmetrics": (".prom", ".om"),
+}
 
 
 class _Ensemble(click.Group):
@@ -191,6 +202,19 @@ def plan(study: str, blocks: int) -> int:
     return 0
 
 
+def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
+    """The folder of a study; of a file a temporary one."""
+    if not Path(place).is_file():
+        return place
+    from ..ensemble.study import importing
+
+    folder = (
+        Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="twinrun-ensemble-"))) / Path(place).stem
+    )
+    importing.import_tasks([place], folder, value=value)
+    return str(folder)
+
+
 @ensemble.command()
 @click.argument("folder", type=click.Path())
 @click.option(
@@ -215,19 +239,40 @@ def plan(study: str, blocks: int) -> int:
     is_flag=True,
     help="Status 1 where the time is not reproducible, 2 where that is undecided.",
 )
+@click.option(
+    "--value",
+    default="",
+    metavar="COLUMN",
+    help="What is analysed: wall (default), user, metrics.NAME; of a CSV file: the column of times.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
-           against: str | None, exit_status: bool, quiet: bool) -> int:  # fmt: skip
-    """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
+           against: str | None, exit_status: bool, value: str, quiet: bool) -> int:  # fmt: skip
+    """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it.
+
+    FOLDER may be a file of another program too, as `import` takes it.
+    """
     from ..ensemble import Options, analyse
     from ..ensemble.study.record import files_of_study
 
     check_outputs(
         {"--json": json_file, "--html": html},
-        [*files_of_study(folder), *(files_of_study(against) if against is not None else [])],
+        [
+            p
+            for place in (folder, against)
+            if place is not None
+            for p in (Path(place), *files_of_study(place))
+        ],
     )
-    given = {k: v for k, v in (("matters", matters), ("confidence", confidence)) if v is not None}
-    findings = analyse(folder, Options(**given), against=against)
+    given: dict[str, Any] = {
+        k: v for k, v in (("matters", matters), ("confidence", confidence)) if v is not None
+    }
+    with contextlib.ExitStack() as stack:
+        own = _imported(folder, stack, value)
+        if value and own == folder:
+            given["value"] = value
+        other = None if against is None else _imported(against, stack, value)
+        findings = analyse(own, Options(**given), against=other)
     if json_file is not None:
         findings.to_json(json_file)
     if html is not None:
@@ -313,34 +358,74 @@ def profiles(
 
 @ensemble.command()
 @click.argument("folder", type=click.Path())
-@click.argument("parquet", type=click.Path())
-def export(folder: str, parquet: str) -> int:
-    """Write the tasks of the study in FOLDER as PARQUET, a row for each attempt."""
+@click.argument("file", type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(tuple(_EXPORTS)),
+    default=None,
+    help="Default: by the end of FILE's name.",
+)
+def export(folder: str, file: str, form: str | None) -> int:
+    """Write the tasks of the study in FOLDER for other programs: .parquet and .csv (a row for each attempt), .json (as
+    hyperfine), .prom or .om (OpenMetrics text).
+    """
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
 
-    check_outputs({"PARQUET": parquet}, files_of_study(folder))
-    number = exporting.write_parquet(folder, parquet)
-    console().print(f"{parquet}: {number} attempts", soft_wrap=True)
+    check_outputs({"FILE": file}, files_of_study(folder))
+    ends = {end: name for name, own in _EXPORTS.items() for end in own}
+    form = form or ends.get(Path(file).suffix.lower())
+    if form is None:
+        raise TwinrunError(
+            "which format?",
+            where=file,
+            fix=f"give --format, or a name that ends in {', '.join(sorted(ends))}",
+        )
+    what = "conditions" if form == "hyperfine" else "attempts"
+    number = exporting.WRITERS[form](folder, file)
+    console().print(f"{file}: {number} {what}", soft_wrap=True)
     return 0
+
+
+_COLUMNS = [
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMATS),
+        default=None,
+        help="Format of the files; default: by content.",
+    ),
+    click.option(
+        "--value",
+        default="",
+        metavar="COLUMN",
+        help="Of CSV: the column of times; default: one named wall, time, seconds, ...",
+    ),
+    click.option(
+        "--factor",
+        "factors",
+        multiple=True,
+        metavar="COLUMN",
+        help="Of CSV: a column of conditions; default: those of words.",
+    ),
+]
 
 
 @ensemble.command("import")
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
 @click.option("--output", type=click.Path(), required=True, metavar="FOLDER", help="Folder of the new study.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default=None,
-    help="Format of the files; default: by content.",
-)
-def import_(files: tuple[str, ...], output: str, form: str | None) -> int:
-    """Make a study from other programs' measurements: hyperfine's JSON, Caliper or Thicket profiles,
-    RADICAL's .prof files.
+@_COLUMNS[0]
+@_COLUMNS[1]
+@_COLUMNS[2]
+def import_(
+    files: tuple[str, ...], output: str, form: str | None, value: str, factors: tuple[str, ...]
+) -> int:
+    """Make a study from other programs' measurements: JSON of hyperfine and Google Benchmark, ReFrame's performance
+    logs, sacct --parsable2, CSV, Caliper or Thicket profiles, RADICAL's .prof files.
     """
     from ..ensemble.study import importing
 
-    number = importing.import_tasks(files, output, form)
+    number = importing.import_tasks(files, output, form, value, factors)
     console().print(f"{output}: {number} tasks", soft_wrap=True)
     return 0

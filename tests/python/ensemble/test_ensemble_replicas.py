@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -48,7 +49,7 @@ def check_workloads(found: list[dict], slots: int) -> None:
         before = max(x["end"] for x in own)
         for slot in range(slots):
             mine = sorted((x for x in own if x["slot"] == slot), key=lambda x: x["start"])
-            assert all(a["end"] <= b["start"] for a, b in zip(mine, mine[1:], strict=False))
+            assert all(a["end"] <= b["start"] for a, b in itertools.pairwise(mine))
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])

@@ -222,8 +222,8 @@ def makespan(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
     held, lost = table["core-hours held"].sum(), table["core-hours unused"].sum()
     spans = table["makespan"].to_numpy(dtype=float)
     if conditions:
-        names = [c.removeprefix("factors.") for c in conditions]
-        spans = spans / table.groupby(names)["makespan"].transform("median").to_numpy(dtype=float)
+        own = [c.removeprefix("factors.") for c in conditions]
+        spans = spans / table.groupby(own)["makespan"].transform("median").to_numpy(dtype=float)
     value, low, high, _ = variation_interval(spans, None, options)
 
     def tell(_: Judge) -> tuple[str, str]:

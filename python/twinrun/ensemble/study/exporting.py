@@ -6,9 +6,10 @@ import csv
 import io
 import json
 import os
+import re
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,16 @@ from .record import read_lines
 from .study import COMMAND, Study, read_study
 from .templates import fill
 
-__all__ = ["flat_rows", "hyperfine_results", "write_hyperfine", "write_hyperfine_csv", "write_parquet"]
+__all__ = [
+    "WRITERS",
+    "flat_rows",
+    "hyperfine_results",
+    "write_csv",
+    "write_hyperfine",
+    "write_hyperfine_csv",
+    "write_openmetrics",
+    "write_parquet",
+]
 
 
 def _flat(value: Mapping, prefix: str, row: dict) -> None:
@@ -157,3 +167,100 @@ def write_hyperfine_csv(folder: str | os.PathLike[str], target: str | os.PathLik
         )
     write_whole(os.fspath(target), text.getvalue(), "CSV")
     return len(found)
+
+
+# ---- CSV and OpenMetrics -----------------------------------------------------------------------------------
+
+
+def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+    """Writes a row for each attempt, as in Parquet; lists as JSON. Returns how many."""
+    rows = flat_rows(folder)
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    names = list(rows[0]) if rows else []
+    out.writerow(names)
+    for row in rows:
+        out.writerow(
+            [
+                "" if v is None else json.dumps(v) if isinstance(v, (list, Mapping)) else v
+                for v in row.values()
+            ]
+        )
+    write_whole(os.fspath(target), text.getvalue(), "CSV")
+    return len(rows)
+
+
+def _label(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def _labels(pairs: Mapping[str, object]) -> str:
+    def text(value: object) -> str:
+        return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+    return "{" + ",".join(f'{k}="{text(v)}"' for k, v in pairs.items() if v is not None) + "}"
+
+
+def write_openmetrics(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+    """Writes OpenMetrics text: times of attempts that ended well, at their end, and how many ended how. Returns how many."""
+    path = Path(folder) / "tasks.jsonl"
+    if not path.is_file():
+        raise MissingFile("there are no tasks", where=path)
+    lines = read_lines(path)[0]
+    name = read_study(Path(folder) / "study.toml").name
+    times: list[str] = []
+    processor: list[str] = []
+    counts: dict[tuple, int] = {}
+    for line in lines:
+        factors: dict[str, object] = {}
+        for factor, level in line["factors"].items():
+            label = f"factor_{_label(factor)}"
+            while label in factors:  # two names that differ by a sign only
+                label += "_"
+            factors[label] = level
+        key = (line["status"], tuple(factors.items()))
+        counts[key] = counts.get(key, 0) + 1
+        if line["status"] != "ok" or line.get("wall") is None:
+            continue
+        own = {
+            "study": name,
+            "task": line["task"],
+            "attempt": line["attempt"],
+            "block": line["block"],
+            "node": line.get("node"),
+            **factors,
+        }
+        moment = "" if line.get("end") is None else f" {line['end']:.3f}"
+        times.append(f"twinrun_task_seconds{_labels(own)} {line['wall']!r}{moment}")
+        for mode in ("user", "system"):
+            if line.get(mode) is not None:
+                processor.append(
+                    f"twinrun_task_cpu_seconds{_labels({**own, 'mode': mode})} {line[mode]!r}{moment}"
+                )
+    ended = [
+        f"twinrun_attempts{_labels({'study': name, 'status': status, **dict(factors)})} {number}"
+        for (status, factors), number in counts.items()
+    ]
+    families = [
+        ("twinrun_task_seconds", "seconds", "Time of a task.", times),
+        ("twinrun_task_cpu_seconds", "seconds", "CPU time of a task.", processor),
+        ("twinrun_attempts", "", "Attempts by how they ended.", ended),
+    ]
+    out = []
+    for family, unit, what, samples in families:
+        out += [
+            f"# TYPE {family} gauge",
+            *([f"# UNIT {family} {unit}"] if unit else []),
+            f"# HELP {family} {what}",
+            *samples,
+        ]
+    write_whole(os.fspath(target), "\n".join([*out, "# EOF", ""]), "OpenMetrics")
+    return len(lines)
+
+
+WRITERS: dict[str, Callable[..., int]] = {
+    "parquet": write_parquet,
+    "csv": write_csv,
+    "hyperfine": write_hyperfine,
+    "openmetrics": write_openmetrics,
+}
