@@ -1,82 +1,81 @@
-"""twinrun ensemble run|status|plan|report|profiles|export|import"""
+"""twinrun ensemble -- COMMAND --vs COMMAND, and twinrun ensemble run|status|plan|report|profiles|export|import|init"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn
 
 from ..ensemble.study.importing import FORMATS
 from ..errors import MissingFile, TwinrunError
 from ..outputs import check_outputs
 from .common import console
-
-if TYPE_CHECKING:
-    from ..ensemble.run.runner import Progress as Told
+from .progress import Teller, span
+from .quick import QUICK, init, quick
 
 __all__ = ["ensemble"]
 
+# Formats of exports, and how names of their files end.
+_EXPORTS = {
+    "parquet": (".parquet",),
+    "csv": (".csv",),
+    "hyperfine": (".json",),
+    "openmetrics": (".prom", ".om"),
+}
 
-@click.group()
+
+class _Ensemble(click.Group):
+    """Without a verb: options and commands behind `--`, as `quick` takes them.
+
+    An option, or `--`, where a verb could stand decides that: no verb begins with a dash, so that no command's name
+    is ever taken for a verb.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the verb that stands for no verb before options."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = [QUICK, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click, with a hint for commands without `--` before them."""
+        if args and args[0] not in self.commands:
+            raise TwinrunError(
+                f"there is no verb {args[0]!r:.60}",
+                fix="put -- before a command that is to be timed; verbs: twinrun ensemble --help",
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Both ways to call it."""
+        formatter.write_usage(ctx.command_path, "[OPTIONS] -- COMMAND [--vs COMMAND]...")
+        formatter.write_usage(ctx.command_path, "VERB [ARGS]...", "       ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of the first way, then the verbs."""
+        own = [record for p in quick.get_params(ctx) if (record := p.get_help_record(ctx)) is not None]
+        with formatter.section("Options before --"):
+            formatter.write_dl(own)
+        self.format_commands(ctx, formatter)
+
+
+@click.group(cls=_Ensemble)
 def ensemble() -> None:
     """Is the time reproducible?
 
-    Runs a study of identical tasks under varied conditions, and says what makes it vary.
+    twinrun ensemble -- 'cmd A' --vs 'cmd B' runs both in turn, until it is known which is faster and by how much. A
+    verb runs a study of identical tasks under varied conditions, and says what makes their time vary.
     """
 
 
-def _span(seconds: float | None) -> str:
-    """A duration for people."""
-    if seconds is None:
-        return "time left unknown"
-    if seconds < 90:
-        return f"about {seconds:.0f} s left"
-    if seconds < 5400:
-        return f"about {seconds / 60:.0f} min left"
-    return f"about {seconds / 3600:.1f} h left"
-
-
-class _Teller:
-    """A bar on a terminal; elsewhere a line for each task."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._out = console(stderr=True)
-        self._bar: Progress | None = None
-        if not quiet and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.completed}/{task.total}"),
-                BarColumn(),
-                TextColumn("{task.description}"),
-                console=self._out,
-                transient=True,
-            )
-            self._task = self._bar.add_task("", total=None)
-
-    def __enter__(self) -> _Teller:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def __call__(self, progress: Told) -> None:
-        if self._quiet:
-            return
-        left = _span(progress.seconds_left)
-        if self._bar:
-            self._bar.update(self._task, completed=progress.done, total=progress.total, description=left)
-            # Tasks without problems do not stay on the screen.
-            if progress.line is None or progress.line["status"] != "ok" or progress.line["contradicted"]:
-                self._bar.console.print(progress.text, soft_wrap=True)
-            return
-        self._out.print(f"{progress.text}; {progress.done} of {progress.total}, {left}", soft_wrap=True)
+ensemble.add_command(quick)
+ensemble.add_command(init)
 
 
 def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
@@ -121,7 +120,7 @@ def run(
 
     file, place = _places(study, folder)
     check_outputs({"--parquet": parquet}, [*files_of_study(place), *([file] if file else [])])
-    with _Teller(quiet) as tell:
+    with Teller(quiet) as tell:
         outcome = runner.run_study(file, place, retries=retry, amend=amend, report=tell)
     if parquet:
         exporting.write_parquet(place, parquet)
@@ -131,7 +130,7 @@ def run(
             where=place,
             fix="give the same command again to go on",
         )
-    why = "; the intervals are narrow enough" if outcome.ended == "enough" else ""
+    why = {"enough": "; the intervals are narrow enough", "time": "; the time is up"}.get(outcome.ended, "")
     bad = f", {outcome.failed} of them not ok" if outcome.failed else ""
     console().print(f"{place}: {outcome.done} of {outcome.total} tasks have run{bad}{why}", soft_wrap=True)
     return 0
@@ -165,7 +164,7 @@ def status(folder: str, as_json: bool) -> int:
     if found["running"]:
         out.print(f"  running: {', '.join(found['running'])}", soft_wrap=True)
     if found["ended"] < found["tasks"]:
-        out.print(f"  {_span(found['seconds_left'])}")
+        out.print(f"  {span(found['seconds_left'])}")
     return 0
 
 
@@ -185,7 +184,7 @@ def plan(study: str, blocks: int) -> int:
     tasks = design.plan(given)
     out.print(
         f"{given.name}: {len(cells)} cells, {given.blocks} blocks{' at most' if given.stopping else ''}, {len(tasks)} tasks, "
-        f"{len(cells) * given.warmup} warm-ups; engine {given.engine.kind}, {given.concurrency} at once",
+        f"{len(design.warmups(given))} warm-ups; engine {given.engine.kind}, {given.concurrency} at once",
         soft_wrap=True,
     )
     if given.design.kind == "fractional":
@@ -201,6 +200,19 @@ def plan(study: str, blocks: int) -> int:
                 f"  block {task.block + 1}, task {task.task}: {what or 'no factors'}{node}", soft_wrap=True
             )
     return 0
+
+
+def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
+    """The folder of a study; of a file a temporary one."""
+    if not Path(place).is_file():
+        return place
+    from ..ensemble.study import importing
+
+    folder = (
+        Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="twinrun-ensemble-"))) / Path(place).stem
+    )
+    importing.import_tasks([place], folder, value=value)
+    return str(folder)
 
 
 @ensemble.command()
@@ -227,19 +239,40 @@ def plan(study: str, blocks: int) -> int:
     is_flag=True,
     help="Status 1 where the time is not reproducible, 2 where that is undecided.",
 )
+@click.option(
+    "--value",
+    default="",
+    metavar="COLUMN",
+    help="What is analysed: wall (default), user, metrics.NAME; of a CSV file: the column of times.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
-           against: str | None, exit_status: bool, quiet: bool) -> int:  # fmt: skip
-    """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
+           against: str | None, exit_status: bool, value: str, quiet: bool) -> int:  # fmt: skip
+    """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it.
+
+    FOLDER may be a file of another program too, as `import` takes it.
+    """
     from ..ensemble import Options, analyse
     from ..ensemble.study.record import files_of_study
 
     check_outputs(
         {"--json": json_file, "--html": html},
-        [*files_of_study(folder), *(files_of_study(against) if against is not None else [])],
+        [
+            p
+            for place in (folder, against)
+            if place is not None
+            for p in (Path(place), *files_of_study(place))
+        ],
     )
-    given = {k: v for k, v in (("matters", matters), ("confidence", confidence)) if v is not None}
-    findings = analyse(folder, Options(**given), against=against)
+    given: dict[str, Any] = {
+        k: v for k, v in (("matters", matters), ("confidence", confidence)) if v is not None
+    }
+    with contextlib.ExitStack() as stack:
+        own = _imported(folder, stack, value)
+        if value and own == folder:
+            given["value"] = value
+        other = None if against is None else _imported(against, stack, value)
+        findings = analyse(own, Options(**given), against=other)
     if json_file is not None:
         findings.to_json(json_file)
     if html is not None:
@@ -325,34 +358,74 @@ def profiles(
 
 @ensemble.command()
 @click.argument("folder", type=click.Path())
-@click.argument("parquet", type=click.Path())
-def export(folder: str, parquet: str) -> int:
-    """Write the tasks of the study in FOLDER as PARQUET, a row for each attempt."""
+@click.argument("file", type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(tuple(_EXPORTS)),
+    default=None,
+    help="Default: by the end of FILE's name.",
+)
+def export(folder: str, file: str, form: str | None) -> int:
+    """Write the tasks of the study in FOLDER for other programs: .parquet and .csv (a row for each attempt), .json (as
+    hyperfine), .prom or .om (OpenMetrics text).
+    """
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
 
-    check_outputs({"PARQUET": parquet}, files_of_study(folder))
-    number = exporting.write_parquet(folder, parquet)
-    console().print(f"{parquet}: {number} attempts", soft_wrap=True)
+    check_outputs({"FILE": file}, files_of_study(folder))
+    ends = {end: name for name, own in _EXPORTS.items() for end in own}
+    form = form or ends.get(Path(file).suffix.lower())
+    if form is None:
+        raise TwinrunError(
+            "which format?",
+            where=file,
+            fix=f"give --format, or a name that ends in {', '.join(sorted(ends))}",
+        )
+    what = "conditions" if form == "hyperfine" else "attempts"
+    number = exporting.WRITERS[form](folder, file)
+    console().print(f"{file}: {number} {what}", soft_wrap=True)
     return 0
+
+
+_COLUMNS = [
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMATS),
+        default=None,
+        help="Format of the files; default: by content.",
+    ),
+    click.option(
+        "--value",
+        default="",
+        metavar="COLUMN",
+        help="Of CSV: the column of times; default: one named wall, time, seconds, ...",
+    ),
+    click.option(
+        "--factor",
+        "factors",
+        multiple=True,
+        metavar="COLUMN",
+        help="Of CSV: a column of conditions; default: those of words.",
+    ),
+]
 
 
 @ensemble.command("import")
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
 @click.option("--output", type=click.Path(), required=True, metavar="FOLDER", help="Folder of the new study.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default=None,
-    help="Format of the files; default: by content.",
-)
-def import_(files: tuple[str, ...], output: str, form: str | None) -> int:
-    """Make a study from other programs' measurements: hyperfine's JSON, Caliper or Thicket profiles,
-    RADICAL's .prof files.
+@_COLUMNS[0]
+@_COLUMNS[1]
+@_COLUMNS[2]
+def import_(
+    files: tuple[str, ...], output: str, form: str | None, value: str, factors: tuple[str, ...]
+) -> int:
+    """Make a study from other programs' measurements: JSON of hyperfine and Google Benchmark, ReFrame's performance
+    logs, sacct --parsable2, CSV, Caliper or Thicket profiles, RADICAL's .prof files.
     """
     from ..ensemble.study import importing
 
-    number = importing.import_tasks(files, output, form)
+    number = importing.import_tasks(files, output, form, value, factors)
     console().print(f"{output}: {number} tasks", soft_wrap=True)
     return 0

@@ -537,7 +537,7 @@ def test_the_file_of_a_study_is_an_input(elsewhere: bool, tmp_path: Path) -> Non
     for path in (study, folder / "study-1.toml"):
         for option in ("--json", "--html"):
             _refused(before, tmp_path, option, "ensemble", "report", folder, option, path)
-        _refused(before, tmp_path, "PARQUET", "ensemble", "export", folder, path)
+        _refused(before, tmp_path, "FILE", "ensemble", "export", folder, path)
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -34,6 +34,7 @@ from ...report.ensemble import summary_lines, write_html
 from ..study.tasks import load_tasks, statuses, usable
 from . import (
     changes,
+    conditions,
     decompose,
     factors,
     load,
@@ -56,6 +57,7 @@ __all__ = ["ANALYSES", "Findings", "analyse", "analyse_frame"]
 
 # In the order of the report.
 ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
+    "conditions": conditions.conditions,
     "spread": spread.spread,
     "makespan": spread.makespan,
     "factors": factors.factors,
@@ -425,6 +427,6 @@ def analyse(
     The same data give the same report: random numbers follow `options.seed`. docs/ensemble.md says what each
     analysis tests.
     """
-    name = os.path.basename(os.path.abspath(os.fspath(study)))
     earlier = None if against is None else load_tasks(against)
-    return analyse_frame(load_tasks(study), options, only=only, against=earlier, study=name)
+    frame = load_tasks(study)
+    return analyse_frame(frame, options, only=only, against=earlier, study=frame.attrs["name"])

@@ -208,32 +208,43 @@ def makespan(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
             "makespan", title, "Nothing can be said of makespan: no task has a start and an end.", 0
         )
     timed["block"] = timed["block"].fillna(0)
+    # Replicas of one condition are a workload; without replicas a block is one.
+    conditions = condition_columns(timed) if "replica" in timed and timed["replica"].notna().any() else []
+    unit = "workload" if conditions else "block"
     rows = []
-    for block, part in timed.groupby("block", sort=True):
+    for key, part in timed.groupby(["block", *conditions], sort=True):
         span_, held, lost, cores = core_hours(part)
-        rows.append({"block": block, "attempts": len(part), "cores": cores, "makespan": span_, "core-hours held": held,
+        names = {c.removeprefix("factors."): v for c, v in zip(conditions, key[1:], strict=True)}
+        slots = {"slots": part["slot"].nunique()} if "slot" in part and part["slot"].notna().any() else {}
+        rows.append({"block": key[0], **names, "attempts": len(part), **slots, "cores": cores, "makespan": span_, "core-hours held": held,
                      "core-hours unused": lost, "unused, of those held": lost / held if held else 0.0})  # fmt: skip
     table = pd.DataFrame(rows)
     held, lost = table["core-hours held"].sum(), table["core-hours unused"].sum()
-    spans = table["makespan"].to_numpy()
+    spans = table["makespan"].to_numpy(dtype=float)
+    if conditions:
+        own = [c.removeprefix("factors.") for c in conditions]
+        spans = spans / table.groupby(own)["makespan"].transform("median").to_numpy(dtype=float)
     value, low, high, _ = variation_interval(spans, None, options)
 
     def tell(_: Judge) -> tuple[str, str]:
         text = (
-            f"{len(table)} block{'s' if len(table) > 1 else ''} of {len(timed)} attempts held {held:.3g} core-hours, of which "
-            f"{percent(lost / held if held else 0)} went unused while the block's last task was awaited (base: core-hours held)"
+            f"{len(table)} {unit}{'s' if len(table) > 1 else ''} of {len(timed)} attempts held {held:.3g} core-hours, of which "
+            f"{percent(lost / held if held else 0)} went unused while the {unit}'s last task was awaited (base: core-hours held)"
         )
         if len(table) < 2:
-            return text + "; how makespan varies cannot be decided from one block.", TOLD
+            return text + f"; how makespan varies cannot be decided from one {unit}.", TOLD
+        range_ = f"{spans.min():.4g} to {spans.max():.4g} s"
+        if conditions:
+            range_ = f"{percent(spans.min())} to {percent(spans.max())} of the median of its condition"
         return (
-            text + f"; the makespan was {spans.min():.4g} to {spans.max():.4g} s, coefficient of variation "
+            text + f"; the makespan was {range_}, coefficient of variation "
             f"{percent(value)} {span(low, high)}.",
             TOLD,
         )
 
     def draw(axes: Axes) -> None:
         axes.bar(range(len(table)), table["makespan"], color="#4878a8")
-        axes.set(xlabel="block", ylabel="makespan (s)", title=title)
+        axes.set(xlabel=unit, ylabel="makespan (s)", title=title)
         axes.set_xticks(range(len(table)), [str(b) for b in table["block"]], fontsize=7)
 
     facts = {"core_hours_held": float(held), "core_hours_unused": float(lost), "cov": {"value": value, "low": low, "high": high}}  # fmt: skip

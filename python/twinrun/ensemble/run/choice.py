@@ -20,4 +20,8 @@ def engine_of(study: Study, folder: Path) -> EngineBase:
         from .batch import BatchEngine
 
         return BatchEngine(study, folder)
+    if study.engine.kind == "srun":
+        from .steps import StepEngine
+
+        return StepEngine(study)
     return (MpiEngine if study.engine.kind == "mpirun" else LocalEngine)(study)

@@ -12,14 +12,15 @@ import json
 import os
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...outputs import write_whole
 from ..study.study import Study
 
-__all__ = ["EngineBase", "Running", "State", "examine", "withdraw"]
+__all__ = ["EngineBase", "Running", "State", "examine", "open_gate", "withdraw"]
 
 WATCH = Path(__file__).resolve().parents[1] / "watch" / "__main__.py"
 FOLDER = "TWINRUN_TASK_FOLDER"  # in the environment of each task: its folder
@@ -42,6 +43,9 @@ class EngineBase(ABC):
     """Starts attempts somewhere: on this node, or in a batch system."""
 
     name = "?"
+    # Seconds from the word that all tasks of a workload may begin to the moment at which they do; None where tasks
+    # start as the batch system has room.
+    gate: float | None = None
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -49,6 +53,13 @@ class EngineBase(ABC):
     @abstractmethod
     def free(self) -> bool:
         """Whether another attempt may start."""
+
+    def shuffle(self, seed: Sequence[int]) -> None:  # noqa: B027
+        """Puts the free slots in random order."""
+
+    def slot(self) -> int | None:
+        """The number of the slot that the next attempt gets; None where there are no slots."""
+        return None
 
     def cores(self) -> list[int] | None:
         """Cores for the next attempt; None for those that it finds."""
@@ -106,6 +117,14 @@ class State:
     """The state of an attempt, as its folder shows it."""
 
     RECORDED, RUNNING, LOST, NEVER, SUBMITTED = "recorded", "running", "lost", "never ran", "submitted"
+
+
+def open_gate(folder: Path, moment: float) -> None:
+    """Lets an attempt that waits at its gate begin at this moment (or now); once."""
+    if (folder / "gate").exists():
+        return
+    with contextlib.suppress(FileNotFoundError):  # it has ended, and its folder was cleared
+        write_whole(folder / "gate", json.dumps({"begin": moment}).encode(), durable=False)
 
 
 def withdraw(folder: Path) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .. import intervals
+from ...errors import TwinrunError, one_line
+from .. import intervals, locations
 from ..study import interposition, results
-from ..study.design import Task
+from ..study.design import Task, cells
 from ..study.record import StudyFolder, task_line
-from ..study.study import UNSET, Study
-from ..study.templates import fill
+from ..study.study import COMMAND, UNSET, Study
+from ..study.templates import PLACES, fill
 from ..watch.cores import cores_of_level
 from .engines import EngineBase
 from .work import Work, watch_spec
@@ -47,6 +50,43 @@ class FolderWork(Work):
         self._folder.add(line, facts)
         return line
 
+    def begin(self) -> None:
+        self._around("setup", self.study.setup)
+
+    def finish(self) -> None:
+        self._around("cleanup", self.study.cleanup)
+
+    def _around(self, what: str, commands: Sequence[Sequence[str]]) -> None:
+        """Runs commands for each cell, where tasks run. Raises TwinrunError where one of them fails."""
+        if not commands:
+            return
+        study = self.study
+        for cell in cells(study):
+            values = dict.fromkeys(PLACES, "") | {
+                "study": str(self.path),
+                "here": str(study.here),
+                "folder": str(self.path),
+            }
+            values |= {f.name: f.value(cell[f.name]) for f in study.factors}
+            directory = study.here / fill(study.directory or str(self.path), values)
+            for words in commands:
+                line = [fill(w, values) for w in words]
+                with tempfile.TemporaryFile() as said:
+                    try:
+                        status = subprocess.run(
+                            line, cwd=directory, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                        ).returncode
+                    except OSError as e:
+                        raise TwinrunError(
+                            f"{what} {shlex.join(line)!r:.200} cannot be started: {e.strerror}"
+                        ) from None
+                    if status != 0:
+                        said.seek(0)
+                        last = said.read()[-300:].decode(errors="replace")
+                        raise TwinrunError(
+                            f"{what} {shlex.join(line)!r:.200} ended with status {status}: {one_line(last) or 'it printed nothing'}"
+                        )
+
     def enough(self, blocks: int) -> bool:
         return is_enough(self.study, [x for x in self.lines() if x["block"] < blocks])
 
@@ -63,7 +103,9 @@ def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
     rule = study.stopping
     if rule is None:
         return False
-    values: dict[tuple, list[float]] = {}
+    if rule.of == "ratios":
+        return _ratios_known(study, lines)
+    values: dict[tuple, dict[int, list[float]]] = {}
     wanted = set()
     for line in lines:
         if line["task"] < 0:
@@ -71,14 +113,59 @@ def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
         wanted.add(cell_of(line["factors"]))
         value = _value(line, rule.metric)
         if line["status"] == "ok" and value is not None and value > 0:
-            values.setdefault(cell_of(line["factors"]), []).append(value)
+            values.setdefault(cell_of(line["factors"]), {}).setdefault(line["block"], []).append(value)
     if not wanted or wanted != set(values):
         return False
     for own in values.values():
-        interval = intervals.mean(own, rule.confidence)
+        # Tasks of one workload share what happened meanwhile: blocks count.
+        interval = intervals.mean([sum(x) / len(x) for x in own.values()], rule.confidence)
         if not interval.within(rule.precision * interval.value):
             return False
     return True
+
+
+def _ratios_known(study: Study, lines: Sequence[Mapping]) -> bool:
+    """Whether the ratio of every cell to the first is known, or the median of the only one."""
+    rule = study.stopping
+    assert rule is not None
+    keys = [cell_of(cell) for cell in cells(study)]
+    every: dict[tuple, dict[int, list[float]]] = {key: {} for key in keys}
+    for line in lines:
+        value = _value(line, rule.metric)
+        if line["task"] >= 0 and line["status"] == "ok" and value is not None and value > 0:
+            every[cell_of(line["factors"])].setdefault(line["block"], []).append(value)
+    values = {key: {block: intervals.median(x) for block, x in own.items()} for key, own in every.items()}
+    confidence = locations.sequential(locations.each(rule.confidence, len(keys) - 1))
+    if len(keys) == 1:
+        found = locations.median(list(values[keys[0]].values()), confidence)
+        return found.within(rule.precision * found.value)
+    base = values[keys[0]]
+    for key in keys[1:]:
+        both = sorted(base.keys() & values[key].keys())
+        ratio = locations.ratio([base[b] for b in both], [values[key][b] for b in both], confidence)
+        if not ratio.within(rule.precision * ratio.value):
+            return False
+    return True
+
+
+def _words(study: Study, task: Task, values: Mapping[str, str]) -> list[str]:
+    """The words of a task's command, the shell's included."""
+    shell = shlex.split(study.shell) if isinstance(study.shell, str) and study.shell else ["/bin/sh"]
+    chosen = study.commands.get(task.factors.get(COMMAND, ""))
+    if chosen is None:
+        if study.shell:
+            return [*shell, "-c", fill(study.command[0], {k: shlex.quote(v) for k, v in values.items()})]
+        return [fill(w, values) for w in study.command]
+    if not isinstance(chosen.words, str):
+        return [fill(w, values) for w in chosen.words]
+    # Levels stand in a command line as they are: they may be several words.
+    line = fill(chosen.words, values)
+    if study.shell:
+        return [*shell, "-c", line]
+    try:
+        return shlex.split(line)
+    except ValueError as e:
+        raise TwinrunError(f"the command {line!r:.200} cannot be split into words: {e}") from None
 
 
 def spec_of(
@@ -97,6 +184,7 @@ def spec_of(
         "seed": str(task.seed),
         "folder": str(own),
         "repetition": str(task.repetition),
+        "replica": "" if task.replica is None else str(task.replica),
         "block": str(task.block),
         "attempt": str(attempt),
         "study": str(folder.path),
@@ -105,10 +193,9 @@ def spec_of(
         "core_count": str(len(cores)) if cores else "",
         "node": task.node or "",
     }
-    if study.shell:
-        words = ["/bin/sh", "-c", fill(study.command[0], {k: shlex.quote(v) for k, v in values.items()})]
-    else:
-        words = [fill(w, values) for w in study.command]
+    words = _words(study, task, values)
+    chosen = study.commands.get(task.factors.get(COMMAND, ""))
+    prepare = [*study.prepare, *(chosen.prepare if chosen else ())]
     environment: dict[str, str | None] = {
         k: v for k, v in engine.environment(values).items() if k not in os.environ
     }
@@ -143,7 +230,7 @@ def spec_of(
         environment,
         directory if directory.is_absolute() else study.here / directory,
         share,
-        prepare=[[fill(w, values) for w in line] for line in study.prepare],
+        prepare=[[fill(w, values) for w in line] for line in prepare],
         cores_level=level,
         own_cores=engine.own_cores(level, share),
         verify=verify,

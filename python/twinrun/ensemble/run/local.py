@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from ...errors import TwinrunError
 from ..study.study import Study
@@ -48,6 +50,7 @@ class LocalEngine(EngineBase):
     """Runs attempts as processes of this node."""
 
     name = "local"
+    gate = 0.1
 
     def __init__(self, study: Study) -> None:
         super().__init__(study)
@@ -76,6 +79,13 @@ class LocalEngine(EngineBase):
 
     def free(self) -> bool:
         return bool(self._unused)
+
+    def shuffle(self, seed: Sequence[int]) -> None:
+        order = np.random.default_rng(list(seed)).permutation(sorted(self._unused))
+        self._unused = [int(slot) for slot in order]
+
+    def slot(self) -> int | None:
+        return self._unused[0]
 
     def cores(self) -> list[int] | None:
         return self._slots[self._unused[0]]

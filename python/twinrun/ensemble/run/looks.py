@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..study.design import Task
 
-__all__ = ["Plan", "looks", "parts"]
+__all__ = ["Plan", "looks", "parts", "workloads"]
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,18 @@ def looks(plan: Plan) -> list[int]:
     A quarter more each time: looking after every block would stop at the first interval that is narrow by
     chance.
     """
-    result = [plan.least]
+    result = [min(plan.least, plan.most)]
     while result[-1] < plan.most:
         result.append(min(math.ceil(result[-1] * 1.25), plan.most))
     return result
+
+
+def workloads(part: Sequence[Task]) -> list[list[Task]]:
+    """Tasks that run at once, and end before the next ones begin: the replicas of a cell; without replicas the whole part."""
+    if part[0].replica is None:
+        return [list(part)]
+    groups = itertools.groupby(part, key=lambda t: (t.block, tuple(t.factors.items())))
+    return [list(group) for _, group in groups]
 
 
 def parts(tasks: Sequence[Task], plan: Plan | None) -> list[list[Task]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -32,9 +33,9 @@ from .. import intervals
 from ..study import interposition
 from ..study.design import Task
 from ..study.record import StudyFolder, read_lines, unfinished
-from .engines import EngineBase, Running, State, end_stragglers, examine, withdraw
+from .engines import EngineBase, Running, State, end_stragglers, examine, open_gate, withdraw
 from .folder import FolderWork, cell_of
-from .looks import Plan, parts
+from .looks import Plan, parts, workloads
 from .work import Work
 
 __all__ = ["Outcome", "Progress", "estimate", "run", "run_study", "status_of"]
@@ -58,8 +59,8 @@ class Outcome:
 
     Attributes
     ----------
-    ended : {'complete', 'enough', 'interrupted'}
-        'enough': the stopping rule was met before all tasks had run.
+    ended : {'complete', 'enough', 'time', 'interrupted'}
+        'enough': the stopping rule was met before all tasks had run; 'time': its time was up.
     done : int
         Tasks that have ended, warm-up tasks not counted.
     total : int
@@ -148,6 +149,9 @@ class _Run:
         self._running: list[Running] = []
         self._stopping = False
         self._told = False
+        self._begun = -1  # the last block that a task was started of
+        self._deadline = math.inf
+        self.time_was_up = False
         self.retried = 0
         self.engine: EngineBase = work.engine()
 
@@ -184,6 +188,8 @@ class _Run:
                 # A watcher that starts later finds the attempt claimed.
                 state = State.NEVER if withdraw(folder) else examine(folder)
             if state in (State.RUNNING, State.SUBMITTED):
+                if self.engine.gate is not None:
+                    open_gate(folder, time.time())
                 with contextlib.suppress(OSError, ValueError):
                     running.cores = json.loads((folder / "spec.json").read_text())["cores"]
                 self.engine.adopt(running)
@@ -252,6 +258,7 @@ class _Run:
             "start": started.get("start"),
             "node": claim.get("node"),
             "cores": spec.get("cores") or [],
+            "slot": spec.get("slot"),
             "interrupted": interrupted,
             "reason": "the program that watched it died" if claim else "the job ended before it began",
         }
@@ -261,26 +268,66 @@ class _Run:
 
     # -- starting
 
-    def _start(self, task: Task) -> None:
+    def _start(self, task: Task, gated: bool) -> Running:
         attempt = self.work.attempts.new(task.task)
         if attempt > 1:
             self.retried += 1
         folder = self.work.attempts.folder(task.task, attempt)
         running = Running(task.task, attempt, folder, cores=self.engine.cores(), began=time.monotonic())
         spec = self.work.spec(self.engine, task, attempt, running.cores)
+        if task.replica is not None:
+            spec |= {"slot": self.engine.slot(), "gate": gated}
         (folder / "spec.json").write_text(json.dumps(spec))
         self.engine.start(running, task.node)
         self._running.append(running)
+        return running
+
+    def _release(self, wave: Sequence[Running]) -> None:
+        """Lets tasks begin at one moment, when all of them are ready (or have ended before that)."""
+        assert self.engine.gate is not None
+        waiting = list(wave)
+        while waiting and not self._stopping:
+            self._ask()
+            waiting = [
+                r
+                for r in waiting
+                if not any((r.folder / name).exists() for name in ("ready", "record.json"))
+                and self.engine.alive(r)
+            ]
+            if waiting:
+                poll = select.poll()
+                poll.register(self._signals.file, select.POLLIN)
+                poll.poll(10)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._signals.file, 64)
+        if not self._stopping:
+            moment = time.time() + self.engine.gate
+            for running in wave:
+                open_gate(running.folder, moment)
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Runs tasks until all are finished, or the user stops."""
         queue = unfinished(tasks, self.work.lines(), self.retries)
         waiting = {r.task for r in self._running}
         queue = [t for t in queue if t.task not in waiting]
+        replicated = bool(tasks) and tasks[0].replica is not None
+        wave: list[Running] | None = None
+        if replicated:
+            self.engine.shuffle([self.study.design.order, *map(abs, (tasks[0].task, tasks[0].block))])
+            wave = [] if self.engine.gate is not None else None
         while queue or self._running:
             self._ask()
             while queue and not self._signals.asked and self.engine.free():
-                self._start(queue.pop(0))
+                if self._may_not_begin(queue[0].block):
+                    queue.clear()
+                    break
+                self._begun = max(self._begun, queue[0].block)
+                started = self._start(queue.pop(0), wave is not None)
+                if wave is not None:
+                    wave.append(started)
+            if wave is not None:
+                self._release(wave)
+                wave = None
             if not self._running:
                 return
             for running in list(self._running):
@@ -302,6 +349,17 @@ class _Run:
                     queue.append(task)  # repeated, up to the limit of retries
             if self._running and not (queue and self.engine.free() and not self._signals.asked):
                 self._pause()
+
+    def limit(self, seconds: float) -> None:
+        """From now on, how long blocks may begin; 0 is for ever."""
+        self._deadline = time.monotonic() + seconds if seconds else math.inf
+
+    def _may_not_begin(self, block: int) -> bool:
+        """Whether the study's time is up for this block."""
+        rule = self.study.stopping
+        late = rule is not None and block >= rule.time_after and block > self._begun
+        self.time_was_up |= late and time.monotonic() >= self._deadline
+        return late and self.time_was_up
 
     def _pause(self) -> None:
         poll = select.poll()
@@ -364,16 +422,25 @@ def run(
     with _Signals() as signals:
         going = _Run(work, retries, report, signals)
         ended = "complete"
+        begun = False
         try:
             for note in notes:
                 going.tell(note)
             going.settle()
+            if unfinished(work.tasks, work.lines(), going.retries):
+                work.begin()
+                begun = True
+                going.limit(study.stopping.time if study.stopping else 0.0)
             for part in parts(work.tasks, plan):
                 if not part[0].warmup and not signals.asked:
                     going.measure_noise("before")
-                going.run(part)
+                for workload in workloads(part):
+                    going.run(workload)
                 if signals.asked:
                     ended = "interrupted"
+                    break
+                if going.time_was_up:
+                    ended = "time"
                     break
                 if plan is not None and not part[0].warmup and work.enough(part[-1].block + 1):
                     ended = "enough"
@@ -385,6 +452,8 @@ def run(
                 going.measure_noise("after")
         finally:
             going.engine.close()
+            if begun:
+                work.finish()
         lines = [x for x in work.lines() if x["task"] >= 0]
         total = sum(not t.warmup for t in work.tasks)
         done = total - sum(not t.warmup for t in left)

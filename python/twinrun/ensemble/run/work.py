@@ -49,6 +49,12 @@ class Work(ABC):
     def enough(self, blocks: int) -> bool:
         """Whether so many blocks tell enough."""
 
+    def begin(self) -> None:  # noqa: B027
+        """Called before the first attempt of a run, where there is one."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Called after the last attempt of a run that called `begin`, however it ended."""
+
     def ended(self, line: Mapping) -> None:  # noqa: B027
         """An attempt of this runner has its line. Raises TwinrunError where the study cannot go on."""
 

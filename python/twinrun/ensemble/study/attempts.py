@@ -12,7 +12,17 @@ from pathlib import Path
 
 __all__ = ["Attempts"]
 
-_LEFT_BY_US = {"spec.json", "claim", "lock", "started.json", "record.json", "stop", "prepare"}
+_LEFT_BY_US = {
+    "spec.json",
+    "claim",
+    "lock",
+    "started.json",
+    "record.json",
+    "stop",
+    "prepare",
+    "ready",
+    "gate",
+}
 _KEPT = ("stdout", "stderr", "PROFILE-*", "agent", "check-*")
 
 

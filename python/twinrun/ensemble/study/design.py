@@ -32,7 +32,9 @@ _MOST_CELLS = 100_000
 
 @dataclass(frozen=True)
 class Task:
-    """A line of the plan. warmup: its measurements do not count."""
+    """A line of the plan. warmup: its measurements do not count. replica: among the identical tasks of a workload, None
+    where cells are single tasks.
+    """
 
     task: int
     block: int
@@ -42,6 +44,7 @@ class Task:
     repetition: int
     node: str | None = None
     warmup: bool = False
+    replica: int | None = None
 
     def json(self) -> dict:
         """The task as a line of plan.jsonl."""
@@ -55,6 +58,8 @@ class Task:
         }
         if self.node is not None:
             line["node"] = self.node
+        if self.replica is not None:
+            line["replica"] = self.replica
         if self.warmup:
             line["warmup"] = True
         return line
@@ -255,26 +260,32 @@ def _tasks(study: Study) -> Iterator[Task]:
     for block, row in enumerate(orders(len(all_cells), study.blocks, study.design.order)):
         if study.interpose is not None and block % study.interpose.every:
             row = [cell for cell in row if all_cells[cell].get(INTERPOSE) != OFF]
-        for order, cell in enumerate(row):
-            yield Task(
-                task,
-                block,
-                order,
-                all_cells[cell],
-                _seed(study, task, block),
-                block,
-                _node(study, cell, block),
-            )
-            task += 1
+        order = 0
+        for cell in row:
+            for replica in range(study.replicas_of(all_cells[cell])):
+                yield Task(
+                    task,
+                    block,
+                    order,
+                    all_cells[cell],
+                    _seed(study, task, block),
+                    block,
+                    _node(study, cell, block),
+                    replica=replica if study.replicated else None,
+                )
+                task += 1
+                order += 1
 
 
 def warmups(study: Study) -> list[Task]:
     """Tasks before the first block: all cells, `warmup` times, in order; numbered from -1 down."""
     found: list[Task] = []
     for round_ in range(study.warmup):
-        for order, cell in enumerate(cells(study)):
+        workloads = [(cell, k) for cell in cells(study) for k in range(study.replicas_of(cell))]
+        for order, (cell, replica) in enumerate(workloads):
             number = -1 - len(found)
+            own = replica if study.replicated else None
             found.append(
-                Task(number, -1 - round_, order, cell, study.seeds.first, -1 - round_, None, warmup=True)
+                Task(number, -1 - round_, order, cell, study.seeds.first, -1 - round_, None, True, own)
             )
     return found

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, field
 from ...documents import Text, Words
 
 __all__ = [
+    "CommandKeys",
     "Compared",
     "Design",
     "Document",
@@ -81,11 +82,20 @@ class Number(str):
         return cls(value)
 
 
+class CommandKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[commands.NAME]: a level of the factor `command`. A text is filled, and then split or given to the shell; a list
+    is filled word by word. prepare: besides that of the study.
+    """
+
+    command: str | list[str | int | float | bool]
+    prepare: Lines = Lines()
+
+
 class FactorKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[factors.NAME]. kind: None is the usual one for the name."""
 
     levels: Words = Words()
-    kind: Literal["value", "cores", "threads", "interpose"] | None = None
+    kind: Literal["value", "cores", "threads", "replicas", "interpose"] | None = None
     values: dict[str, Text] = {}
     variable: str = ""
     environment: dict[str, Text] = {}
@@ -122,7 +132,7 @@ class MetricKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[engine]: where tasks run."""
 
-    kind: Literal["local", "mpirun", "psij"] = "local"
+    kind: Literal["local", "mpirun", "srun", "psij"] = "local"
     cores_per_task: _Count = 0  # 0: an equal share
     pin: bool = True
     share_cores: bool = False
@@ -170,13 +180,21 @@ class InterposeKeys(Interpose, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Stopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[stopping]: the mean of `metric` is known within `precision` (relative) in every cell."""
+    """[stopping]: what `of` names is known within `precision` (relative), or `time` is up.
 
+    means: the mean of `metric` in every cell. ratios: the ratio of every cell to the first, or the median of the only
+    one. time: seconds, after which no block begins, 0 is no limit; the first `time_after` blocks run whatever the
+    time is.
+    """
+
+    of: Literal["means", "ratios"] = "means"
     metric: str = "wall"
     precision: Annotated[float, Meta(ge=1e-6, le=10)] = 0.05
     confidence: Annotated[float, Meta(ge=0.5, le=0.999)] = 0.95
-    least: _CountFrom2 = 10
-    most: _CountFrom2 = 40
+    least: _CountFrom1 = 10
+    most: _CountFrom1 = 40
+    time: _Seconds = 0.0
+    time_after: _CountFrom1 = 1
 
     def __post_init__(self) -> None:
         if self.most < self.least:
@@ -272,9 +290,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys that a `Study` has as they are in the file. time_limit: 0 is none."""
 
     repetitions: _CountFrom1 = 10
-    shell: bool = False
+    replicas: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    shell: bool | str = False
     directory: str = ""
+    setup: Lines = Lines()
     prepare: Lines = Lines()
+    cleanup: Lines = Lines()
     environment: dict[str, Text] = {}
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] = 1
     warmup: _Count = 0
@@ -303,6 +324,7 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: str | None = None
     command: str | list[str | int | float | bool] = ""
+    commands: dict[str, CommandKeys] = {}
     factors: dict[_Name, FactorKeys] = {}
     metrics: dict[_Name, MetricKeys] = {}
     interpose: InterposeKeys | None = None
@@ -311,3 +333,5 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         super().__post_init__()
         if self.shell and not isinstance(self.command, str):
             raise ValueError("shell needs command as one text")
+        if self.command and self.commands:
+            raise ValueError("command and commands: give one of them")

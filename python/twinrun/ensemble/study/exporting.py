@@ -1,17 +1,36 @@
-"""Tasks as a table for other programs: Parquet."""
+"""Tasks for other programs: Parquet, hyperfine's JSON and CSV, OpenMetrics."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
-from collections.abc import Mapping
+import re
+import shlex
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...errors import MissingFile, MissingPackage
 from ...outputs import replacing
+from ...report.document import write_whole
+from .design import cells
 from .record import read_lines
+from .study import COMMAND, Study, read_study
+from .templates import fill
 
-__all__ = ["flat_rows", "write_parquet"]
+__all__ = [
+    "WRITERS",
+    "flat_rows",
+    "hyperfine_results",
+    "write_csv",
+    "write_hyperfine",
+    "write_hyperfine_csv",
+    "write_openmetrics",
+    "write_parquet",
+]
 
 
 def _flat(value: Mapping, prefix: str, row: dict) -> None:
@@ -59,3 +78,189 @@ def write_parquet(folder: str | os.PathLike[str], target: str | os.PathLike[str]
     with replacing(target) as temporary:
         pyarrow.parquet.write_table(table, temporary)
     return len(rows)
+
+
+# ---- hyperfine ---------------------------------------------------------------------------------------------
+
+
+def _command_of(study: Study, cell: Mapping[str, str]) -> str:
+    """The command of a cell as a line, or the name that was given to it."""
+    values = {f.name: f.value(cell[f.name]) for f in study.factors}
+    # Places of single tasks stay as they are.
+    kept = {name: "{" + name + "}" for name in ("task", "seed", "folder", "repetition", "block", "attempt", "study", "here",
+                                                 "cores", "core_count", "node", "rank", "replica")}  # fmt: skip
+    chosen = study.commands.get(cell.get(COMMAND, ""))
+    if chosen is None:
+        words: str | Sequence[str] = study.command[0] if study.shell else study.command
+    else:
+        words = chosen.words
+        own = words if isinstance(words, str) else shlex.join(words)
+        name = cell[COMMAND]
+        # A command without a name of its own is named after its text, braces as they were typed.
+        if name != own.replace("{{", "{").replace("}}", "}"):
+            return name
+    if isinstance(words, str):
+        return fill(words, {**kept, **values}).replace("{{", "{").replace("}}", "}")
+    return shlex.join(fill(w, {**kept, **values}) for w in words)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+def hyperfine_results(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """An entry for each condition with a run that ended well, with hyperfine's keys. Raises MissingFile."""
+    path = Path(folder)
+    if not (path / "tasks.jsonl").is_file():
+        raise MissingFile("there are no tasks", where=path / "tasks.jsonl")
+    study = read_study(path / "study.toml")
+    lines = [
+        x for x in read_lines(path / "tasks.jsonl")[0] if x["status"] == "ok" and x.get("wall") is not None
+    ]
+    found = []
+    for cell in cells(study):
+        own = sorted((x for x in lines if x["factors"] == cell), key=lambda x: x["task"])
+        if not own:
+            continue
+        times = [x["wall"] for x in own]
+        entry: dict[str, Any] = {
+            "command": _command_of(study, cell),
+            "mean": statistics.fmean(times),
+            "stddev": statistics.stdev(times) if len(times) > 1 else None,
+            "median": statistics.median(times),
+            "user": _mean([x.get("user") for x in own]),
+            "system": _mean([x.get("system") for x in own]),
+            "min": min(times),
+            "max": max(times),
+            "times": times,
+            "exit_codes": [x.get("exit") for x in own],
+        }
+        if parameters := {k: v for k, v in cell.items() if k != COMMAND}:
+            entry["parameters"] = parameters
+        found.append(entry)
+    return found
+
+
+def write_hyperfine(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+    """Writes what hyperfine's --export-json does; returns how many conditions."""
+    found = hyperfine_results(folder)
+    write_whole(os.fspath(target), json.dumps({"results": found}, indent=2, allow_nan=False) + "\n", "JSON")
+    return len(found)
+
+
+def write_hyperfine_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+    """Writes what hyperfine's --export-csv does; returns how many conditions."""
+    found = hyperfine_results(folder)
+    keys = ("command", "mean", "stddev", "median", "user", "system", "min", "max")
+    names = list(dict.fromkeys(n for entry in found for n in entry.get("parameters", {})))
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow([*keys, *(f"parameter_{n}" for n in names)])
+    for entry in found:
+        values = [entry[k] for k in keys]
+        out.writerow(
+            [
+                *("" if v is None else v for v in values),
+                *(entry.get("parameters", {}).get(n, "") for n in names),
+            ]
+        )
+    write_whole(os.fspath(target), text.getvalue(), "CSV")
+    return len(found)
+
+
+# ---- CSV and OpenMetrics -----------------------------------------------------------------------------------
+
+
+def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+    """Writes a row for each attempt, as in Parquet; lists as JSON. Returns how many."""
+    rows = flat_rows(folder)
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    names = list(rows[0]) if rows else []
+    out.writerow(names)
+    for row in rows:
+        out.writerow(
+            [
+                "" if v is None else json.dumps(v) if isinstance(v, (list, Mapping)) else v
+                for v in row.values()
+            ]
+        )
+    write_whole(os.fspath(target), text.getvalue(), "CSV")
+    return len(rows)
+
+
+def _label(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def _labels(pairs: Mapping[str, object]) -> str:
+    def text(value: object) -> str:
+        return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+    return "{" + ",".join(f'{k}="{text(v)}"' for k, v in pairs.items() if v is not None) + "}"
+
+
+def write_openmetrics(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+    """Writes OpenMetrics text: times of attempts that ended well, at their end, and how many ended how. Returns how many."""
+    path = Path(folder) / "tasks.jsonl"
+    if not path.is_file():
+        raise MissingFile("there are no tasks", where=path)
+    lines = read_lines(path)[0]
+    name = read_study(Path(folder) / "study.toml").name
+    times: list[str] = []
+    processor: list[str] = []
+    counts: dict[tuple, int] = {}
+    for line in lines:
+        factors: dict[str, object] = {}
+        for factor, level in line["factors"].items():
+            label = f"factor_{_label(factor)}"
+            while label in factors:  # two names that differ by a sign only
+                label += "_"
+            factors[label] = level
+        key = (line["status"], tuple(factors.items()))
+        counts[key] = counts.get(key, 0) + 1
+        if line["status"] != "ok" or line.get("wall") is None:
+            continue
+        own = {
+            "study": name,
+            "task": line["task"],
+            "attempt": line["attempt"],
+            "block": line["block"],
+            "node": line.get("node"),
+            **factors,
+        }
+        moment = "" if line.get("end") is None else f" {line['end']:.3f}"
+        times.append(f"twinrun_task_seconds{_labels(own)} {line['wall']!r}{moment}")
+        for mode in ("user", "system"):
+            if line.get(mode) is not None:
+                processor.append(
+                    f"twinrun_task_cpu_seconds{_labels({**own, 'mode': mode})} {line[mode]!r}{moment}"
+                )
+    ended = [
+        f"twinrun_attempts{_labels({'study': name, 'status': status, **dict(factors)})} {number}"
+        for (status, factors), number in counts.items()
+    ]
+    families = [
+        ("twinrun_task_seconds", "seconds", "Time of a task.", times),
+        ("twinrun_task_cpu_seconds", "seconds", "CPU time of a task.", processor),
+        ("twinrun_attempts", "", "Attempts by how they ended.", ended),
+    ]
+    out = []
+    for family, unit, what, samples in families:
+        out += [
+            f"# TYPE {family} gauge",
+            *([f"# UNIT {family} {unit}"] if unit else []),
+            f"# HELP {family} {what}",
+            *samples,
+        ]
+    write_whole(os.fspath(target), "\n".join([*out, "# EOF", ""]), "OpenMetrics")
+    return len(lines)
+
+
+WRITERS: dict[str, Callable[..., int]] = {
+    "parquet": write_parquet,
+    "csv": write_csv,
+    "hyperfine": write_hyperfine,
+    "openmetrics": write_openmetrics,
+}

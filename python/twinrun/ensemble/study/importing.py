@@ -1,9 +1,11 @@
-"""Imports measurements of other programs as a study: hyperfine, Caliper, Thicket, RADICAL.
+"""Imports measurements of other programs as a study.
 
     hyperfine   --export-json: a task for each time of each command; parameters are factors
+    google-benchmark   --benchmark_out_format=json: a task for each repetition; aggregates are left out
     caliper     cali-query's json or json-split, and records of Thicket's frames: a task for each profile;
                 times by region as metrics
     radical     .prof files of RADICAL-Pilot: a task for each with a start and a stop of its execution
+    reframe, sacct, csv   tables: `foreign`
 
 Facts that a format lacks are null. Blocks: the n-th time of each cell is block n, the best guess of the
 order.
@@ -13,18 +15,19 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
-from .templates import PLACES
+from .command_line import toml_of
+from .foreign import number, read_csv, read_reframe, read_sacct, seconds_in, task_of
 
 __all__ = ["FORMATS", "import_tasks", "read_foreign"]
 
-FORMATS = ("hyperfine", "caliper", "radical")
+FORMATS = ("hyperfine", "google-benchmark", "caliper", "radical", "reframe", "sacct", "csv")
+_TABLES = {"reframe": read_reframe, "sacct": read_sacct, "csv": read_csv}
 _REGIONS = ("path", "region", "name", "function", "annotation")
 # Pairs of events (start, stop), the narrowest first: the first pair that a file has counts.
 _SPANS = (
@@ -36,34 +39,6 @@ _SPANS = (
     ("launch_start", "launch_stop"),
     ("task_run_start", "task_run_stop"),
 )
-
-
-def _name(name: object) -> str:
-    """A valid name of a factor."""
-    text = re.sub(r"[^A-Za-z0-9_-]", "_", str(name))
-    text = text if re.match(r"[A-Za-z_]", text) else f"_{text}"
-    return f"{text}_" if text in PLACES else text
-
-
-def _task(factors: Mapping[str, object], **known: object) -> dict:
-    line: dict = {
-        "version": 1, "attempt": 1, "seed": 0, "factors": {_name(k): str(v) for k, v in factors.items()},
-        "verified": {_name(k): None for k in factors}, "contradicted": [], "status": "ok", "exit": None, "signal": None,
-        "submit": None, "start": None, "end": None, "wall": None, "user": None, "system": None, "run_queue_delay": None,
-        "node": None, "cores": [], "engine": "imported", "context_switches": None, "page_faults": None,
-        "max_memory_bytes": None, "io": None, "pressure": None, "frequency_hz": None, "temperature_c": None,
-        "environment": None, "metrics": {}, "metrics_missing": [], "profiles": [], "capture": None, "results": None,
-        "sampling": None, "interrupted": False,
-    }  # fmt: skip
-    return {**line, **known}
-
-
-def _number(value: object) -> float | None:
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        else None
-    )
 
 
 def _hyperfine(document: object) -> list[dict]:
@@ -84,14 +59,57 @@ def _hyperfine(document: object) -> list[dict]:
             # null: ended by a signal
             status = "killed" if codes and code is None else "failed" if code else "ok"
             found.append(
-                _task(
+                task_of(
                     factors,
-                    wall=_number(wall),
+                    wall=number(wall),
                     exit=code,
                     status=status,
                     max_memory_bytes=memory[i] if i < len(memory) else None,
                 )
             )
+    return found
+
+
+# Of an entry, what is no counter.
+_OWN_KEYS = {
+    "family_index",
+    "per_family_instance_index",
+    "repetitions",
+    "repetition_index",
+    "threads",
+    "real_time",
+    "cpu_time",
+}
+
+
+def _google_benchmark(document: object) -> list[dict]:
+    if not isinstance(document, Mapping) or not isinstance(document.get("benchmarks"), list):
+        raise ValueError("there is no list of benchmarks")
+    entries = document["benchmarks"]
+    single = [
+        e for e in entries if e.get("run_type", "iteration") == "iteration" and "aggregate_name" not in e
+    ]
+    if entries and not single:
+        raise ValueError("it has aggregates only: run without --benchmark_report_aggregates_only")
+    found = []
+    for entry in single:
+        factors = {"benchmark": entry.get("run_name") or entry["name"]}
+        node = (document.get("context") or {}).get("host_name")
+        if entry.get("error_occurred"):
+            found.append(
+                task_of(factors, status="failed", node=node, reason=str(entry.get("error_message"))[:200])
+            )
+            continue
+        scale = seconds_in(entry.get("time_unit", "ns"))
+        wall, cpu = number(entry["real_time"]), number(entry.get("cpu_time"))
+        if scale is None:
+            raise ValueError(f"{entry['time_unit']!r:.20} is no unit of time")
+        metrics = {k: float(v) for k, v in entry.items() if k not in _OWN_KEYS and number(v) is not None}
+        if cpu is not None:
+            metrics["cpu_time"] = cpu * scale
+        found.append(
+            task_of(factors, wall=None if wall is None else wall * scale, node=node, metrics=metrics)
+        )
     return found
 
 
@@ -143,7 +161,7 @@ def _caliper(document: object) -> list[dict]:
         for record in own:
             path = next((str(record[k]) for k in _REGIONS if record.get(k)), None)
             for key, value in record.items():
-                seconds = _number(value)
+                seconds = number(value)
                 if (
                     seconds is None
                     or not re.search(r"time|duration", key, re.I)
@@ -166,7 +184,7 @@ def _caliper(document: object) -> list[dict]:
             if isinstance(v, (str, int, float)) and not str(k).startswith("cali.")
         }
         node = facts.pop("hostname", None)
-        found.append(_task(facts, wall=whole, metrics=sums, node=node))
+        found.append(task_of(facts, wall=whole, metrics=sums, node=node))
     return found
 
 
@@ -199,49 +217,67 @@ def _radical(path: Path) -> list[dict]:
             if begun:  # started, without an end
                 start = min(own[a] for a, _ in _SPANS if a in own)
                 found.append(
-                    _task({}, status="killed", start=start, reason=f"{uid}: no stop", imported_name=uid)
+                    task_of({}, status="killed", start=start, reason=f"{uid}: no stop", imported_name=uid)
                 )
             continue
         found.append(
-            _task(
+            task_of(
                 {}, start=own[span[0]], end=own[span[1]], wall=own[span[1]] - own[span[0]], imported_name=uid
             )
         )
     return found
 
 
-def _guess(path: Path, document: object) -> str:
-    if document is None:
-        return "radical"
+def _guess(path: Path, document: object, text: str) -> str:
     if isinstance(document, Mapping) and isinstance(document.get("results"), list):
         return "hyperfine"
-    return "caliper"
+    if isinstance(document, Mapping) and isinstance(document.get("benchmarks"), list):
+        return "google-benchmark"
+    if document is not None:
+        return "caliper"
+    head = set(text.split("\n", 1)[0].strip().split("|"))
+    if "JobID" in head:
+        return "sacct"
+    if any(name.endswith("_value") for name in head) and len(head) > 1:
+        return "reframe"
+    return "csv" if path.suffix in (".csv", ".tsv") else "radical"
 
 
-def read_foreign(path: str | os.PathLike[str], form: str | None = None) -> list[dict]:
+_JSON = {"hyperfine": _hyperfine, "google-benchmark": _google_benchmark, "caliper": _caliper}
+_LARGEST = 1 << 30  # bytes of a file
+
+
+def read_foreign(
+    path: str | os.PathLike[str], form: str | None = None, value: str = "", factors: Sequence[str] = ()
+) -> list[dict]:
     """Reads the lines of tasks from a file of another program; `import_tasks` adds numbers and blocks.
 
-    Raises MissingFile, DamagedFile where the content does not fit the format, Unsupported where it holds no
-    tasks.
+    value, factors: columns of CSV. Raises MissingFile, DamagedFile where the content does not fit the format,
+    Unsupported where it holds no tasks.
     """
     path = Path(path)
     if not path.is_file():
         raise MissingFile("there is no such file", where=path)
-    document = None
-    if form != "radical":
+    if path.stat().st_size > _LARGEST:
+        raise Unsupported(f"has more than {_LARGEST} bytes", where=path)
+    document, text = None, path.read_text(encoding="utf-8", errors="replace").removeprefix("\ufeff")
+    if form is None or form in _JSON:
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(text)
         except (ValueError, RecursionError):
             if form is not None or path.suffix == ".json":
                 raise DamagedFile("is not JSON", where=path) from None
-    form = form or _guess(path, document)
+    form = form or ("csv" if value or factors else _guess(path, document, text))
+    if (value or factors) and form != "csv":
+        raise TwinrunError(f"columns are named of csv, and this is {form}", where=path)
     try:
-        found = (
-            _radical(path)
-            if form == "radical"
-            else {"hyperfine": _hyperfine, "caliper": _caliper}[form](document)
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as e:
+        if form == "radical":
+            found = _radical(path)
+        elif form == "csv":
+            found = read_csv(text, value, factors)
+        else:
+            found = _TABLES[form](text) if form in _TABLES else _JSON[form](document)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, csv.Error) as e:
         raise DamagedFile(f"is not of {form}: {e}", where=path) from None
     if not found:
         raise Unsupported(f"holds no tasks of {form}", where=path, fix=f"give --format: {', '.join(FORMATS)}")
@@ -255,27 +291,33 @@ def _numbered(lines: Iterable[dict]) -> list[dict]:
     sizes: dict[int, int] = {}
     for line in lines:
         cell = json.dumps(line["factors"], sort_keys=True)
-        line["block"] = line["repetition"] = times.get(cell, 0)
-        times[cell] = line["block"] + 1
+        if "block" not in line:
+            line["block"] = times.get(cell, 0)
+        line["repetition"] = line["block"]
+        times[cell] = times.get(cell, 0) + 1
     lines.sort(key=lambda x: x["block"])
-    for number, line in enumerate(lines):
-        line["task"] = number
+    for place, line in enumerate(lines):
+        line["task"] = place
         line["order"] = sizes.get(line["block"], 0)
         sizes[line["block"]] = line["order"] + 1
     return lines
 
 
 def import_tasks(
-    files: Sequence[str | os.PathLike[str]], folder: str | os.PathLike[str], form: str | None = None
+    files: Sequence[str | os.PathLike[str]],
+    folder: str | os.PathLike[str],
+    form: str | None = None,
+    value: str = "",
+    factors: Sequence[str] = (),
 ) -> int:
-    """Makes the folder of a study from files of one format; returns how many tasks.
+    """Makes the folder of a study from files; returns how many tasks. Other parameters: `read_foreign`.
 
     Raises as `read_foreign`, and where the folder is in use.
     """
     target = Path(folder)
     if target.exists() and any(target.iterdir()):
         raise TwinrunError("is not empty", where=target, fix="give another --output")
-    lines = _numbered(x for file in files for x in read_foreign(file, form))
+    lines = _numbered(x for file in files for x in read_foreign(file, form, value, factors))
     if len({tuple(sorted(x["factors"])) for x in lines}) > 1:  # files with other keys
         every = sorted({k for x in lines for k in x["factors"]})
         for line in lines:
@@ -286,12 +328,12 @@ def import_tasks(
     target.mkdir(parents=True, exist_ok=True)
     study = [
         f"# Imported from {', '.join(Path(f).name for f in files)}: it cannot be run.",
-        f"name = {json.dumps(Path(files[0]).stem)}",
-        f"command = {json.dumps(['false', *('{' + n + '}' for n in names)])}",
-        f"repetitions = {1 + max(x['block'] for x in lines)}",
+        f"name = {toml_of(Path(files[0]).stem)}",
+        f"command = {toml_of(['false', *('{' + n + '}' for n in names)])}",
+        f"repetitions = {1 + max(0, *(x['block'] for x in lines), 0)}",
     ]
     for name in names:
-        study += ["", f"[factors.{name}]", f"levels = {json.dumps(levels[name])}"]
+        study += ["", f"[factors.{name}]", f"levels = {toml_of(levels[name])}", 'kind = "value"']
     (target / "study.toml").write_text("\n".join(study) + "\n", encoding="utf-8")
     keys = ("task", "block", "order", "factors", "seed", "repetition")
     (target / "plan.jsonl").write_text("".join(json.dumps({k: x[k] for k in keys}) + "\n" for x in lines))

@@ -37,7 +37,7 @@ _FIXED = "all"
 
 
 def _uses_seed(study: Study) -> bool:
-    texts = [*study.command, *study.environment.values(), *(w for line in study.prepare for w in line)]
+    texts = study.texts
     texts += [t for f in study.factors for t in (*f.variables.values(), *f.values.values())]
     return any("{seed}" in t for t in texts)
 

@@ -20,6 +20,7 @@ their types and ranges; here is what they mean together.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +29,23 @@ from msgspec import structs
 
 from ...documents import Words, checked, read_toml
 from ...errors import MissingFile, TwinrunError
-from .document import Document, FactorKeys, Hypothesis, Interpose, InterposeKeys, MetricKeys, Settings
+from .document import (
+    CommandKeys,
+    Document,
+    FactorKeys,
+    Hypothesis,
+    Interpose,
+    InterposeKeys,
+    MetricKeys,
+    Settings,
+)
 from .interposition import OFF, check_rules, library
 from .templates import PLACES, places
 
-__all__ = ["Factor", "Metric", "Study", "parse_study", "read_study"]
+__all__ = ["COMMAND", "Command", "Factor", "Metric", "Study", "parse_study", "read_study"]
 
+COMMAND = "command"  # the factor of studies with several commands
+REPLICAS = "replicas"  # the factor of the number of tasks in a workload
 INTERPOSE = "interpose"  # the factor of tasks with and without the interposition library
 UNSET = "(unset)"  # a level of an environment variable: it is not set
 
@@ -42,7 +54,8 @@ UNSET = "(unset)"  # a level of an environment variable: it is not set
 class Factor:
     """A condition that is varied on purpose.
 
-    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads", "interpose".
+    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads", "replicas" (how many
+    tasks a workload has), "interpose".
     levels: their names. values: what {NAME} becomes. variables: of the environment, templates. check: a command
     that says what holds for the running task, {pid}; after: seconds from its start. match: an expression whose
     first group, found in `match_file`, is the value.
@@ -63,6 +76,20 @@ class Factor:
         return self.values.get(level, level)
 
 
+@dataclass(frozen=True)
+class Command:
+    """A level of the factor `command`. words: one text, or words; templates."""
+
+    words: str | tuple[str, ...]
+    prepare: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def templates(self) -> list[str]:
+        """All its texts."""
+        own = [self.words] if isinstance(self.words, str) else list(self.words)
+        return [*own, *(w for line in self.prepare for w in line)]
+
+
 class Metric(MetricKeys, frozen=True, kw_only=True):
     """A number that a task reports: by an expression (its first group) or a key of a JSON file."""
 
@@ -70,20 +97,51 @@ class Metric(MetricKeys, frozen=True, kw_only=True):
 
 
 class Study(Settings, frozen=True, kw_only=True):
-    """A whole study. document: as it was read. here: the folder where relative paths begin."""
+    """A whole study. document: as it was read. here: the folder where relative paths begin. commands: by level of the
+    factor `command`; where there are any, `command` is empty.
+    """
 
     name: str
     command: tuple[str, ...]
+    commands: Mapping[str, Command] = {}
     factors: tuple[Factor, ...]
     metrics: tuple[Metric, ...]
     interpose: Interpose | None
     here: Path
     document: Mapping[str, object]
 
+    def replicas_of(self, cell: Mapping[str, str]) -> int:
+        """How many identical tasks a workload of this cell has."""
+        for factor in self.factors:
+            if factor.kind == REPLICAS:
+                return int(factor.value(cell[factor.name]))
+        return self.replicas
+
+    @property
+    def replicated(self) -> bool:
+        """Whether cells are workloads of tasks that start at once."""
+        return self.replicas > 1 or any(f.kind == REPLICAS for f in self.factors)
+
+    @property
+    def most_replicas(self) -> int:
+        """Tasks of the largest workload."""
+        own = [int(f.value(x)) for f in self.factors if f.kind == REPLICAS for x in f.levels]
+        return max(own, default=self.replicas)
+
     @property
     def blocks(self) -> int:
         """The largest number of blocks."""
         return self.stopping.most if self.stopping else self.repetitions
+
+    @property
+    def texts(self) -> list[str]:
+        """Templates of what tasks run."""
+        return [
+            *self.command,
+            *(t for command in self.commands.values() for t in command.templates),
+            *self.environment.values(),
+            *(w for line in (*self.setup, *self.prepare, *self.cleanup) for w in line),
+        ]
 
     def factor(self, name: str) -> Factor:
         """A factor by its name."""
@@ -94,7 +152,12 @@ def _factor(name: str, keys: FactorKeys, where: str) -> Factor:
     def wrong(key: str, what: str) -> TwinrunError:
         return TwinrunError(f"factors.{name}.{key} {what}", where=where)
 
-    kind = keys.kind or (name if name in ("cores", "threads", INTERPOSE) else "value")
+    kind = keys.kind or (name if name in ("cores", "threads", REPLICAS, INTERPOSE) else "value")
+    if kind == REPLICAS:
+        for level in keys.levels:
+            number = keys.values.get(level, level)
+            if not re.fullmatch(r"[1-9][0-9]{0,4}", number):
+                raise wrong("levels", f"must be numbers of tasks from 1 to 99999, not {number!r:.40}")
     if (kind == INTERPOSE) != (name == INTERPOSE):
         raise wrong("kind", f"is {INTERPOSE} for the factor {INTERPOSE}, and for no other")
     if name in PLACES and kind == "value":
@@ -145,6 +208,23 @@ def _interpose(keys: InterposeKeys, factors: dict[str, Factor], where: str) -> I
     return keys
 
 
+def _commands(keys: Mapping[str, CommandKeys], where: str) -> dict[str, Command]:
+    found = {}
+    for name, own in keys.items():
+        try:
+            if not name.strip():
+                raise ValueError("needs a name")
+            words = Words.of(own.command)  # of a text: whether it can be split
+        except ValueError as e:
+            raise TwinrunError(f"commands.{name} {e}", where=where) from None
+        if not words or not words[0].strip():
+            raise TwinrunError(f"commands.{name} has no command", where=where)
+        found[name] = Command(
+            own.command if isinstance(own.command, str) else tuple(words), tuple(own.prepare)
+        )
+    return found
+
+
 def _check_hypothesis(number: int, hypothesis: Hypothesis, study: Study, where: str) -> None:
     def wrong(key: str, what: str) -> TwinrunError:
         return TwinrunError(f"hypotheses[{number}].{key} {what}", where=where)
@@ -178,17 +258,25 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
     where = str(path)
     given = checked(document, Document, where, "docs/ensemble.md lists all keys")
     factors = {n: _factor(n, keys, where) for n, keys in given.factors.items()}
+    commands = _commands(given.commands, where)
+    if commands:
+        if COMMAND in factors:
+            raise TwinrunError(
+                f"factors.{COMMAND} is the factor of [commands]: name it otherwise", where=where
+            )
+        factors = {COMMAND: Factor(COMMAND, tuple(commands), COMMAND), **factors}
     # A factor of this kind requires it.
     interposed = given.interpose or (InterposeKeys() if INTERPOSE in factors else None)
     interpose = None if interposed is None else _interpose(interposed, factors, where)
     try:
-        command = (str(given.command),) if given.shell else Words.of(given.command)
+        command = (str(given.command),) if given.shell and not commands else Words.of(given.command)
     except ValueError as e:
         raise TwinrunError(f"command {e}", where=where) from None
     study = Study(
         **{name: getattr(given, name) for name in Settings.__struct_fields__},
         name=given.name if given.name is not None else Path(where).stem,
         command=command,
+        commands=commands,
         factors=tuple(factors.values()),
         metrics=tuple(Metric(name=n, **structs.asdict(keys)) for n, keys in given.metrics.items()),
         interpose=interpose,
@@ -196,24 +284,38 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
         document=document,
     )
     _check(study, where)
+    if study.replicated and "concurrency" not in document:
+        study = structs.replace(study, concurrency=_slots(study))
     return study
+
+
+def _slots(study: Study) -> int:
+    """Tasks at once, where the study does not say: all of a workload, as far as this node's cores go."""
+    if study.engine.kind not in ("local", "mpirun") or study.engine.share_cores:
+        return study.most_replicas
+    return max(
+        1, min(study.most_replicas, len(os.sched_getaffinity(0)) // (study.engine.cores_per_task or 1))
+    )
 
 
 def _check(study: Study, where: str) -> None:
     """Checks rules that concern several keys."""
-    if not study.command or not study.command[0].strip():
+    if not study.commands and (not study.command or not study.command[0].strip()):
         raise TwinrunError("there is no command", where=where)
     names = {f.name for f in study.factors}
-    templates = [
-        *study.command,
-        *study.environment.values(),
-        *(w for line in study.prepare for w in line),
-        study.engine.ranks,
-    ]
+    templates = [*study.texts, study.engine.ranks]
     templates += [t for f in study.factors for t in f.variables.values()]
     if study.results is not None:
         templates += [study.results.path, study.results.reference]
-    if study.noise is not None and study.engine.kind == "psij":
+    if study.replicas > 1 and any(f.kind == REPLICAS for f in study.factors):
+        raise TwinrunError("replicas and a factor of that kind: give one of them", where=where)
+    if study.replicated and study.design.nodes:
+        raise TwinrunError(
+            "design.nodes sends single tasks to nodes, and replicas share all slots",
+            where=where,
+            fix="leave out design.nodes",
+        )
+    if study.noise is not None and study.engine.kind in ("psij", "srun"):
         raise TwinrunError(
             "noise is measured on this node, and tasks of a batch system run on others",
             where=where,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import pandas as pd
 
 from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from .interposition import read_profiles
+from .study import read_study
 
 __all__ = ["condition_columns", "frame_of", "load_profiles", "load_tasks", "statuses", "usable"]
 
@@ -98,7 +100,20 @@ def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
         raise TwinrunError("no task has ended yet", where=path, fix="run: twinrun ensemble run")
     frame = frame_of(lines)
     frame.attrs["study"] = str(folder)
+    frame.attrs |= _about(folder)
     return frame
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """The study's name, the levels of its factors in their order, and whether it looked at intervals while it ran."""
+    found: dict[str, Any] = {"name": folder.resolve().name}
+    with contextlib.suppress(TwinrunError):
+        study = read_study(folder / "study.toml")
+        found["levels"] = {f.name: list(f.levels) for f in study.factors}
+        found["looks"] = study.stopping is not None and study.stopping.most > study.stopping.least
+        if "name" in study.document:
+            found["name"] = study.name
+    return found
 
 
 def statuses(frame: pd.DataFrame) -> dict[str, int]:

@@ -16,6 +16,7 @@ PLACES = (
     "seed",
     "folder",
     "repetition",
+    "replica",
     "block",
     "attempt",
     "study",

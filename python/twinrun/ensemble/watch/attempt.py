@@ -23,6 +23,10 @@ from .task import Task, adopt_orphans
 __all__ = ["Attempt"]
 
 
+_GATE_LOOK = 0.005  # seconds between looks whether all tasks of the workload may begin
+_GATE_LIMIT = 3600.0  # seconds that a task waits for that
+
+
 class _Impossible(Exception):
     """The task cannot start. more: what its record says besides."""
 
@@ -46,7 +50,12 @@ class Attempt:
     def run(self) -> dict:
         """Runs the task; returns what was measured."""
         spec = self.spec
-        record: dict = {"version": VERSION, "node": node_name(), "submit": spec["submit"]}
+        record: dict = {
+            "version": VERSION,
+            "node": node_name(),
+            "submit": spec["submit"],
+            "slot": spec.get("slot"),
+        }
         environment = environment_of(spec["environment"])
         record["facts"] = environment_facts(environment, spec["command"], self.folder, spec["variables"])
         try:
@@ -66,6 +75,13 @@ class Attempt:
         with open(os.path.join(self.folder, "started.json"), "w", encoding="utf-8") as file:
             # the facts that remain should this process be killed
             json.dump({"pid": task.pid, "start": time.time()}, file)
+        if spec.get("gate"):
+            try:
+                record["released"] = self._at_gate()
+            except _Impossible as e:
+                now = time.time()
+                return {**record, "status": "failed", "exit": None, "signal": None, "start": now, "end": now, "wall": None,
+                        "reason": str(e), "verified": {}, "interrupted": False, **e.more}  # fmt: skip
         figures.begin(task)
         record["start"] = time.time()
         begin = time.monotonic()
@@ -125,6 +141,32 @@ class Attempt:
                 raise _Impossible(f"prepare: {e}") from None
             finally:
                 self._signals.interrupting = False
+
+    def _at_gate(self) -> float:
+        """Waits, with the task ready to begin, for the moment at which all tasks of the workload do; returns it."""
+        with open(os.path.join(self.folder, "ready"), "w", encoding="utf-8"):
+            pass
+        gate = os.path.join(self.folder, "gate")
+        give_up = time.monotonic() + _GATE_LIMIT
+        while True:
+            moment = None
+            try:
+                with open(gate, encoding="utf-8") as file:
+                    moment = float(json.load(file)["begin"])
+            except FileNotFoundError:
+                pass
+            if self._signals.asked:
+                raise _Impossible(
+                    "stopped before it began", status="killed", interrupted=self._by_the_runner()
+                )
+            left = _GATE_LOOK if moment is None else moment - time.time()
+            if moment is not None and left <= 0:
+                return moment
+            if time.monotonic() > give_up:
+                raise _Impossible(
+                    "nobody let it begin: did the runner end?", status="killed", interrupted=True
+                )
+            self._signals.wait(left)
 
     def _by_the_runner(self) -> bool:
         return os.path.exists(os.path.join(self.folder, "stop"))

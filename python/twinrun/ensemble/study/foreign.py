@@ -1,0 +1,316 @@
+"""Lines of tasks from what other programs measured: what all readers share, and the readers of tables.
+
+    reframe   performance logs of ReFrame 4, with their header: a task for each line
+    sacct     Slurm's sacct --parsable2: a task for each job, or for each step of jobs with several steps
+    csv       any table with a header and a column of times
+
+Facts that a table lacks are null.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from .templates import PLACES
+
+__all__ = [
+    "TIME_NAMES",
+    "name_of",
+    "number",
+    "read_csv",
+    "read_reframe",
+    "read_sacct",
+    "seconds_in",
+    "task_of",
+]
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
+          "m": 60.0, "min": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0}  # fmt: skip
+TIME_NAMES = (
+    "wall",
+    "time",
+    "seconds",
+    "elapsed",
+    "runtime",
+    "duration",
+    "real_time",
+    "wall_time",
+    "walltime",
+)
+_FLOATS = ("wall", "submit", "start", "end", "user", "system", "run_queue_delay")
+_STATES = {"COMPLETED": "ok", "FAILED": "failed", "TIMEOUT": "timeout", "DEADLINE": "timeout", "CANCELLED": "killed",
+           "NODE_FAIL": "killed", "PREEMPTED": "killed", "OUT_OF_MEMORY": "killed", "BOOT_FAIL": "killed"}  # fmt: skip
+
+
+def name_of(name: object) -> str:
+    """A valid name of a factor."""
+    text = re.sub(r"[^A-Za-z0-9_-]", "_", str(name))
+    text = text if re.match(r"[A-Za-z_]", text) else f"_{text}"
+    # Names with a meaning of their own would be read as that.
+    return f"{text}_" if text in (*PLACES, "interpose") else text
+
+
+def task_of(factors: Mapping[str, object], **known: object) -> dict:
+    """A line with these factors and facts; all others are null."""
+    line: dict = {
+        "version": 1, "attempt": 1, "seed": 0, "factors": {name_of(k): str(v) for k, v in factors.items()},
+        "verified": {name_of(k): None for k in factors}, "contradicted": [], "status": "ok", "exit": None, "signal": None,
+        "submit": None, "start": None, "end": None, "wall": None, "user": None, "system": None, "run_queue_delay": None,
+        "node": None, "cores": [], "engine": "imported", "context_switches": None, "page_faults": None,
+        "max_memory_bytes": None, "io": None, "pressure": None, "frequency_hz": None, "temperature_c": None,
+        "environment": None, "metrics": {}, "metrics_missing": [], "profiles": [], "capture": None, "results": None,
+        "sampling": None, "interrupted": False,
+    }  # fmt: skip
+    return {**line, **known}
+
+
+def number(value: object) -> float | None:
+    """A finite number; None for anything else."""
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        else None
+    )
+
+
+def seconds_in(unit: str) -> float | None:
+    """Seconds in a unit of time; None for other units."""
+    return _UNITS.get(unit.strip().lower())
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        return number(float(text or ""))
+    except ValueError:
+        return None
+
+
+def _moment(text: str | None) -> float | None:
+    """Seconds since 1970, of such a number or of a date and time (local, where it names no zone)."""
+    if (found := _float(text)) is not None:
+        return found
+    try:
+        return datetime.datetime.fromisoformat((text or "").strip().replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _rows(text: str, delimiter: str) -> list[dict[str, str]]:
+    """The rows of a table with a header. Raises ValueError where a row has another number of cells."""
+    table = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
+    head = [name.strip() for name in table[0]] if table else []
+    if len(set(head)) != len(head):
+        raise ValueError("two columns have one name")
+    for place, row in enumerate(table[1:], 2):
+        if len(row) != len(head):
+            raise ValueError(f"row {place} has {len(row)} cells, and the header {len(head)}")
+    return [dict(zip(head, (cell.strip() for cell in row), strict=True)) for row in table[1:]]
+
+
+# ---- ReFrame -----------------------------------------------------------------------------------------------
+
+
+def read_reframe(text: str) -> list[dict]:
+    """The time is the first performance variable with a unit of time; all variables are metrics."""
+    found = []
+    for row in _rows(text, "|"):
+        names = [
+            key.removesuffix("_value") for key in row if key.endswith("_value") and f"{key[:-6]}_unit" in row
+        ]
+        metrics: dict[str, float] = {}
+        wall = None
+        for name in names:
+            value = _float(row[f"{name}_value"])
+            if value is None:
+                continue
+            metrics[name] = value
+            scale = seconds_in(row[f"{name}_unit"])
+            if wall is None and scale is not None:
+                wall = value * scale
+        test, *parameters = (row.get("name") or row.get("short_name") or "test").split(" %")
+        factors: dict[str, object] = {"test": test.split(" ")[0]}
+        factors |= {k: v for k, _, v in (p.partition("=") for p in parameters)}
+        factors |= {k: row[k] for k in ("system", "partition", "environ") if row.get(k)}
+        status = "ok" if row.get("result", "pass") in ("pass", "xpass") else "failed"
+        exit_ = _float(row.get("job_exitcode"))
+        found.append(
+            task_of(
+                factors,
+                wall=wall,
+                end=_moment(row.get("job_completion_time_unix")) or _moment(row.get("job_completion_time")),
+                submit=_moment(row.get("job_submit_time")),
+                node=row.get("job_nodelist") or None,
+                exit=None if exit_ is None else int(exit_),
+                status=status,
+                metrics=metrics,
+            )
+        )
+    return found
+
+
+# ---- Slurm -------------------------------------------------------------------------------------------------
+
+
+def _elapsed(text: str | None) -> float | None:
+    """[days-][hours:]minutes:seconds[.fraction]"""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", (text or "").strip())
+    if match is None:
+        return None
+    days, hours, minutes, rest = (float(x or 0) for x in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def _bytes(text: str | None) -> int | None:
+    match = re.fullmatch(r"([\d.]+)([KMGTP]?)", (text or "").strip())
+    return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
+
+
+def read_sacct(text: str) -> list[dict]:
+    """Jobs that have ended; of a job with several steps its steps, but for `batch`, `extern` and `interactive`."""
+    first = text.split("\n", 1)[0]
+    if first.endswith("|"):  # --parsable
+        text = "\n".join(line.removesuffix("|") for line in text.splitlines())
+    steps: dict[str, list[dict[str, str]]] = {}
+    jobs: dict[str, dict[str, str]] = {}
+    for row in _rows(text, "|"):
+        job, dot, step = row["JobID"].partition(".")
+        if not dot:
+            jobs[job] = row
+        elif step[:1].isdigit():
+            steps.setdefault(job, []).append(row)
+    tasks = []
+    for job in dict.fromkeys([*jobs, *steps]):
+        own = steps.get(job, [])
+        # What the accounting knows of one step only, it knows of the job too.
+        whole = (
+            {**{k: v for k, v in own[0].items() if v}, **{k: v for k, v in jobs[job].items() if v}}
+            if job in jobs and own
+            else jobs.get(job)
+        )
+        tasks += own if len(own) > 1 or whole is None else [whole]
+    found = []
+    for row in tasks:
+        words = row.get("State", "COMPLETED").split()
+        status = _STATES.get(words[0].rstrip("+") if words else "")
+        if status is None:  # it runs, or waits
+            continue
+        start, end = _moment(row.get("Start")), _moment(row.get("End"))
+        wall = _float(row.get("ElapsedRaw"))
+        wall = _elapsed(row.get("Elapsed")) if wall is None else wall
+        if wall is None and start is not None and end is not None:
+            wall = end - start
+        code, _, signal = row.get("ExitCode", "").partition(":")
+        names = {
+            "JobName": "job",
+            "Partition": "partition",
+            "NNodes": "nodes",
+            "NTasks": "tasks",
+            "NCPUS": "cpus",
+            "AllocCPUS": "cpus",
+        }
+        node = row.get("NodeList", "")
+        found.append(
+            task_of(
+                {name: row[key] for key, name in names.items() if row.get(key)},
+                wall=wall,
+                submit=_moment(row.get("Submit")),
+                start=start,
+                end=end,
+                user=_elapsed(row.get("UserCPU")),
+                system=_elapsed(row.get("SystemCPU")),
+                max_memory_bytes=_bytes(row.get("MaxRSS")),
+                node=node if node and not re.search(r"[\[,]|None", node) else None,
+                exit=int(code) if code.isdigit() else None,
+                signal=int(signal) if signal.isdigit() and int(signal) else None,
+                status=status,
+                imported_name=row["JobID"],
+            )
+        )
+    return found
+
+
+# ---- CSV ---------------------------------------------------------------------------------------------------
+
+
+def _time_column(head: Sequence[str], given: str) -> tuple[str, float]:
+    """The column of times, and seconds in its unit. Raises ValueError."""
+    if given:
+        if given not in head:
+            raise ValueError(f"there is no column {given!r:.60}: there are {', '.join(head):.200}")
+        wanted = [given]
+    else:
+        wanted = [name for name in head if _split(name)[0].lower() in TIME_NAMES]
+    if not wanted:
+        raise ValueError(
+            f"which column has the times? There are {', '.join(head):.200}: name one with --value"
+        )
+    scale = seconds_in(_split(wanted[0])[1] or "s")
+    return wanted[0], 1.0 if scale is None else scale
+
+
+def _split(name: str) -> tuple[str, str]:
+    """'time (ms)', 'time_ms', 'time [ms]' as name and unit."""
+    match = re.fullmatch(r"(.*?)\s*[\[(](\S+)[\])]", name) or re.fullmatch(r"(.+)_(ns|us|ms|s|sec|min)", name)
+    return (match[1].strip(), match[2]) if match else (name, "")
+
+
+def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[dict]:
+    """value: the column of times; by default one with such a name. factors: columns of conditions; by default those
+    with a cell that is no number. Columns of numbers are metrics.
+    """
+    first = text.split("\n", 1)[0]
+    delimiter = max(",;\t|", key=first.count)
+    rows = _rows(text, delimiter)
+    if not rows:
+        return []
+    head = list(rows[0])
+    time, scale = _time_column(head, value)
+    for name in factors:
+        if name not in head:
+            raise ValueError(f"there is no column {name!r:.60}: there are {', '.join(head):.200}")
+    own = (
+        {"start", "end", "node", "status", "user", "system", "submit", "exit", "block"}
+        - {time}
+        - set(factors)
+    )
+    # What `twinrun ensemble export` wrote has names for these, and facts that are neither.
+    ours = any(name.startswith("factors.") for name in head)
+    conditions = list(factors) or [name for name in head if name.startswith("factors.")]
+    if not conditions and not ours:
+        conditions = [
+            n for n in head if n != time and n not in own and any(r[n] and _float(r[n]) is None for r in rows)
+        ]
+    metrics = [
+        n
+        for n in head
+        if n != time and n not in own and n not in conditions and (n.startswith("metrics.") or not ours)
+    ]
+    found = []
+    for row in rows:
+        wall = _float(row[time])
+        known: dict[str, object] = {
+            k: _moment(row.get(k)) for k in ("submit", "start", "end") if k in own and row.get(k)
+        }
+        known |= {k: _float(row.get(k)) for k in ("user", "system") if k in own and row.get(k)}
+        if "node" in own and row.get("node"):
+            known["node"] = row["node"]
+        status = row.get("status", "") if "status" in own else ""
+        code = _float(row.get("exit")) if "exit" in own else None
+        known["exit"] = None if code is None else int(code)
+        known["status"] = status or ("failed" if code else "ok")
+        if "block" in own and (block := _float(row.get("block"))) is not None:
+            known["block"] = int(block)
+        found.append(
+            task_of(
+                {name.removeprefix("factors."): row[name] for name in conditions},
+                wall=None if wall is None else wall * scale,
+                metrics={n.removeprefix("metrics."): v for n in metrics if (v := _float(row[n])) is not None},
+                **known,
+            )
+        )
+    return found
