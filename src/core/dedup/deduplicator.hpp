@@ -136,10 +136,10 @@ class Deduplicator {
     std::vector<Run> spare_;
 };
 
-// Errors: options that contradict each other, or are had on devices only.
+// Errors: invalid_argument: options that contradict each other; unsupported: options that are supported on devices only.
 Result<std::unique_ptr<Deduplicator>> make_host_deduplicator(const DedupOptions& options);
-// Errors: no such device; what is not had there (unsupported): verify; pack_block_bytes without a library for it. Segments with a
-// bound are refused by step().
+// Errors: invalid_argument: options that contradict each other; unsupported: the device cannot be used; `verify` and `read`;
+// pack_block_bytes where there is no library for it. step() refuses segments with a bound.
 Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const DedupOptions& options);
 
 }  // namespace twinrun

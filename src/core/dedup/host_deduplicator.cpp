@@ -694,7 +694,7 @@ Result<std::unique_ptr<Deduplicator>> make_host_deduplicator(const DedupOptions&
     const auto wrong = [](std::string what) { return Error{ErrorCode::invalid_argument, std::move(what)}; };
     if (!record_chunk_ok(options.chunk_bytes)) {
         return wrong("chunks of " + std::to_string(options.chunk_bytes) +
-                     " bytes: a power of two from 32 to 65536 is wanted");
+                     " bytes: it must be a power of two from 32 to 65536");
     }
     if (options.slice_chunks != 0 && !std::has_single_bit(options.slice_chunks))
         return wrong("a slice is a power of two of chunks");

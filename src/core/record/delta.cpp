@@ -43,7 +43,7 @@ bool record_chunk_ok(std::uint64_t bytes) {
 Result<> RecordDirectory::check(std::uint32_t chunk_bytes) const {
     if (!record_chunk_ok(chunk_bytes)) {
         return wrong("chunks of " + std::to_string(chunk_bytes) +
-                     " bytes: a power of two from 32 to 65536 is wanted");
+                     " bytes: it must be a power of two from 32 to 65536");
     }
     std::set<std::string_view> names;
     for (const RecordFile& file : files) {
@@ -119,7 +119,7 @@ std::uint64_t Difference::image_bytes() const {
 Result<> RecordSettings::check() const {
     if (!record_chunk_ok(chunk_bytes)) {
         return wrong("chunks of " + std::to_string(chunk_bytes) +
-                     " bytes: a power of two from 32 to 65536 is wanted");
+                     " bytes: it must be a power of two from 32 to 65536");
     }
     if (xored && codec == PayloadCodec::stored)
         return wrong("XOR makes sense before packing only: choose a codec too");

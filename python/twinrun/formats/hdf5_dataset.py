@@ -1,0 +1,360 @@
+"""Datasets of HDF5 files as fields."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
+from .blocks import BandReader, Box
+from .facts import codes
+from .files import file_size, open_regular, read_exact, reading
+from .hdf5_places import file_beside, misplaced_file
+from .hdf5_types import (
+    NotNumeric,
+    enum_names,
+    file_dtype,
+    has_unused_bits,
+    kind_of_elements,
+    leaves,
+    nested_type,
+    plain_dtype,
+    tagged_dtype,
+    type_name,
+    type_text,
+)
+from .layout import Decoded, Stored, array_fields
+from .model import Field, checked_shape, decoded, dtype_of, storage_dtype, unit_of, unreadable
+
+if TYPE_CHECKING:
+    from .hdf5 import Walker
+
+_FILTERS = {
+    1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 307: "bzip2",
+    32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz",
+    32018: "fcidecomp", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
+}  # fmt: skip
+
+
+class Dataset:
+    """Turns one dataset into fields."""
+
+    def __init__(self, walker: Walker, dataset: Any, label: str) -> None:
+        self.walker, self.dataset, self.label = walker, dataset, label
+        self.h5py = walker.h5py
+        self.plist = dataset.id.get_create_plist()
+        # A null dataspace holds no elements, and neither does a shape of 0.
+        self.shape = (0,) if dataset.shape is None else tuple(int(n) for n in dataset.shape)
+        self.path = os.fspath(dataset.file.filename)
+
+    def add(self) -> None:
+        """Adds the fields and facts of the dataset."""
+        content = self.walker.content
+        tid = self.dataset.id.get_type()
+        others: list[tuple[str, tuple[str, ...]]] = []  # non-numeric parts: label, path of members
+        kind: np.dtype | None
+        try:
+            kind, is_exact = file_dtype(self.h5py, tid, self.label, others, ())
+        except NotNumeric:
+            kind, is_exact, others = None, False, [(self.label, ())]
+        self.say(tid)
+        checked_shape(self.shape, max(kind.itemsize if kind else 1, 1), self.path, f"dataset {self.label!r}")
+        empty = math.prod(self.shape) == 0
+        problem = None if empty else self.problem()
+        for label, members in others:
+            content.add(self.coded(label, members, tid, problem))
+        if kind is None:
+            return
+        source = None
+        if is_exact and problem is None and not empty:
+            try:
+                source = self.extents(kind)
+            except FormatError as error:  # only this dataset cannot be read
+                problem = error
+        elif problem is None and not empty:
+            problem = self.decoding_problem(tid)
+        if empty or source is not None:
+            fields, skipped = array_fields(self.label, kind, self.shape, source or Stored(self.path, 0))
+        else:
+            fields, skipped = self.decoded_fields(kind, problem)
+        for field in fields:
+            content.add(field)
+        content.skipped += skipped
+
+    def say(self, tid: Any) -> None:
+        """Adds what HDF5 records about a dataset beside its elements: type, names of an enumeration, fill
+        value, …"""
+        content, h5t = self.walker.content, self.h5py.h5t
+        names = enum_names(self.h5py, tid)
+        if names is not None:
+            content.say(self.label, "(enum)", names, meaning=True)
+        elif tid.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.ENUM) or has_unused_bits(h5t, tid):
+            content.say(self.label, "(type)", type_text(self.h5py, tid), meaning=True)
+        if tid.committed():
+            content.say(self.label, "(named type)", type_name(self.h5py, tid))
+        if self.dataset.shape is None:
+            content.say(self.label, "(shape)", "null")
+        elif self.dataset.maxshape != self.dataset.shape:
+            content.say(self.label, "(largest shape)", list(self.dataset.maxshape))
+        if self.plist.fill_value_defined() == self.h5py.h5d.FILL_VALUE_USER_DEFINED:
+            try:
+                fill = self.dataset.fillvalue
+            except (TypeError, ValueError, OSError, RuntimeError):
+                content.skipped.append((f"{self.label}@(fill value)", "a fill value that h5py cannot read"))
+            else:
+                if np.any(np.asarray(fill) != np.zeros((), np.asarray(fill).dtype)):  # 0 is the default
+                    content.say(
+                        self.label, "(fill value)", fill, encode=self.walker.encode, tell=self.walker.shown
+                    )
+
+    def coded(self, label: str, members: tuple[str, ...], tid: Any, problem: FormatError | None) -> Field:
+        """The field of codes of non-numeric elements, or of a non-numeric member of compound elements."""
+        for name in members:
+            tid = tid.get_member_type(tid.get_member_index(os.fsencode(name)))
+        kind = kind_of_elements(self.h5py, tid)
+        if math.prod(self.shape) == 0:
+            return Field(label, "u64", "little", self.shape, extents=(), kind=kind)
+        if problem is not None:
+            new = unreadable(label, "u64", "little", self.shape, problem)
+            new.kind = kind
+            return new
+        chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
+        dataset, walker = self.dataset, self.walker
+        plain = plain_dtype(tid)
+        file_type = (  # HDF5 reads this type without conversion; None: h5py reads the elements
+            tid
+            if plain is None
+            else None
+            if tagged_dtype(self.h5py, tid) is None
+            else nested_type(self.h5py, tid, members)
+        )
+
+        def rows(box: Box) -> np.ndarray:
+            """The elements of a box, one in each row."""
+            if not walker.file:
+                raise FormatError("the file was closed", where=self.path)
+            count = math.prod(s.stop - s.start for s in box)
+            # numpy has no such type, or h5py cannot convert opaque bytes with a tag.
+            if file_type is not None:
+                if members and plain is None:
+                    raise Unsupported(
+                        f"member {label!r} is of a type that h5py does not read", where=self.path
+                    )
+                part = np.zeros(count, f"V{tid.get_size()}")
+                space = dataset.id.get_space()
+                if box:
+                    space.select_hyperslab(tuple(s.start for s in box), tuple(s.stop - s.start for s in box))
+                dataset.id.read(self.h5py.h5s.create_simple((count,)), space, part, file_type)
+                return (
+                    part
+                    if plain is None
+                    else np.frombuffer(part.tobytes(), np.dtype((plain, (1,)))).reshape(
+                        count, *(plain.shape or ())
+                    )
+                )
+            found = dataset.fields(members[0])[box] if members else dataset[box]
+            if not box and not isinstance(found, np.ndarray):
+                part = np.empty(1, object)
+                part[0] = found
+            elif not box:  # a scalar dataset whose element is an array
+                part = found.reshape(1, *found.shape)
+            else:
+                part = np.asarray(found)
+                part = part.reshape(count, *part.shape[len(box) :])
+            for member in members[1:]:
+                part = np.asarray([row[member] for row in part]) if part.dtype == object else part[member]
+            return part
+
+        def read_box(box: Box) -> np.ndarray:
+            part = rows(box)
+            return codes(part, walker.encode).reshape([s.stop - s.start for s in box])
+
+        reader = BandReader(
+            self.shape, chunks or (1,) * len(self.shape), storage_dtype("u64"), read_box, walker.cache
+        )
+
+        def tell(position: int) -> str:
+            index = np.unravel_index(position, self.shape) if self.shape else ()
+            with reading(self.path, f"dataset {label!r}"), walker.cache.lock:
+                return walker.shown(rows(tuple(slice(int(i), int(i) + 1) for i in index))[0])
+
+        read = decoded(label, "u64", math.prod(self.shape), self.path, reader.read)
+        return Field(label, "u64", "little", self.shape, read=read, kind=kind, tell=tell)
+
+    def problem(self) -> FormatError | None:
+        """Why the dataset cannot be read, None if it can: a missing filter, external file or virtual
+        source."""
+        where = f"{self.path}: dataset {self.label!r}"
+        for number in range(self.plist.get_nfilters()):
+            code, _, _, name = self.plist.get_filter(number)
+            if self.h5py.h5z.filter_avail(code):
+                continue
+            title = (
+                f"HDF5 filter {code} ({_FILTERS.get(code) or name.decode('utf-8', 'replace') or 'no name'})"
+            )
+            try:
+                importlib.import_module("hdf5plugin")  # registers its filters
+            except ImportError:
+                return MissingPackage(
+                    f"is compressed with {title}", where=where, fix="run: pip install hdf5plugin"
+                )
+            if not self.h5py.h5z.filter_avail(code):
+                fix = "pip's hdf5plugin lacks it: set HDF5_PLUGIN_PATH, or rewrite the file by h5repack"
+                return Unsupported(f"is compressed with {title}", where=where, fix=fix)
+        if self.plist.get_layout() == self.h5py.h5d.VIRTUAL:
+            return self.walker.virtual_problem(self.dataset, self.path, where)
+        for number in range(self.plist.get_external_count()):
+            name = os.fsdecode(self.plist.get_external(number)[0])
+            if self.beside(name) is None:
+                return MissingFile(f"its external file {name!r} is not there", where=where)
+        return None
+
+    def decoding_problem(self, tid: Any) -> FormatError | None:
+        """Why HDF5 cannot read this dataset's external files correctly, None if it can.
+
+        HDF5 looks for external files in the working folder, and reads zeros past their end.
+        """
+        if not self.plist.get_external_count():
+            return None
+        where = f"{self.path}: dataset {self.label!r}"
+        misplaced = misplaced_file(self.plist, self.path)
+        if misplaced is not None:
+            return Unsupported(
+                f"its elements need HDF5 itself, which looks for {misplaced!r} in the working folder",
+                where=where,
+                fix="run in the folder of the file, or set HDF5_EXTFILE_PREFIX to it",
+            )
+        try:
+            self.external(math.prod(self.shape) * tid.get_size())
+        except FormatError as error:
+            return error
+        return None
+
+    def beside(self, name: str) -> str | None:
+        """As `file_beside`, for the file of this dataset."""
+        return file_beside(name, self.path)
+
+    def extents(self, kind: np.dtype) -> Stored | Decoded | None:
+        """Where the elements lie in memory layout, or None if h5py must read them."""
+        if self.plist.get_layout() != self.h5py.h5d.CONTIGUOUS or self.plist.get_nfilters():
+            return None
+        needed = math.prod(self.shape) * kind.itemsize
+        if self.plist.get_external_count():
+            return self.external(needed)
+        stored = self.dataset.id.get_storage_size()
+        if stored == 0:
+            return None  # nothing is allocated: every element has the fill value
+        offset = self.dataset.id.get_offset()
+        if offset is None:
+            return None
+        size = file_size(self.path)
+        if stored != needed or offset < 0 or offset + needed > size:
+            message = f"dataset {self.label!r} needs {needed} bytes, but has {stored} at {offset} in a file of {size}"
+            raise DamagedFile(message, where=self.path)
+        return Stored(self.path, offset)
+
+    def external(self, needed: int) -> Stored | Decoded:
+        """Where elements in external files lie: one piece of a file, or a function that joins several
+        pieces."""
+        pieces: list[tuple[int, int, str, int]] = []  # first byte, last byte + 1, file, offset in it
+        at = 0
+        for number in range(self.plist.get_external_count()):
+            name, offset, size = self.plist.get_external(number)
+            path = self.beside(os.fsdecode(name))
+            assert path is not None  # problem() checked it
+            self.walker.sources[path] = None
+            here = min(int(size), needed - at)
+            if here <= 0:
+                break
+            if offset < 0 or offset + here > file_size(path):
+                # HDF5 itself would read zeros there.
+                message = (
+                    f"ends before byte {offset + here}, which dataset {self.label!r} of {self.path} needs"
+                )
+                raise DamagedFile(message, where=path)
+            pieces.append((at, at + here, path, int(offset)))
+            at += here
+        if at < needed:
+            raise DamagedFile(
+                f"dataset {self.label!r}: its external files hold {at} of {needed} bytes", where=self.path
+            )
+        if len(pieces) == 1:
+            return Stored(pieces[0][2], pieces[0][3])
+
+        def read_bytes(first: int, count: int) -> bytes:
+            parts = []
+            for begin, end, path, offset in pieces:
+                low, high = max(first, begin), min(first + count, end)
+                if low < high:
+                    file, _ = open_regular(path)
+                    with file:
+                        parts.append(read_exact(file, offset + low - begin, high - low, path, self.label))
+            return b"".join(parts)
+
+        return Decoded(self.path, read_bytes)
+
+    def decoded_fields(
+        self, kind: np.dtype, problem: FormatError | None
+    ) -> tuple[list[Field], list[tuple[str, str]]]:
+        """Fields, and skipped parts, of elements that h5py reads."""
+        fields: list[Field] = []
+        skipped: list[tuple[str, str]] = []
+        chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
+        for label, members, leaf, inner in leaves(self.label, kind, (), ()):
+            known = dtype_of(leaf)
+            if known is None:  # cannot happen: file_dtype returns only known types
+                skipped.append((label, f"elements of type {leaf.name} are not supported"))
+                continue
+            shape = self.shape + inner
+            checked_shape(shape, leaf.itemsize, self.path, f"dataset {label!r}")
+            if problem is not None:
+                fields.append(unreadable(label, known[0], "little", shape, problem))
+                continue
+            reader = self.reader(
+                members, known[0], shape, (chunks or (1,) * len(self.shape)) + inner, len(inner)
+            )
+            read = decoded(label, known[0], math.prod(shape), self.path, reader.read)
+            fields.append(
+                Field(
+                    label,
+                    known[0],
+                    "little",
+                    shape,
+                    read=read,
+                    unit=unit_of(leaf),
+                    reads_anywhere=reader.reads_anywhere,
+                )
+            )
+        return fields, skipped
+
+    def reader(
+        self, members: tuple[str, ...], code: str, shape: tuple[int, ...], chunks: tuple[int, ...], inner: int
+    ) -> BandReader:
+        """Reads one numeric leaf of the elements.
+
+        inner: number of axes of array elements, the last ones of `shape`.
+        """
+        dataset, native, walker = self.dataset, storage_dtype(code), self.walker
+        if members:
+            dataset = dataset.fields(members[0])  # convert only this member; others may have any type
+
+        def read_box(box: Box) -> np.ndarray:
+            if not walker.file:
+                raise FormatError("the file was closed", where=self.path)
+            # The axes of array elements follow those of the dataset. HDF5 always reads them whole.
+            outer = box[: len(box) - inner] if box else ()
+            part = np.asarray(dataset[outer])
+            for member in members[1:]:
+                part = part[member]
+            if inner:
+                cut: tuple[Any, ...] = (Ellipsis, *box[len(box) - inner :])
+                part = part[cut]
+            if part.dtype.kind in "mM":
+                part = part.view("i8")
+            return part.astype(native, copy=False)
+
+        return BandReader(shape, chunks, native, read_box, walker.cache)

@@ -1,0 +1,80 @@
+"""Other files that HDF5 files name: external files of elements, and sources of virtual datasets."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+MOST_SOURCES = 1_000_000
+
+
+def file_beside(name: str, path: str) -> str | None:
+    """Path of the external file `name` of the HDF5 file `path`, None if there is none.
+
+    It is looked for in HDF5_EXTFILE_PREFIX, then beside the HDF5 file, so that two runs do not share one,
+    then as it is.
+    """
+    own = os.path.dirname(path) or "."
+    prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", own)
+    for folder in (prefix, own):
+        candidate = os.path.join(folder, name) if folder else name
+        if folder and os.path.isfile(candidate):
+            return candidate
+    return name if os.path.isfile(name) else None
+
+
+def misplaced_file(plist: Any, path: str) -> str | None:
+    """The first external file that HDF5 itself would not find, or find in another place than `file_beside`.
+
+    None if all agree.
+    """
+    prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", os.path.dirname(path) or ".")
+    for number in range(plist.get_external_count()):
+        name = os.fsdecode(plist.get_external(number)[0])
+        found, opened = file_beside(name, path), os.path.join(prefix, name)
+        if found is None or not os.path.isfile(opened) or not os.path.samefile(found, opened):
+            return name
+    return None
+
+
+def virtual_place(name: str, path: str) -> str | None:
+    """Path of the source `name` of a virtual dataset in file `path`, searched as HDF5 does.
+
+    None if there is none.
+    """
+    prefixes = [
+        p.replace("${ORIGIN}", os.path.dirname(path) or ".")
+        for p in os.environ.get("HDF5_VDS_PREFIX", "").split(":")
+        if p
+    ]
+    folders = [*prefixes, os.path.dirname(path) or ".", "", os.path.dirname(os.path.realpath(path))]
+    if os.path.isabs(name):
+        if os.path.isfile(name):
+            return name
+        name = os.path.basename(name)
+    return next((p for p in (os.path.join(f, name) for f in folders) if os.path.isfile(p)), None)
+
+
+def source_names(file: str, dataset: str, path: str) -> list[tuple[str, str]]:
+    """The (file, dataset) sources of one mapping of a virtual dataset in file `path`.
+
+    Without %b in the names there is one source. With it there is one for each block, numbered from 0, up to
+    the first whose file does not exist (printf-style source names, H5Pset_virtual).
+    """
+    numbered = [re.search(r"(?<!%)(?:%%)*%b", text) is not None for text in (file, dataset)]
+
+    def name(text: str, number: int) -> str:
+        return re.sub(r"%[%b]", lambda m: "%" if m[0] == "%%" else str(number), text)
+
+    if not any(numbered):
+        return [(name(file, 0), name(dataset, 0))]
+    found = []
+    for number in range(MOST_SOURCES):
+        entry = name(file, number), name(dataset, number)
+        if number and numbered[0] and entry[0] != "." and virtual_place(entry[0], path) is None:
+            break
+        found.append(entry)
+        if not numbered[0]:
+            break  # all blocks are in the same file
+    return found

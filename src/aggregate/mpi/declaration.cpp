@@ -1,0 +1,122 @@
+// What ranks will write or read, as the C interface says it.
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aggregate/mpi/aggregate.hpp"
+#include "aggregate/plan/layout.hpp"
+#include "base/caught.hpp"
+#include "base/checked.hpp"
+#include "base/checksum.hpp"
+
+namespace twinrun::aggregation {
+
+namespace {
+
+Result<std::vector<RankSet>> sets_of(const twr_aggregate_variable* variables, int count) {
+    if (count < 0) return refuse("count is negative");
+    if (variables == nullptr && count != 0) return refuse("variables is NULL");
+    std::vector<DeclaredVariable> declared;
+    for (int i = 0; i < count; ++i) {
+        const twr_aggregate_variable& v = variables[i];
+        declared.push_back({v.item_bytes, v.items, v.file_offset, v.file_stride, v.memory_stride});
+    }
+    return rank_sets(declared);
+}
+
+// Where the variables of records go that have `before` items of other ranks in front of them, of `total` in all. nullopt: beyond
+// what can be counted.
+std::optional<std::vector<twr_aggregate_variable>> records(const std::vector<std::uint64_t>& item_bytes,
+                                                           std::uint64_t items, std::uint64_t before,
+                                                           std::uint64_t total, int layout,
+                                                           std::uint64_t offset) {
+    std::uint64_t record = 0;
+    for (const std::uint64_t bytes : item_bytes) {
+        const auto sum = checked_add(record, bytes);
+        if (!sum) return std::nullopt;
+        record = *sum;
+    }
+    const auto all = checked_multiply(record, total);
+    if (!all || !checked_add(*all, offset)) return std::nullopt;
+    std::vector<twr_aggregate_variable> variables;
+    std::uint64_t passed = 0;  // bytes of an item in the variables before
+    for (const std::uint64_t bytes : item_bytes) {
+        twr_aggregate_variable v = {bytes, items, 0, 0, 0};
+        switch (layout) {
+            case TWR_RECORDS:
+                v.file_offset = offset + record * before + passed;
+                v.file_stride = record;
+                break;
+            case TWR_BLOCKS: v.file_offset = offset + record * before + passed * items; break;
+            default: v.file_offset = offset + passed * total + bytes * before; break;
+        }
+        variables.push_back(v);
+        passed += bytes;
+    }
+    return variables;
+}
+
+}  // namespace
+
+Result<> declare(twr_aggregate* a, const twr_aggregate_variable* variables, int count) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    return a->plan->declare(caught([&] { return sets_of(variables, count); }),
+                            static_cast<std::uint64_t>(std::max(count, 0)));
+}
+
+Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int count, std::uint64_t items,
+                         int layout, std::uint64_t offset) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    Team::Vote vote;
+    vote.same_of = "item_bytes, count, layout or file_offset";
+    std::vector<std::uint64_t> bytes;
+    struct Wires {
+        std::uint64_t items = 0;
+        std::vector<std::uint64_t> all;
+    };
+    const Kept<Wires> kept(*a->team);
+    kept->items = items;
+    std::vector<std::uint64_t>& of_all = kept->all;
+    vote.mine = caught([&]() -> Result<> {
+        if (count < 0 || (item_bytes == nullptr && count != 0))
+            return refuse("item_bytes is NULL, or count is negative");
+        if (layout != TWR_RECORDS && layout != TWR_BLOCKS && layout != TWR_VARIABLES) {
+            return refuse("layout is " + std::to_string(layout) +
+                          ", and may be TWR_RECORDS, TWR_BLOCKS or TWR_VARIABLES");
+        }
+        bytes.assign(item_bytes, item_bytes + count);
+        of_all.resize(static_cast<std::size_t>(a->group.ranks));
+        std::vector<std::uint64_t> all = bytes;
+        all.push_back(static_cast<std::uint64_t>(layout));
+        all.push_back(offset);
+        vote.same = xxh3(std::as_bytes(std::span(all)));
+        if (std::find(bytes.begin(), bytes.end(), 0U) != bytes.end()) return refuse("an item has no bytes");
+        return success();
+    });
+    TWR_CHECK(a->team->agree(vote));
+    MPI_Request request = MPI_REQUEST_NULL;
+    TWR_MPI("MPI_Iallgather", MPI_Iallgather(&kept->items, 1, MPI_UINT64_T, of_all.data(), 1, MPI_UINT64_T,
+                                             a->group.comm, &request));
+    TWR_CHECK(a->team->finish(request, "the other ranks' number of items"));
+    std::uint64_t before = 0;
+    std::uint64_t total = 0;
+    bool countable = true;
+    for (std::size_t rank = 0; rank < of_all.size(); ++rank) {
+        if (rank == static_cast<std::size_t>(a->group.rank)) before = total;
+        const auto sum = checked_add(total, of_all[rank]);
+        countable = countable && sum.has_value();
+        total = sum.value_or(0);
+    }
+    auto sets = caught([&]() -> Result<std::vector<RankSet>> {
+        const auto variables =
+            countable ? records(bytes, items, before, total, layout, offset) : std::nullopt;
+        if (!variables) return refuse("the file would end behind 2^63");
+        return sets_of(variables->data(), count);
+    });
+    return a->plan->declare(std::move(sets), static_cast<std::uint64_t>(count));
+}
+
+}  // namespace twinrun::aggregation

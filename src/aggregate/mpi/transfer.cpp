@@ -1,0 +1,316 @@
+// A write and a read, from the checks before to the file's name after.
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "aggregate/mpi/aggregate.hpp"
+#include "aggregate/mpi/index.hpp"
+#include "aggregate/mpi/pipeline.hpp"
+#include "aggregate/mpi/storage.hpp"
+#include "aggregate/mpi/target.hpp"
+#include "base/caught.hpp"
+#include "base/checksum.hpp"
+
+namespace twinrun::aggregation {
+
+namespace {
+
+std::string path_of(const twr_aggregate& a, const char* path) {
+    if (a.group.files == 1) return path;
+    return sub_file_name(path, static_cast<std::size_t>(a.group.file));
+}
+
+std::string files_text(std::size_t count) {
+    return count == 1 ? std::string("one file") : std::to_string(count) + " files";
+}
+
+// Of rank 0: what the index says of an earlier write; nullopt where there is none, or none is kept.
+Result<std::optional<Index>> earlier_index(const twr_aggregate& a, const char* path) {
+    if (!a.settings.index || a.team->rank() != 0) return std::optional<Index>();
+    auto found = read_index(path);
+    // Beside one file something of this name is nobody's concern.
+    if (!found && a.group.files == 1 && found.error().code == ErrorCode::invalid_argument)
+        return std::optional<Index>();
+    return found;
+}
+
+Result<> same_number(const twr_aggregate& a, const char* path, const Index& index, const char* doing) {
+    const auto files = static_cast<std::size_t>(a.group.files);
+    if (index.size() == files) return success();
+    return Error{ErrorCode::mismatch, std::string(path) + ": was written as " + files_text(index.size()) +
+                                          " (" + index_name(path) + "), and " + files_text(files) +
+                                          " would be " + doing +
+                                          ": as many ranks, nodes or nodes_per_file are needed as wrote it"};
+}
+
+Result<> check_arguments(const twr_aggregate& a, const char* path, const void* const* data) {
+    if (!a.plan->declared())
+        return refuse("nothing is declared (twr_aggregate_declare), or the last declaration failed");
+    if (path == nullptr || *path == '\0') return refuse("path is NULL or empty");
+    if (data == nullptr && a.plan->variables() != 0) return refuse("data is NULL");
+    for (const RankSet& set : a.plan->sets()) {
+        for (const Field& field : set.fields) {
+            if (data[field.variable] == nullptr) {
+                return refuse("data of variable " + std::to_string(field.variable) +
+                              " is NULL, and it has items");
+            }
+        }
+    }
+    return success();
+}
+
+// [collective] Before several files are read or updated: as many were written as this aggregate has, so says their index. Else a rank
+// would look for a file that never was, or make it.
+Result<> check_index(twr_aggregate& a, const char* path, const void* const* data, bool reads) {
+    if (!a.settings.index) return success();
+    Team::Vote vote;
+    vote.mine = caught([&] { return check_arguments(a, path, data); });
+    vote.on_root = [&](Outcome&) {
+        return caught([&]() -> Result<> {
+            TWR_TRY(const std::optional<Index> index, earlier_index(a, path));
+            if (index) return same_number(a, path, *index, reads ? "read" : "updated");
+            if (!reads) return success();  // the first write makes them
+            return Error{
+                ErrorCode::not_found,
+                index_name(path) +
+                    ": is not there: a write of these files did not end, or something else wrote them; "
+                    "write them again, or set no_index"};
+        });
+    };
+    TWR_CHECK(a.team->agree(vote));
+    return success();
+}
+
+void put_traits(Outcome& outcome, const StorageTraits& traits) {
+    outcome.payload[0] = traits.block;
+    outcome.payload[1] = traits.direct.least_bytes;
+    outcome.payload[2] = traits.direct.alignment;
+}
+
+StorageTraits traits_in(const Outcome& outcome) {
+    return {outcome.payload[0], {outcome.payload[1], outcome.payload[2]}};
+}
+
+Figures figures_of(const Work& work, double seconds) {
+    Figures figures;
+    figures.sums[kShared] = work.shared_bytes;
+    figures.sums[kRemote] = work.remote_bytes;
+    figures.sums[kDirect] = work.direct_bytes;
+    figures.sums[kWindows] = work.windows;
+    figures.largest[kGather] = work.gather_seconds;
+    figures.largest[kDirectSeconds] = work.direct_seconds;
+    figures.largest[kStorage] = work.storage_seconds;
+    figures.largest[kWait] = work.wait_seconds;
+    figures.largest[kTotal] = seconds;
+    return figures;
+}
+
+// For the report. What all have agreed on is done, whether there is memory for this or not.
+void note_transfer(std::optional<Transfer>& to, const char* path, const Figures& figures, double renamed) {
+    to.reset();
+    const auto noted = caught([&]() -> Result<> {
+        to = Transfer{path, figures, renamed};
+        return success();
+    });
+    static_cast<void>(noted);
+}
+
+// The pipeline of a transfer, after all ranks have agreed to begin; where the storage is of another kind than the plan is for, with
+// another plan. `mine`: what is wrong on this rank.
+Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const* data, const char* path,
+                                        Result<> mine, const std::string& looked_at) {
+    std::unique_ptr<Pipeline> pipeline;
+    const auto make = [&]() -> Result<> {
+        return caught([&]() -> Result<> {
+            pipeline = std::make_unique<Pipeline>(*a.team, a.settings, a.group, *a.plan, mode, data);
+            return pipeline->prepare();
+        });
+    };
+    Team::Vote vote;
+    vote.same_of = "path";
+    vote.mine = caught([&]() -> Result<> {
+        if (path != nullptr) vote.same = xxh3(std::string_view(path));
+        TWR_CHECK(std::move(mine));
+        return make();
+    });
+    vote.on_root = [&](Outcome& outcome) -> Result<> {
+        TWR_TRY(const StorageTraits traits,
+                caught([&] { return storage_traits(looked_at, a.settings.block_bytes); }));
+        put_traits(outcome, traits);
+        return success();
+    };
+    TWR_TRY(const Outcome outcome, a.team->agree(vote));
+    if (traits_in(outcome) == a.plan->traits()) return pipeline;
+    pipeline.reset();
+    TWR_CHECK(a.plan->adapt(traits_in(outcome)));
+    Team::Vote again;
+    again.mine = make();
+    TWR_CHECK(a.team->agree(again));
+    return pipeline;
+}
+
+// What the partial file of this write has in its name: as hard to guess as the seed, and the same on all ranks without asking.
+std::uint64_t number_of_write(const twr_aggregate& a) {
+    const std::array<std::uint64_t, 2> both{a.seed_of_names, a.writes};
+    return xxh3(std::as_bytes(std::span(both)));
+}
+
+// One write of a file, from before all ranks begin to the last agreement.
+class FileWrite {
+   public:
+    FileWrite(twr_aggregate& a, const char* path)
+        : a_(a),
+          path_(path),
+          files_(static_cast<std::size_t>(a.group.files)),
+          // Where ranks share a file, one sync on each node is enough, by its leader when all have written.
+          syncs_alone_(a.settings.files == Files::rank || a.settings.backend == Backend::mpiio) {}
+
+    // Checks the arguments and makes the file that is written into. Any later error removes it.
+    Result<> prepare(const void* const* data) {
+        TWR_CHECK(check_arguments(a_, path_, data));
+        const std::string path = path_of(a_, path_);
+        TWR_TRY(earlier_, earlier_index(a_, path_));
+        if (updates() && earlier_) TWR_CHECK(same_number(a_, path_, *earlier_, "updated"));
+        target_ = updates() ? path : partial_name(path, number_of_write(a_));
+        if (a_.group.rank != 0) return success();
+        return updates() ? touch_file(path) : partial_.create(path, target_);
+    }
+    [[nodiscard]] const std::string& target() const { return target_; }
+
+    // [collective] Runs the pipeline and puts the files into place. start: of the write.
+    Result<> run(Pipeline& pipeline, Clock::time_point start) {
+        Team::Vote vote;
+        vote.mine = pipeline.run(target_);
+        if (a_.team->broken()) return a_.team->why_broken();
+        double sync_seconds = 0;
+        if (a_.settings.sync && syncs_alone_ && vote.mine) {
+            const auto begin = Clock::now();
+            vote.mine = caught([&] { return pipeline.sync(); });
+            sync_seconds = seconds_since(begin);
+        }
+        if (auto closed = caught([&] { return pipeline.close(); }); vote.mine && !closed)
+            vote.mine = std::move(closed);
+        vote.figures = figures_of(pipeline.work(), seconds_since(start));
+        vote.figures.largest[kSync] = sync_seconds;
+        if (a_.settings.sync && !syncs_alone_)
+            vote.on_node = [&](Outcome& outcome) { return sync_node(outcome); };
+        vote.on_root = [&](Outcome& outcome) { return finish_on_root(outcome); };
+        TWR_TRY(Outcome outcome, a_.team->agree(vote));
+        if (files_ > 1) TWR_CHECK(commit_sub_files(outcome));
+        const double renamed = files_ == 1 ? static_cast<double>(outcome.payload[0]) * 1e-9 : 0;
+        note_transfer(a_.written, path_, outcome.figures, renamed);
+        return success();
+    }
+
+   private:
+    [[nodiscard]] bool updates() const { return a_.settings.update; }
+
+    Result<> sync_node(Outcome& outcome) {
+        const auto begin = Clock::now();
+        auto done = caught([&] { return sync_file(target_, updates()); });
+        outcome.figures.largest[kSync] = std::max(outcome.figures.largest[kSync], seconds_since(begin));
+        return done;
+    }
+
+    // Gives this rank's file its name.
+    Result<> commit(std::uint64_t& nanoseconds) {
+        if (updates()) return success();
+        const auto begin = Clock::now();
+        TWR_CHECK(caught([&] { return partial_.commit(a_.settings.sync); }));
+        nanoseconds = static_cast<std::uint64_t>(seconds_since(begin) * 1e9);
+        return success();
+    }
+
+    // On rank 0, after all ranks have written.
+    Result<> finish_on_root(Outcome& outcome) {
+        if (files_ == 1) TWR_CHECK(commit(outcome.payload[0]));
+        if (!earlier_ || updates()) return success();
+        // One file is in place now, and replaces the sub-files of an earlier write. Several files get their names next: until all have
+        // them there is no index, because they are of two writes.
+        return caught([&]() -> Result<> {
+            TWR_CHECK(remove_index(path_, a_.settings.sync));
+            if (files_ == 1) remove_sub_files(path_, *earlier_, 0);
+            return success();
+        });
+    }
+
+    // [collective] Gives all sub-files their names, then writes the index.
+    Result<> commit_sub_files(Outcome& outcome) {
+        Team::Vote vote;
+        if (a_.group.rank == 0) vote.mine = commit(outcome.payload[0]);
+        if (a_.settings.index) {
+            vote.on_root = [&](Outcome&) {
+                return caught([&]() -> Result<> {
+                    TWR_TRY(const Index index, look_at_sub_files(path_, files_));
+                    TWR_CHECK(write_index(path_, index, updates(), a_.settings.sync));
+                    if (earlier_) remove_sub_files(path_, *earlier_, files_);
+                    return success();
+                });
+            };
+        }
+        TWR_CHECK(a_.team->agree(vote));
+        return success();
+    }
+
+    twr_aggregate& a_;
+    const char* path_;
+    std::size_t files_;
+    bool syncs_alone_;
+    std::string target_;
+    PartialFile partial_;
+    std::optional<Index> earlier_;
+};
+
+}  // namespace
+
+Result<> write(twr_aggregate* a, const char* path, const void* const* data) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    ++a->writes;
+    const auto start = Clock::now();
+    if (a->group.files > 1 && a->settings.update) TWR_CHECK(check_index(*a, path, data, false));
+    FileWrite file(*a, path);
+    Result<> mine = caught([&] { return file.prepare(data); });
+    auto* const const_data = reinterpret_cast<const void* const*>(data);
+    TWR_TRY(const auto pipeline, begin(*a, Mode::write, const_cast<void* const*>(const_data), path,
+                                       std::move(mine), file.target()));
+    return file.run(*pipeline, start);
+}
+
+Result<> read(twr_aggregate* a, const char* path, void* const* data) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    const auto start = Clock::now();
+    if (a->group.files > 1) TWR_CHECK(check_index(*a, path, data, true));
+    std::string own;
+    Result<> mine = caught([&]() -> Result<> {
+        TWR_CHECK(check_arguments(*a, path, data));
+        own = path_of(*a, path);
+        if (a->group.files == 1) {
+            TWR_TRY(const std::optional<Index> index, earlier_index(*a, path));
+            if (index) TWR_CHECK(same_number(*a, path, *index, "read"));
+        }
+        if (a->group.rank != 0) return success();
+        TWR_TRY(const std::uint64_t size, file_size(own));
+        const std::uint64_t end = a->plan->table().span().end;
+        if (size >= end) return success();
+        return Error{ErrorCode::damaged,
+                     own + ": has " + std::to_string(size) + " bytes, and " + std::to_string(end) +
+                         " are declared: it is not the file that was written, or it was cut"};
+    });
+    TWR_TRY(const auto pipeline, begin(*a, Mode::read, data, path, std::move(mine), own));
+    Team::Vote done;
+    done.mine = pipeline->run(own);
+    if (a->team->broken()) return a->team->why_broken();
+    if (auto closed = caught([&] { return pipeline->close(); }); done.mine && !closed)
+        done.mine = std::move(closed);
+    done.figures = figures_of(pipeline->work(), seconds_since(start));
+    TWR_TRY(const Outcome outcome, a->team->agree(done));
+    note_transfer(a->read, path, outcome.figures, 0);
+    return success();
+}
+
+}  // namespace twinrun::aggregation
