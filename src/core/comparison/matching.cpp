@@ -12,6 +12,8 @@ namespace twinrun {
 namespace {
 
 constexpr const char* kElsewhere = "compare them with 'twinrun compare'";
+// Ends the name of a field of bool that Python stores: where an element of the other field has no value.
+constexpr std::string_view kMask = "@mask";
 
 std::string step_text(Step step) { return step ? std::to_string(*step) : "None"; }
 
@@ -53,8 +55,7 @@ Result<> check_alike(const ComparedRun& a, const ComparedRun& b, const RunField&
                       "units of time must agree");
     }
     if (x.user_shape() != y.user_shape()) {
-        return differ("shape " + shape_text(x.user_shape()), "shape " + shape_text(y.user_shape()),
-                      "shapes must agree");
+        return differ("shape " + shape_text(x.user_shape()), shape_text(y.user_shape()), "shapes must agree");
     }
     return success();
 }
@@ -130,8 +131,21 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
     const auto alone = [&](const ComparedRun& here, const OpenPlace& mine, const ComparedRun& there,
                            const ByName& theirs) {
         std::vector<std::string> names;
+        std::vector<std::string> masks;
         for (const RunField& field : mine.fields) {
-            if (!theirs.contains(field.name)) names.push_back(in_quotes(field.name));
+            if (theirs.contains(field.name)) continue;
+            const std::string_view name = field.name;
+            const bool masks_one =
+                name.ends_with(kMask) && theirs.contains(name.substr(0, name.size() - kMask.size()));
+            (masks_one ? masks : names)
+                .push_back(in_quotes(masks_one ? name.substr(0, name.size() - kMask.size()) : name));
+        }
+        // Elements without a value hold some number: against a field that has all values they say nothing.
+        if (!masks.empty()) {
+            found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
+                                               place + ": field " + listed(masks) + ": only " + here.label() +
+                                                   " has a mask, of elements without a value",
+                                               "leave the field out")});
         }
         if (names.empty()) return;
         found.problems.push_back(
