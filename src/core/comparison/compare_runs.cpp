@@ -186,10 +186,13 @@ class Comparison {
             compare_on_other_ranks(match, name, of_a[name], of_b[name], pairs, scattered);
         TWR_CHECK(compare_pairs(std::move(pairs)));
         if (!scattered.empty()) {
+            std::string all;
+            for (const std::string& name : scattered)
+                all += (all.empty() ? "" : ", ") + name;
             std::string text;
             for (const std::string& lacking : missing_ranks(a_, b_, match))
                 text += (text.empty() ? "" : "; ") + lacking;
-            add(Problem{error_at(ErrorCode::mismatch, {}, "field " + listed(scattered) + ": " + text,
+            add(Problem{error_at(ErrorCode::mismatch, {}, "field " + all + ": " + text,
                                  "runs of other numbers of ranks need fields with a place in a global array, "
                                  "and 'twinrun compare'")});
         }

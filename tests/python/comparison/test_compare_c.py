@@ -60,7 +60,7 @@ def without_times(facts: Any) -> Any:
 
 def without_fix(problem: str) -> str:
     """What is wrong, and where: options have other names in C."""
-    return problem.rpartition("; ")[0] or problem
+    return problem.partition("; ")[0]
 
 
 def place(field: dict) -> tuple:
