@@ -9,9 +9,11 @@
 #include <twinrun/compare.h>
 
 static int usage(void) {
-    fputs("usage: compare [--atol X] [--rtol X] [--ulp N] [--nan-differs] [--integers] [--common] [--direct] [--cpu] "
-          "[--json] A B\n",
-          stderr);
+    fputs(
+        "usage: compare [--atol X] [--rtol X] [--ulp N] [--nan-differs] [--integers] [--common] [--direct] "
+        "[--cpu] "
+        "[--json] A B\n",
+        stderr);
     return 2;
 }
 
@@ -23,9 +25,9 @@ static void print_differences(const twr_comparison* found) {
     for (i = all.first_field; i < all.fields; ++i) {
         twr_field_report field = {sizeof field};
         if (twr_comparison_field(found, i, &field) != TWR_OK || field.different == 0) continue;
-        printf("step %lld, rank %d, %s: %llu of %llu elements differ, |a-b| is at most %g\n", (long long)field.step,
-               field.rank, field.field, (unsigned long long)field.different, (unsigned long long)field.elements,
-               field.max_abs_diff);
+        printf("step %lld, rank %d, %s: %llu of %llu elements differ, |a-b| is at most %g\n",
+               (long long)field.step, field.rank, field.field, (unsigned long long)field.different,
+               (unsigned long long)field.elements, field.max_abs_diff);
     }
     for (i = 0; i < all.problems; ++i)
         printf("not compared: %s\n", twr_comparison_problem(found, i));

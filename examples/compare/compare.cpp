@@ -23,7 +23,8 @@ int main(int argc, char** argv) try {
     for (std::uint64_t i = 0; i < facts.fields; ++i) {
         const twr_field_report field = found.field(i);
         double& most = largest[field.field];
-        if (!(field.max_abs_diff <= most)) most = field.max_abs_diff;  // a NaN stays: not even a bound is known
+        if (!(field.max_abs_diff <= most))
+            most = field.max_abs_diff;  // a NaN stays: not even a bound is known
     }
     for (const auto& [name, most] : largest)
         std::cout << name << ": |a-b| is at most " << most << '\n';

@@ -67,10 +67,10 @@ typedef struct twr_compare_options {
     /* Of read buffers, at most. 0: 1 GiB. */
     uint64_t memory_bytes;
 } twr_compare_options;
-#define TWR_COMPARE_OPTIONS_INIT                                                       \
-    {                                                                                  \
-        sizeof(twr_compare_options), TWR_AS_CAPTURED, TWR_AS_CAPTURED, TWR_AS_CAPTURED, \
-            0, 0, 0, TWR_METHOD_AUTO, TWR_DETECT, 0, 0                                 \
+#define TWR_COMPARE_OPTIONS_INIT                                                                 \
+    {                                                                                            \
+        sizeof(twr_compare_options), TWR_AS_CAPTURED, TWR_AS_CAPTURED, TWR_AS_CAPTURED, 0, 0, 0, \
+            TWR_METHOD_AUTO, TWR_DETECT, 0, 0                                                    \
     }
 
 /* ---- comparing ---- */
@@ -224,8 +224,7 @@ typedef struct twr_field_report {
  * Returns
  *   TWR_ERROR_INVALID_ARGUMENT: a size that no version of twr_field_report has
  *   TWR_ERROR_NOT_FOUND: there are not so many */
-TWR_API int twr_comparison_field(const twr_comparison* comparison, uint64_t number,
-                                 twr_field_report* report);
+TWR_API int twr_comparison_field(const twr_comparison* comparison, uint64_t number, twr_field_report* report);
 
 /* What could not be compared, and what the user should know: a line each, from 0.
  * Returns the text; NULL where there are not so many. */

@@ -46,7 +46,8 @@ struct CompareOptions {
     // -1 was asked for, and does not mean TWR_AS_CAPTURED here.
     template <class T>
     static T asked(const char* name, T value) {
-        if (value < 0) throw Error(TWR_ERROR_INVALID_ARGUMENT, std::string("options: ") + name + " is negative");
+        if (value < 0)
+            throw Error(TWR_ERROR_INVALID_ARGUMENT, std::string("options: ") + name + " is negative");
         return value;
     }
 };
@@ -168,13 +169,13 @@ inline Comparison compared(int status, twr_comparison* found) {
 }
 
 // Arrays in memory, by their names.
-[[nodiscard]] inline Comparison compare(const Arrays& a, const Arrays& b, const CompareOptions& options = {}) {
+[[nodiscard]] inline Comparison compare(const Arrays& a, const Arrays& b,
+                                        const CompareOptions& options = {}) {
     twr_comparison* found = nullptr;
     const twr_compare_options given = options.get();
     const std::vector<twr_array> of_a = a.get();
     const std::vector<twr_array> of_b = b.get();
-    const int status =
-        twr_compare_arrays(of_a.data(), of_a.size(), of_b.data(), of_b.size(), &given, &found);
+    const int status = twr_compare_arrays(of_a.data(), of_a.size(), of_b.data(), of_b.size(), &given, &found);
     return detail::compared(status, found);
 }
 

@@ -268,8 +268,8 @@ void define_records(nb::module_& m) {
             [](std::shared_ptr<RecordStore> self, std::int64_t step, const std::string& segment,
                const std::string& dtype, std::uint64_t items) {
                 const DType type = parse_dtype(dtype);
-                auto source = take(unlocked(
-                    [&] { return record_source(std::move(self), step, segment, type, items); }));
+                auto source = take(
+                    unlocked([&] { return record_source(std::move(self), step, segment, type, items); }));
                 return Source{std::move(source), nb::none()};
             },
             "step"_a, "segment"_a, "dtype"_a, "items"_a);

@@ -39,12 +39,13 @@ Result<> check(const RunsOptions& options) {
     return success();
 }
 
-// A field of both runs, and how it is compared.
+// A field of both runs, and how it is compared; or why it cannot be.
 struct Pair {
     RunField a, b;
     Decision decision;
     Step step;
     std::uint32_t rank = 0;
+    std::optional<Problem> problem = std::nullopt;
 };
 
 class Comparison {
@@ -199,9 +200,9 @@ class Comparison {
         return success();
     }
 
-    void compare_on_other_ranks(const StepMatch& match, const std::string& name, const std::vector<Held>& in_a,
-                                const std::vector<Held>& in_b, std::vector<Pair>& pairs,
-                                std::vector<std::string>& scattered) {
+    void compare_on_other_ranks(const StepMatch& match, const std::string& name,
+                                const std::vector<Held>& in_a, const std::vector<Held>& in_b,
+                                std::vector<Pair>& pairs, std::vector<std::string>& scattered) {
         const auto ranks_of = [](const std::vector<Held>& parts) {
             std::vector<std::uint32_t> ranks;
             for (const Held& part : parts)
@@ -211,18 +212,23 @@ class Comparison {
         const auto has = [](const std::vector<std::uint32_t>& ranks, std::uint32_t rank) {
             return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
         };
+        // In the order of names, between what is compared.
+        const auto refuse = [&](Problem problem) {
+            pairs.push_back({{}, {}, {}, match.step, 0, std::move(problem)});
+        };
         const bool everywhere = !in_a.empty() && !in_b.empty();
         if (!everywhere) {
             // Of ranks that the other run has, or it lost them.
             const auto& parts = in_a.empty() ? in_b : in_a;
             const auto& theirs = in_a.empty() ? match.ranks_a : match.ranks_b;
-            if (std::none_of(parts.begin(), parts.end(), [&](const Held& p) { return has(theirs, p.rank); })) {
+            if (std::none_of(parts.begin(), parts.end(),
+                             [&](const Held& p) { return has(theirs, p.rank); })) {
                 scattered.push_back(in_quotes(name));
                 return;
             }
-            add(Problem{error_at(ErrorCode::mismatch, (in_a.empty() ? a_ : b_).label(),
-                                 place_text(match.step, 0) + ": field " + in_quotes(name) + ": not there"),
-                        true});
+            refuse(Problem{error_at(ErrorCode::mismatch, (in_a.empty() ? a_ : b_).label(),
+                                    place_text(match.step, 0) + ": field " + in_quotes(name) + ": not there"),
+                           true});
             return;
         }
         const auto whole = [](const Held& part) { return part.field->global_shape.empty(); };
@@ -232,23 +238,23 @@ class Comparison {
                 return;
             }
             for (std::size_t i = 0; i < in_a.size(); ++i) {
-                const std::string what =
-                    place_text(match.step, in_a[i].rank) + ": field " + in_quotes(name);
+                const std::string what = place_text(match.step, in_a[i].rank) + ": field " + in_quotes(name);
                 auto pair = pair_of(a_, b_, *in_a[i].field, *in_b[i].field, what);
                 if (!pair) {
-                    add(Problem{std::move(pair).error()});
+                    refuse(Problem{std::move(pair).error()});
                     continue;
                 }
-                pairs.push_back({std::move(pair->first), std::move(pair->second), {}, match.step, in_a[i].rank});
+                pairs.push_back(
+                    {std::move(pair->first), std::move(pair->second), {}, match.step, in_a[i].rank});
             }
             return;
         }
-        add(Problem{error_at(ErrorCode::mismatch, {},
-                             place_text(match.step, 0) + ": field " + in_quotes(name) +
-                                 ": the runs cut it over " + std::to_string(in_a.size()) + " and " +
-                                 std::to_string(in_b.size()) +
-                                 " ranks, and this interface does not join parts",
-                             kElsewhere)});
+        refuse(Problem{error_at(ErrorCode::mismatch, {},
+                                place_text(match.step, 0) + ": field " + in_quotes(name) +
+                                    ": the runs cut it over " + std::to_string(in_a.size()) + " and " +
+                                    std::to_string(in_b.size()) +
+                                    " ranks, and this interface does not join parts",
+                                kElsewhere)});
     }
 
     // ---- fields ----
@@ -257,7 +263,8 @@ class Comparison {
         if (x.kind || y.kind) return Decision{};  // no numbers: they are equal or different
         Decision decision;
         decision.equal_nan = options_.equal_nan;
-        if (!is_floating(x.dtype) && (!options_.tolerate_integers || never_tolerated(x.name))) return decision;
+        if (!is_floating(x.dtype) && (!options_.tolerate_integers || never_tolerated(x.name)))
+            return decision;
         if (options_.atol || options_.rtol || options_.ulps) {
             decision.tolerance = {options_.atol.value_or(0), options_.rtol.value_or(0)};
             if (is_floating(x.dtype)) decision.ulps = options_.ulps;
@@ -265,9 +272,10 @@ class Comparison {
         }
         if (x.tolerance && y.tolerance &&
             (x.tolerance->atol != y.tolerance->atol || x.tolerance->rtol != y.tolerance->rtol)) {
-            return error_at(ErrorCode::mismatch, {},
-                            "field " + in_quotes(x.name) + ": the runs were captured for different tolerances",
-                            "say which with atol and rtol");
+            return error_at(
+                ErrorCode::mismatch, {},
+                "field " + in_quotes(x.name) + ": the runs were captured for different tolerances",
+                "say which with atol and rtol");
         }
         if (x.tolerance || y.tolerance) decision.tolerance = x.tolerance ? *x.tolerance : *y.tolerance;
         return decision;
@@ -290,6 +298,7 @@ class Comparison {
         std::vector<FieldPair> asked;
         std::vector<std::optional<Error>> failed(pairs.size());
         for (std::size_t i = 0; i < pairs.size(); ++i) {
+            if (pairs[i].problem) continue;
             auto decision = decide(pairs[i].a, pairs[i].b);
             if (!decision) {
                 failed[i] = std::move(decision).error();
@@ -313,6 +322,10 @@ class Comparison {
         std::vector<Result<FieldResult>> found = compare_fields(asked, engine_);
         auto next = found.begin();
         for (std::size_t i = 0; i < pairs.size(); ++i) {
+            if (pairs[i].problem) {
+                add(std::move(*pairs[i].problem));
+                continue;
+            }
             if (failed[i]) {
                 add(std::move(*failed[i]), pairs[i].step);
                 continue;
@@ -396,8 +409,9 @@ class Comparison {
 Result<RunsResult> compare_runs(ComparedRun& a, ComparedRun& b, const RunsOptions& options) try {
     return Comparison(a, b, options).run();
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, a.label() + ", " + b.label() +
-                                               ": not enough memory for the comparison: give a smaller memory"};
+    return Error{
+        ErrorCode::out_of_memory,
+        a.label() + ", " + b.label() + ": not enough memory for the comparison: give a smaller memory"};
 }
 
 }  // namespace twinrun

@@ -26,8 +26,9 @@ class Writer {
         if (std::isinf(number)) return value(std::string_view(number > 0 ? "inf" : "-inf"));
         // Whatever the application's locale. A float keeps its point, so that readers keep its type.
         char digits[40];
-        const std::string_view shown(digits, static_cast<std::size_t>(
-                                                 std::to_chars(digits, digits + sizeof digits, number).ptr - digits));
+        const std::string_view shown(
+            digits,
+            static_cast<std::size_t>(std::to_chars(digits, digits + sizeof digits, number).ptr - digits));
         text_ += shown;
         if (shown.find_first_of(".e") == std::string_view::npos) text_ += ".0";
     }

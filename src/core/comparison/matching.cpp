@@ -81,9 +81,10 @@ Result<StepMatches> match_steps(const ComparedRun& a, const ComparedRun& b) {
         found.problems.push_back(
             {error_at(ErrorCode::mismatch, there->label(),
                       "step " + listed(alone) + " of " + here->label() + ": not there",
-                      found.matches.empty() ? "the runs count their steps otherwise: 'twinrun compare --align time' "
-                                              "matches them by time"
-                                            : "compare the common ones, or name runs of the same steps"),
+                      found.matches.empty()
+                          ? "the runs count their steps otherwise: 'twinrun compare --align time' "
+                            "matches them by time"
+                          : "compare the common ones, or name runs of the same steps"),
              true});
     }
     return found;
@@ -100,8 +101,9 @@ Result<std::pair<RunField, RunField>> pair_of(const ComparedRun& a, const Compar
                                 "the shapes must be the same");
         }
         if (cut_differently(x, y)) {
-            return incomparable(what + ": the ranks of the runs hold different parts of the array, and this "
-                                       "interface does not join parts",
+            return incomparable(what +
+                                    ": the ranks of the runs hold different parts of the array, and this "
+                                    "interface does not join parts",
                                 kElsewhere);
         }
     }

@@ -18,8 +18,8 @@ enum class Verdict : std::uint8_t { same, different, incomparable };
 // An element, exact for every type.
 struct ElementValue {
     DType scalar = DType::f64;
-    double real = 0;             // rounded for 64-bit integers
-    std::int64_t integer = 0;    // of i64 and shorter integers
+    double real = 0;                     // rounded for 64-bit integers
+    std::int64_t integer = 0;            // of i64 and shorter integers
     std::uint64_t unsigned_integer = 0;  // of u64
 };
 

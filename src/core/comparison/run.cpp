@@ -109,8 +109,8 @@ Result<std::unique_ptr<ElementSource>> file_source(const MetadataFile& metadata,
     std::vector<PathExtent> extents;
     for (const Extent& extent : field.extents)
         extents.push_back({metadata.data_path(extent.file), extent.offset, extent.stride, extent.count});
-    TWR_TRY(std::unique_ptr<ElementSource> source, FileSource::create(field.dtype, field.byte_order, field.items(),
-                                                                      std::move(extents), cache));
+    TWR_TRY(std::unique_ptr<ElementSource> source,
+            FileSource::create(field.dtype, field.byte_order, field.items(), std::move(extents), cache));
     return source;
 }
 
@@ -193,8 +193,9 @@ Result<std::unique_ptr<HistoryRun>> HistoryRun::open(const std::string& path) {
     }
     run->take(std::move(entries));
     if (part.history.torn) {
-        run->notes_.push_back(path + ": its last step was being committed when the run ended; it is not part of "
-                                     "the history");
+        run->notes_.push_back(path +
+                              ": its last step was being committed when the run ended; it is not part of "
+                              "the history");
     }
     if (!part.history.incomplete.empty())
         run->notes_.push_back(incomplete_note(path, part.history.incomplete));
@@ -233,7 +234,8 @@ Result<std::shared_ptr<MetadataFile>> HistoryRun::metadata(const RankStep& files
     TWR_TRY(auto metadata, MetadataFile::open(path));
     std::vector<std::byte> header(kHeaderBytes);
     TWR_CHECK(metadata->file().read_at(0, header));
-    if (metadata->file().size() != files.files.metadata_bytes || xxh3(header) != files.files.header_checksum) {
+    if (metadata->file().size() != files.files.metadata_bytes ||
+        xxh3(header) != files.files.header_checksum) {
         return error_at(ErrorCode::damaged, path, "is not the file that the manifest names",
                         "restore the history");
     }
@@ -253,15 +255,13 @@ Result<std::shared_ptr<RecordStore>> HistoryRun::record(std::uint32_t rank) {
     return store;
 }
 
-Result<> HistoryRun::add_sources(OpenPlace& place, const RankStep& files, std::int64_t step,
-                                 CacheUse cache) {
+Result<> HistoryRun::add_sources(OpenPlace& place, const RankStep& files, std::int64_t step, CacheUse cache) {
     const bool recorded = files.files.difference != kNoBase;
     for (RunField& field : place.fields) {
         const FieldMetadata& own = place.metadata->directory().fields[field.side.field];
         if (own.items() != 0 && recorded) {
             TWR_TRY(auto store, record(files.files.rank));
-            TWR_TRY(auto source,
-                    record_source(std::move(store), step, own.name, own.dtype, own.items()));
+            TWR_TRY(auto source, record_source(std::move(store), step, own.name, own.dtype, own.items()));
             place.sources.push_back(std::move(source));
         } else if (own.items() != 0 && files.files.data.empty()) {
             continue;
@@ -283,8 +283,7 @@ Result<std::vector<std::string>> HistoryRun::changed(OpenPlace& place, const Str
     MetadataFile& metadata = *place.metadata;
     for (const RunField& field : place.fields) {
         if (field.side.elements == nullptr) continue;
-        TWR_TRY(const auto parts,
-                changed_parts(metadata, field.side.field, *field.side.elements, stream));
+        TWR_TRY(const auto parts, changed_parts(metadata, field.side.field, *field.side.elements, stream));
         if (parts.empty()) continue;
         const auto& extents = metadata.directory().fields[field.side.field].extents;
         const std::string data = extents.empty() ? metadata.path() : metadata.data_path(extents[0].file);
@@ -329,11 +328,10 @@ Problem HistoryRun::explained(Error error, Step step) {
     if (!part) return {std::move(error)};
     bool changed = false;
     bool any = false;
-    for (auto known = entries_.lower_bound({*step, 0}); known != entries_.end() && known->first.first == *step;
-         ++known) {
-        const auto now =
-            std::find_if(part->history.steps.begin(), part->history.steps.end(),
-                         [&](const HistoryStep& other) { return other.step == *step; });
+    for (auto known = entries_.lower_bound({*step, 0});
+         known != entries_.end() && known->first.first == *step; ++known) {
+        const auto now = std::find_if(part->history.steps.begin(), part->history.steps.end(),
+                                      [&](const HistoryStep& other) { return other.step == *step; });
         const RankFiles* files = nullptr;
         if (now != part->history.steps.end()) {
             for (const RankFiles& own : now->ranks) {
@@ -347,10 +345,10 @@ Problem HistoryRun::explained(Error error, Step step) {
     if (!changed) return {std::move(error)};
     const std::string what = "step " + std::to_string(*step);
     if (!any) {
-        return {error_at(ErrorCode::mismatch, label(),
-                         what + " was removed from the history while it was read",
-                         "a run is writing the history"),
-                true};
+        return {
+            error_at(ErrorCode::mismatch, label(), what + " was removed from the history while it was read",
+                     "a run is writing the history"),
+            true};
     }
     return {error_at(ErrorCode::mismatch, label(),
                      what + " was captured again, or its data was removed, while it was read",
@@ -359,8 +357,7 @@ Problem HistoryRun::explained(Error error, Step step) {
 
 // ---- arrays ----
 
-ArraysRun::ArraysRun(std::vector<CapturedField> arrays)
-    : ComparedRun("arrays"), arrays_(std::move(arrays)) {
+ArraysRun::ArraysRun(std::vector<CapturedField> arrays) : ComparedRun("arrays"), arrays_(std::move(arrays)) {
     places_[std::nullopt] = {0};
 }
 
@@ -377,8 +374,7 @@ Result<std::unique_ptr<ArraysRun>> ArraysRun::create(std::vector<CapturedField> 
                             "rows of arrays in memory are not matched by their IDs",
                             "sort the rows, and leave ids out");
         }
-        if (auto source = array_source(array); !source)
-            return std::move(source).error().at(where);
+        if (auto source = array_source(array); !source) return std::move(source).error().at(where);
     }
     return std::unique_ptr<ArraysRun>(new ArraysRun(std::move(arrays)));
 }

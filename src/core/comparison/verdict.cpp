@@ -22,7 +22,8 @@ std::string rounded(double value, int digits) {
 
 std::string element_text(const ElementValue& value) {
     if (is_floating(value.scalar)) return rounded(value.real, 3);
-    return value.scalar == DType::u64 ? std::to_string(value.unsigned_integer) : std::to_string(value.integer);
+    return value.scalar == DType::u64 ? std::to_string(value.unsigned_integer)
+                                      : std::to_string(value.integer);
 }
 
 // "1e-09 + 0.5 |a|", "4 ulp or 1e-09"

@@ -115,8 +115,9 @@ TEST_F(CompareTest, Different) {
     const std::string a = capture("a", 3);
     const std::string b = capture("b", 3, 1234, 0.5);
     EXPECT_EQ(compare(a, b), TWR_DIFFERENT);
-    EXPECT_NE(std::string(twr_error_message()).find("twr_compare: different: first at step 2, rank 0, x[1234]"),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(twr_error_message()).find("twr_compare: different: first at step 2, rank 0, x[1234]"),
+        std::string::npos)
         << twr_error_message();
     const twr_comparison_report facts = found_.facts();
     EXPECT_EQ(facts.verdict, TWR_DIFFERENT);
@@ -193,9 +194,12 @@ TEST_F(CompareTest, APathThatIsNotUtf8) {
 TEST_F(CompareTest, BadArguments) {
     const std::string a = capture("a", 1);
     twr_comparison* result = nullptr;
-    TWR_EXPECT_ERROR(twr_compare(nullptr, a.c_str(), nullptr, &result), TWR_ERROR_INVALID_ARGUMENT, "a is NULL");
-    TWR_EXPECT_ERROR(twr_compare(a.c_str(), nullptr, nullptr, &result), TWR_ERROR_INVALID_ARGUMENT, "b is NULL");
-    TWR_EXPECT_ERROR(twr_compare(a.c_str(), a.c_str(), nullptr, nullptr), TWR_ERROR_INVALID_ARGUMENT, "result");
+    TWR_EXPECT_ERROR(twr_compare(nullptr, a.c_str(), nullptr, &result), TWR_ERROR_INVALID_ARGUMENT,
+                     "a is NULL");
+    TWR_EXPECT_ERROR(twr_compare(a.c_str(), nullptr, nullptr, &result), TWR_ERROR_INVALID_ARGUMENT,
+                     "b is NULL");
+    TWR_EXPECT_ERROR(twr_compare(a.c_str(), a.c_str(), nullptr, nullptr), TWR_ERROR_INVALID_ARGUMENT,
+                     "result");
     const auto refused = [&](auto change, const char* word) {
         twr_compare_options options = TWR_COMPARE_OPTIONS_INIT;
         change(options);
@@ -267,7 +271,8 @@ TEST_F(CompareTest, TolerancesOfTheCapture) {
     const std::string b = capture("b", 1);
     // Integers compare exactly, but the runs were captured for different tolerances.
     EXPECT_EQ(compare(a, b), TWR_INCOMPARABLE);
-    EXPECT_NE(std::string(twr_comparison_problem(found_.get(), 0)).find("different tolerances"), std::string::npos);
+    EXPECT_NE(std::string(twr_comparison_problem(found_.get(), 0)).find("different tolerances"),
+              std::string::npos);
     EXPECT_EQ(found_.facts().fields, 1U);
     twr_compare_options options = TWR_COMPARE_OPTIONS_INIT;
     options.ulps = 0;
@@ -343,7 +348,8 @@ TEST_F(CompareTest, ChangedBytesHideNoDifference) {
     std::mt19937 random(6);
     for (const std::string& damaged : {a, b}) {
         for (const fs::path& file : files_of(damaged)) {
-            if (file.extension() == ".data") continue;  // another value may well be the same as the other run's
+            if (file.extension() == ".data")
+                continue;  // another value may well be the same as the other run's
             const std::string whole = content(file);
             const auto written = fs::last_write_time(file);
             for (int i = 0; i < 60; ++i) {
@@ -493,7 +499,8 @@ TEST_F(CompareArraysTest, ValuesOfEveryKind) {
         return found_.field(0);
     };
     const auto largest = std::numeric_limits<std::uint64_t>::max();
-    const auto u = differ(std::array<std::uint64_t, 2>{0, largest}, std::array<std::uint64_t, 2>{0, 1}, TWR_U64);
+    const auto u =
+        differ(std::array<std::uint64_t, 2>{0, largest}, std::array<std::uint64_t, 2>{0, 1}, TWR_U64);
     EXPECT_EQ(u.first_a.dtype, TWR_U64);
     EXPECT_EQ(u.first_a.of.whole, largest);
     EXPECT_EQ(found_.json().at("fields").at(0).at("first_abs_diff"), largest - 1);
@@ -569,7 +576,8 @@ TEST_F(CompareArraysTest, BadArrays) {
     TWR_EXPECT_ERROR(compare({a}, {}), TWR_ERROR_INVALID_ARGUMENT, "b_count is 0");
     TWR_EXPECT_ERROR(twr_compare_arrays(nullptr, 1, &a, 1, nullptr, found_.out()), TWR_ERROR_INVALID_ARGUMENT,
                      "a is NULL");
-    TWR_EXPECT_ERROR(twr_compare_arrays(&a, 1, &a, 1, nullptr, nullptr), TWR_ERROR_INVALID_ARGUMENT, "result");
+    TWR_EXPECT_ERROR(twr_compare_arrays(&a, 1, &a, 1, nullptr, nullptr), TWR_ERROR_INVALID_ARGUMENT,
+                     "result");
     TWR_EXPECT_ERROR(compare({a, a}, {a}), TWR_ERROR_INVALID_ARGUMENT, "two arrays");
     const auto refused = [&](auto change, const char* word) {
         auto bad = a;
@@ -693,10 +701,13 @@ TEST_F(CompareTest, AStepWithoutAReference) {
     twr_run* run = open("run");
     TWR_ASSERT_OK(twr_protect(run, "x", &x, TWR_F64, 0, nullptr));
     TWR_ASSERT_OK(twr_capture(run, 1));
-    TWR_EXPECT_ERROR(twr_compare_step(run, nullptr, nullptr, found_.out()), TWR_ERROR_INVALID_ARGUMENT, "reference");
-    TWR_EXPECT_ERROR(twr_compare_step(nullptr, "x", nullptr, found_.out()), TWR_ERROR_INVALID_ARGUMENT, "run");
+    TWR_EXPECT_ERROR(twr_compare_step(run, nullptr, nullptr, found_.out()), TWR_ERROR_INVALID_ARGUMENT,
+                     "reference");
+    TWR_EXPECT_ERROR(twr_compare_step(nullptr, "x", nullptr, found_.out()), TWR_ERROR_INVALID_ARGUMENT,
+                     "run");
     TWR_EXPECT_ERROR(twr_compare_step(run, "x", nullptr, nullptr), TWR_ERROR_INVALID_ARGUMENT, "result");
-    TWR_EXPECT_ERROR(twr_compare_step(run, path("none").c_str(), nullptr, found_.out()), TWR_ERROR_NOT_FOUND, "none");
+    TWR_EXPECT_ERROR(twr_compare_step(run, path("none").c_str(), nullptr, found_.out()), TWR_ERROR_NOT_FOUND,
+                     "none");
     // Itself: the step is the same.
     TWR_EXPECT_OK(twr_wait(run));
     TWR_EXPECT_OK(twr_compare_step(run, path("run").c_str(), nullptr, found_.out()));
