@@ -387,6 +387,21 @@ TEST_F(CompareTest, FilesThatCannotBeRead) {
     }
 }
 
+// A whole file that belongs to another step is not the step's.
+TEST_F(CompareTest, MetadataOfAnotherStep) {
+    const std::string a = capture("a", 2);
+    const std::string b = capture("b", 2);
+    const fs::path first = fs::path(b) / "step-0000000000" / "rank-00000.twm";
+    const fs::path second = fs::path(b) / "step-0000000001" / "rank-00000.twm";
+    const std::string of_first = content(first);
+    put(first, content(second));
+    put(second, of_first);
+    TWR_EXPECT_ERROR(compare(a, b), TWR_ERROR_DAMAGED, "is not the file that the manifest names");
+    put(second, content(first));
+    EXPECT_EQ(compare(a, b), TWR_INCOMPARABLE);
+    EXPECT_EQ(found_.facts().fields, 2U);
+}
+
 // Reading fails for want of open files: an error or a problem, whichever read it is.
 TEST_F(CompareTest, NoFileCanBeOpened) {
     const std::string a = capture("a", 2);
