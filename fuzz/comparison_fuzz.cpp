@@ -48,19 +48,18 @@ void check_result(const RunsResult& result) {
     const std::string line = verdict_line(result);
     fuzz::require(line.starts_with(verdict_name(result.verdict)) && line.find('\n') == std::string::npos);
     fuzz::require((result.verdict == Verdict::incomparable) == !result.problems.empty());
-    const bool differs =
-        std::any_of(result.fields.begin(), result.fields.end(), [](const FieldFacts& f) { return !f.same(); });
+    const bool differs = std::any_of(result.fields.begin(), result.fields.end(),
+                                     [](const FieldFacts& f) { return !f.same(); });
     fuzz::require(differs == result.first.has_value());
     fuzz::require(result.verdict != Verdict::same || !differs);
     for (const FieldFacts& f : result.fields) {
         fuzz::require(f.same() != f.first_a.has_value());
-        fuzz::require(f.elements == f.elements_read + f.proven_by_tree +
-                                        [&] {
-                                            std::uint64_t all = 0;
-                                            for (const std::uint64_t n : f.proven_by_cells)
-                                                all += n;
-                                            return all;
-                                        }());
+        fuzz::require(f.elements == f.elements_read + f.proven_by_tree + [&] {
+            std::uint64_t all = 0;
+            for (const std::uint64_t n : f.proven_by_cells)
+                all += n;
+            return all;
+        }());
     }
 }
 
@@ -73,7 +72,8 @@ struct Memory {
 
 Memory arrays_of(fuzz::Input& input) {
     constexpr std::array<const char*, 6> kNames = {"x", "y", "x@mask", "a\"b\n", "t@unit.s", "t"};
-    constexpr std::array<DType, 6> kTypes = {DType::f64, DType::f32, DType::i8, DType::u64, DType::c64, DType::boolean};
+    constexpr std::array<DType, 6> kTypes = {DType::f64, DType::f32, DType::i8,
+                                             DType::u64, DType::c64, DType::boolean};
     Memory memory;
     const unsigned count = 1 + input.take<std::uint8_t>() % 3;
     for (unsigned i = 0; i < count; ++i) {
@@ -186,7 +186,8 @@ bool write_history(const std::string& path, std::span<const std::byte> bytes, bo
         file.stamp.mtime_ns = 0;
     }
     std::vector<std::byte> whole = encode_directory(*directory, bytes.size());
-    whole.insert(whole.end(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min(whole.size(), bytes.size())),
+    whole.insert(whole.end(),
+                 bytes.begin() + static_cast<std::ptrdiff_t>(std::min(whole.size(), bytes.size())),
                  bytes.end());
     const fs::path step = fs::path(path) / "step-0000000001";
     fs::create_directories(step);
@@ -197,12 +198,11 @@ bool write_history(const std::string& path, std::span<const std::byte> bytes, bo
     put(step / "m.twm", {reinterpret_cast<const char*>(whole.data()), whole.size()});
     const std::string header =
         R"({"twinrun_history":1,"atol":0.001,"rtol":0.0,"residue_bits":4,"chunk_bytes":4096,"digest":"linear","keep_data":true,"ranks":1})";
-    const std::string files = std::string(R"({"step":1,"folder":"step-0000000001","ranks":[{"rank":0,"data":")") +
-                              (with_data ? "data" : "") + R"(","data_bytes":)" +
-                              std::to_string(with_data ? kLargestFile : 0) +
-                              R"(,"metadata":"m.twm","metadata_bytes":)" + std::to_string(whole.size()) +
-                              R"(,"header_xxh3":")" + hex(xxh3(std::span(whole).first(kHeaderBytes))) +
-                              R"(","blocked_seconds":0.5}]})";
+    const std::string files =
+        std::string(R"({"step":1,"folder":"step-0000000001","ranks":[{"rank":0,"data":")") +
+        (with_data ? "data" : "") + R"(","data_bytes":)" + std::to_string(with_data ? kLargestFile : 0) +
+        R"(,"metadata":"m.twm","metadata_bytes":)" + std::to_string(whole.size()) + R"(,"header_xxh3":")" +
+        hex(xxh3(std::span(whole).first(kHeaderBytes))) + R"(","blocked_seconds":0.5}]})";
     put(fs::path(path) / "manifest.jsonl", seal_line(header) + "\n" + seal_line(files) + "\n");
     return true;
 }

@@ -126,7 +126,9 @@ class Maker:
             return self.random.integers(0, 2, shape).astype(bool)
         if dtype[0] in "iu":
             return self.random.integers(0, 100, shape).astype(dtype)
-        made = self.random.normal(size=shape) + (1j * self.random.normal(size=shape) if dtype[0] == "c" else 0)
+        made = self.random.normal(size=shape) + (
+            1j * self.random.normal(size=shape) if dtype[0] == "c" else 0
+        )
         return np.array(made, dtype)
 
     def changed(self, x: np.ndarray) -> np.ndarray:
