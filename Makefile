@@ -34,6 +34,8 @@ export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export TWINRUN_MINIHACC ?= $(CURDIR)/$(BIN)/minihacc
 # Where the studies' tests find the kernel that they run; there where CMake found an MPI.
 export TWINRUN_HACCIO ?= $(CURDIR)/$(BIN)/haccio
+# The example that compares from C.
+export TWINRUN_COMPARE_C ?= $(CURDIR)/$(BIN)/compare_c
 
 .PHONY: help setup demo test test-cpp test-python test-mpi test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
         layers build clean

@@ -51,6 +51,8 @@ function(twinrun_install_package)
     install(FILES
         "${PROJECT_SOURCE_DIR}/include/twinrun/status.h"
         "${PROJECT_SOURCE_DIR}/include/twinrun/twinrun.h"
+        "${PROJECT_SOURCE_DIR}/include/twinrun/compare.h"
+        "${PROJECT_SOURCE_DIR}/include/twinrun/compare.hpp"
         "${PROJECT_SOURCE_DIR}/include/twinrun/twinrun.hpp"
         "${PROJECT_SOURCE_DIR}/include/twinrun/kokkos.hpp"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/twinrun")

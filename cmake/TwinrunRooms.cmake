@@ -17,5 +17,6 @@ set(TWINRUN_CORE_ROOMS
     restore
     history
     capture
+    comparison
     capi
 )

@@ -35,7 +35,7 @@ module twinrun
       twr_ok = 0, twr_error_invalid_argument = 1, twr_error_not_found = 2, twr_error_io = 3, twr_error_no_space = 4, &
       twr_error_damaged = 5, twr_error_unsupported = 6, twr_error_stale = 7, twr_error_mismatch = 8, &
       twr_error_out_of_memory = 9, twr_error_interrupted = 10, twr_error_internal = 11, twr_error_other_rank = 12, &
-      twr_diverged = 100, twr_step_lost = 101
+      twr_diverged = 100, twr_step_lost = 101, twr_different = 102, twr_incomparable = 103
 
   ! The version of this module; twr_version() and twr_version_number() have that of the library.
   integer, parameter, public :: &
@@ -95,6 +95,70 @@ module twinrun
     character(:), allocatable :: reason  ! "", or why the field could not be compared
   end type
 
+  ! What two runs are compared by; negative: the tolerance that a field was captured for.
+  type, public :: twr_compare_options_t
+    real(real64) :: atol = -1
+    real(real64) :: rtol = -1
+    integer(int64) :: ulps = -1
+    logical :: nan_differs = .false.
+    logical :: tolerate_integers = .false.
+    logical :: common = .false.  ! what only one run has is left out, and noted
+    logical :: direct = .false.  ! every element is read
+    integer :: device = twr_detect
+    integer :: threads = 0
+    integer(int64) :: memory_bytes = 0
+  end type
+
+  ! What comparing two runs found. Not to be copied: pass it on. It ends with twr_comparison_destroy.
+  type, public :: twr_comparison_t
+    type(c_ptr) :: handle = c_null_ptr  ! the twr_comparison* of the C interface
+  end type
+
+  type, public :: twr_comparison_report_t
+    integer :: verdict = twr_incomparable  ! twr_ok: the same; twr_different; twr_incomparable
+    integer(int64) :: fields = 0           ! entries: one for each step, rank and field that was compared
+    integer(int64) :: different_fields = 0
+    integer(int64) :: first_field = 0      ! number of the first entry that differs, from 1; 0: none does
+    integer(int64) :: different = 0        ! elements
+    integer(int64) :: problems = 0
+    integer(int64) :: notes = 0
+    integer(int64) :: bytes_compared = 0
+    integer(int64) :: bytes_read = 0
+    real(real64) :: seconds = 0
+  end type
+
+  ! One field at one step and rank.
+  type, public :: twr_field_report_t
+    integer(int64) :: step = 0
+    integer :: rank = 0
+    integer :: dtype = 0
+    character(:), allocatable :: field
+    integer(int64), allocatable :: shape(:)
+    real(real64) :: atol = 0
+    real(real64) :: rtol = 0
+    integer(int64) :: elements = 0
+    integer(int64) :: different = 0
+    integer(int64) :: infinite = 0
+    integer(int64), allocatable :: first_index(:)  ! from 1, as Fortran counts; not allocated: nothing differs
+    real(real64) :: first_a = 0                    ! rounded for integers of 64 bits
+    real(real64) :: first_b = 0
+    real(real64) :: first_abs_diff = 0
+    real(real64) :: max_abs_diff = 0               ! NaN: not even a bound is known
+    logical :: max_abs_diff_is_bound = .false.
+    real(real64) :: max_rel_diff = 0
+    real(real64) :: rms_diff = 0
+    integer(int64) :: elements_read = 0
+    character(:), allocatable :: method
+  end type
+
+  ! An array in memory to compare: dense, in column-major order.
+  type, public :: twr_array_t
+    character(:), allocatable :: name
+    type(c_ptr) :: address = c_null_ptr  ! c_loc(x)
+    integer :: dtype = 0                 ! twr_f64, ...
+    integer(int64), allocatable :: shape(:)  ! not allocated: one value
+  end type
+
   abstract interface
     ! Must not call procedures of this run. Unless stop_on_divergence is set, it is called from another thread.
     subroutine twr_divergence_callback(divergence)
@@ -107,6 +171,8 @@ module twinrun
   public :: twr_set, twr_load, twr_open, twr_close, twr_protect, twr_protect_address, twr_unprotect, twr_capture, twr_wait, &
       twr_last_report, twr_latest, twr_stored_bytes, twr_restore, twr_on_divergence, twr_error_message, twr_status_name, &
       twr_version, twr_version_number, twr_report_json
+  public :: twr_compare, twr_compare_arrays, twr_compare_step, twr_comparison_destroy, twr_comparison_facts, &
+      twr_comparison_field, twr_comparison_problem, twr_comparison_note, twr_comparison_verdict, twr_comparison_json
   ! For modules that open runs in other ways (twinrun_mpi).
   public :: twr_make_settings, twr_drop_settings
 
@@ -182,6 +248,72 @@ module twinrun
     type(c_ptr) :: stream
   end type
 
+  type, bind(c) :: c_compare_options  ! twr_compare_options
+    integer(c_size_t) :: size
+    real(c_double) :: atol
+    real(c_double) :: rtol
+    integer(c_int64_t) :: ulps
+    integer(c_int) :: nan_differs
+    integer(c_int) :: tolerate_integers
+    integer(c_int) :: common
+    integer(c_int) :: method
+    integer(c_int) :: device
+    integer(c_int) :: threads
+    integer(c_int64_t) :: memory_bytes
+  end type
+  type, bind(c) :: c_comparison_report  ! twr_comparison_report
+    integer(c_size_t) :: size
+    integer(c_int) :: verdict
+    integer(c_int64_t) :: fields
+    integer(c_int64_t) :: different_fields
+    integer(c_int64_t) :: first_field
+    integer(c_int64_t) :: different
+    integer(c_int64_t) :: problems
+    integer(c_int64_t) :: notes
+    integer(c_int64_t) :: bytes_compared
+    integer(c_int64_t) :: bytes_read
+    real(c_double) :: seconds
+  end type
+  type, bind(c) :: c_value  ! twr_value
+    integer(c_int) :: dtype
+    integer(c_int64_t) :: bits
+  end type
+  type, bind(c) :: c_field_report  ! twr_field_report
+    integer(c_size_t) :: size
+    integer(c_int64_t) :: step
+    integer(c_int) :: rank
+    integer(c_int) :: dtype
+    type(c_ptr) :: field
+    integer(c_int) :: dimensions
+    integer(c_int) :: index_length
+    type(c_ptr) :: shape
+    real(c_double) :: atol
+    real(c_double) :: rtol
+    integer(c_int64_t) :: ulps
+    integer(c_int64_t) :: elements
+    integer(c_int64_t) :: bytes
+    integer(c_int64_t) :: different
+    integer(c_int64_t) :: infinite
+    type(c_ptr) :: first_index
+    type(c_value) :: first_a
+    type(c_value) :: first_b
+    real(c_double) :: first_abs_diff
+    real(c_double) :: max_abs_diff
+    integer(c_int) :: max_abs_diff_is_bound
+    integer(c_int) :: rms_diff_all_is_bound
+    real(c_double) :: max_abs_diff_at_least
+    type(c_ptr) :: max_abs_index
+    type(c_value) :: max_abs_a
+    type(c_value) :: max_abs_b
+    real(c_double) :: max_rel_diff
+    type(c_ptr) :: max_rel_index
+    real(c_double) :: rms_diff
+    real(c_double) :: rms_diff_all
+    integer(c_int64_t) :: elements_read
+    type(c_ptr) :: method
+    type(c_ptr) :: reason
+    type(c_ptr) :: kind
+  end type
   type, bind(c) :: c_report  ! twr_report
     integer(c_size_t) :: size
     integer(c_int64_t) :: step
@@ -333,6 +465,67 @@ module twinrun
       type(c_funptr), value :: callback
       type(c_ptr), value :: context
       integer(c_int) :: c_on_divergence
+    end function
+    function c_compare(a, b, options, found) bind(c, name="twr_compare")
+      import :: c_char, c_compare_options, c_int, c_ptr
+      character(kind=c_char), intent(in) :: a(*), b(*)
+      type(c_compare_options), intent(in) :: options
+      type(c_ptr), intent(out) :: found
+      integer(c_int) :: c_compare
+    end function
+    function c_compare_arrays(a, a_count, b, b_count, options, found) bind(c, name="twr_compare_arrays")
+      import :: c_array, c_compare_options, c_int, c_ptr, c_size_t
+      type(c_array), intent(in) :: a(*), b(*)
+      integer(c_size_t), value :: a_count, b_count
+      type(c_compare_options), intent(in) :: options
+      type(c_ptr), intent(out) :: found
+      integer(c_int) :: c_compare_arrays
+    end function
+    function c_compare_step(run, reference, options, found) bind(c, name="twr_compare_step")
+      import :: c_compare_options, c_int, c_ptr
+      type(c_ptr), value :: run, reference
+      type(c_compare_options), intent(in) :: options
+      type(c_ptr), intent(out) :: found
+      integer(c_int) :: c_compare_step
+    end function
+    subroutine c_comparison_destroy(found) bind(c, name="twr_comparison_destroy")
+      import :: c_ptr
+      type(c_ptr), value :: found
+    end subroutine
+    function c_comparison_facts(found, report) bind(c, name="twr_comparison_facts")
+      import :: c_comparison_report, c_int, c_ptr
+      type(c_ptr), value :: found
+      type(c_comparison_report), intent(inout) :: report
+      integer(c_int) :: c_comparison_facts
+    end function
+    function c_comparison_field(found, number, report) bind(c, name="twr_comparison_field")
+      import :: c_field_report, c_int, c_int64_t, c_ptr
+      type(c_ptr), value :: found
+      integer(c_int64_t), value :: number
+      type(c_field_report), intent(inout) :: report
+      integer(c_int) :: c_comparison_field
+    end function
+    function c_comparison_problem(found, number) bind(c, name="twr_comparison_problem")
+      import :: c_int64_t, c_ptr
+      type(c_ptr), value :: found
+      integer(c_int64_t), value :: number
+      type(c_ptr) :: c_comparison_problem
+    end function
+    function c_comparison_note(found, number) bind(c, name="twr_comparison_note")
+      import :: c_int64_t, c_ptr
+      type(c_ptr), value :: found
+      integer(c_int64_t), value :: number
+      type(c_ptr) :: c_comparison_note
+    end function
+    function c_comparison_verdict(found) bind(c, name="twr_comparison_verdict")
+      import :: c_ptr
+      type(c_ptr), value :: found
+      type(c_ptr) :: c_comparison_verdict
+    end function
+    function c_comparison_json(found) bind(c, name="twr_comparison_json")
+      import :: c_ptr
+      type(c_ptr), value :: found
+      type(c_ptr) :: c_comparison_json
     end function
     pure function c_strlen(text) bind(c, name="strlen")
       import :: c_ptr, c_size_t
@@ -771,6 +964,232 @@ contains
     call listener%call(divergence)
   end subroutine
 
+  ! ---- comparison of two runs ----
+
+  ! Two histories; a is the reference. stat, with a result: twr_ok where all was compared and agrees, twr_different,
+  ! twr_incomparable. With any other stat there is no result.
+  subroutine twr_compare(found, a, b, options, stat, errmsg)
+    type(twr_comparison_t), intent(out) :: found
+    character(*), intent(in) :: a, b
+    type(twr_compare_options_t), intent(in), optional :: options
+    integer, intent(out), optional :: stat
+    character(:), allocatable, intent(inout), optional :: errmsg
+    integer(c_int) :: status
+    status = c_compare(trim(a) // c_null_char, trim(b) // c_null_char, asked(options), found%handle)
+    if (status /= twr_ok .and. present(errmsg)) errmsg = message_of(status)
+    call finish(status, stat)
+  end subroutine
+
+  ! Arrays in memory, by their names.
+  subroutine twr_compare_arrays(found, a, b, options, stat, errmsg)
+    type(twr_comparison_t), intent(out) :: found
+    type(twr_array_t), intent(in) :: a(:), b(:)
+    type(twr_compare_options_t), intent(in), optional :: options
+    integer, intent(out), optional :: stat
+    character(:), allocatable, intent(inout), optional :: errmsg
+    integer(c_int) :: status
+    character(kind=c_char), allocatable, target :: names_a(:), names_b(:)
+    integer(c_int64_t), allocatable, target :: shapes_a(:), shapes_b(:)
+    type(c_array), allocatable :: list_a(:), list_b(:)
+    call array_list(a, names_a, shapes_a, list_a)
+    call array_list(b, names_b, shapes_b, list_b)
+    status = c_compare_arrays(list_a, int(size(a), c_size_t), list_b, int(size(b), c_size_t), asked(options), found%handle)
+    if (status /= twr_ok .and. present(errmsg)) errmsg = message_of(status)
+    call finish(status, stat)
+  end subroutine
+
+  ! The step that this rank captured last, with the same step and rank of the reference; by default of the run's settings.
+  subroutine twr_compare_step(found, run, reference, options, stat, errmsg)
+    type(twr_comparison_t), intent(out) :: found
+    type(twr_run_t), intent(in) :: run
+    character(*), intent(in), optional :: reference
+    type(twr_compare_options_t), intent(in), optional :: options
+    integer, intent(out), optional :: stat
+    character(:), allocatable, intent(inout), optional :: errmsg
+    integer(c_int) :: status
+    character(:, kind=c_char), allocatable, target :: path
+    type(c_ptr) :: named
+    named = c_null_ptr
+    if (present(reference)) then
+      path = trim(reference) // c_null_char
+      named = c_loc(path)
+    end if
+    status = c_compare_step(run%handle, named, asked(options), found%handle)
+    if (status /= twr_ok .and. present(errmsg)) errmsg = message_of(status)
+    call finish(status, stat)
+  end subroutine
+
+  subroutine twr_comparison_destroy(found)
+    type(twr_comparison_t), intent(inout) :: found
+    call c_comparison_destroy(found%handle)
+    found%handle = c_null_ptr
+  end subroutine
+
+  subroutine twr_comparison_facts(found, report, stat, errmsg)
+    type(twr_comparison_t), intent(in) :: found
+    type(twr_comparison_report_t), intent(out) :: report
+    integer, intent(out), optional :: stat
+    character(:), allocatable, intent(inout), optional :: errmsg
+    integer(c_int) :: status
+    type(c_comparison_report) :: facts
+    facts%size = storage_size(facts) / 8
+    status = c_comparison_facts(found%handle, facts)
+    if (status == twr_ok) then
+      report%verdict = int(facts%verdict)
+      report%fields = facts%fields
+      report%different_fields = facts%different_fields
+      report%first_field = facts%first_field + 1  ! none is -1 here
+      report%different = facts%different
+      report%problems = facts%problems
+      report%notes = facts%notes
+      report%bytes_compared = facts%bytes_compared
+      report%bytes_read = facts%bytes_read
+      report%seconds = facts%seconds
+    end if
+    if (status /= twr_ok .and. present(errmsg)) errmsg = message_of(status)
+    call finish(status, stat)
+  end subroutine
+
+  ! Of entry `number`, from 1.
+  subroutine twr_comparison_field(found, number, field, stat, errmsg)
+    type(twr_comparison_t), intent(in) :: found
+    integer(int64), intent(in) :: number
+    type(twr_field_report_t), intent(out) :: field
+    integer, intent(out), optional :: stat
+    character(:), allocatable, intent(inout), optional :: errmsg
+    integer(c_int) :: status
+    type(c_field_report) :: facts
+    facts%size = storage_size(facts) / 8
+    status = c_comparison_field(found%handle, number - 1, facts)
+    if (status == twr_ok) then
+      field%step = facts%step
+      field%rank = int(facts%rank)
+      field%dtype = int(facts%dtype)
+      field%field = text_at(facts%field)
+      field%shape = numbers_at(facts%shape, facts%dimensions)
+      field%atol = facts%atol
+      field%rtol = facts%rtol
+      field%elements = facts%elements
+      field%different = facts%different
+      field%infinite = facts%infinite
+      if (c_associated(facts%first_index)) field%first_index = numbers_at(facts%first_index, facts%index_length) + 1
+      field%first_a = real_of(facts%first_a)
+      field%first_b = real_of(facts%first_b)
+      field%first_abs_diff = facts%first_abs_diff
+      field%max_abs_diff = facts%max_abs_diff
+      field%max_abs_diff_is_bound = facts%max_abs_diff_is_bound /= 0
+      field%max_rel_diff = facts%max_rel_diff
+      field%rms_diff = facts%rms_diff
+      field%elements_read = facts%elements_read
+      field%method = text_at(facts%method)
+    end if
+    if (status /= twr_ok .and. present(errmsg)) errmsg = message_of(status)
+    call finish(status, stat)
+  end subroutine
+
+  ! What could not be compared, and what the user should know: number from 1. "": there are not so many.
+  function twr_comparison_problem(found, number) result(text)
+    type(twr_comparison_t), intent(in) :: found
+    integer(int64), intent(in) :: number
+    character(:), allocatable :: text
+    text = text_or_none(c_comparison_problem(found%handle, number - 1))
+  end function
+
+  function twr_comparison_note(found, number) result(text)
+    type(twr_comparison_t), intent(in) :: found
+    integer(int64), intent(in) :: number
+    character(:), allocatable :: text
+    text = text_or_none(c_comparison_note(found%handle, number - 1))
+  end function
+
+  ! The verdict in a line.
+  function twr_comparison_verdict(found) result(text)
+    type(twr_comparison_t), intent(in) :: found
+    character(:), allocatable :: text
+    text = text_or_none(c_comparison_verdict(found%handle))
+  end function
+
+  ! All facts as a JSON object. "": there is no comparison, or not enough memory.
+  function twr_comparison_json(found) result(text)
+    type(twr_comparison_t), intent(in) :: found
+    character(:), allocatable :: text
+    text = text_or_none(c_comparison_json(found%handle))
+  end function
+
+  function asked(options) result(given)
+    type(twr_compare_options_t), intent(in), optional :: options
+    type(c_compare_options) :: given
+    type(twr_compare_options_t) :: chosen
+    if (present(options)) chosen = options
+    given%size = storage_size(given) / 8
+    given%atol = chosen%atol
+    given%rtol = chosen%rtol
+    given%ulps = chosen%ulps
+    given%nan_differs = merge(1_c_int, 0_c_int, chosen%nan_differs)
+    given%tolerate_integers = merge(1_c_int, 0_c_int, chosen%tolerate_integers)
+    given%common = merge(1_c_int, 0_c_int, chosen%common)
+    given%method = merge(1_c_int, 0_c_int, chosen%direct)
+    given%device = int(chosen%device, c_int)
+    given%threads = int(chosen%threads, c_int)
+    given%memory_bytes = chosen%memory_bytes
+  end function
+
+  ! Arrays as C wants them; their names and shapes lie in names and shapes.
+  subroutine array_list(arrays, names, shapes, list)
+    type(twr_array_t), intent(in) :: arrays(:)
+    character(kind=c_char), allocatable, target, intent(out) :: names(:)
+    integer(c_int64_t), allocatable, target, intent(out) :: shapes(:)
+    type(c_array), allocatable, intent(out) :: list(:)
+    integer :: i, j, of_names, of_shapes
+    of_names = 1
+    of_shapes = 1
+    do i = 1, size(arrays)
+      if (allocated(arrays(i)%name)) of_names = of_names + len(arrays(i)%name) + 1
+      if (allocated(arrays(i)%shape)) of_shapes = of_shapes + size(arrays(i)%shape)
+    end do
+    allocate (names(of_names), shapes(of_shapes), list(max(1, size(arrays))))
+    of_names = 1
+    of_shapes = 1
+    do i = 1, size(arrays)
+      list(i) = c_array(storage_size(list) / 8, c_null_ptr, arrays(i)%address, int(arrays(i)%dtype, c_int), column_major, 0, &
+          c_loc(shapes(of_shapes)), c_null_ptr, c_null_ptr, c_null_ptr, -1, 0, c_null_ptr, twr_detect, c_null_ptr)
+      if (allocated(arrays(i)%name)) then
+        list(i)%name = c_loc(names(of_names))
+        do j = 1, len_trim(arrays(i)%name)
+          names(of_names) = arrays(i)%name(j:j)
+          of_names = of_names + 1
+        end do
+        names(of_names) = c_null_char
+        of_names = of_names + 1
+      end if
+      if (allocated(arrays(i)%shape)) then
+        list(i)%dimensions = int(size(arrays(i)%shape), c_int)
+        do j = 1, size(arrays(i)%shape)
+          shapes(of_shapes) = arrays(i)%shape(j)
+          of_shapes = of_shapes + 1
+        end do
+      end if
+    end do
+  end subroutine
+
+  function numbers_at(address, count) result(numbers)
+    type(c_ptr), intent(in) :: address
+    integer(c_int), intent(in) :: count
+    integer(int64), allocatable :: numbers(:)
+    integer(c_int64_t), pointer :: there(:)
+    call c_f_pointer(address, there, [count])
+    numbers = there
+  end function
+
+  pure function real_of(value) result(number)
+    type(c_value), intent(in) :: value
+    real(real64) :: number
+    number = 0
+    if (value%dtype == twr_f64) number = transfer(value%bits, number)
+    if (value%dtype == twr_i64 .or. value%dtype == twr_u64) number = real(value%bits, real64)
+    if (value%dtype == twr_u64 .and. value%bits < 0) number = number + 2.0_real64**64
+  end function
+
   ! ---- texts and errors ----
 
   function twr_version() result(text)
@@ -818,6 +1237,13 @@ contains
       error stop 1
     end if
   end subroutine
+
+  function text_or_none(address) result(text)
+    type(c_ptr), intent(in) :: address
+    character(:), allocatable :: text
+    text = ""
+    if (c_associated(address)) text = text_at(address)
+  end function
 
   function text_at(address) result(text)
     type(c_ptr), intent(in) :: address

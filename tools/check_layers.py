@@ -37,7 +37,8 @@ CORE_ROOMS = {
     "restore": "base platform device record dedup",
     "history": "base platform device digest metadata source sketch record dedup restore",
     "capture": "base platform device source sketch record history",
-    "capi": f"base platform device history capture {PUBLIC}",
+    "comparison": "base element metadata source difference sketch engine history",
+    "capi": f"base platform device history capture comparison {PUBLIC}",
 }
 # Of src/, beside the core.
 LIBRARY_ROOMS = {

@@ -50,7 +50,7 @@ typedef enum twr_status {
     TWR_ERROR_DAMAGED = 5,
     /* A newer format, or something that this installation lacks. */
     TWR_ERROR_UNSUPPORTED = 6,
-    /* Metadata is older than its data. No function of this version returns it. */
+    /* Metadata is older than its data. */
     TWR_ERROR_STALE = 7,
     /* Types, shapes, settings or steps do not fit together. */
     TWR_ERROR_MISMATCH = 8,
@@ -67,7 +67,11 @@ typedef enum twr_status {
     /* The step differs from the reference, and stop_on_divergence is set. */
     TWR_DIVERGED = 100,
     /* An earlier step could not be committed. twr_error_message() says which, and why. */
-    TWR_STEP_LOST = 101
+    TWR_STEP_LOST = 101,
+    /* Two runs were compared (compare.h), and something differs. */
+    TWR_DIFFERENT = 102,
+    /* Two runs were compared, but for what could not be. */
+    TWR_INCOMPARABLE = 103
 } twr_status;
 
 /* What, where and what to do, of this thread's last call that did not return TWR_OK; "" if there

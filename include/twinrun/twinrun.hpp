@@ -257,6 +257,37 @@ inline Order order_of(const Array& array) {
     return ascending && several > 1 ? Order::column_major : Order::row_major;
 }
 
+// The array as the C interface takes it. It points into what is given.
+inline twr_array described(const std::string& name, const Array& array, const ArrayOptions& options) {
+    if (!array.strides.empty() && array.strides.size() != array.shape.size()) {
+        throw Error(TWR_ERROR_INVALID_ARGUMENT, "array '" + name + "': strides are not one a dimension");
+    }
+    const bool placed = !options.global_shape.empty() || !options.global_offset.empty();
+    if (placed && (options.global_shape.size() != array.shape.size() ||
+                   options.global_offset.size() != array.shape.size())) {
+        throw Error(TWR_ERROR_INVALID_ARGUMENT,
+                    "array '" + name + "': global_shape and global_offset are not one a dimension");
+    }
+    twr_array given = TWR_ARRAY_INIT;
+    given.name = name.c_str();
+    given.data = array.data;
+    given.dtype = array.dtype;
+    given.order = static_cast<int>(options.order.value_or(detail::order_of(array)));
+    given.dimensions = static_cast<int>(array.shape.size());
+    given.shape = array.shape.data();
+    given.strides = array.strides.empty() ? nullptr : array.strides.data();
+    given.global_shape = placed ? options.global_shape.data() : nullptr;
+    given.global_offset = placed ? options.global_offset.data() : nullptr;
+    if (options.atol || options.rtol) {
+        given.atol = options.atol.value_or(0.0);
+        given.rtol = options.rtol.value_or(0.0);
+    }
+    given.ids = options.ids.empty() ? nullptr : options.ids.c_str();
+    given.device = options.device;
+    given.stream = options.stream;
+    return given;
+}
+
 }  // namespace detail
 
 struct Divergence {
@@ -309,32 +340,7 @@ class Run {
     // ---- protect ----
 
     void protect(const std::string& name, const Array& array, const ArrayOptions& options = {}) {
-        if (!array.strides.empty() && array.strides.size() != array.shape.size()) {
-            throw Error(TWR_ERROR_INVALID_ARGUMENT, "array '" + name + "': strides are not one a dimension");
-        }
-        const bool placed = !options.global_shape.empty() || !options.global_offset.empty();
-        if (placed && (options.global_shape.size() != array.shape.size() ||
-                       options.global_offset.size() != array.shape.size())) {
-            throw Error(TWR_ERROR_INVALID_ARGUMENT,
-                        "array '" + name + "': global_shape and global_offset are not one a dimension");
-        }
-        twr_array given = TWR_ARRAY_INIT;
-        given.name = name.c_str();
-        given.data = array.data;
-        given.dtype = array.dtype;
-        given.order = static_cast<int>(options.order.value_or(detail::order_of(array)));
-        given.dimensions = static_cast<int>(array.shape.size());
-        given.shape = array.shape.data();
-        given.strides = array.strides.empty() ? nullptr : array.strides.data();
-        given.global_shape = placed ? options.global_shape.data() : nullptr;
-        given.global_offset = placed ? options.global_offset.data() : nullptr;
-        if (options.atol || options.rtol) {
-            given.atol = options.atol.value_or(0.0);
-            given.rtol = options.rtol.value_or(0.0);
-        }
-        given.ids = options.ids.empty() ? nullptr : options.ids.c_str();
-        given.device = options.device;
-        given.stream = options.stream;
+        const twr_array given = detail::described(name, array, options);
         check(twr_protect_array(run_, &given));
     }
 

@@ -14,6 +14,7 @@
 #include "history/check_record.hpp"
 #include "history/compact.hpp"
 #include "history/pack.hpp"
+#include "history/record_source.hpp"
 #include "history/record_store.hpp"
 #include "history/unpack.hpp"
 #include "shared.hpp"
@@ -266,21 +267,10 @@ void define_records(nb::module_& m) {
             // The elements of a segment, read from the record when they are asked for.
             [](std::shared_ptr<RecordStore> self, std::int64_t step, const std::string& segment,
                const std::string& dtype, std::uint64_t items) {
-                auto map = std::make_shared<StepMap>(take(unlocked([&] { return self->map(step); })));
-                const RecordSegment* found = map->find(segment);
                 const DType type = parse_dtype(dtype);
-                if (found == nullptr || found->bytes != items * item_bytes(type)) {
-                    raise({ErrorCode::mismatch, self->path() + ": step " + std::to_string(step) +
-                                                    " has no such field '" + segment + "' in its record"});
-                }
-                const auto number = static_cast<std::size_t>(found - map->directory.segments.data());
-                return Source{std::make_shared<DecodedSource>(
-                                  type, items,
-                                  [self = std::move(self), map, number, item = item_bytes(type)](
-                                      std::uint64_t first, std::uint64_t count, std::byte* to) -> Result<> {
-                                      return self->read(*map, number, first * item, {to, count * item});
-                                  }),
-                              nb::none()};
+                auto source = take(
+                    unlocked([&] { return record_source(std::move(self), step, segment, type, items); }));
+                return Source{std::move(source), nb::none()};
             },
             "step"_a, "segment"_a, "dtype"_a, "items"_a);
     m.def(

@@ -30,6 +30,7 @@ program protect_test
   call optional_arguments()
   call errors()
   call divergence()
+  call comparison()
   call check(len(twr_version()) > 0, "version")
   call check(twr_version_number() == twr_module_version, "version's number")
   call check(twr_module_version == 10000 * twr_version_major + 100 * twr_version_minor + twr_version_patch, "module's version")
@@ -263,6 +264,75 @@ contains
     call check(heard == 1 .and. last%step == 1 .and. last%field == "x" .and. last%first_item == 0 .and. last%chunks == 1, &
         "callback")
     call twr_close(run)
+  end subroutine
+
+  subroutine comparison()
+    type(twr_run_t) :: run
+    type(twr_settings_t) :: settings
+    type(twr_comparison_t) :: found
+    type(twr_comparison_report_t) :: facts
+    type(twr_field_report_t) :: field
+    type(twr_compare_options_t) :: options
+    type(twr_array_t) :: a(2), b(2)
+    real(real64), target :: x(2, 3) = 1, y(2, 3)
+    integer(int64), target :: n = 5, m = 6
+    character(:), allocatable :: message
+    integer :: stat
+    call open_run(run, "one")
+    call twr_protect(run, "x", x)
+    call twr_capture(run, 1)
+    call twr_close(run)
+    call open_run(run, "other")
+    y = x
+    y(2, 1) = 1.5
+    call twr_protect(run, "x", y)
+    call twr_compare_step(found, run, trim(folder) // "/one", stat=stat)
+    call check(stat == twr_error_not_found, "comparison before the first capture")
+    call twr_capture(run, 1)
+    call twr_compare_step(found, run, trim(folder) // "/one", stat=stat)
+    call check(stat == twr_different, "comparison of a step")
+    call twr_comparison_destroy(found)
+    call twr_close(run)
+
+    call twr_compare(found, trim(folder) // "/one", trim(folder) // "/one")
+    call check(index(twr_comparison_verdict(found), "same: ") == 1, "the same")
+    call twr_comparison_facts(found, facts)
+    call check(facts%verdict == twr_ok .and. facts%first_field == 0 .and. facts%fields == 1, "facts of the same")
+    call twr_comparison_destroy(found)
+    call twr_compare(found, trim(folder) // "/one", trim(folder) // "/other", stat=stat, errmsg=message)
+    call check(stat == twr_different .and. index(message, "different: first at") > 0, "different")
+    call twr_comparison_facts(found, facts)
+    call check(facts%verdict == twr_different .and. facts%first_field == 1 .and. facts%different == 1, "facts")
+    call twr_comparison_field(found, facts%first_field, field)
+    call check(field%field == "x" .and. all(field%shape == [2, 3]) .and. all(field%first_index == [2, 1]), "first index")
+    call check(nint(2 * field%first_b) == 3 .and. nint(2 * field%max_abs_diff) == 1 .and. field%step == 1, "field")
+    call twr_comparison_field(found, 2_int64, field, stat)
+    call check(stat == twr_error_not_found, "a field that is not there")
+    call check(index(twr_comparison_json(found), '"verdict": "different"') > 0, "json")
+    call check(twr_comparison_problem(found, 1_int64) == "" .and. twr_comparison_note(found, 1_int64) == "", "no problem")
+    call twr_comparison_destroy(found)
+    call twr_compare(found, trim(folder) // "/one", trim(folder) // "/none", stat=stat)
+    call check(stat == twr_error_not_found, "comparison with what is no history")
+
+    a(1) = twr_array_t("x", c_loc(x), twr_f64, [2_int64, 3_int64])
+    b(1) = twr_array_t("x", c_loc(y), twr_f64, [2_int64, 3_int64])
+    a(2)%name = "n"
+    a(2)%dtype = twr_i64
+    b(2) = a(2)
+    a(2)%address = c_loc(n)
+    b(2)%address = c_loc(m)
+    call twr_compare_arrays(found, a, b, stat=stat)
+    call check(stat == twr_different, "arrays")
+    call twr_comparison_field(found, 2_int64, field)
+    call check(field%field == "n" .and. nint(field%first_a) == 5 .and. nint(field%first_b) == 6, "a number")
+    call check(size(field%first_index) == 0, "the index of a number")
+    call twr_comparison_destroy(found)
+    options%atol = 2
+    options%tolerate_integers = .true.
+    call twr_compare_arrays(found, a, b, options)
+    call twr_comparison_destroy(found)
+    call twr_compare_arrays(found, a(:0), b, stat=stat)
+    call check(stat == twr_error_invalid_argument, "no arrays")
   end subroutine
 
 end program

@@ -17,6 +17,7 @@ fail() {
 mv "$work/first" "$work/prefix"  # nothing may remember where it was installed
 prefix=$work/prefix
 cp -r "$SOURCE/tests/install/programs" "$work/programs"
+cp "$SOURCE"/examples/compare/compare.* "$work/programs"
 cd "$work"
 
 # simulate NAME PROGRAM: a run in one go, and one that stops half-way and goes on, end alike.
@@ -35,6 +36,20 @@ simulate() {
     echo "$name: $straight"
 }
 
+# compare NAME PROGRAM: two runs of the same program are the same, one of fewer steps cannot be compared, and status says so.
+compare() {
+    local name=$1 program=$2 status=0
+    "$program" "$work/c-straight" "$work/c-resumed" >compare.out || fail "$name: status $? of runs that are the same: $(cat compare.out)"
+    grep -q '^same: ' compare.out || fail "$name: $(cat compare.out)"
+    [[ -d $work/c-shorter ]] || $3 "$work/c-shorter" 30 >/dev/null || fail "c: the shorter run failed"
+    "$program" "$work/c-straight" "$work/c-shorter" >compare.out 2>&1 || status=$?
+    [[ $status == 2 ]] && grep -q 'step 40' compare.out || fail "$name: status $status of runs of other lengths: $(cat compare.out)"
+    status=0
+    "$program" "$work/c-straight" "$work/nothing" >compare.out 2>&1 || status=$?
+    [[ $status == 2 ]] && grep -q 'nothing' compare.out || fail "$name: status $status without a history: $(cat compare.out)"
+    echo "$name: compares"
+}
+
 case $1 in
 find_package)
     options=(-DWITH_FORTRAN=OFF -DWITH_KOKKOS=OFF -DWITH_MPI=OFF)
@@ -48,6 +63,9 @@ find_package)
     simulate cpp out/capture_cpp
     [[ -z $FC ]] || simulate fortran out/capture_f
     [[ -z $KOKKOS ]] || simulate kokkos out/capture_kokkos
+    compare c out/compare_c out/capture_c
+    compare cpp out/compare_cpp out/capture_c
+    [[ -z $FC ]] || compare fortran out/compare_f out/capture_c
     if [[ -n $MPICC ]]; then
         out/error_text || fail "the aggregation alone: not one text of errors"
         out/error_text_all || fail "all libraries: not one text of errors"
@@ -62,6 +80,9 @@ pkg_config)
     # shellcheck disable=SC2046
     "$CXX" -std=c++17 programs/capture.cpp -o capture_cpp $(pkg-config --cflags --libs twinrun)
     simulate cpp ./capture_cpp
+    # shellcheck disable=SC2046
+    "$CC" programs/compare.c -o compare_c $(pkg-config --cflags --libs twinrun)
+    compare c ./compare_c ./capture_c
     if [[ -n $FC ]]; then
         # shellcheck disable=SC2046
         "$FC" programs/capture.f90 -o capture_f $(pkg-config --cflags --libs twinrun-fortran)
@@ -86,7 +107,7 @@ pkg_config)
     ;;
 headers)
     strict=(-Wall -Wextra -pedantic -Werror -fsyntax-only "-I$prefix/include")
-    alone=(twinrun/status.h twinrun/twinrun.h)
+    alone=(twinrun/status.h twinrun/twinrun.h twinrun/compare.h)
     if [[ -n $MPICC ]]; then
         alone+=(twinrun/mpi.h twinrun/aggregate.h twinrun/veloc/veloc.h)
         strict+=(-DOMPI_SKIP_MPICXX=1 -DMPICH_SKIP_MPICXX=1)
@@ -130,13 +151,18 @@ headers)
             "$CXX" "-std=$standard" "${strict[@]}" -x c++ - || fail "twinrun.h as $standard"
         "$CXX" "-std=$standard" "${strict[@]}" -Wshadow -Wconversion programs/capture.cpp || fail "twinrun.hpp as $standard"
     done
+    "$CC" -std=c99 "${strict[@]}" programs/compare.c || fail "compare.h as c99"
+    for standard in c++17 c++20 c++2b; do
+        "$CXX" "-std=$standard" "${strict[@]}" -Wshadow -Wconversion programs/compare.cpp || fail "compare.hpp as $standard"
+    done
     for standard in c++98 c++11; do
-        printf '#include <twinrun/twinrun.h>\n' | "$CXX" "-std=$standard" "${strict[@]}" -x c++ - || fail "twinrun.h as $standard"
+        printf '#include <twinrun/twinrun.h>\n#include <twinrun/compare.h>\n' | "$CXX" "-std=$standard" "${strict[@]}" -x c++ - || fail "twinrun.h as $standard"
     done
     ;;
 files)
     # No header of the core, no path of the build, none of the place it was installed to first.
-    for wanted in include/twinrun/status.h include/twinrun/twinrun.h include/twinrun/twinrun.hpp include/twinrun/kokkos.hpp "$LIBDIR/libtwinrun.so" \
+    for wanted in include/twinrun/status.h include/twinrun/twinrun.h include/twinrun/twinrun.hpp \
+        include/twinrun/compare.h include/twinrun/compare.hpp include/twinrun/kokkos.hpp "$LIBDIR/libtwinrun.so" \
         "$LIBDIR/pkgconfig/twinrun.pc" "$LIBDIR/cmake/twinrun/twinrunConfig.cmake" \
         "$LIBDIR/cmake/twinrun/twinrunConfigVersion.cmake"; do
         [[ -e $prefix/$wanted ]] || fail "$wanted is not installed"

@@ -89,6 +89,8 @@ const char* twr_status_name(int status) {
         case TWR_ERROR_OTHER_RANK: return "TWR_ERROR_OTHER_RANK";
         case TWR_DIVERGED: return "TWR_DIVERGED";
         case TWR_STEP_LOST: return "TWR_STEP_LOST";
+        case TWR_DIFFERENT: return "TWR_DIFFERENT";
+        case TWR_INCOMPARABLE: return "TWR_INCOMPARABLE";
         default: return "not a twr_status";
     }
 }

@@ -100,6 +100,7 @@ class Session::Impl {
     Result<> restore(std::int64_t step, std::span<const std::string> names);
     Result<> restore_fields(std::int64_t step, const std::vector<CapturedField>& fields) const;
     Result<std::shared_ptr<MetadataFile>> stored(std::int64_t step);
+    Result<> read_committed(std::int64_t step, const std::function<Result<>(const StoredPart&)>& use);
     std::vector<std::int64_t> committed() const;
     Result<> drop_local();
     std::vector<std::int64_t> local_only() const {
@@ -778,6 +779,20 @@ Result<std::shared_ptr<MetadataFile>> Session::Impl::stored(std::int64_t step) {
     return stored_.metadata;
 }
 
+Result<> Session::Impl::read_committed(std::int64_t step,
+                                       const std::function<Result<>(const StoredPart&)>& use) {
+    if (auto able = usable(); !able) return std::move(able).error().at(path_);
+    pipeline_->drain();
+    const auto find = [&] { return tiers_->stored(step); };
+    return read_stored(find, step, [&](const std::vector<StoredPart>& parts) -> Result<> {
+        if (parts.empty()) {
+            return Error{ErrorCode::not_found,
+                         path_ + ": step " + std::to_string(step) + " is not committed by this rank"};
+        }
+        return use(parts.front());
+    });
+}
+
 std::vector<std::int64_t> Session::Impl::committed() const {
     std::vector<std::int64_t> steps;
     if (tiers_ == nullptr) return steps;
@@ -834,12 +849,17 @@ Result<> Session::restore_fields(std::int64_t step, const std::vector<CapturedFi
     return impl_->restore_fields(step, fields);
 }
 Result<std::shared_ptr<MetadataFile>> Session::stored(std::int64_t step) { return impl_->stored(step); }
+Result<> Session::read_committed(std::int64_t step, const std::function<Result<>(const StoredPart&)>& use) {
+    return impl_->read_committed(step, use);
+}
 std::vector<std::int64_t> Session::committed() const { return impl_->committed(); }
 std::vector<std::int64_t> Session::local_only() const { return impl_->local_only(); }
 Result<> Session::drop_local() { return impl_->drop_local(); }
 SessionFacts Session::facts() const { return impl_->facts(); }
 const std::string& Session::path() const { return impl_->path_; }
 int Session::rank() const { return impl_->comm_.rank(); }
+int Session::ranks() const { return impl_->comm_.size(); }
+const std::string& Session::reference() const { return impl_->settings_.reference; }
 void Session::on_divergence(std::function<void(const Divergence&)> call) {
     const std::lock_guard guard(impl_->divergence_mutex_);
     impl_->on_divergence_ = std::move(call);

@@ -24,6 +24,7 @@
 #include "history/history.hpp"
 #include "history/provenance.hpp"
 #include "history/reference.hpp"
+#include "history/restore.hpp"
 #include "history/writer.hpp"
 #include "platform/comm.hpp"
 #include "platform/file_io.hpp"
@@ -146,6 +147,10 @@ class Session {
     Result<> restore(std::int64_t step, std::span<const std::string> names = {});
     // The same into fields that are not protected.
     Result<> restore_fields(std::int64_t step, const std::vector<CapturedField>& fields);
+    // Waits until this rank has committed the step on a tier, or lost it, and reads it from the nearest tier
+    // that has it. use() is called again if the step was removed from there or captured again meanwhile.
+    // Errors: not_found: no tier has the step; those of use().
+    Result<> read_committed(std::int64_t step, const std::function<Result<>(const StoredPart&)>& use);
     // Metadata of the fields of a committed step, in the order of capture.
     Result<std::shared_ptr<MetadataFile>> stored(std::int64_t step);
 
@@ -160,6 +165,9 @@ class Session {
     [[nodiscard]] SessionFacts facts() const;
     [[nodiscard]] const std::string& path() const;
     [[nodiscard]] int rank() const;
+    [[nodiscard]] int ranks() const;
+    // Path of the reference; empty: there is none.
+    [[nodiscard]] const std::string& reference() const;
     // Sets the function that is called once for each step that diverges: by capture() if stop_on_divergence
     // is set or nothing runs in the background, otherwise by a thread of the session. It must not call this
     // session.

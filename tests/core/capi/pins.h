@@ -1,5 +1,5 @@
-/* The structures of twinrun.h in version 0.1. Never change a line: a structure that grows gets new lines, and its size changes. */
-#include <twinrun/twinrun.h>
+/* The structures of twinrun.h and compare.h in version 0.1. Never change a line: a structure that grows gets new lines, and its size changes. */
+#include <twinrun/compare.h>
 
 #include "support/pins.h"
 
@@ -76,3 +76,72 @@ PIN(TWR_I32 == 7 && TWR_I64 == 8 && TWR_U8 == 9 && TWR_U16 == 10 && TWR_U32 == 1
 PIN(TWR_BOOL == 13 && TWR_C64 == 14 && TWR_C128 == 15);
 PIN(TWR_ROW_MAJOR == 0 && TWR_COLUMN_MAJOR == 1);
 PIN(TWR_HOST == -1 && TWR_DETECT == -2 && TWR_DETECT_DEVICE == -3);
+
+/* compare.h */
+PIN_SIZE(twr_compare_options, 64);
+PIN_MEMBER(twr_compare_options, size, 0);
+PIN_MEMBER(twr_compare_options, atol, 8);
+PIN_MEMBER(twr_compare_options, rtol, 16);
+PIN_MEMBER(twr_compare_options, ulps, 24);
+PIN_MEMBER(twr_compare_options, nan_differs, 32);
+PIN_MEMBER(twr_compare_options, tolerate_integers, 36);
+PIN_MEMBER(twr_compare_options, common, 40);
+PIN_MEMBER(twr_compare_options, method, 44);
+PIN_MEMBER(twr_compare_options, device, 48);
+PIN_MEMBER(twr_compare_options, threads, 52);
+PIN_MEMBER(twr_compare_options, memory_bytes, 56);
+
+PIN_SIZE(twr_comparison_report, 88);
+PIN_MEMBER(twr_comparison_report, size, 0);
+PIN_MEMBER(twr_comparison_report, verdict, 8);
+PIN_MEMBER(twr_comparison_report, fields, 16);
+PIN_MEMBER(twr_comparison_report, different_fields, 24);
+PIN_MEMBER(twr_comparison_report, first_field, 32);
+PIN_MEMBER(twr_comparison_report, different, 40);
+PIN_MEMBER(twr_comparison_report, problems, 48);
+PIN_MEMBER(twr_comparison_report, notes, 56);
+PIN_MEMBER(twr_comparison_report, bytes_compared, 64);
+PIN_MEMBER(twr_comparison_report, bytes_read, 72);
+PIN_MEMBER(twr_comparison_report, seconds, 80);
+
+PIN_SIZE(twr_value, 16);
+PIN_MEMBER(twr_value, dtype, 0);
+PIN_MEMBER(twr_value, of, 8);
+
+PIN_SIZE(twr_field_report, 280);
+PIN_MEMBER(twr_field_report, size, 0);
+PIN_MEMBER(twr_field_report, step, 8);
+PIN_MEMBER(twr_field_report, rank, 16);
+PIN_MEMBER(twr_field_report, dtype, 20);
+PIN_MEMBER(twr_field_report, field, 24);
+PIN_MEMBER(twr_field_report, dimensions, 32);
+PIN_MEMBER(twr_field_report, index_length, 36);
+PIN_MEMBER(twr_field_report, shape, 40);
+PIN_MEMBER(twr_field_report, atol, 48);
+PIN_MEMBER(twr_field_report, rtol, 56);
+PIN_MEMBER(twr_field_report, ulps, 64);
+PIN_MEMBER(twr_field_report, elements, 72);
+PIN_MEMBER(twr_field_report, bytes, 80);
+PIN_MEMBER(twr_field_report, different, 88);
+PIN_MEMBER(twr_field_report, infinite, 96);
+PIN_MEMBER(twr_field_report, first_index, 104);
+PIN_MEMBER(twr_field_report, first_a, 112);
+PIN_MEMBER(twr_field_report, first_b, 128);
+PIN_MEMBER(twr_field_report, first_abs_diff, 144);
+PIN_MEMBER(twr_field_report, max_abs_diff, 152);
+PIN_MEMBER(twr_field_report, max_abs_diff_is_bound, 160);
+PIN_MEMBER(twr_field_report, rms_diff_all_is_bound, 164);
+PIN_MEMBER(twr_field_report, max_abs_diff_at_least, 168);
+PIN_MEMBER(twr_field_report, max_abs_index, 176);
+PIN_MEMBER(twr_field_report, max_abs_a, 184);
+PIN_MEMBER(twr_field_report, max_abs_b, 200);
+PIN_MEMBER(twr_field_report, max_rel_diff, 216);
+PIN_MEMBER(twr_field_report, max_rel_index, 224);
+PIN_MEMBER(twr_field_report, rms_diff, 232);
+PIN_MEMBER(twr_field_report, rms_diff_all, 240);
+PIN_MEMBER(twr_field_report, elements_read, 248);
+PIN_MEMBER(twr_field_report, method, 256);
+PIN_MEMBER(twr_field_report, reason, 264);
+PIN_MEMBER(twr_field_report, kind, 272);
+PIN(TWR_DIFFERENT == 102 && TWR_INCOMPARABLE == 103);
+PIN(TWR_METHOD_AUTO == 0 && TWR_METHOD_DIRECT == 1 && TWR_AS_CAPTURED == -1);

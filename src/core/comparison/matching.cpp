@@ -1,0 +1,191 @@
+#include "comparison/matching.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "comparison/words.hpp"
+#include "element/dtype.hpp"
+
+namespace twinrun {
+
+namespace {
+
+constexpr const char* kElsewhere = "compare them with 'twinrun compare'";
+// Ends the name of a field of bool that Python stores: where an element of the other field has no value.
+constexpr std::string_view kMask = "@mask";
+
+std::string step_text(Step step) { return step ? std::to_string(*step) : "None"; }
+
+Error incomparable(const std::string& what, const char* fix) {
+    return error_at(ErrorCode::mismatch, {}, what, fix);
+}
+
+using ByName = std::unordered_map<std::string_view, const RunField*>;
+ByName by_name(const OpenPlace& place) {
+    ByName all;
+    all.reserve(place.fields.size());
+    for (const RunField& field : place.fields)
+        all.emplace(field.name, &field);
+    return all;
+}
+
+bool has_place(const RunField& field) { return !field.global_shape.empty(); }
+
+// Parts of one global array that are different parts of it.
+bool cut_differently(const RunField& x, const RunField& y) {
+    if (!has_place(x) || !has_place(y)) return false;
+    if (x.user_order(x.global_offset) == y.user_order(y.global_offset) && x.user_shape() == y.user_shape())
+        return false;
+    return x.dtype == y.dtype;
+}
+
+Result<> check_alike(const ComparedRun& a, const ComparedRun& b, const RunField& x, const RunField& y,
+                     const std::string& what) {
+    const auto differ = [&](const std::string& in_a, const std::string& in_b, const char* fix) {
+        return incomparable(what + ": " + in_a + " in " + a.label() + ", " + in_b + " in " + b.label(), fix);
+    };
+    if (x.dtype != y.dtype) {
+        return differ(std::string(dtype_name(x.dtype)), std::string(dtype_name(y.dtype)), "types must agree");
+    }
+    if (x.kind != y.kind)
+        return differ(x.kind.value_or("numbers"), y.kind.value_or("numbers"), "types must agree");
+    if (x.unit != y.unit) {
+        return differ(x.unit.value_or("plain numbers"), y.unit.value_or("plain numbers"),
+                      "units of time must agree");
+    }
+    if (x.user_shape() != y.user_shape()) {
+        return differ("shape " + shape_text(x.user_shape()), shape_text(y.user_shape()), "shapes must agree");
+    }
+    return success();
+}
+
+}  // namespace
+
+Result<StepMatches> match_steps(const ComparedRun& a, const ComparedRun& b) {
+    if (a.places().empty() && b.places().empty()) {
+        return error_at(ErrorCode::mismatch, a.label() + ", " + b.label(), "no steps were committed",
+                        "nothing was compared");
+    }
+    StepMatches found;
+    for (const auto& [step, ranks] : a.places()) {
+        if (const auto other = b.places().find(step); other != b.places().end())
+            found.matches.push_back({step, ranks, other->second});
+    }
+    for (const auto& [here, there] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
+        std::vector<std::string> alone;
+        for (const auto& [step, ranks] : here->places()) {
+            if (!there->places().contains(step)) alone.push_back(step_text(step));
+        }
+        if (alone.empty()) continue;
+        found.problems.push_back(
+            {error_at(ErrorCode::mismatch, there->label(),
+                      "step " + listed(alone) + " of " + here->label() + ": not there",
+                      found.matches.empty()
+                          ? "the runs count their steps otherwise: 'twinrun compare --align time' "
+                            "matches them by time"
+                          : "compare the common ones, or name runs of the same steps"),
+             true});
+    }
+    return found;
+}
+
+Result<std::pair<RunField, RunField>> pair_of(const ComparedRun& a, const ComparedRun& b, const RunField& x,
+                                              const RunField& y, const std::string& what) {
+    if (has_place(x) && has_place(y)) {
+        const auto whole_x = x.user_order(x.global_shape);
+        const auto whole_y = y.user_order(y.global_shape);
+        if (whole_x != whole_y) {
+            return incomparable(what + " is a part of " + shape_text(whole_x) + " in " + a.label() + ", of " +
+                                    shape_text(whole_y) + " in " + b.label(),
+                                "the shapes must be the same");
+        }
+        if (cut_differently(x, y)) {
+            return incomparable(what +
+                                    ": the ranks of the runs hold different parts of the array, and this "
+                                    "interface does not join parts",
+                                kElsewhere);
+        }
+    }
+    TWR_CHECK(check_alike(a, b, x, y, what));
+    if (x.order != y.order && x.ordered() && (x.array == nullptr || y.array == nullptr)) {
+        const ComparedRun& by_column = x.order == ArrayOrder::column_major ? a : b;
+        return incomparable(what + ": only " + by_column.label() +
+                                " stores it column by column, and this interface does not transpose",
+                            kElsewhere);
+    }
+    return std::pair(x, y);
+}
+
+bool compared_by_row(const RunField& x, const RunField& y) {
+    if (x.array == nullptr || y.array == nullptr || !x.ordered()) return false;
+    // Kernels read strided arrays at no cost, and then report places row by row.
+    const bool on_device = x.array->device && y.array->device;
+    return x.order != y.order || (on_device && x.order == ArrayOrder::column_major);
+}
+
+FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const OpenPlace& in_a,
+                          const OpenPlace& in_b, Step step, std::uint32_t rank) {
+    FieldMatches found;
+    const std::string place = place_text(step, rank);
+    const ByName of_a = by_name(in_a);
+    const ByName of_b = by_name(in_b);
+    const auto alone = [&](const ComparedRun& here, const OpenPlace& mine, const ComparedRun& there,
+                           const ByName& theirs) {
+        std::vector<std::string> names;
+        std::vector<std::string> masks;
+        for (const RunField& field : mine.fields) {
+            if (theirs.contains(field.name)) continue;
+            const std::string_view name = field.name;
+            const bool masks_one =
+                name.ends_with(kMask) && theirs.contains(name.substr(0, name.size() - kMask.size()));
+            (masks_one ? masks : names)
+                .push_back(in_quotes(masks_one ? name.substr(0, name.size() - kMask.size()) : name));
+        }
+        // Elements without a value hold some number: against a field that has all values they say nothing.
+        if (!masks.empty()) {
+            found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
+                                               place + ": field " + listed(masks) + ": only " + here.label() +
+                                                   " has a mask, of elements without a value",
+                                               "leave the field out")});
+        }
+        if (names.empty()) return;
+        found.problems.push_back(
+            {error_at(ErrorCode::mismatch, there.label(),
+                      place + ": field " + listed(names) + " of " + here.label() + ": not there",
+                      "compare the common ones, or name runs of the same fields"),
+             true});
+    };
+    alone(a, in_a, b, of_b);
+    alone(b, in_b, a, of_a);
+    for (const RunField& x : in_a.fields) {
+        const auto y = of_b.find(x.name);
+        if (y == of_b.end()) continue;
+        auto pair = pair_of(a, b, x, *y->second, place + ": field " + in_quotes(x.name));
+        if (pair) {
+            found.pairs.push_back(std::move(pair).value());
+        } else {
+            found.problems.push_back({std::move(pair).error()});
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> missing_ranks(const ComparedRun& a, const ComparedRun& b, const StepMatch& match) {
+    std::vector<std::string> found;
+    const auto add = [&](const ComparedRun& here, const std::vector<std::uint32_t>& mine,
+                         const ComparedRun& there, const std::vector<std::uint32_t>& theirs) {
+        std::vector<std::string> alone;
+        for (const std::uint32_t rank : mine) {
+            if (std::find(theirs.begin(), theirs.end(), rank) == theirs.end())
+                alone.push_back(place_text(match.step, rank));
+        }
+        if (!alone.empty())
+            found.push_back(there.label() + ": " + listed(alone) + " of " + here.label() + ": not there");
+    };
+    add(a, match.ranks_a, b, match.ranks_b);
+    add(b, match.ranks_b, a, match.ranks_a);
+    return found;
+}
+
+}  // namespace twinrun
