@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -17,6 +18,12 @@ namespace twinrun {
 
 using namespace device_batch;
 
+namespace {
+
+constexpr std::size_t kGroup = 512;  // fields that are started together
+
+}  // namespace
+
 int DeviceSketch::device() const { return memory_->workspace->device(); }
 
 std::uint64_t DeviceSketch::bytes() const {
@@ -28,13 +35,36 @@ std::uint64_t DeviceSketch::bytes() const {
 Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetadata* const> fields,
                                                       std::span<const DeviceArray* const> arrays,
                                                       const DeviceBuildOptions& options) try {
-    std::vector<DeviceArray> own;
-    own.reserve(arrays.size());
-    for (const DeviceArray* array : arrays)
-        own.push_back(*array);
-    TWR_TRY(const auto made, StartedSketches::start({fields.begin(), fields.end()}, std::move(own), options));
-    TWR_CHECK(made->wait());
-    return made->sketches();
+    if (fields.size() != arrays.size())
+        return Error{ErrorCode::invalid_argument, "another number of arrays than of fields"};
+    for (const DeviceArray* array : arrays) {
+        if (array->device != arrays[0]->device) {
+            return Error{ErrorCode::invalid_argument,
+                         "sketches of arrays of several devices: build those of each by themselves"};
+        }
+    }
+    // The device works on one group while the next one is prepared. What must be gathered shares all memory that there is.
+    const bool dense =
+        std::all_of(arrays.begin(), arrays.end(), [](const DeviceArray* array) { return array->dense(); });
+    const std::size_t group = dense ? kGroup : std::max<std::size_t>(fields.size(), 1);
+    std::vector<std::unique_ptr<StartedSketches>> started;
+    for (std::size_t at = 0; at < fields.size(); at += group) {
+        const std::size_t count = std::min(group, fields.size() - at);
+        std::vector<DeviceArray> own;
+        own.reserve(count);
+        for (const DeviceArray* array : arrays.subspan(at, count))
+            own.push_back(*array);
+        const auto mine = fields.subspan(at, count);
+        TWR_TRY(auto one, StartedSketches::start({mine.begin(), mine.end()}, std::move(own), options));
+        started.push_back(std::move(one));
+    }
+    std::vector<DeviceSketch> all;
+    all.reserve(fields.size());
+    for (const auto& one : started) {
+        TWR_TRY(auto made, one->sketches());
+        std::move(made.begin(), made.end(), std::back_inserter(all));
+    }
+    return all;
 } catch (const std::bad_alloc&) {
     return no_memory();
 }

@@ -32,8 +32,8 @@ struct SketchComparison {
 // and without the data of the other run. Move-only; a const sketch may be used from several threads.
 class DeviceSketch {
    public:
-    // One sketch a field, all arrays on one device; they share one block of device memory, which goes back to a pool with the
-    // last of them. Strided arrays are gathered in slices; what is kept must fit. Waits until the sketches are made: then
+    // One sketch a field, all arrays on one device. Hundreds share one block of device memory, which goes back to a pool with
+    // the last of them. Strided arrays are gathered in slices; what is kept must fit. Waits until the sketches are made: then
     // the arrays may change.
     static Result<std::vector<DeviceSketch>> build(std::span<const FieldMetadata* const> fields,
                                                    std::span<const DeviceArray* const> arrays,

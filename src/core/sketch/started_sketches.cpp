@@ -130,7 +130,7 @@ Result<> StartedSketches::wait() {
     return w.batch.pieces().empty() ? success() : w.scratch->stream().wait();
 }
 
-std::vector<DeviceSketch> StartedSketches::sketches() {
+Result<std::vector<DeviceSketch>> StartedSketches::sketches() try {
     Work& w = *work_;
     std::vector<DeviceSketch> all(w.metadata.size());
     for (std::size_t f = 0; f < all.size(); ++f) {
@@ -140,6 +140,7 @@ std::vector<DeviceSketch> StartedSketches::sketches() {
         all[f].memory_ = w.memory;
         all[f].plan_ = w.fields.sums[f];
     }
+    TWR_CHECK(wait());  // what is above is done while the device works
     for (std::size_t i = 0; i < w.batch.pieces().size(); ++i) {
         const Piece& p = w.batch.pieces()[i];
         DeviceSketch& sketch = all[p.field];
@@ -153,6 +154,8 @@ std::vector<DeviceSketch> StartedSketches::sketches() {
         std::memcpy(&sketch.field_.largest_sampled, &stats.largest, sizeof stats.largest);
     }
     return all;
+} catch (const std::bad_alloc&) {
+    return no_memory();
 }
 
 Result<> StartedSketches::bring(std::vector<BuiltField>& into, const TakeResidues& take) try {

@@ -24,8 +24,8 @@ class StartedSketches {
 
     // Waits until they are made.
     Result<> wait();
-    // One a field, which share one block of device memory. After wait(), once.
-    std::vector<DeviceSketch> sketches();
+    // Waits; one a field, which share one block of device memory.
+    Result<std::vector<DeviceSketch>> sketches();
     // Waits, and brings all of them to the host, as build_on_device() does.
     Result<> bring(std::vector<BuiltField>& into, const TakeResidues& take = nullptr);
 

@@ -237,6 +237,34 @@ TEST(DeviceBuild, ManySmallFieldsInOneBatch) {
         expect_same(built[f], on_host(set.pairs[f]), name_of(set.pairs[f]));
 }
 
+TEST(DeviceBuild, SketchesOfManyFieldsEqualTheHost) {
+    TWR_TEST_DEVICE(device);
+    Random random(14);
+    for (const bool only_dense : {true, false}) {
+        std::vector<Pair> pairs;
+        while (pairs.size() < 1100) {
+            Pair pair = some_pair(device, 500, random);
+            if (!only_dense || pair.array.dense()) pairs.push_back(std::move(pair));
+        }
+        const Set set(std::move(pairs));
+        auto sketches = DeviceSketch::build(set.fields, set.arrays);
+        ASSERT_TRUE(sketches) << sketches.error().message;
+        ASSERT_EQ(sketches->size(), set.pairs.size());
+        for (std::size_t f = 0; f < set.pairs.size(); ++f) {
+            BuiltField back;
+            ASSERT_TRUE((*sketches)[f].download(back));
+            expect_same(back, on_host(set.pairs[f]), name_of(set.pairs[f]));
+        }
+        // Those that are left keep their memory when others go.
+        sketches->erase(sketches->begin(), sketches->begin() + 1000);
+        const auto others = DeviceSketch::build(set.fields, set.arrays);
+        ASSERT_TRUE(others) << others.error().message;
+        BuiltField back;
+        ASSERT_TRUE(sketches->back().download(back));
+        expect_same(back, on_host(set.pairs.back()), name_of(set.pairs.back()));
+    }
+}
+
 TEST(DeviceBuild, LittleMemoryChangesNothing) {
     TWR_TEST_DEVICE(device);
     Random random(5);

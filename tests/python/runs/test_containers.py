@@ -900,3 +900,20 @@ def test_lists_of_narrow_numbers_warn_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert twinrun.compare({"v": [np.float16(1), np.int8(1)]}, {"v": [np.float16(1), np.int8(1)]}).same
+
+
+@pytest.mark.parametrize("name", ["LRScheduler", "_LRScheduler", "ReduceLROnPlateau"])
+def test_schedulers_of_pytorch_give_their_state(name: str) -> None:
+    """The classes of its releases 1 and 2: subclasses, and one that is none."""
+
+    def scheduler(rate: float) -> object:
+        base = type(name, (), {"__module__": "torch.optim.lr_scheduler"})
+        kind = base if name == "ReduceLROnPlateau" else type("StepLR", (base,), {})
+        made = kind()
+        made.state_dict = lambda: {"last_epoch": 3, "_last_lr": [rate]}
+        return made
+
+    same = twinrun.compare({"s": scheduler(0.1)}, {"s": scheduler(0.1)})
+    assert same.verdict == "same" and [f.field for f in same.fields] == ["s.last_epoch", "s._last_lr"]
+    other = twinrun.compare({"s": scheduler(0.1)}, {"s": scheduler(0.2)})
+    assert other.first is not None and other.first.field == "s._last_lr"
