@@ -246,8 +246,9 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
     help="What is analysed: wall (default), user, metrics.NAME; of a CSV file: the column of times.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
+@click.option("-v", "--verbose", is_flag=True, help="Whole sentences of analyses that cannot decide.")
 def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
-           against: str | None, exit_status: bool, value: str, quiet: bool) -> int:  # fmt: skip
+           against: str | None, exit_status: bool, value: str, quiet: bool, verbose: bool) -> int:  # fmt: skip
     """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it.
 
     FOLDER may be a file of another program too, as `import` takes it.
@@ -278,7 +279,7 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
     if html is not None:
         findings.to_html(html)
     out = console(stderr=json_file == "-")
-    for line in [findings.headline] if quiet else findings.lines():
+    for line in [findings.headline] if quiet else findings.lines(verbose):
         out.print(line, soft_wrap=True)
     return {"reproducible": 0, "not reproducible": 1}.get(findings.verdict, 2) if exit_status else 0
 

@@ -3,6 +3,8 @@
     tasks           a study's folder as a table: a row an attempt
     model           what a study planned (conditions, blocks) taken out of its times; tests of its terms
     result          what every analysis returns: a table, a picture, one sentence, and the tests behind it
+    conditions      the median of each condition, and its ratio to the first
+    needs           what an analysis that cannot decide would take
     spread          range, quantiles, coefficient of variation; makespan and core-hours lost
     timing          by block, by time of day, periodic
     nodes           is there a bad node?

@@ -50,6 +50,7 @@ from . import (
 )
 from .compare import compare
 from .extras import of_folder
+from .needs import takes
 from .result import FOUND, NONE, Analysis, Judge, Options
 from .serial import CLEAR
 
@@ -274,15 +275,35 @@ class Findings:
             why = "nothing could be tested"
         return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here)."
 
-    def lines(self) -> list[str]:
-        """The summary for a terminal; the verdict comes last.
+    def takes(self, name: str) -> str:
+        """What the analysis of this name would take to decide.
+
+        Parameters
+        ----------
+        name : str
+            Of an analysis.
+
+        Returns
+        -------
+        str
+            Empty where it decided, or describes.
+        """
+        return takes(self[name], self.options)
+
+    def lines(self, verbose: bool = False) -> list[str]:
+        """The summary for a terminal: the conditions first, the verdict last.
+
+        Parameters
+        ----------
+        verbose : bool, default False
+            Whole sentences of analyses that could not decide; else what it would take to.
 
         Returns
         -------
         list of str
             The lines.
         """
-        return summary_lines(self)
+        return summary_lines(self, verbose)
 
     def document(self) -> dict:
         """Everything, for JSON.
@@ -314,6 +335,7 @@ class Findings:
                         "p": a.p,
                         "p_report": None if a.p is None else a.judged_by.adjusted(a.p),
                         "could_see": a.seen,
+                        "takes": takes(a, self.options) or None,
                         "after": a.after,
                         "claims": [
                             {"what": c.what, "p": c.p, "p_report": a.judged_by.adjusted(c.p),
