@@ -11,6 +11,7 @@
     factors         main effects and interactions of the conditions, on the time and on its spread
     load            correlation with what the system did meanwhile
     tail            is there a slow group?
+    covariates      correlation with numbers that the user names
     decompose       slow minus fast as compute, MPI, I/O and run-queue delay
     compare         two studies
     scaling         variation against problem size

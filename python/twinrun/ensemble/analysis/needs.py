@@ -25,6 +25,7 @@ _LACKS = {
     "trend": "16 tasks or more, in their order",
     "changes": "16 tasks or more, in their order",
     "load": "eight tasks or more, with measures of load that vary",
+    "covariates": "a covariate with 16 tasks or more and three values",
     "decompose": "profiles of calls ([interpose]) or run-queue delay, of 12 tasks or more",
     "tail": "12 tasks or more",
     "scaling": "three sizes or more, five tasks of each",
