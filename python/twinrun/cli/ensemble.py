@@ -245,9 +245,18 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
     metavar="COLUMN",
     help="What is analysed: wall (default), user, metrics.NAME; of a CSV file: the column of times.",
 )
+@click.option(
+    "--covariate",
+    "covariates",
+    type=click.Path(),
+    multiple=True,
+    metavar="CSV",
+    help="Numbers of tasks: a column task or time, and one for each covariate.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
+@click.option("-v", "--verbose", is_flag=True, help="Whole sentences of analyses that cannot decide.")
 def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
-           against: str | None, exit_status: bool, value: str, quiet: bool) -> int:  # fmt: skip
+           against: str | None, exit_status: bool, value: str, covariates: tuple[str, ...], quiet: bool, verbose: bool) -> int:  # fmt: skip
     """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it.
 
     FOLDER may be a file of another program too, as `import` takes it.
@@ -258,10 +267,13 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
     check_outputs(
         {"--json": json_file, "--html": html},
         [
-            p
-            for place in (folder, against)
-            if place is not None
-            for p in (Path(place), *files_of_study(place))
+            *map(Path, covariates),
+            *(
+                p
+                for place in (folder, against)
+                if place is not None
+                for p in (Path(place), *files_of_study(place))
+            ),
         ],
     )
     given: dict[str, Any] = {
@@ -272,13 +284,13 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
         if value and own == folder:
             given["value"] = value
         other = None if against is None else _imported(against, stack, value)
-        findings = analyse(own, Options(**given), against=other)
+        findings = analyse(own, Options(**given), against=other, covariates=covariates)
     if json_file is not None:
         findings.to_json(json_file)
     if html is not None:
         findings.to_html(html)
     out = console(stderr=json_file == "-")
-    for line in [findings.headline] if quiet else findings.lines():
+    for line in [findings.headline] if quiet else findings.lines(verbose):
         out.print(line, soft_wrap=True)
     return {"reproducible": 0, "not reproducible": 1}.get(findings.verdict, 2) if exit_status else 0
 

@@ -22,6 +22,7 @@ from .common import console
 if TYPE_CHECKING:
     from ..ensemble.analysis.conditions import Conditions
     from ..ensemble.study.command_line import CommandLine
+    from ..report.parts import Table
 
 __all__ = ["QUICK", "init", "quick"]
 
@@ -158,6 +159,7 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
     check()
     from ..ensemble import Options, load_tasks
     from ..ensemble.analysis.conditions import conditions_of
+    from ..report.ensemble import aligned
     from .progress import Teller
 
     with _folder(keep) as folder:
@@ -178,10 +180,10 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
             if (path := outputs[name]) is not None:
                 write(folder, path)
         if export_markdown is not None:
-            write_report(export_markdown, _markdown(found), "Markdown", "--export-markdown")
+            write_report(export_markdown, _markdown(_table(found)), "Markdown", "--export-markdown")
     out = console()
     if not quiet:
-        for row in _table(found):
+        for row in aligned(_table(found)):
             out.print(row, soft_wrap=True)
         for note in _notes(found, given, outcome.ended):
             out.print(note, soft_wrap=True)
@@ -211,55 +213,18 @@ def _folder(keep: str | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _cells(found: Conditions) -> tuple[list[str], list[list[str]]]:
-    """The table as texts."""
-    from ..ensemble.analysis.conditions import seconds, unit_of
-    from ..ensemble.analysis.model import percent
+def _table(found: Conditions) -> Table:
+    from ..report.ensemble import conditions_table
 
-    unit = unit_of(min((r.median.value for r in found.rows if r.n), default=1.0))
-    many = len(found.rows) > 1
-    head = ["condition", "n", f"median ({unit})", f"{100 * found.confidence:g}% interval", "CoV"]
-    head += ["against the first", "interval"] if many else []
-    ratios = {a.name: a for a in found.against}
-    rows = []
-    for row in found.rows:
-        known = row.median.known and not found.fails
-        cells = [one_line(row.name, 60), str(row.n), seconds(row.median.value, unit) if row.n else "",
-                 f"[{seconds(row.median.low, unit)}, {seconds(row.median.high, unit)}]" if known else "not known",
-                 percent(row.cov) if row.n > 1 else ""]  # fmt: skip
-        if many:
-            other = ratios.get(row.name)
-            if other is None:
-                cells += ["1", ""]
-            else:
-                known = other.ratio.known and not other.fails
-                cells += [
-                    f"{other.ratio.value:.4g}" if other.ratio.blocks else "",
-                    f"[{other.ratio.low:.4g}, {other.ratio.high:.4g}]" if known else "not known",
-                ]
-        rows.append(cells)
-    return head, rows
+    return conditions_table(found.table(), found.confidence)
 
 
-def _table(found: Conditions) -> list[str]:
-    head, rows = _cells(found)
-    widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
-    return [
-        "  ".join(
-            c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (head, *rows)
-    ]
+def _markdown(table: Table) -> str:
+    def line(cells: Sequence[object]) -> str:
+        return "| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |"
 
-
-def _markdown(found: Conditions) -> str:
-    head, rows = _cells(found)
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
-
-    rows = [[f"`{row[0]}`", *row[1:]] for row in rows]
-    return "\n".join([line(head), "|:---|" + "---:|" * (len(head) - 1), *map(line, rows)]) + "\n"
+    rows = [[f"`{row[0]}`", *row[1:]] for row in table.rows]
+    return "\n".join([line(table.head), "|:---|" + "---:|" * (len(table.head) - 1), *map(line, rows)]) + "\n"
 
 
 def _notes(found: Conditions, given: CommandLine, ended: str) -> list[str]:

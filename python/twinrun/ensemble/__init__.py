@@ -3,12 +3,15 @@
     tasks           a study's folder as a table: a row an attempt
     model           what a study planned (conditions, blocks) taken out of its times; tests of its terms
     result          what every analysis returns: a table, a picture, one sentence, and the tests behind it
+    conditions      the median of each condition, and its ratio to the first
+    needs           what an analysis that cannot decide would take
     spread          range, quantiles, coefficient of variation; makespan and core-hours lost
     timing          by block, by time of day, periodic
     nodes           is there a bad node?
     factors         main effects and interactions of the conditions, on the time and on its spread
     load            correlation with what the system did meanwhile
     tail            is there a slow group?
+    covariates      correlation with numbers that the user names
     decompose       slow minus fast as compute, MPI, I/O and run-queue delay
     compare         two studies
     scaling         variation against problem size

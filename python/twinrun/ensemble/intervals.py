@@ -172,7 +172,7 @@ class Interval:
         Returns
         -------
         str
-            '?' stands for what is not known.
+            '?' stands for a value that is not known; without an interval the text says so.
         """
 
         def number(x: float) -> str:
@@ -180,8 +180,8 @@ class Interval:
                 return "?"
             return f"{x * scale:.0f}" if 100 <= abs(x * scale) < 1e6 else f"{x * scale:.{digits}g}"
 
-        low, high = (number(self.low), number(self.high)) if self.known else ("?", "?")
-        return f"{number(self.value)}{unit} [{low}, {high}]"
+        interval = f"[{number(self.low)}, {number(self.high)}]" if self.known else "(no interval)"
+        return f"{number(self.value)}{unit} {interval}"
 
 
 def _estimate(

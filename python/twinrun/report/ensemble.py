@@ -6,8 +6,10 @@ It takes twinrun.ensemble.Findings by its attributes: reports do not import what
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,22 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-__all__ = ["page", "print_findings", "summary_lines", "svg_of", "table_of", "write_html"]
+__all__ = [
+    "TIMES",
+    "aligned",
+    "conditions_table",
+    "page",
+    "print_findings",
+    "seconds",
+    "summary_lines",
+    "svg_of",
+    "table_of",
+    "unit_of",
+    "write_html",
+]
+
+TIMES = ("wall", "user", "system", "run_queue_delay")  # columns in seconds
+_SCALES = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _ROWS = 40  # rows of a table in the page; JSON has all
@@ -36,8 +53,68 @@ def _cell(value: Any) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "yes" if value else ""
     if isinstance(value, (float, np.floating)):
-        return "" if np.isnan(value) else f"{value:.4g}"
+        return f"{value:.4g}" if np.isfinite(value) else ""  # what is not known has no end
     return "" if value is None else one_line(str(value), 80)
+
+
+def unit_of(value: float) -> str:
+    """s, ms or us."""
+    return "s" if not value < 1 else "ms" if value >= 1e-3 else "us"
+
+
+def seconds(value: float, unit: str = "") -> str:
+    """A time with four digits, in the unit, or in one that suits it and is named."""
+    if not math.isfinite(value):
+        return "?"
+    name = unit or unit_of(value)
+    return f"{value * dict(_SCALES)[name]:#.4g}".rstrip(".") + ("" if unit else f" {name}")
+
+
+def conditions_table(rows_of: pd.DataFrame, confidence: float, value: str = "wall") -> Table:
+    """The table of conditions for people: each interval in one cell."""
+    medians = [x for x in rows_of["median"] if math.isfinite(x)]
+    unit = unit_of(min(medians)) if medians and value in TIMES else ""
+
+    def text(x: float) -> str:
+        return seconds(x, unit) if unit else f"{x:.4g}"
+
+    def interval(row: Any, low: str, high: str, write: Callable[[float], str]) -> str:
+        known = math.isfinite(row[low]) and math.isfinite(row[high])
+        return f"[{write(row[low])}, {write(row[high])}]" if known else "not known"
+
+    against = next((c for c in rows_of.columns if str(c).startswith("against ")), None)
+    head = [
+        "condition",
+        "n",
+        f"median ({unit})" if unit else f"median of {value}",
+        f"{100 * confidence:g}% interval",
+        "CoV",
+    ]
+    head += ["against the first", "interval"] if against is not None else []
+    rows = []
+    for place, row in enumerate(rows_of.to_dict("records")):
+        known = math.isfinite(row["median"])
+        cells = [one_line(str(row["condition"]), 60), str(row["n"]), text(row["median"]) if known else "",
+                 interval(row, "low", "high", text), f"{100 * row['CoV']:.2g}%" if math.isfinite(row["CoV"]) else ""]  # fmt: skip
+        if against is not None and place == 0:
+            cells += ["1", ""]
+        elif against is not None:
+            cells += [f"{row[against]:.4g}" if math.isfinite(row[against]) else "",
+                      interval(row, "ratio low", "ratio high", lambda x: f"{x:.4g}")]  # fmt: skip
+        rows.append(tuple(cells))
+    return Table(head, rows, text=(0,))
+
+
+def aligned(table: Table) -> list[str]:
+    """The lines of a table for a terminal."""
+    rows = [[str(c) for c in row] for row in (table.head, *table.rows)]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return [
+        "  ".join(
+            c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def table_of(rows_of: pd.DataFrame) -> Table:
@@ -70,6 +147,10 @@ def _picture(analysis: Any) -> Markup | None:
 
     with matplotlib.rc_context({"text.parse_math": False}):  # texts read this setting when they are made
         figure = analysis.figure()
+    if figure is not None:
+        for axes in figure.axes:
+            if axes.get_title() == analysis.title:  # the heading says it
+                axes.set_title("")
     return svg_of(figure, analysis.name)
 
 
@@ -91,13 +172,17 @@ class _Analysis:
     word: str
     kind: str
     sentence: str
+    takes: str
     details: _Details | None
 
 
-def _details(analysis: Any) -> _Details | None:
+def _details(analysis: Any, options: Any) -> _Details | None:
     if analysis.table.empty and analysis.draw is None:
         return None
-    tables = [table_of(analysis.table)]
+    if analysis.name == "conditions" and not analysis.table.empty:
+        tables = [conditions_table(analysis.table, options.confidence, options.value)]
+    else:
+        tables = [table_of(analysis.table)]
     for name in ("cells", "calls"):
         if analysis.facts.get(name):
             import pandas as pd
@@ -107,7 +192,22 @@ def _details(analysis: Any) -> _Details | None:
 
 
 def page(findings: Any) -> str:
-    """The page: the verdict first, one sentence an analysis, then each with its picture and table."""
+    """The page: the verdict and the conditions first, one sentence an analysis, then each with its picture and table;
+    analyses that could not decide are folded behind what it would take.
+    """
+    made = [
+        _Analysis(
+            a.name,
+            a.title,
+            _WORDS[a.state],
+            _CLASSES[a.state],
+            a.sentence,
+            findings.takes(a.name),
+            _details(a, findings.options),
+        )
+        for a in findings.analyses
+    ]
+    decided = [a for a in made if not a.takes]
     return render(
         "report/ensemble.html.j2",
         title=f"{findings.study}: is the time reproducible?",
@@ -117,10 +217,9 @@ def page(findings: Any) -> str:
         tasks=findings.tasks,
         value=findings.options.value,
         confidence=f"{100 * findings.options.confidence:g}%",
-        analyses=[
-            _Analysis(a.name, a.title, _WORDS[a.state], _CLASSES[a.state], a.sentence, _details(a))
-            for a in findings.analyses
-        ],
+        conditions=[a for a in decided if a.name == "conditions"],
+        analyses=[a for a in decided if a.name != "conditions"],
+        undecided=[a for a in made if a.takes],
     )
 
 
@@ -129,11 +228,26 @@ def write_html(findings: Any, path: str) -> None:
     write_whole(path, page(findings), "HTML")
 
 
-def summary_lines(findings: Any) -> list[str]:
-    """A line for each analysis: findings first, the verdict last."""
-    order = {"found": 0, "open": 1, "none": 1, "told": 2}
+def summary_lines(findings: Any, verbose: bool = False) -> list[str]:
+    """The study's name, the table of conditions, a line for each analysis (findings first), the verdict last.
+
+    verbose: whole sentences of analyses that could not decide.
+    """
+    lines = [one_line(findings.study, 200), ""]
+    order = {"found": 0, "none": 1, "told": 2, "open": 3}
     made = sorted(findings.analyses, key=lambda a: order[a.state])
-    lines = [f"{_WORDS[a.state] or 'measured':10} {one_line(a.sentence)}" for a in made]
+    for a in made:
+        if a.name == "conditions" and not a.table.empty:
+            lines += [
+                *aligned(conditions_table(a.table, findings.options.confidence, findings.options.value)),
+                "",
+            ]
+    for a in made:
+        takes = findings.takes(a.name)
+        if takes and not verbose:
+            lines.append(f"{_WORDS[a.state]:10} {one_line(a.title)}; to decide: {one_line(takes)}")
+        else:
+            lines.append(f"{_WORDS[a.state] or 'measured':10} {one_line(a.sentence)}")
     return [*lines, "", one_line(findings.headline)]
 
 

@@ -204,10 +204,21 @@ def of_ensemble(text: Text) -> str:
         for state in ("found", "told")
     ]  # fmt: skip
     analyses[1].draw, analyses[1].table = None, table.iloc[:0]
+    conditions = pandas.DataFrame(
+        {"condition": [text("condition")], "n": 1, "median": 1.0, "low": 0.5, "high": 2.0, "CoV": 0.1}
+    )
+    analyses += [
+        SimpleNamespace(
+            name=name, title=text("title"), sentence=text("sentence"), state=state, notes=[text("note")], table=rows, draw=True, facts={},
+            figure=lambda: figure_of(text),
+        )
+        for name, state, rows in (("conditions", "told", conditions), ("undecided one", "open", table))
+    ]  # fmt: skip
     return page(
         SimpleNamespace(
             study=text("study"), verdict="undecided", headline=text("headline"), attempts={text("status"): 3, "done": 2}, tasks=5,
             options=SimpleNamespace(value=text("value"), confidence=0.95), analyses=analyses,
+            takes=lambda name: text("what it takes") if name == "undecided one" else "",
         )
     )  # fmt: skip
 

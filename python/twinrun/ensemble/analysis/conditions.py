@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from ...report.ensemble import TIMES, seconds
 from .. import locations
 from ..intervals import Interval
 from ..study.tasks import condition_columns, usable
@@ -24,30 +25,12 @@ from .model import left_over, levels_of, percent
 from .result import TOLD, Analysis, Judge, Options, nothing
 from .serial import Resemblance, resemblance
 
-__all__ = ["Against", "Condition", "Conditions", "conditions", "conditions_of", "seconds"]
+__all__ = ["Against", "Condition", "Conditions", "conditions", "conditions_of"]
 
 _LEVEL = 0.05
 # Fewer can hide a resemblance that halves what they tell: of simulated series of 20 whose values resemble the one
 # before by 0.5, every second one shows it, of 30 two of three.
 _SHOWS = 30
-
-
-def seconds(value: float, unit: str = "") -> str:
-    """A time with four digits, in the unit, or in one that suits it."""
-    name, factor = next((n, f) for n, f in _UNITS if n == (unit or unit_of(value)))
-    return (
-        "?"
-        if not math.isfinite(value)
-        else f"{value * factor:#.4g}".rstrip(".") + ("" if unit else f" {name}")
-    )
-
-
-_UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
-
-
-def unit_of(value: float) -> str:
-    """s, ms or us."""
-    return "s" if not value < 1 else "ms" if value >= 1e-3 else "us"
 
 
 @dataclass(frozen=True)
@@ -91,7 +74,8 @@ class Conditions:
     """All conditions, the first of them first.
 
     against: the others. single: of runs, where there is one condition only. fails: why medians have no interval, or
-    nothing. block: seconds that one took, NaN where not known. stopped: the study ended by its stopping rule's looks.
+    nothing. block: seconds that one took, NaN where not known. stopped: the study ended by its stopping rule's looks. value:
+    the column.
     """
 
     rows: Sequence[Condition]
@@ -101,7 +85,7 @@ class Conditions:
     block: float
     confidence: float
     stopped: bool
-    notes: list[str] = field(default_factory=list)
+    value: str = "wall"
 
     def table(self) -> pd.DataFrame:
         """A row a condition; empty cells for what is not known."""
@@ -133,20 +117,35 @@ class Conditions:
 
     # -- sentences
 
+    def _text(self, x: float) -> str:
+        return seconds(x) if self.value in TIMES else f"{x:.4g}"
+
     def _of_one(self, precision: float) -> str:
         row = self.rows[0]
-        what = f"{row.name} takes {seconds(row.median.value)}"
+        what = f"{row.name} takes {self._text(row.median.value)}"
+        if self.value not in TIMES:
+            what = f"{self.value} of {row.name} is {self._text(row.median.value)}"
         if self.fails:
             return f"{what} (median of {row.n} runs); its interval cannot be given: {self.fails}."
         if not row.median.known:
             return f"{what} ({_runs(row.n)}); so few tell no interval: it takes 6 or more."
-        interval = f"[{seconds(row.median.low)}, {seconds(row.median.high)}]"
+        interval = f"[{self._text(row.median.low)}, {self._text(row.median.high)}]"
         text = f"{what} {interval} (median of {row.n} runs{self._if('runs', row.n)})"
         if not row.median.within(precision * row.median.value):
             text += f", not within {percent(precision)} of it: {self._take(row.n, row.median, precision)}"
         return f"{text}."
 
     def _of_two(self, other: Against, precision: float) -> str:
+        text = self._compared(other, precision)
+        if self.value in TIMES:
+            return text
+        return (
+            f"{self.value}: {text}".replace("is faster or slower", "is larger or smaller")
+            .replace("faster than", "smaller than")
+            .replace("slower than", "larger than")
+        )
+
+    def _compared(self, other: Against, precision: float) -> str:
         r, n = other.ratio, other.ratio.blocks
         pair = f"{other.base} and {other.name}"
         if n == 0:
@@ -284,7 +283,7 @@ def conditions_of(frame: pd.DataFrame, options: Options = Options()) -> Conditio
     single = _independent(np.log(good[value].to_numpy(dtype=float)), options)
     if len(cells) == 1:
         fails = _alike("runs", single)
-    return Conditions(rows, against, single, fails, _block_time(frame), options.confidence, stopped)
+    return Conditions(rows, against, single, fails, _block_time(frame), options.confidence, stopped, value)
 
 
 def _block_time(frame: pd.DataFrame) -> float:
@@ -312,7 +311,10 @@ def conditions(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         bars = np.array([row.median.bars() if not found.fails else (0.0, 0.0) for row in found.rows]).T
         axes.errorbar(middle, at, xerr=bars, fmt="o")
         axes.set_yticks(at, [row.name[:60] for row in found.rows], fontsize=8)
-        axes.set(xlabel=f"median of {options.value} (s)", ylim=(-0.5, len(found.rows) - 0.5))
+        axes.set(
+            xlabel=f"median of {options.value}" + (" (s)" if options.value in TIMES else ""),
+            ylim=(-0.5, len(found.rows) - 0.5),
+        )
 
     facts = {
         "medians": [{"condition": row.name, **row.median.json()} for row in found.rows],

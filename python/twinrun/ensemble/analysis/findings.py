@@ -31,10 +31,12 @@ from statsmodels.stats.multitest import multipletests
 from ..._core import __version__
 from ...report import write_json
 from ...report.ensemble import summary_lines, write_html
+from ..study.covariates import PREFIX, with_covariates
 from ..study.tasks import load_tasks, statuses, usable
 from . import (
     changes,
     conditions,
+    covariates,
     decompose,
     factors,
     load,
@@ -50,6 +52,7 @@ from . import (
 )
 from .compare import compare
 from .extras import of_folder
+from .needs import takes
 from .result import FOUND, NONE, Analysis, Judge, Options
 from .serial import CLEAR
 
@@ -76,11 +79,13 @@ ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
     "regimes": regimes.regimes,
     "planning": planning.planning,
 }
+# Where the tasks have what it is about.
+_ON_REQUEST: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {"covariates": covariates.covariates}
 # Analyses whose claims explain why tasks differ, with the words of the headline.
 _EXPLAIN = {
     "factors": "the conditions", "variation_factors": "the conditions (how much the time varies)", "nodes": "the node",
     "blocks": "the block", "time_of_day": "the time of day", "periods": "periodic noise", "trend": "a trend", "changes": "a change during the study",
-    "load": "the load", "tail": "a slow group", "scaling": "the problem size",
+    "load": "the load", "covariates": "a covariate", "tail": "a slow group", "scaling": "the problem size",
 }  # fmt: skip
 
 
@@ -131,7 +136,8 @@ def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list
     Of the claims that hold, the one that fits best (by BIC) is kept, its effect is taken out of the times, and
     all others that test something look again at what is left.
     """
-    made = {name: ANALYSES[name](frame, options) for name in chosen}
+    known = ANALYSES | _ON_REQUEST
+    made = {name: known[name](frame, options) for name in chosen}
     kept: list[str] = []
     rest = frame
     while True:
@@ -152,7 +158,7 @@ def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list
         rest = _without(rest, options.value, effect)
         for name, a in made.items():
             if name not in kept and a.claims:
-                made[name] = again = ANALYSES[name](rest, options)
+                made[name] = again = known[name](rest, options)
                 again.after = list(kept)
                 if a.found:
                     again.notes.append(
@@ -274,15 +280,35 @@ class Findings:
             why = "nothing could be tested"
         return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here)."
 
-    def lines(self) -> list[str]:
-        """The summary for a terminal; the verdict comes last.
+    def takes(self, name: str) -> str:
+        """What the analysis of this name would take to decide.
+
+        Parameters
+        ----------
+        name : str
+            Of an analysis.
+
+        Returns
+        -------
+        str
+            Empty where it decided, or describes.
+        """
+        return takes(self[name], self.options)
+
+    def lines(self, verbose: bool = False) -> list[str]:
+        """The summary for a terminal: the conditions first, the verdict last.
+
+        Parameters
+        ----------
+        verbose : bool, default False
+            Whole sentences of analyses that could not decide; else what it would take to.
 
         Returns
         -------
         list of str
             The lines.
         """
-        return summary_lines(self)
+        return summary_lines(self, verbose)
 
     def document(self) -> dict:
         """Everything, for JSON.
@@ -314,6 +340,7 @@ class Findings:
                         "p": a.p,
                         "p_report": None if a.p is None else a.judged_by.adjusted(a.p),
                         "could_see": a.seen,
+                        "takes": takes(a, self.options) or None,
                         "after": a.after,
                         "claims": [
                             {"what": c.what, "p": c.p, "p_report": a.judged_by.adjusted(c.p),
@@ -370,6 +397,8 @@ def analyse_frame(
 ) -> Findings:
     """All analyses (or those named) of a table of tasks; against: an earlier study, the base of a comparison."""
     chosen = list(ANALYSES) if only is None else list(only)
+    if only is None and any(str(c).startswith(PREFIX) for c in frame):
+        chosen.insert(chosen.index("load") + 1, "covariates")
     made = _competing(frame, options, chosen)
     folder = frame.attrs.get("study")
     if folder is not None and only is None:
@@ -385,6 +414,7 @@ def analyse(
     *,
     only: Iterable[str] | None = None,
     against: str | os.PathLike[str] | None = None,
+    covariates: Iterable[str | os.PathLike[str]] = (),
 ) -> Findings:
     r"""Analyses whether the time of a study is reproducible, and what makes it vary.
 
@@ -407,6 +437,8 @@ def analyse(
         Names of analyses; None for all.
     against : str or path, default None
         The folder of an earlier study, to compare with.
+    covariates : iterable of paths, default ()
+        CSV files with numbers of tasks: a column `task` or `time`, and a column for each covariate.
 
     Returns
     -------
@@ -429,4 +461,6 @@ def analyse(
     """
     earlier = None if against is None else load_tasks(against)
     frame = load_tasks(study)
+    for path in covariates:
+        frame = with_covariates(frame, path)
     return analyse_frame(frame, options, only=only, against=earlier, study=frame.attrs["name"])

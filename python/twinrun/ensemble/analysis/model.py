@@ -52,7 +52,7 @@ def percent(share: float) -> str:
 def span(low: float, high: float, scale: float = 100.0, unit: str = "%") -> str:
     """'[3.2, 5.6]%'."""
     if not (np.isfinite(low) and np.isfinite(high)):
-        return "[?, ?]"
+        return "(no interval)"
     return f"[{low * scale:.3g}, {high * scale:.3g}]{unit}"
 
 

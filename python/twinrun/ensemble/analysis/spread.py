@@ -77,7 +77,8 @@ def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options, 
         row[f"q{100 * q:g}"] = float(np.quantile(x, q))
         known = len(x) > 1 and not assumed.resemblance.shown
         low, high = quantile_interval(x, q, options.confidence) if known else (-math.inf, math.inf)
-        row[f"q{100 * q:g} low"], row[f"q{100 * q:g} high"] = low, high
+        row[f"q{100 * q:g} low"] = low if math.isfinite(low) else math.nan
+        row[f"q{100 * q:g} high"] = high if math.isfinite(high) else math.nan
     row["CoV"], row["CoV low"], row["CoV high"], row["resampled"] = variation_interval(x, blocks, options)
     if assumed.fails:
         row["CoV low"] = row["CoV high"] = math.nan

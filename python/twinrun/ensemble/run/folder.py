@@ -231,6 +231,10 @@ def spec_of(
         directory if directory.is_absolute() else study.here / directory,
         share,
         prepare=[[fill(w, values) for w in line] for line in prepare],
+        covariates={
+            name: {"command": [fill(w, values) for w in own.command], "difference": own.difference}
+            for name, own in study.covariates.items()
+        },
         cores_level=level,
         own_cores=engine.own_cores(level, share),
         verify=verify,

@@ -16,6 +16,7 @@ from ...documents import Text, Words
 __all__ = [
     "CommandKeys",
     "Compared",
+    "CovariateKeys",
     "Design",
     "Document",
     "Engine",
@@ -127,6 +128,19 @@ class MetricKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("which = count is of a regex")
         if bool(self.regex) == bool(self.json):
             raise ValueError("regex or json: give one of them")
+
+
+class CovariateKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[covariates.NAME]: a command that prints a number, run before each task. difference: and after it; the number is then
+    what came to it.
+    """
+
+    command: Words
+    difference: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise ValueError("command is empty")
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -312,6 +326,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     results: Compared | None = None
     noise: Noise | None = None
     hypotheses: tuple[Hypothesis, ...] = ()
+    covariates: dict[_Name, CovariateKeys] = {}
     stopping: Stopping | None = None
 
     def __post_init__(self) -> None:

@@ -20,8 +20,10 @@ from .templates import PLACES
 
 __all__ = [
     "TIME_NAMES",
+    "moment",
     "name_of",
     "number",
+    "number_of",
     "read_csv",
     "read_reframe",
     "read_sacct",
@@ -83,16 +85,17 @@ def seconds_in(unit: str) -> float | None:
     return _UNITS.get(unit.strip().lower())
 
 
-def _float(text: str | None) -> float | None:
+def number_of(text: str | None) -> float | None:
+    """The finite number that a text is; None for anything else."""
     try:
         return number(float(text or ""))
     except ValueError:
         return None
 
 
-def _moment(text: str | None) -> float | None:
+def moment(text: str | None) -> float | None:
     """Seconds since 1970, of such a number or of a date and time (local, where it names no zone)."""
-    if (found := _float(text)) is not None:
+    if (found := number_of(text)) is not None:
         return found
     try:
         return datetime.datetime.fromisoformat((text or "").strip().replace("Z", "+00:00")).timestamp()
@@ -125,7 +128,7 @@ def read_reframe(text: str) -> list[dict]:
         metrics: dict[str, float] = {}
         wall = None
         for name in names:
-            value = _float(row[f"{name}_value"])
+            value = number_of(row[f"{name}_value"])
             if value is None:
                 continue
             metrics[name] = value
@@ -137,13 +140,13 @@ def read_reframe(text: str) -> list[dict]:
         factors |= {k: v for k, _, v in (p.partition("=") for p in parameters)}
         factors |= {k: row[k] for k in ("system", "partition", "environ") if row.get(k)}
         status = "ok" if row.get("result", "pass") in ("pass", "xpass") else "failed"
-        exit_ = _float(row.get("job_exitcode"))
+        exit_ = number_of(row.get("job_exitcode"))
         found.append(
             task_of(
                 factors,
                 wall=wall,
-                end=_moment(row.get("job_completion_time_unix")) or _moment(row.get("job_completion_time")),
-                submit=_moment(row.get("job_submit_time")),
+                end=moment(row.get("job_completion_time_unix")) or moment(row.get("job_completion_time")),
+                submit=moment(row.get("job_submit_time")),
                 node=row.get("job_nodelist") or None,
                 exit=None if exit_ is None else int(exit_),
                 status=status,
@@ -199,8 +202,8 @@ def read_sacct(text: str) -> list[dict]:
         status = _STATES.get(words[0].rstrip("+") if words else "")
         if status is None:  # it runs, or waits
             continue
-        start, end = _moment(row.get("Start")), _moment(row.get("End"))
-        wall = _float(row.get("ElapsedRaw"))
+        start, end = moment(row.get("Start")), moment(row.get("End"))
+        wall = number_of(row.get("ElapsedRaw"))
         wall = _elapsed(row.get("Elapsed")) if wall is None else wall
         if wall is None and start is not None and end is not None:
             wall = end - start
@@ -218,7 +221,7 @@ def read_sacct(text: str) -> list[dict]:
             task_of(
                 {name: row[key] for key, name in names.items() if row.get(key)},
                 wall=wall,
-                submit=_moment(row.get("Submit")),
+                submit=moment(row.get("Submit")),
                 start=start,
                 end=end,
                 user=_elapsed(row.get("UserCPU")),
@@ -283,7 +286,9 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
     conditions = list(factors) or [name for name in head if name.startswith("factors.")]
     if not conditions and not ours:
         conditions = [
-            n for n in head if n != time and n not in own and any(r[n] and _float(r[n]) is None for r in rows)
+            n
+            for n in head
+            if n != time and n not in own and any(r[n] and number_of(r[n]) is None for r in rows)
         ]
     metrics = [
         n
@@ -292,24 +297,26 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
     ]
     found = []
     for row in rows:
-        wall = _float(row[time])
+        wall = number_of(row[time])
         known: dict[str, object] = {
-            k: _moment(row.get(k)) for k in ("submit", "start", "end") if k in own and row.get(k)
+            k: moment(row.get(k)) for k in ("submit", "start", "end") if k in own and row.get(k)
         }
-        known |= {k: _float(row.get(k)) for k in ("user", "system") if k in own and row.get(k)}
+        known |= {k: number_of(row.get(k)) for k in ("user", "system") if k in own and row.get(k)}
         if "node" in own and row.get("node"):
             known["node"] = row["node"]
         status = row.get("status", "") if "status" in own else ""
-        code = _float(row.get("exit")) if "exit" in own else None
+        code = number_of(row.get("exit")) if "exit" in own else None
         known["exit"] = None if code is None else int(code)
         known["status"] = status or ("failed" if code else "ok")
-        if "block" in own and (block := _float(row.get("block"))) is not None:
+        if "block" in own and (block := number_of(row.get("block"))) is not None:
             known["block"] = int(block)
         found.append(
             task_of(
                 {name.removeprefix("factors."): row[name] for name in conditions},
                 wall=None if wall is None else wall * scale,
-                metrics={n.removeprefix("metrics."): v for n in metrics if (v := _float(row[n])) is not None},
+                metrics={
+                    n.removeprefix("metrics."): v for n in metrics if (v := number_of(row[n])) is not None
+                },
                 **known,
             )
         )

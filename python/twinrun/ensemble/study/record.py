@@ -460,6 +460,8 @@ def task_line(
     }
     if killed := interposition.unfinished(folder):
         line["not_in_profiles"] = killed  # or only up to a flush
+    if study.covariates:
+        line["covariates"] = {name: (record.get("covariates") or {}).get(name) for name in study.covariates}
     if task.replica is not None:
         line |= {"replica": task.replica, "slot": record.get("slot"), "released": record.get("released")}
     if task.node is not None:

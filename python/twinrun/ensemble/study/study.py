@@ -140,6 +140,7 @@ class Study(Settings, frozen=True, kw_only=True):
             *self.command,
             *(t for command in self.commands.values() for t in command.templates),
             *self.environment.values(),
+            *(w for own in self.covariates.values() for w in own.command),
             *(w for line in (*self.setup, *self.prepare, *self.cleanup) for w in line),
         ]
 

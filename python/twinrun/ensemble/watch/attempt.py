@@ -24,6 +24,7 @@ __all__ = ["Attempt"]
 
 
 _GATE_LOOK = 0.005  # seconds between looks whether all tasks of the workload may begin
+_COVARIATE_LIMIT = 60.0  # seconds that a user's command for a number may take
 _GATE_LIMIT = 3600.0  # seconds that a task waits for that
 
 
@@ -61,6 +62,7 @@ class Attempt:
         try:
             record["cores"] = cores = self._cores()
             self._prepare(environment)
+            before = self._covariates(environment)
         except _Impossible as e:
             now = time.time()
             return {**record, "status": "failed", "exit": None, "signal": None, "start": now, "end": now, "wall": None,
@@ -93,6 +95,8 @@ class Attempt:
         left = self._family.clear(task.pid)
         record |= figures.end(task, self._family.usage, self._sampler, self._listener, self._checks)
         record["sampling"] |= {"period": period, "left_behind": left}
+        if spec.get("covariates"):
+            record["covariates"] = self._covariates_after(before, environment)
         exited = status is not None and os.WIFEXITED(status) and problem is None
         record |= {
             "status": self._said(status, ending, problem),
@@ -167,6 +171,34 @@ class Attempt:
                     "nobody let it begin: did the runner end?", status="killed", interrupted=True
                 )
             self._signals.wait(left)
+
+    def _covariates(self, environment: dict[str, str], after: bool = False) -> dict[str, float | None]:
+        """What the user's commands print, each a number; null where one fails."""
+        found: dict[str, float | None] = {}
+        for name, how in (self.spec.get("covariates") or {}).items():
+            if after and not how["difference"]:
+                continue
+            found[name] = None
+            try:
+                # A signal that asks for the end is seen right after.
+                said = subprocess.run(
+                    how["command"], cwd=self.spec["directory"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL, timeout=_COVARIATE_LIMIT, check=True,
+                ).stdout  # fmt: skip
+                value = float(said.decode(errors="replace").strip())
+                found[name] = value if value - value == 0 else None  # neither NaN nor infinite
+            except (OSError, subprocess.SubprocessError, ValueError):
+                pass
+        return found
+
+    def _covariates_after(
+        self, before: dict[str, float | None], environment: dict[str, str]
+    ) -> dict[str, float | None]:
+        found = dict(before)
+        for name, value in self._covariates(environment, after=True).items():
+            earlier = before[name]
+            found[name] = None if value is None or earlier is None else value - earlier
+        return found
 
     def _by_the_runner(self) -> bool:
         return os.path.exists(os.path.join(self.folder, "stop"))

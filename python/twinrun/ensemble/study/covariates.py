@@ -1,0 +1,92 @@
+"""Numbers that the user knows of tasks, from CSV: by task, or by time.
+
+task,humidity           by the number of the task
+time,power              by time: the mean of the values while a task ran; without one, the last value before it, if that
+                        is no older than three usual gaps between values
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ...errors import DamagedFile, MissingFile, TwinrunError
+from .foreign import moment, number_of
+
+__all__ = ["PREFIX", "with_covariates"]
+
+PREFIX = "covariates."  # of columns of the table of tasks
+_TIMES = ("time", "timestamp", "date", "start")
+_OLD = 3.0  # usual gaps
+
+
+def _column(name: str, frame: pd.DataFrame) -> str:
+    column = f"{PREFIX}{name.strip()}"
+    if column in frame:
+        raise TwinrunError(f"the covariate {name!r:.60} is there twice", fix="rename a column")
+    return column
+
+
+def _while(start: float, end: float, times: np.ndarray, values: np.ndarray, old: float) -> float:
+    """The mean of what was measured from start to end, or the last value before, if it is not too old."""
+    first, last = np.searchsorted(times, start, "left"), np.searchsorted(times, end, "right")
+    if last > first:
+        return float(values[first:last].mean())
+    return float(values[first - 1]) if first > 0 and start - times[first - 1] <= old else np.nan
+
+
+def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.DataFrame:
+    """The table of tasks with the columns of a file besides, named `covariates.NAME`; cells that are no number are missing.
+
+    Raises MissingFile, DamagedFile, TwinrunError where no task has a value.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise MissingFile("there is no such file", where=path)
+    with open(place, encoding="utf-8-sig", errors="replace", newline="") as file:
+        head, *rows = [row for row in csv.reader(file) if row] or [[]]
+    names = [name.strip() for name in head]
+    key = next((name for name in names if name.lower() in ("task", *_TIMES)), None)
+    if key is None or len(set(names)) != len(names) or any(len(row) != len(head) for row in rows):
+        raise DamagedFile(
+            "is no table of covariates: it needs a column task or time, names that differ, and rows as long as the header",
+            where=path,
+        )
+    at = names.index(key)
+    made = frame.copy()
+    made.attrs = dict(frame.attrs)
+    for place_, name in enumerate(names):
+        if place_ == at:
+            continue
+        column = _column(name, made)
+        read = number_of if key.lower() == "task" else moment
+        pairs = [(read(row[at]), number_of(row[place_])) for row in rows]
+        known = sorted((k, v) for k, v in pairs if k is not None and v is not None)
+        if not known:
+            continue  # a column of words
+        keys, values = np.array([k for k, _ in known]), np.array([v for _, v in known])
+        if key.lower() == "task":
+            if len(set(keys)) != len(keys):
+                raise DamagedFile(f"names a task twice in {name!r:.60}", where=path)
+            found = made["task"].astype(float).map(dict(known)).to_numpy(dtype=float)
+        else:
+            gaps = np.diff(keys)
+            old = _OLD * float(np.median(gaps)) if len(gaps) else np.inf
+            found = np.array(
+                [
+                    _while(s, e, keys, values, old) if np.isfinite(s) and np.isfinite(e) else np.nan
+                    for s, e in zip(made["start"], made["end"], strict=True)
+                ]
+            )
+        if not np.isfinite(found).any():
+            raise TwinrunError(
+                f"no task has a value of {name!r:.60}",
+                where=path,
+                fix="times are seconds since 1970, or dates with a zone",
+            )
+        made[column] = found
+    return made
