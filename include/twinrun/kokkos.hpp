@@ -4,11 +4,11 @@
 //     twr::protect(run, grid);               // under the view's label
 //     twr::protect(run, "u", grid, options);
 //
-// The run does not share the view's ownership: it must live until it is unprotected, replaced or the run is closed. Kernels
-// that were started before a capture or a restore are waited for.
+// The run does not share the view's ownership: the view must live until it is unprotected, replaced or the run is closed. A capture or
+// a restore waits for kernels that were started before it.
 //
-// Items are kept in the order in which they lie, so that nothing is transposed: LayoutLeft column-major, all else row-major.
-// Runs to be compared must agree about it: where one has LayoutLeft (a GPU) and another LayoutRight, set options.order.
+// Items are kept in their order in memory, without a transposition: LayoutLeft is column-major, every other layout row-major. Runs
+// that are compared must have the same order: if one has LayoutLeft (a GPU) and another LayoutRight, set options.order.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -54,7 +54,7 @@ void protect(Run& run, const std::string& name, const Kokkos::View<Data, Propert
         }
     }
     run.protect(name, array, options);
-    // Kernels may be under way on any of Kokkos' spaces and streams, on the host too.
+    // Kernels may be running in any of Kokkos' execution spaces, also on the host.
     run.before_access([] { Kokkos::fence(); });
 }
 

@@ -1,7 +1,8 @@
 /* What all libraries of twinrun share: codes of status, the text of the last error, the version.
  *
  * The functions are in libtwinrun. libtwinrun_aggregate, libtwinrun_mpi and libtwinrun_veloc are
- * linked with it: a thread has one text, whichever of them failed. */
+ * linked with it: each thread has one text, whichever library failed. All functions are
+ * thread-safe. */
 #ifndef TWINRUN_STATUS_H
 #define TWINRUN_STATUS_H
 
@@ -48,7 +49,7 @@ typedef enum twr_status {
     TWR_ERROR_NO_SPACE = 4,
     /* Bytes contradict their checksum or format. */
     TWR_ERROR_DAMAGED = 5,
-    /* A newer format, or something that this installation lacks. */
+    /* A newer format, or a feature that this installation lacks. */
     TWR_ERROR_UNSUPPORTED = 6,
     /* Metadata is older than its data. */
     TWR_ERROR_STALE = 7,
@@ -59,7 +60,7 @@ typedef enum twr_status {
     TWR_ERROR_INTERRUPTED = 10,
     /* A defect in twinrun. */
     TWR_ERROR_INTERNAL = 11,
-    /* This rank is well, another one is not: none did what was asked. */
+    /* This rank has no error of its own, but another rank has: no rank did what was asked. */
     TWR_ERROR_OTHER_RANK = 12,
 
     /* From 100 on: success, with a condition to report. */
@@ -74,19 +75,19 @@ typedef enum twr_status {
     TWR_INCOMPARABLE = 103
 } twr_status;
 
-/* What, where and what to do, of this thread's last call that did not return TWR_OK; "" if there
- * was none. Texts of more than 4095 bytes are cut. Valid until this thread's next call of
- * twinrun. */
+/* The text of this thread's last call that did not return TWR_OK: what happened, where, and what to
+ * do. "" if there was none. Texts of more than 4095 bytes are truncated. Valid until this thread's
+ * next call of twinrun. */
 TWR_API const char* twr_error_message(void);
 
 /* The name of a code, as "TWR_ERROR_IO". The text is a constant. */
 TWR_API const char* twr_status_name(int status);
 
-/* For layers on top of these interfaces: makes this the thread's text, and returns the status. NULL
- * is "". */
+/* For layers on top of these interfaces: sets the thread's text, and returns `status`. NULL: "". */
 TWR_API int twr_fail(int status, const char* message);
 
-/* The library's version: "0.1.0", a constant, and as TWINRUN_VERSION_NUMBER counts. */
+/* The library's version: as a text ("0.1.0", a constant), and as a number in the form of
+ * TWINRUN_VERSION_NUMBER. */
 TWR_API const char* twr_version(void);
 TWR_API int twr_version_number(void);
 

@@ -77,12 +77,12 @@ TWR_API int twr_settings_create(twr_settings** settings);
 /* Returns TWR_ERROR_INVALID_ARGUMENT: an unknown name, or a bad value. Then nothing is set. */
 TWR_API int twr_settings_set(twr_settings* settings, const char* name, const char* value);
 
-/* Lines "name = value"; # begins a comment. After an error nothing of the file is set.
+/* Lines "name = value"; # begins a comment. After an error no setting of the file is set.
  * Returns what twr_settings_set returns, a file's codes, and
- *   TWR_ERROR_DAMAGED: more than 1 MiB, which is no file of settings */
+ *   TWR_ERROR_DAMAGED: more than 1 MiB, too large for a file of settings */
 TWR_API int twr_settings_load(twr_settings* settings, const char* path);
 
-/* NULL: nothing. */
+/* NULL: does nothing. */
 TWR_API void twr_settings_destroy(twr_settings* settings);
 
 /* ---- a run ---- */
@@ -108,7 +108,7 @@ typedef struct twr_shared_part {
     size_t size;
     /* Of the step: ascending, and the same on all ranks. */
     uint64_t ordinal;
-    /* The folder of the file. It is there. Only if `well`. */
+    /* The folder of the file, which exists. Set only if `well` is not 0. */
     const char* folder;
     /* Of this rank: a multiple of 4096. */
     const void* bytes;
@@ -142,8 +142,8 @@ typedef struct twr_shared_files {
  * destroyed afterwards. The file that the environment variable TWINRUN_SETTINGS names is loaded on
  * top of them. *run is NULL after an error.
  * Returns
- *   TWR_ERROR_INVALID_ARGUMENT: settings that do not go together; a history is there already, and
- *     `existing` is refuse; files of somebody else are in the way
+ *   TWR_ERROR_INVALID_ARGUMENT: settings that contradict each other; a history exists already, and
+ *     `existing` is refuse; the folder has files that twinrun did not write
  *   TWR_ERROR_MISMATCH: the history was begun with other settings or by another number of ranks;
  *     `reference` or `record_against` has another number of ranks, or other chunks; `local` has
  *     steps of another run
@@ -165,8 +165,8 @@ TWR_API int twr_open_comm(twr_run** run, const char* path, const twr_settings* s
 TWR_API int twr_open_comm_shared(twr_run** run, const char* path, const twr_settings* settings,
                                  const twr_comm* comm, const twr_shared_files* shared);
 
-/* [collective] Waits until all that was captured is committed, and ends the run. The run is gone
- * whatever is returned. NULL: nothing.
+/* [collective] Waits until all that was captured is committed, and ends the run. The handle is
+ * invalid afterwards, also after an error. NULL: does nothing.
  * Returns what twr_wait returns. */
 TWR_API int twr_close(twr_run* run);
 
@@ -181,13 +181,13 @@ typedef struct twr_array {
     int dtype;
     int order;
     int dimensions;
-    /* Items, one number a dimension. */
+    /* Items, one number for each dimension. */
     const uint64_t* shape;
-    /* Bytes from item to item, one a dimension, by the array's indices whatever the order. NULL:
-     * dense, in its order. */
+    /* Bytes from item to item, one number for each dimension, in the order of `shape` for both
+     * orders. NULL: dense, in the order `order`. */
     const int64_t* strides;
-    /* Place in the array of all ranks: both, or neither (NULL). Runs that cut that array otherwise
-     * compare by it. */
+    /* Shape of the array of all ranks, and this rank's place in it: both, or neither (NULL). Runs
+     * that divide that array differently are compared by them. */
     const uint64_t* global_shape;
     const uint64_t* global_offset;
     /* This array's own tolerance. atol negative: the run's. */
@@ -199,8 +199,8 @@ typedef struct twr_array {
     const char* ids;
     /* TWR_DETECT, TWR_DETECT_DEVICE, TWR_HOST or a device's number. */
     int device;
-    /* Of the device, whose earlier work makes the data (a cudaStream_t). NULL: the default
-     * stream. */
+    /* The stream of the device whose earlier work makes the data (a cudaStream_t). NULL: the
+     * default stream. */
     void* stream;
 } twr_array;
 #define TWR_ARRAY_INIT \
@@ -208,7 +208,7 @@ typedef struct twr_array {
 
 /* From now on this array belongs to the run's captures, until twr_unprotect. A name that is
  * protected already is replaced: that is how a pointer or a shape changes. dtype: a twr_dtype.
- * After an error the name keeps what it had.
+ * After an error an array protected under this name before stays protected.
  * Returns
  *   TWR_ERROR_INVALID_ARGUMENT: a name, type, shape or pointer that cannot be
  *   TWR_ERROR_UNSUPPORTED: it lies on a device that this installation cannot read
@@ -216,7 +216,7 @@ typedef struct twr_array {
 TWR_API int twr_protect(twr_run* run, const char* name, void* data, int dtype, int dimensions,
                         const uint64_t* shape);
 
-/* The same with all that can be said of an array.
+/* The same with all properties of an array.
  * Returns what twr_protect returns, and
  *   TWR_ERROR_INVALID_ARGUMENT: a size that no version of twr_array has
  *   TWR_ERROR_UNSUPPORTED: members of a newer version, which are not 0 */
@@ -237,13 +237,13 @@ TWR_API int twr_unprotect(twr_run* run, const char* name);
  *     TWR_ERROR_DAMAGED: another program changed the history */
 TWR_API int twr_capture(twr_run* run, int64_t step);
 
-/* [collective] The same for those that are named. The number of names must not be 0.
+/* [collective] The same for the named arrays. count must not be 0.
  * Returns what twr_capture returns; TWR_ERROR_NOT_FOUND also: a name that is not protected. */
 TWR_API int twr_capture_some(twr_run* run, int64_t step, const char* const* names, size_t count);
 
 /* [collective] Waits until every step captured so far is committed by every rank on the last tier,
- * or lost. The last tier is the history's folder; with flusher = none it is `local`, since nobody
- * brings steps on.
+ * or lost. The last tier is the history's folder; with flusher = none it is `local`, because the
+ * run moves no steps then.
  * Returns TWR_STEP_LOST after that, or
  *   TWR_ERROR_INVALID_ARGUMENT: this process was forked from the one that opened the run */
 TWR_API int twr_wait(twr_run* run);
@@ -252,12 +252,11 @@ TWR_API int twr_wait(twr_run* run);
  * could not be brought on, or that wait for `twinrun flush`. */
 TWR_API int twr_local_steps(twr_run* run, uint64_t* steps);
 
-/* This rank's part of the node-local tier leaves: its steps at once, and with twr_close the files
- * that say whose they were, and the part's folder if nothing is left in it. Files that twinrun did
- * not write stay, and the folders that have them. Waits for steps on their way. Without `local`
- * there is nothing to do.
+/* Removes this rank's part of the node-local tier: its steps now; the part's own files, and its
+ * folder if it is empty, at twr_close. Files that twinrun did not write stay, with their folders.
+ * Waits for steps on their way. Without `local` it does nothing.
  * Returns
- *   TWR_ERROR_INVALID_ARGUMENT: a step is on this tier only; then nothing leaves
+ *   TWR_ERROR_INVALID_ARGUMENT: a step is on this tier only; then nothing is removed
  *   TWR_ERROR_DAMAGED: another program changed the part
  *   a file's codes */
 TWR_API int twr_drop_local(twr_run* run);
@@ -267,16 +266,18 @@ typedef struct twr_report {
     /* sizeof(twr_report), set by the caller. */
     size_t size;
     int64_t step;
-    /* That it blocked the caller; of these: waited for memory that earlier steps held. */
+    /* Seconds for which the capture blocked the caller; and the part of them that it waited for
+     * memory held by earlier steps. */
     double seconds;
     double waited_seconds;
-    /* Of the arrays. */
+    /* Bytes of the arrays. */
     uint64_t data_bytes;
-    /* Memory now held by steps under way. */
+    /* Bytes of memory that steps under way hold now. */
     uint64_t staged_bytes;
     /* 1 if it is known to differ from the reference. */
     int diverged;
-    /* Now, not then: captured, and neither committed by this rank on the last tier nor lost. */
+    /* At the time of this call: steps that are captured, and neither committed by this rank on the
+     * last tier nor lost. */
     uint64_t pending_steps;
 } twr_report;
 
@@ -285,7 +286,7 @@ typedef struct twr_report {
 TWR_API int twr_last_report(const twr_run* run, twr_report* report);
 
 /* The same as a JSON object, whose keys are the members of twr_report; `diverged` is true or false.
- * Returns the text; "{}" where there is no run, or nothing was captured yet. */
+ * Returns the text; "{}" if run is NULL or nothing was captured yet. */
 TWR_API const char* twr_report_json(twr_run* run);
 
 /* ---- going on from a step ---- */
@@ -302,8 +303,8 @@ TWR_API int twr_latest(twr_run* run, int64_t not_after, int64_t* step);
  *   TWR_ERROR_IO, TWR_ERROR_DAMAGED, TWR_ERROR_UNSUPPORTED: its metadata cannot be read */
 TWR_API int twr_stored_bytes(twr_run* run, int64_t step, const char* name, uint64_t* bytes);
 
-/* Calls back with the name of each array of a committed step of this rank, in the order of capture.
- * A name is valid during the call only, which must not call functions of this run.
+/* Calls `callback` with the name of each array of a committed step of this rank, in the order of
+ * capture. A name is valid during the call only. The callback must not call functions of this run.
  * Returns what twr_stored_bytes returns. */
 typedef void (*twr_name_callback)(void* context, const char* name);
 TWR_API int twr_stored_names(twr_run* run, int64_t step, twr_name_callback callback, void* context);
@@ -320,7 +321,7 @@ TWR_API int twr_stored_names(twr_run* run, int64_t step, twr_name_callback callb
  *   TWR_ERROR_IO */
 TWR_API int twr_restore(twr_run* run, int64_t step);
 
-/* The same for those that are named. The number of names must not be 0.
+/* The same for the named arrays. count must not be 0.
  * Returns what twr_restore returns; TWR_ERROR_NOT_FOUND also: a name that is not protected. */
 TWR_API int twr_restore_some(twr_run* run, int64_t step, const char* const* names, size_t count);
 
@@ -336,9 +337,9 @@ typedef struct twr_divergence {
     int rank;
     /* Valid during the call only. */
     const char* field;
-    /* Of the flattened array: the first chunk that is not proven equal begins here. */
+    /* The item of the flattened array at which the first chunk begins that is not proven equal. */
     uint64_t first_item;
-    /* Of this field: those that are not proven equal, and all. */
+    /* Chunks of this field that are not proven equal, and all its chunks. */
     uint64_t chunks;
     uint64_t chunks_in_all;
     /* "", or why the field could not be compared (its shape differs, a run lacks it). Valid as
@@ -346,9 +347,10 @@ typedef struct twr_divergence {
     const char* reason;
 } twr_divergence;
 
-/* Called once a step and rank that diverges: from the thread that captures if stop_on_divergence is
- * set, else from a thread of twinrun's. It must not call functions of this run. One that was
- * replaced (NULL: by none) is not called, nor running, once twr_on_divergence has returned. */
+/* Called once for each step and rank that diverges: from the capturing thread if stop_on_divergence
+ * is set, otherwise from a thread of twinrun. It must not call functions of this run. callback: NULL
+ * removes it. After twr_on_divergence has returned, the previous callback neither runs nor is
+ * called. */
 typedef void (*twr_divergence_callback)(const twr_divergence* divergence, void* context);
 TWR_API int twr_on_divergence(twr_run* run, twr_divergence_callback callback, void* context);
 

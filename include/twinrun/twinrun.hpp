@@ -1,4 +1,4 @@
-// twinrun, from C++17 or newer: the C interface (twinrun.h, which says what everything does) with owners, types and exceptions.
+// twinrun, from C++17 or newer: the C interface with owning classes, types and exceptions. twinrun.h documents each function.
 //
 //     twr::Run run("runs/a", twr::Settings{{"atol", "1e-6"}});
 //     run.protect("x", x);                        // std::vector, std::span, an array, an mdspan, ...
@@ -6,7 +6,7 @@
 //     for (...) run.capture(step);
 //     run.close();
 //
-// Header only; link twinrun::twinrun. What is protected must stay where it is: after a reallocation, protect it again.
+// Header only; link twinrun::twinrun. A protected array must keep its address: protect it again after a reallocation.
 #pragma once
 
 #include <complex>
@@ -41,15 +41,15 @@ namespace twr {
 
 // ---- version ----
 
-// Of these headers, and of the library, which may be newer: 10000 major + 100 minor + patch.
+// The version of these headers, and of the library, which may be newer: 10000 major + 100 minor + patch.
 inline constexpr int kVersionNumber = TWINRUN_VERSION_NUMBER;
 [[nodiscard]] inline int version_number() noexcept { return twr_version_number(); }
-// The library's, as "0.1.0".
+// The library's version, as "0.1.0".
 [[nodiscard]] inline std::string version() { return twr_version(); }
 
 // ---- errors ----
 
-// Whatever is not TWR_OK. what() says what, where and what to do: the text of twr_error_message().
+// Thrown for every status except TWR_OK. what(): the text of twr_error_message(): what happened, where, and what to do.
 class Error : public std::runtime_error {
    public:
     Error(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -59,19 +59,19 @@ class Error : public std::runtime_error {
     int code_;
 };
 
-// The call did what was asked, and there is news. TWR_DIVERGED: the captured step differs from the reference, and
+// Success, with a condition to report. TWR_DIVERGED: the captured step differs from the reference, and
 // stop_on_divergence is set.
 class Diverged : public Error {
    public:
     using Error::Error;
 };
-// TWR_STEP_LOST: an earlier step could not be committed. Who can do without it catches this and goes on.
+// TWR_STEP_LOST: an earlier step could not be committed. A program that can do without that step catches this and goes on.
 class StepLost : public Error {
    public:
     using Error::Error;
 };
 
-// Throws for anything but TWR_OK, with the message of this thread's last call.
+// Throws for every status except TWR_OK, with the message of this thread's last call.
 inline void check(int status) {
     switch (status) {
         case TWR_OK: return;
@@ -154,7 +154,7 @@ constexpr int dtype() {
     return DTypeOf<T>::value;
 }
 
-// std::mdspan and its like: extent(r), stride(r) in items, data_handle(), rank().
+// std::mdspan and similar types: extent(r), stride(r) in items, data_handle(), rank().
 template <class View, class = void>
 struct IsView : std::false_type {};
 template <class View>
@@ -170,7 +170,7 @@ template <class Range>
 struct IsContiguous<Range, std::void_t<decltype(*std::data(std::declval<Range&>())),
                                        decltype(std::size(std::declval<Range&>()))>> : std::true_type {};
 
-// Whether what it refers to is there still when the object that was passed is not.
+// Whether the elements outlive the object that was passed.
 template <class Range>
 constexpr bool stays() {
 #if defined(__cpp_lib_ranges)
@@ -219,9 +219,9 @@ class Settings {
 
 enum class Order : int { row_major = TWR_ROW_MAJOR, column_major = TWR_COLUMN_MAJOR };
 
-// What may be said of an array besides where it is: see twr_array.
+// Optional properties of an array: see twr_array.
 struct ArrayOptions {
-    // In which items are kept, and in which they lie if there are no strides. Unset: the order in which they lie.
+    // The order in which items are kept; without strides also their order in memory. Unset: their order in memory.
     std::optional<Order> order = {};
     std::vector<std::uint64_t> global_shape = {};  // both, or neither
     std::vector<std::uint64_t> global_offset = {};
@@ -232,7 +232,7 @@ struct ArrayOptions {
     void* stream = nullptr;
 };
 
-// An array of any layout. strides: bytes, one a dimension; empty: dense, in the order of the options.
+// An array of any layout. strides: bytes, one for each dimension; empty: dense, in the order of the options.
 struct Array {
     void* data = nullptr;
     int dtype = TWR_F64;
@@ -242,7 +242,7 @@ struct Array {
 
 namespace detail {
 
-// The order in which an array lies: column-major where strides ascend.
+// The order of an array in memory: column-major if its strides ascend.
 inline Order order_of(const Array& array) {
     std::int64_t last = 0;
     bool ascending = true;
@@ -294,17 +294,17 @@ struct Divergence {
     std::int64_t step = 0;
     int rank = 0;
     std::string field;
-    // Of the flattened array: the first chunk that is not proven equal begins here.
+    // The item of the flattened array at which the first chunk begins that is not proven equal.
     std::uint64_t first_item = 0;
-    std::uint64_t chunks = 0;  // of this field that are not proven equal
+    std::uint64_t chunks = 0;  // chunks of this field that are not proven equal
     std::uint64_t chunks_in_all = 0;
     std::string reason;  // "", or why the field could not be compared
 };
 
 // ---- a run ----
 
-// One thread at a time. Of functions that are [collective] in twinrun.h, all ranks call these too; that includes close(), and
-// so the end of an object that was not closed.
+// Used by one thread at a time. Functions that are [collective] in twinrun.h are so here. close() is one of them, and so is the
+// destructor of a run that was not closed.
 class Run {
    public:
     explicit Run(const std::string& path) { check(twr_open(&run_, path.c_str(), nullptr)); }
@@ -314,7 +314,7 @@ class Run {
     Run(const std::string& path, const Settings& settings, const twr_comm& comm) {
         check(twr_open_comm(&run_, path.c_str(), settings.get(), &comm));
     }
-    // Takes over a run that was opened otherwise (twr_open_mpi).
+    // Takes ownership of a run that another function opened (twr_open_mpi).
     explicit Run(twr_run* run) noexcept : run_(run) {}
     Run(Run&& other) noexcept
         : run_(std::exchange(other.run_, nullptr)),
@@ -326,7 +326,7 @@ class Run {
         std::swap(listener_, other.listener_);
         return *this;
     }
-    // As close(), but nobody hears of errors.
+    // As close(), but ignores errors.
     ~Run() { static_cast<void>(twr_close(run_)); }
 
     // Waits until all that was captured is committed. The run is over, also after an exception.
@@ -356,7 +356,7 @@ class Run {
         protect(name, data, std::vector<std::uint64_t>(shape.begin(), shape.end()), options);
     }
 
-    // std::vector, std::array, std::span, T[n], ...: one dimension. No temporary object, whose elements would be gone.
+    // std::vector, std::array, std::span, T[n], ...: one dimension. Temporary objects are refused, because their elements would not outlive the call.
     template <class Range, std::enable_if_t<detail::IsContiguous<Range>::value && detail::stays<Range>() &&
                                                 !detail::IsView<std::remove_reference_t<Range>>::value,
                                             int> = 0>
@@ -366,7 +366,7 @@ class Run {
         protect(name, Array{std::data(range), detail::dtype<T>(), {size}, {}}, options);
     }
 
-    // std::mdspan, or whatever has its extent(), stride(), data_handle() and rank().
+    // std::mdspan, or another type with its extent(), stride(), data_handle() and rank().
     template <class View, std::enable_if_t<detail::IsView<View>::value, int> = 0>
     void protect(const std::string& name, const View& view, const ArrayOptions& options = {}) {
         using T = std::remove_reference_t<decltype(*view.data_handle())>;
@@ -446,7 +446,7 @@ class Run {
         check(twr_local_steps(run_, &steps));
         return steps;
     }
-    // These leave, if all are on the next tier too; with close() the rest of this rank's part.
+    // Removes this rank's steps from the node-local tier, if all are on the next tier too; close() removes the rest of its part.
     void drop_local() { check(twr_drop_local(run_)); }
     void restore(std::int64_t step) {
         prepare();
@@ -458,10 +458,10 @@ class Run {
         check(twr_restore_some(run_, step, list.data(), list.size()));
     }
 
-    // ---- news ----
+    // ---- callbacks ----
 
-    // Unless stop_on_divergence is set, `call` comes from another thread. It must not use this run. What it throws is thrown
-    // again by the next capture(), wait() or close().
+    // Unless stop_on_divergence is set, `call` comes from another thread. It must not use this run. An exception that it
+    // throws is thrown again by the next capture(), wait() or close().
     void on_divergence(std::function<void(const Divergence&)> call) {
         auto listener = std::make_unique<Listener>();
         listener->call = std::move(call);
@@ -470,7 +470,7 @@ class Run {
         listener_ = std::move(listener);
     }
 
-    // Called before arrays are read or written: adapters wait here for work of their own that has not ended.
+    // Called before arrays are read or written: adapters wait here for their own pending work.
     void before_access(std::function<void()> call) { before_ = std::move(call); }
 
    private:
@@ -506,7 +506,7 @@ class Run {
         std::vector<const char*> list;
         for (const std::string& name : names)
             list.push_back(name.c_str());
-        if (list.empty()) list.reserve(1);  // an address, even so
+        if (list.empty()) list.reserve(1);  // so that data() is not null
         return list;
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// twinrun_flush LOCAL HISTORY: the process that brings one rank's steps from the node-local tier to the history, for runs
-// with the setting flusher = process. The run talks to it through its standard input, a socket; when that is closed it
-// brings over what is left, and ends.
+// twinrun_flush LOCAL HISTORY: the process that moves one rank's steps from the node-local tier to the history, for runs
+// with the setting flusher = process. The run sends commands through its standard input, a socket. When that is closed it
+// moves the remaining steps, and ends.
 #include <csignal>
 #include <cstdio>
 
@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
                      "usage: twinrun_flush LOCAL HISTORY  (started by a run; by hand: twinrun flush)\n");
         return 2;
     }
-    // What ends the run must not end what saves its steps.
+    // Signals that end the run must not end the process that saves its steps.
     for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGPIPE})
         std::signal(signal, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);  // a file above the limit of sizes is an error like a full disk

@@ -38,7 +38,7 @@ enum class Call : std::uint16_t {
 inline constexpr std::size_t kGroups = static_cast<std::size_t>(Group::count_);
 inline constexpr std::size_t kCalls = static_cast<std::size_t>(Call::count_);
 
-// may_be_pretended: a call that can say that it did all that was asked, without doing it.
+// may_be_pretended: the call can be left out, and report that it did all.
 struct CallInfo {
     const char* name;
     Group group;

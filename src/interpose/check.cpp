@@ -1,4 +1,4 @@
-// What the Python package asks the library itself, so that rules are understood in one place.
+// Functions for the Python package, so that rules are parsed in one place.
 #include <cstring>
 
 #include "interpose/rules.hpp"
@@ -6,7 +6,7 @@
 
 using namespace twinrun::interpose;
 
-// The number of rules; -1 where they are not understood, and why in `why` (size bytes, ends with 0).
+// Returns the number of rules; -1 if they are invalid, with the reason in `why` (size bytes, terminated by 0).
 TWR_WRAP int twr_interpose_check(const char* rules, char* why, std::size_t size) {
     static Rules read;
     if (parse_rules(rules, read)) return static_cast<int>(read.count);

@@ -31,7 +31,7 @@ namespace {
 
 enum class Kind { none, plain, rooted, in_place, vector };
 
-// How bytes of a call are found: see mpi_calls.inc.
+// How the bytes of a call are computed: see mpi_calls.inc.
 struct Shape {
     Kind kind;
     int count, type, a, b;
@@ -81,7 +81,7 @@ Abi find_abi(Word& world) {
 
 bool is_in_place(Word buffer) { return buffer == 1 || buffer == -1; }
 
-// The same of Fortran, where it is the address of a variable.
+// The same in Fortran, where it is the address of a variable.
 bool is_fortran_in_place(Word buffer) {
     static constinit Next<char> open_mpi{"mpi_fortran_in_place_", find_mpi_variable};
     static constinit Next<Word> mpich{"MPIR_F_MPI_IN_PLACE", find_mpi_variable};
@@ -98,7 +98,8 @@ std::uint64_t size_of(Word type) {
                                                                            : 0;
 }
 
-// Numbers of a list with one for each rank of a communicator; where there are two groups, of the own one or of the other.
+// The sum of a list with one number for each rank of a communicator. An intercommunicator has two groups: the list is for the own
+// or for the other one.
 template <typename Count>
 std::uint64_t sum_of(const Count* counts, Word communicator, bool own_group) {
     auto* comm_size = g_comm_size.get();
@@ -114,7 +115,7 @@ std::uint64_t sum_of(const Count* counts, Word communicator, bool own_group) {
     return sum;
 }
 
-// Of Reduce_scatter, the one list that has no buffer in place, all numbers are of the own group.
+// In MPI_Reduce_scatter, the only list without a buffer that may be MPI_IN_PLACE, all entries are for the own group.
 bool is_of_own_group(const Shape& shape) { return shape.a < 0; }
 
 template <typename Count>
@@ -135,7 +136,8 @@ std::uint64_t bytes_of(const Shape& shape, const Word* a) {
 
 int integer_at(Word address) { return *reinterpret_cast<const int*>(address); }
 
-// By the address of the error code, which mpi_f08 may leave out. After an error what was given may be nothing to ask MPI about.
+// Reads the error code from its address, which mpi_f08 may leave out. After an error the arguments may be invalid, so MPI is not
+// asked about them.
 bool is_fortran_success(Word error) { return error == 0 || integer_at(error) == 0; }
 
 std::uint64_t fortran_bytes_of(const Shape& shape, const Word* a) {
@@ -164,7 +166,7 @@ std::uint64_t fortran_bytes_of(const Shape& shape, const Word* a) {
 
 void lead_large_counts();
 
-// MPI is there: who am I?
+// Called when MPI is initialised: finds the rank.
 void learn_rank() {
     if (g_state.mpi || g_state.mode.load() == 0) return;
     Word world = 0;
@@ -187,7 +189,7 @@ bool is_fortran_inside(const Block* block) { return block != nullptr && block->f
 
 }  // namespace
 
-// A call from C. Inside a wrapper of Fortran's it is the same call, which is counted there.
+// A call from C. Inside a Fortran wrapper it is the same call, which the Fortran wrapper counts.
 #define TWR_C_BODY(call, symbol, Count, shape_kind, count_, type_, a_, b_, parameter_types, argument_list) \
     static constinit Next<int parameter_types> next{symbol, find_mpi};                                     \
     auto* real = next.get();                                                                               \
@@ -239,7 +241,7 @@ bool is_fortran_inside(const Block* block) { return block != nullptr && block->f
 #define TWR_A14 TWR_A13, a13
 #define TWR_A15 TWR_A14, a14
 #define TWR_A16 TWR_A15, a15
-// Of Fortran: the error code and two lengths besides.
+// In Fortran there are also the error code and two lengths.
 #define TWR_FP1 TWR_P4
 #define TWR_FP2 TWR_P5
 #define TWR_FP3 TWR_P6
@@ -277,9 +279,9 @@ bool is_fortran_inside(const Block* block) { return block != nullptr && block->f
 
 // ---- large counts
 //
-// MPI_Send_c and the like are no symbols of this library: where MPI has no large counts, programs that ask for them by weak references
-// (mpi4py) would take ours for MPI's. Instead the entries of programs and libraries that lead to MPI's own are led here, once MPI is
-// there. Objects that are loaded after MPI_Init keep theirs.
+// MPI_Send_c and similar functions are not symbols of this library. Otherwise programs with weak references to them (mpi4py)
+// would find ours even if MPI has none. Instead, when MPI is initialised, relocation entries of programs and libraries that point
+// to MPI's functions are redirected here. Objects that are loaded after MPI_Init keep theirs.
 
 namespace {
 
@@ -309,7 +311,7 @@ constexpr std::uint32_t kEntries[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
 constexpr std::uint32_t kEntries[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
 #endif
 
-// Writes to an entry, which may have been made read-only when the object was loaded.
+// Writes to a relocation entry, which the loader may have made read-only.
 void lead(void** entry, void* to, bool is_read_only) {
     const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     auto* start = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(entry) & ~(page - 1));
@@ -318,7 +320,7 @@ void lead(void** entry, void* to, bool is_read_only) {
     if (is_read_only) mprotect(start, page, PROT_READ);
 }
 
-bool g_has_large[sizeof kLarge / sizeof kLarge[0]];  // MPI has it
+bool g_has_large[sizeof kLarge / sizeof kLarge[0]];  // whether MPI has the function
 
 void lead_entries(const dl_phdr_info& object, const ElfW(Rela) * relocations, std::size_t count,
                   const ElfW(Sym) * symbols, const char* names, std::uintptr_t read_only,
@@ -346,11 +348,11 @@ int lead_object(dl_phdr_info* object, std::size_t, void* own) {
         const std::uintptr_t at = object->dlpi_addr + part.p_vaddr;
         if (part.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(at);
         if (part.p_type == PT_GNU_RELRO) {
-            // As the loader does it: a page at the end of which only a part is to be read-only stays as it is.
+            // As in the loader: a last page that is only partly covered stays writable.
             read_only = at & ~(page - 1);
             read_only_end = (at + part.p_memsz) & ~(page - 1);
         }
-        // This library itself, and MPI's, whose calls among themselves are not the program's.
+        // Skips this library and MPI's libraries, whose calls among themselves are not calls of the program.
         if (part.p_type == PT_LOAD && reinterpret_cast<std::uintptr_t>(own) - at < part.p_memsz) return 0;
     }
     if (dynamic == nullptr || std::strstr(object->dlpi_name, "libmpi") != nullptr) return 0;
@@ -361,8 +363,7 @@ int lead_object(dl_phdr_info* object, std::size_t, void* own) {
     bool rela = true;
     for (; dynamic->d_tag != DT_NULL; ++dynamic) {
         std::uintptr_t at = dynamic->d_un.d_ptr;
-        if (at < object->dlpi_addr)
-            at += object->dlpi_addr;  // where the loader leaves addresses as they were
+        if (at < object->dlpi_addr) at += object->dlpi_addr;  // if the loader did not relocate the address
         switch (dynamic->d_tag) {
             case DT_SYMTAB: symbols = reinterpret_cast<const ElfW(Sym)*>(at); break;
             case DT_STRTAB: names = reinterpret_cast<const char*>(at); break;
@@ -385,7 +386,7 @@ int lead_object(dl_phdr_info* object, std::size_t, void* own) {
 
 void lead_large_counts() {
     if (find_mpi("MPI_Send_c") == nullptr) return;
-    // Asked for before: within dl_iterate_phdr nothing may be asked of the loader.
+    // Looked up before, because the callback of dl_iterate_phdr must not call the loader.
     for (std::size_t k = 0; k < sizeof kLarge / sizeof kLarge[0]; ++k)
         g_has_large[k] = find_mpi(kLarge[k].name) != nullptr;
     dl_iterate_phdr(lead_object, reinterpret_cast<void*>(&lead_large_counts));
@@ -463,7 +464,7 @@ TWR_WRAP int MPI_Init_thread(Word a0, Word a1, Word a2, Word a3) {
     if (real == nullptr) return kError;
     return begun(Call::MPI_Init_thread, [&] { return real(a0, a1, a2, a3); });
 }
-// The task may be killed, or end without exit, once MPI is over: the profile is written now, and again at the end.
+// After MPI_Finalize the process may be killed, or end without exit: the profile is written now, and again at the end.
 TWR_WRAP int MPI_Finalize() {
     static constinit Next<int()> next{"MPI_Finalize", find_mpi};
     auto* real = next.get();

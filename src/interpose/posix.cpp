@@ -17,7 +17,7 @@ namespace {
 
 bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
 
-// The function by name behind ours, once for each place that asks.
+// The real function of this name, looked up once for each call site.
 #define TWR_NEXT(type, name)                \
     static constinit Next<type> next{name}; \
     auto* real = next.get();                \
@@ -32,7 +32,7 @@ int opened(const char* path, Function&& function) {
     return file;
 }
 
-// Numbers beyond these are never kept.
+// Descriptors beyond these are not remembered.
 void forget_range(unsigned first, unsigned last) {
     const unsigned end = last < 65535 ? last : 65535;
     for (unsigned file = first; file <= end; ++file)
@@ -47,7 +47,7 @@ auto plain(Call call, Target target, Function&& function) {
     return result;
 }
 
-// Of a read or write: on a file, or on a stream, which is counted as another call.
+// The call of a read or write: on a file, or on a stream, which has a name of its own.
 template <typename Function>
 ssize_t transfer(Call call, Call stream, int file, std::size_t size, Function&& function) {
     Scope scope(is_file(file) ? call : stream, {.descriptor = file});
@@ -67,7 +67,7 @@ std::size_t size_of(const iovec* parts, int count) {
 
 // ---- open and close
 
-// Of those with a mode that is given only where the flags ask for it.
+// For calls whose mode argument is present only if the flags require it.
 #define TWR_OPEN(name, folder_parameter, folder_argument)                             \
     TWR_WRAP int name(folder_parameter const char* path, int flags, ...) {            \
         mode_t mode = 0;                                                              \
@@ -115,7 +115,7 @@ TWR_WRAP int close(int file) {
     return result;
 }
 
-// What a number stands for changes: not counted.
+// These change which file a descriptor stands for. They are not counted.
 TWR_WRAP int dup2(int from, int to) noexcept {
     TWR_NEXT(int(int, int), "dup2");
     forget(to);

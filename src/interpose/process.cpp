@@ -1,4 +1,4 @@
-// Ends of a process that are no return from main, and programs that become others.
+// Ends of a process other than a return from main, and exec.
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ namespace twinrun::interpose {
 
 namespace {
 
-// A signal that ends a program which has no handler of its own: the profile, and then the end that the signal has.
+// Handles a fatal signal without a handler of the program: writes the profile, then lets the signal end the process.
 void on_end(int number) {
     finish_profile();
     struct sigaction plain {};
@@ -28,7 +28,8 @@ void on_end(int number) {
 
 void watch_ends() {
     at_quick_exit(finish_profile);
-    // Those that others send, or that the system sends to programs that are in order. Not SIGINT: programs ask whether they may take it.
+    // Signals from other processes, or from the system to programs without a fault. Not SIGINT: programs check whether it is
+    // ignored before they handle it.
     const int numbers[] = {SIGTERM, SIGPIPE, SIGHUP, SIGXCPU};
     for (const int number : numbers) {
         struct sigaction seen {};
@@ -53,7 +54,7 @@ namespace {
         syscall(SYS_exit_group, status);
 }
 
-// Words up to the null pointer that ends them.
+// Number of words before the terminating null pointer.
 std::size_t words_in(const char* first, va_list given) {
     std::size_t count = 0;
     va_list list;
@@ -97,7 +98,7 @@ TWR_EXEC(fexecve, (int file, char* const* words, char* const* variables), (file,
 TWR_EXEC(execveat, (int folder, const char* path, char* const* words, char* const* variables, int flags),
          (folder, path, words, variables, flags))
 
-// As many words as the program gives: on the stack, for nothing may be allocated between vfork and exec.
+// On the stack, because nothing may be allocated between vfork and exec.
 #define TWR_EXECL(name, behind, variables, ...)                                            \
     TWR_WRAP int name(const char* path, const char* first, ...) noexcept {                 \
         va_list list;                                                                      \

@@ -1,6 +1,6 @@
-// The profile of a process: PROFILE-rank-N.json of an MPI rank, PROFILE-process-PID.json of any other; with -2, -3, ... where there is
-// one of that name already. docs/interpose.md has its keys. Until the process has written its last one there is a file
-// .profile-PID-START.begun, so that whoever reads the profiles knows of those that were killed.
+// The profile of a process: PROFILE-rank-N.json of an MPI rank, PROFILE-process-PID.json of any other; with -2, -3, ... if the
+// name is taken. docs/interpose.md has its keys. Until a process has written its last profile there is a file
+// .profile-PID-START.begun, by which readers find processes that were killed.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
@@ -17,11 +17,11 @@ namespace twinrun::interpose {
 
 namespace {
 
-constexpr std::size_t kSize = 1U << 20;  // of a profile: all calls with full histograms take some 200 KB
+constexpr std::size_t kSize = 1U << 20;  // largest profile; all calls with full histograms take about 200 KB
 
 std::atomic<int> g_writer{0};  // the thread that writes
-char g_name[3400] = {};        // of the profile, once it has one
-char g_mark[3400] = {};        // the file that says that it is to come; empty: there is none
+char g_name[3400] = {};        // name of the profile; empty: none is written yet
+char g_mark[3400] = {};        // name of the .begun file; empty: none
 
 std::uint64_t number_after_space(const char* text) {
     const char* c = std::strchr(text, ' ');
@@ -46,7 +46,8 @@ struct Entry {  // linux_dirent64
     char name[1];
 };
 
-// Seconds that threads waited for a core: those that live, and those that ended and had made a call. False: not known here.
+// Time that threads waited for a core: of living threads, and of ended threads that made a call. False: the system does not
+// report it.
 bool run_queue_delay(std::uint64_t& ns) {
     ns = g_state.exited_delay_ns.load(std::memory_order_relaxed);
     const int folder = raw_open("/proc/self/task", O_RDONLY | O_DIRECTORY);
@@ -76,7 +77,8 @@ bool run_queue_delay(std::uint64_t& ns) {
     return any;
 }
 
-// ns that a counted call costs: the work of a wrapper without its call, on a block of its own. Warm caches: a lower bound.
+// The overhead of a counted call in ns: a wrapper's work without the call, on a separate block. Caches are warm, so this is a
+// lower bound.
 std::uint32_t own_cost() {
     std::uint32_t known = g_state.own_ns.load(std::memory_order_relaxed);
     if (known != 0) return known;
@@ -88,7 +90,7 @@ std::uint32_t own_cost() {
     for (int repetition = 0; repetition < 3; ++repetition) {
         const std::uint64_t start = clock_ns();
         for (int i = 0; i < kRounds; ++i) {
-            Block* volatile seen = block;  // as the thread's block is looked up
+            Block* volatile seen = block;  // the cost of looking up the thread's block
             const bool nested = seen->depth++ != 0;
             const std::uint64_t from = now();
             const std::uint64_t to = now();
@@ -310,8 +312,8 @@ void put_name(std::uint64_t number) {
     name.put(".json");
 }
 
-// Gives a whole file a name that no other process has: by a link, so that there is never an empty file of that name; where the file
-// system has no links, by one that is empty for a moment.
+// Gives a complete file a name that no other process has taken. Uses a link, so that there is never an empty file of that name.
+// On file systems without links the file is empty for a moment.
 bool name_it(const char* temporary) {
     if (g_name[0] != 0) return raw_rename(temporary, g_name);
     for (std::uint64_t number = 1; number < 10000; ++number) {
@@ -332,7 +334,7 @@ bool name_it(const char* temporary) {
     return false;
 }
 
-// Processes of other nodes and containers may have the same number, and the folder may be theirs too.
+// Processes on other nodes and in other containers may have the same PID, and may share the folder.
 void put_own_name(Text& name, const char* suffix) {
     name.put(g_state.folder);
     name.put("/.profile-");
@@ -358,7 +360,7 @@ bool write_whole(const Text& text) {
 }  // namespace
 
 void mark_begun() {
-    if (raw_pid() != g_state.pid || g_mark[0] != 0) return;  // of vfork's child the mark is the parent's
+    if (raw_pid() != g_state.pid || g_mark[0] != 0) return;  // in vfork's child the mark is the parent's
     Text name(g_mark, sizeof g_mark);
     put_own_name(name, ".begun");
     const int file = name.whole() ? raw_open(g_mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644) : -1;
@@ -391,13 +393,13 @@ void start_process() {
     g_state.pid = raw_pid();
     g_name[0] = 0;
     g_writer = 0;
-    g_mark[0] = 0;  // of fork's child it is the parent's
+    g_mark[0] = 0;  // in fork's child it is the parent's
     mark_begun();
     if (g_state.flush_ticks != 0) g_state.next_flush = now() + g_state.flush_ticks;
 }
 
 void set_rank(int rank, int ranks) {
-    if (g_name[0] != 0) raw_unlink(g_name);  // the one of a process that was not yet a rank
+    if (g_name[0] != 0) raw_unlink(g_name);  // the profile from before this process was a rank
     g_name[0] = 0;
     g_state.rank = rank;
     g_state.ranks = ranks;
@@ -406,16 +408,16 @@ void set_rank(int rank, int ranks) {
 
 namespace {
 
-// False where this process has no profile from this call.
+// Returns false if this call writes no profile of this process.
 bool write_own() {
     if (g_state.mode.load(std::memory_order_acquire) == 0) return false;
-    // A child that shares the parent's memory (vfork), or that was made past fork: the counts are not its own.
+    // The counts are not this process' own in a child that shares the parent's memory (vfork), or that was created without fork().
     if (raw_pid() != g_state.pid) return false;
     const int error = errno;
     const int self = static_cast<int>(syscall(SYS_gettid));
     int expected = 0;
     for (int tries = 0; !g_writer.compare_exchange_strong(expected, self); expected = 0) {
-        // A signal handler in the thread that writes, or another thread that was stopped while it wrote.
+        // A profile is being written already: by the thread that this signal handler interrupted, or by a stopped thread.
         if (expected == self || ++tries > 10000) {
             errno = error;
             return false;

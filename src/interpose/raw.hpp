@@ -1,4 +1,4 @@
-// System calls, past every wrapper, and text without the C library: for what may run in a signal handler.
+// Direct system calls, which no wrapper sees, and text without the C library: both are safe in signal handlers.
 #pragma once
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ inline long raw_readlink(const char* path, char* to, std::size_t size) {
 }
 inline int raw_pid() { return static_cast<int>(syscall(SYS_getpid)); }
 
-// A text file's beginning; false where it cannot be read.
+// Reads the beginning of a text file; false if it cannot be read.
 inline bool raw_text(const char* path, char* to, std::size_t size) {
     const int file = raw_open(path, O_RDONLY);
     if (file < 0) return false;
@@ -48,7 +48,7 @@ inline bool raw_text(const char* path, char* to, std::size_t size) {
     return true;
 }
 
-// Text in a buffer of fixed size; what does not fit is cut off, and said so.
+// Text in a buffer of fixed size. Text that does not fit is truncated; whole() is false then.
 class Text {
    public:
     Text(char* buffer, std::size_t size) : buffer_(buffer), size_(size) {

@@ -42,7 +42,7 @@ Part trimmed(Part part) {
     return part;
 }
 
-// Cuts off what comes before `separator`; the rest stays in `text`.
+// Returns the part before `separator`; the rest stays in `text`.
 Part cut(Part& text, char separator) {
     const char* at = text.begin;
     while (at < text.end && *at != separator)
@@ -63,7 +63,7 @@ bool fail(Rules& rules, Part where, const char* what) {
     return false;
 }
 
-// A decimal number as value * 10^-digits; false where it is none. At most 15 digits.
+// A decimal number as value * 10^-digits, with at most 15 digits; false if it is not one.
 bool decimal(Part& part, std::uint64_t& value, int& digits) {
     value = 0;
     digits = 0;
@@ -144,7 +144,7 @@ bool calls_of(Part part, Rule& rule) {
     return found;
 }
 
-// Calls that have a file: others cannot be told by its path.
+// Calls with a file; the option `path` is not possible for others.
 bool has_path(Call call) {
     const Group group = info(call).group;
     return group == Group::posix_read || group == Group::posix_write || group == Group::posix_meta ||
@@ -225,8 +225,8 @@ std::uint64_t mixed(std::uint64_t x) {  // SplitMix64's output function (Steele,
     return x ^ (x >> 31);
 }
 
-// Waits until `ns` have gone by: by sleeping, as a slow file system makes a program do, and spinning for what is shorter than a
-// sleep can be (the kernel's slack of 50 us). Past the C library, whose sleep is a point where threads are cancelled: mkdir is none.
+// Waits for `ns`. Sleeps, as a program does that waits for a slow file system, and spins for times below the kernel's timer slack
+// (50 us). Uses the system call, because the C library's sleep is a cancellation point, and calls like mkdir are not.
 std::uint64_t wait(std::uint64_t ns) {
     const std::uint64_t start = clock_ns();
     const std::uint64_t until = start + ns;
@@ -243,8 +243,8 @@ std::uint64_t wait(std::uint64_t ns) {
     return end - start;
 }
 
-// Bits of the rules with a path that a descriptor's file fits, as they were found when it was first used, behind the 16 bits of the
-// moment: to ask the kernel for the name of a file at each of its writes would be the slow file system itself.
+// For each descriptor: the bits of the rules whose path its file matches, found at its first use, below 16 bits of a generation.
+// Asking the kernel for the file's name at every write would be slow.
 static_assert(kMostRules <= 16);
 constexpr int kDescriptors = 65536;
 std::atomic<std::uint32_t> g_fits[kDescriptors];

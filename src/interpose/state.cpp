@@ -35,7 +35,7 @@ std::uint64_t clock_ns() {
 namespace {
 
 #if defined(__x86_64__)
-// Whether the counter runs at one rate on all cores, always, and the kernel keeps its own time by it.
+// Whether the counter always runs at one rate on all cores, and the kernel itself uses it as its clock.
 bool steady_ticks() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid(0x80000007U, &a, &b, &c, &d) == 0 || (d >> 8 & 1) == 0) return false;
@@ -45,7 +45,7 @@ bool steady_ticks() {
            std::strncmp(source, "tsc", 3) == 0;
 }
 
-// Both clocks at once: of a few readings the pair that took least.
+// Reads both clocks at one moment: of several pairs of readings the fastest.
 void both(std::uint64_t& ticks, std::uint64_t& ns) {
     std::uint64_t least = ~std::uint64_t{0};
     for (int i = 0; i < 5; ++i) {
@@ -71,7 +71,7 @@ void start_clock() {
 #if defined(__x86_64__)
     if (!steady_ticks()) return;
     both(g_clock.first_ticks, g_clock.first_ns);
-    // 50 us: the scale to about 0.1%, for histograms and what is shorter than 10 ms.
+    // 50 us give the scale to about 0.1%, enough for histograms and for processes shorter than 10 ms.
     std::uint64_t ticks = 0, ns = 0;
     while (clock_ns() < g_clock.first_ns + 50000) {
     }
@@ -102,10 +102,10 @@ namespace {
 pthread_key_t g_key;
 bool g_has_key = false;
 
-// A thread ends: its block goes to another, and its run-queue delay is kept while the kernel still knows it.
+// Runs when a thread ends: frees its block for another thread, and saves its run-queue delay, which the kernel drops later.
 void thread_ends(void* given) {
     auto* block = static_cast<Block*>(given);
-    // What ends with the thread, by destructors of other keys, may make calls yet: it has two more rounds.
+    // Destructors of other keys may still make calls: waits for two more rounds of destructors.
     static_assert(PTHREAD_DESTRUCTOR_ITERATIONS >= 4);
     if (++block->endings < 3 && pthread_setspecific(g_key, block) == 0) return;
     char text[128];
@@ -173,7 +173,7 @@ std::atomic<std::uint8_t> g_classes[kDescriptors];  // 0 not known, 1 file, 2 st
 }  // namespace
 
 bool is_file(int descriptor) {
-    if (descriptor < 0) return true;  // an error, of the call as it is named
+    if (descriptor < 0) return true;  // an error; counted under the call's own name
     const bool kept = descriptor < kDescriptors;
     if (kept) {
         const std::uint8_t known = g_classes[descriptor].load(std::memory_order_relaxed);
@@ -207,8 +207,8 @@ void* find_next(const char* name) {
 
 namespace {
 
-// Names of MPI's libraries, each with a 0 behind it. They are only noted here: the loader holds a lock meanwhile, and to open one would
-// take the other lock, which a thread that loads a library has taken before this one.
+// Collects names of MPI libraries, each terminated by 0. It does not open them here: the loader holds a lock during this
+// callback, and dlopen takes a second lock. A thread that loads a library takes these locks in the other order.
 struct Names {
     char text[16384];
     std::size_t size;
@@ -224,7 +224,7 @@ int note_name(dl_phdr_info* info, std::size_t, void* given) {
     return 0;
 }
 
-// In libraries of MPI that the program loaded, and not for all to see (as Python does).
+// Looks in MPI libraries that the program loaded without making their symbols global (as Python does).
 void* find_in_mpi(const char* name) {
     Names names;
     names.size = 0;
@@ -245,7 +245,7 @@ void* find_mpi(const char* mpi_name) {
     const int error = errno;
     void* found = dlsym(RTLD_NEXT, mpi_name);
     if (found == nullptr) {
-        // By its own name, behind every other tool.
+        // By its PMPI name, so that no other tool intercepts it.
         char name[80];
         Text text(name, sizeof name);
         if (std::strncmp(mpi_name, "MPI_", 4) == 0) text.put('P');
@@ -257,7 +257,7 @@ void* find_mpi(const char* mpi_name) {
     return found;
 }
 
-// The program may have a copy that is the one in use (a copy relocation), so from the front.
+// Searches from the first object, because the program itself may have the variable that is used (a copy relocation).
 void* find_mpi_variable(const char* name) {
     const int error = errno;
     void* found = dlsym(RTLD_DEFAULT, name);
@@ -325,7 +325,7 @@ const char* object_of(void* address) {
                                                                                           : "";
 }
 
-// Tools that stand before or behind this library: preloaded, or linked, and defining what is wrapped.
+// Other tools, preloaded or linked, that define functions which this library wraps.
 void look_for_others() {
     Text text(g_state.others, sizeof g_state.others);
     const char* own = object_of(reinterpret_cast<void*>(&look_for_others));
@@ -337,7 +337,7 @@ void look_for_others() {
         const char* first = object_of(dlsym(RTLD_DEFAULT, name));
         if (std::strcmp(first, own) != 0 && std::strcmp(first, libc) != 0) put_other(text, first);
         const char* next = object_of(dlsym(RTLD_NEXT, name));
-        // Of older C libraries, the library for threads had some of them too.
+        // In older C libraries libpthread defined some of these functions too.
         if (std::strcmp(next, libc) != 0 && std::strstr(next, "libpthread") == nullptr) put_other(text, next);
     }
     const char* mpi = object_of(dlsym(RTLD_NEXT, "PMPI_Send"));
@@ -351,7 +351,7 @@ void look_for_others() {
 
 void child_starts() {
     if (g_state.mode.load() == 0) return;
-    // The parent's blocks are the parent's: a fresh one comes with the next call.
+    // Leaves the parent's blocks; the next call takes a new one.
     g_state.blocks.store(nullptr);
     t_block = nullptr;
     g_state.exited_delay_ns = 0;
@@ -368,9 +368,9 @@ __attribute__((constructor)) void start() {
     const int error = errno;
     const char* folder = variable("TWINRUN_INTERPOSE_FOLDER");
     if (folder == nullptr || *folder == 0) folder = variable("TWINRUN_TASK_FOLDER");
-    if (folder == nullptr || *folder == 0) return;  // nowhere to write to: nothing is counted
+    if (folder == nullptr || *folder == 0) return;  // no folder for profiles: nothing is counted
     Text text(g_state.folder, sizeof g_state.folder);
-    if (*folder != '/') {  // the program may go elsewhere
+    if (*folder != '/') {  // the program may change its working folder
         char here[2048];
         if (syscall(SYS_getcwd, here, sizeof here) <= 0) return;
         text.put(here);

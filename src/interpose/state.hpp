@@ -6,14 +6,15 @@
 //                    scope.end(bytes)          count, seconds, bytes, histogram of the thread that called
 //
 // Invariants:
-// * The program gets what the real function returns, and errno. Whatever fails here, the call is made all the same.
-// * Groups of a thread add up: of calls within calls (MPI_File_write -> pwrite) only the outermost has its time; inner ones are counted
-//   as nested, with their time apart.
-// * Each thread writes only its own block, with plain stores of relaxed atomics: no lock, no shared cache line. Blocks of threads that
-//   ended go to later threads, counts and all, so that nothing has to be merged before a profile is written.
-// * Own files are read and written by system calls alone (raw.hpp), which no wrapper sees, and nothing is allocated but by mmap: a
-//   profile can be written from a signal handler.
-// * Nothing of MPI, of the C++ library or of the rest of twinrun is needed to build or to load it.
+// * The program gets the real function's result and errno. If something fails here, the call is still made.
+// * Times of a thread add up over groups: of nested calls (MPI_File_write -> pwrite) only the outermost gets the time; inner ones are
+//   counted as nested, with separate times.
+// * Each thread writes only its own block, with plain stores of relaxed atomics: no lock, no shared cache line. Blocks of threads
+// that
+//   ended are reused by later threads together with their counts, so that no merge is needed.
+// * Own files are read and written by direct system calls (raw.hpp), which no wrapper sees, and memory comes from mmap only: so a
+//   profile can be written in a signal handler.
+// * It needs neither MPI, the C++ library nor the rest of twinrun, to build or to load.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@
 
 namespace twinrun::interpose {
 
-inline constexpr std::size_t kBins = 48;  // of histograms: floor(log2(ns)), up to 78 hours
+inline constexpr std::size_t kBins = 48;  // of histograms, by floor(log2(ns)); up to 78 hours
 
 using Number = std::atomic<std::uint64_t>;
 
@@ -34,8 +35,8 @@ struct Counter {
     Number histogram[kBins];
 };
 
-// A thread's. depth: how many wrappers it is in; fortran: it is in a wrapper of a Fortran entry, whose C call is the same one; endings:
-// how often the thread was seen to end.
+// The counters of a thread. depth: wrappers that it is in now; fortran: it is in a Fortran wrapper, whose call from C is the same
+// call; endings: rounds of destructors seen at its end.
 struct Block {
     Counter counters[kCalls];
     std::atomic<bool> taken;
@@ -47,7 +48,7 @@ struct Block {
 
 // ---- time
 
-// Ticks of the processor's counter where it runs at one rate on all cores and the kernel trusts it, else nanoseconds.
+// Ticks of the processor's counter if it runs at one rate on all cores and the kernel uses it; otherwise nanoseconds.
 std::uint64_t clock_ns();
 
 struct Clock {
@@ -69,7 +70,7 @@ inline std::uint64_t to_ns(std::uint64_t ticks) {
     return static_cast<std::uint64_t>((static_cast<unsigned __int128>(ticks) * g_clock.scale) >> 32);
 }
 void start_clock();
-// The scale from all of the time so far, which is more exact than that of the start.
+// The scale from all time since the start, which is more exact than the first estimate.
 std::uint64_t scale_so_far();
 
 // ---- the process
@@ -80,8 +81,8 @@ struct State {
     int pid = 0;
     std::uint64_t start_ns = 0;                          // monotonic
     std::uint64_t start_unix_ns = 0;                     // since 1970
-    std::uint64_t start_cpu_ns = 0, start_delay_ns = 0;  // of the program that this one was before exec
-    std::uint64_t flush_ticks = 0;                       // between profiles while it runs; 0: none
+    std::uint64_t start_cpu_ns = 0, start_delay_ns = 0;  // of the program before exec in this process
+    std::uint64_t flush_ticks = 0;                       // between profiles of a running process; 0: none
     Number next_flush{0};
     Number exited_delay_ns{0};  // run-queue delay of threads that ended
     std::atomic<int> exited_threads{0};
@@ -128,16 +129,16 @@ inline void count_call(Counter& counter, bool nested, std::uint64_t ticks, std::
     }
 }
 
-void flush_if_due(std::uint64_t at);  // a profile while the program runs
+void flush_if_due(std::uint64_t at);  // writes a profile of the running process if it is time
 
-// ---- what a call works on, for rules with a path
+// ---- files of calls, for rules with a path
 
 struct Target {
     int descriptor = -1;
     const char* path = nullptr;
 };
 
-// Classes of descriptors, found at their first use and forgotten when they are closed.
+// Classes of descriptors, determined at the first use and forgotten at close.
 bool is_file(int descriptor);
 void forget(int descriptor);
 
@@ -147,7 +148,7 @@ void forget(int descriptor);
 // A declaration: it is initialized where it is defined.
 // NOLINTNEXTLINE(bugprone-dynamic-static-initializers)
 extern std::uint32_t g_rules_of[kCalls];
-// Delays; true: the call is to be pretended.
+// Delays the call; returns true if the call must be skipped.
 bool inject(Call call, Target target);
 
 // ---- the scope of a call
@@ -163,10 +164,10 @@ class Scope {
         }
     }
 
-    // A rule says that the call is not to be made.
+    // Whether a rule skips the call.
     [[nodiscard]] bool pretended() const { return pretended_; }
 
-    // Stops the time: what follows, up to end(), is not the call's.
+    // Stops the clock: time from here to end() is not counted.
     void stop() {
         if (block_ != nullptr) end_ = now();
     }
@@ -176,7 +177,7 @@ class Scope {
         if (end_ == 0) end_ = now();
         count_call(block_->counters[static_cast<std::size_t>(call_)], nested_,
                    end_ > start_ ? end_ - start_ : 0, bytes);
-        // Only now: the calls of a signal handler that comes in between are nested ones, which have counters of their own.
+        // Not earlier: calls of a signal handler that interrupts this function must count as nested.
         std::atomic_signal_fence(std::memory_order_seq_cst);
         --block_->depth;
         if (__builtin_expect(g_state.flush_ticks != 0, 0) && !nested_) flush_if_due(end_);
@@ -191,11 +192,12 @@ class Scope {
 
 // ---- the real functions
 
-void* find_next(const char* name);     // RTLD_NEXT
-void* find_mpi(const char* mpi_name);  // the same; else PMPI_* of a library that the program loaded itself
+void* find_next(const char* name);  // RTLD_NEXT
+void* find_mpi(
+    const char* mpi_name);  // the same; if there is none, PMPI_* of a library that the program loaded
 void* find_mpi_variable(const char* name);
 
-// A function behind ours, looked up at its first use. Constant-initialised: calls may come before any constructor.
+// The real function, looked up at its first use. Constant-initialised, because calls may come before any constructor runs.
 template <typename Function>
 class Next {
    public:
@@ -205,7 +207,7 @@ class Next {
         void* found = found_.load(std::memory_order_acquire);
         if (__builtin_expect(found == nullptr, 0)) {
             found = find_(name_);
-            // Once MPI is there all of it is: what is missing is not looked for at each call.
+            // After MPI_Init a missing function stays missing: it is not searched again at each call.
             if (found == nullptr && g_state.mpi.load(std::memory_order_relaxed)) found = absent();
             found_.store(found, std::memory_order_release);
         }
@@ -222,17 +224,17 @@ class Next {
 
 // ---- profiles (profile.cpp)
 
-// Writes the process's profile, in place of its last one. Safe in signal handlers.
+// Writes the profile of the process, replacing the last one. Safe in signal handlers.
 void write_profile();
-// The same where the process ends: it has no mark any more (profile.cpp) that its profile is to come.
+// The same at the end of the process: also removes the .begun file.
 void finish_profile();
-// That mark: the process goes on, though its end seemed near.
+// Makes the .begun file again, for a process that continues after all.
 void mark_begun();
-// The process is a rank of MPI_COMM_WORLD; -1: not known.
+// Sets the rank in MPI_COMM_WORLD; -1: unknown.
 void set_rank(int rank, int ranks);
-// The process, or a child, begins.
+// Prepares profiles in this process, or in a forked child.
 void start_process();
-// Profiles at ends that are no return from main (process.cpp).
+// Profiles at ends other than a return from main (process.cpp).
 void watch_ends();
 
 }  // namespace twinrun::interpose

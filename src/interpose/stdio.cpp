@@ -1,5 +1,5 @@
-// Calls of stdio. What the C library does inside them (the write of a full buffer) passes no wrapper: it is part of their time.
-// Functions for single characters (getc, putc) are not wrapped: they take 2 ns each, and most are inlined.
+// Calls of stdio. Calls that the C library makes inside them (the write of a full buffer) pass no wrapper, and are part of their
+// time. Functions for single characters (getc, putc) are not wrapped: they take 2 ns each, and most are inlined.
 #ifndef __NO_INLINE__
 // Without it, glibc's headers define getline and vprintf inline.
 #define __NO_INLINE__ 1  // NOLINT(bugprone-reserved-identifier)
@@ -13,7 +13,7 @@ using namespace twinrun::interpose;
 
 namespace {
 
-// A stream in memory has no descriptor, and fileno says so in errno, which is the program's.
+// A stream in memory has no descriptor: fileno fails and sets errno, which belongs to the program and is restored.
 Target of(FILE* file) {
     if (file == nullptr) return {};
     const int error = errno;
@@ -197,7 +197,7 @@ TWR_GETDELIM(getline, (char** to, size_t* size, FILE* file), (to, size, file))
 TWR_GETDELIM(getdelim, (char** to, size_t* size, int end, FILE* file), (to, size, end, file))
 TWR_GETDELIM(__getdelim, (char** to, size_t* size, int end, FILE* file), (to, size, end, file))
 
-// ---- formatted: those with ... end in those with va_list
+// ---- formatted: functions with ... call those with va_list
 
 TWR_WRAP int vfprintf(FILE* file, const char* format, va_list list) {
     TWR_NEXT(int(FILE*, const char*, va_list), "vfprintf");
@@ -243,7 +243,7 @@ TWR_WRAP int __printf_chk(int flag, const char* format, ...) {
 }
 // NOLINTEND(bugprone-reserved-identifier)
 
-// Each of them ends in the one of its own standard.
+// Each calls the va_list function of the same standard.
 #define TWR_SCANF(name, behind)                              \
     TWR_WRAP int name(FILE* file, const char* format, ...) { \
         TWR_NEXT(int(FILE*, const char*, va_list), #behind); \
@@ -260,7 +260,7 @@ TWR_WRAP int __printf_chk(int flag, const char* format, ...) {
 TWR_SCANF(__isoc99_fscanf, __isoc99_vfscanf)
 TWR_SCANF(__isoc23_fscanf, __isoc23_vfscanf)
 
-// ---- places
+// ---- positions
 
 #define TWR_SEEK(name, type)                             \
     TWR_WRAP int name(FILE* file, type at, int whence) { \

@@ -5,7 +5,7 @@
 
 #include "interpose/state.hpp"
 
-// A function that programs see in place of the C library's or MPI's.
+// A function that programs call instead of the C library's or MPI's.
 #define TWR_WRAP extern "C" __attribute__((visibility("default")))
 
 namespace twinrun::interpose {
@@ -16,7 +16,7 @@ inline std::uint64_t moved(Integer result) {
     return result > 0 ? static_cast<std::uint64_t>(result) : 0;
 }
 
-// A C library without the function: the program cannot have been linked with it, and gets an error.
+// The C library lacks the function. The program cannot have been linked with it; it gets an error.
 template <typename Result>
 inline Result missing(Result result) {
     errno = ENOSYS;

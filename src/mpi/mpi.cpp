@@ -17,7 +17,7 @@
 
 namespace {
 
-// After MPI_Finalize no function may be called, not even to free what is ours.
+// After MPI_Finalize no function of MPI may be called, not even to free our own objects.
 bool mpi_runs() {
     int initialised = 0;
     int finalised = 0;
@@ -28,7 +28,7 @@ bool mpi_runs() {
 
 constexpr int kMpiIsOver = -1;
 
-// The context is the communicator itself, an int or a pointer: so there is no memory that one rank alone could fail to get.
+// The context is the communicator itself, an int or a pointer: so no allocation can fail on one rank alone.
 static_assert(sizeof(MPI_Comm) <= sizeof(void*));
 
 void* context_of(MPI_Comm comm) {
@@ -50,7 +50,7 @@ int minimum(void* context, std::int64_t* values, int count) {
 
 int broadcast(void* context, void* bytes, std::size_t byte_count) {
     if (!mpi_runs()) return kMpiIsOver;
-    constexpr std::size_t kMost = std::size_t{1} << 30;  // counts of MPI are ints
+    constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI's counts are ints
     auto* at = static_cast<std::byte*>(bytes);
     while (byte_count != 0) {
         const std::size_t piece = std::min(byte_count, kMost);
@@ -69,23 +69,24 @@ void release(void* context) {
 
 // ---- files of several ranks ----
 
-// The aggregate's own time limit, which reads the same variable and says if it is no number.
+// The same time limit as the aggregate's. The aggregate reports an invalid variable.
 double time_limit() {
     const char* const text = std::getenv("TWINRUN_AGGREGATE_TIME_LIMIT");
     const double value = text == nullptr ? 0 : std::strtod(text, nullptr);
     return value > 0 ? value : value < 0 ? HUGE_VAL : 600;
 }
 
-// Aggregated, by a communicator of their own, since that may be called while the application's thread uses the other one.
+// Files of several ranks, aggregated. They have their own communicators, because a background thread may use these while the
+// application's thread uses the run's.
 struct Shared {
-    MPI_Comm run = MPI_COMM_NULL;    // twr_comm's: not ours
+    MPI_Comm run = MPI_COMM_NULL;    // of twr_comm, which frees it
     MPI_Comm comm = MPI_COMM_NULL;   // for agreements before a write
     MPI_Comm group = MPI_COMM_NULL;  // of the ranks of this rank's file: the aggregate's
     twr_aggregate* aggregate = nullptr;
     int rank = 0;
     bool declared = false;
-    bool broken = false;      // a rank did not come in time: nothing collective is possible any more
-    std::uint64_t bytes = 0;  // that are declared
+    bool broken = false;      // a rank did not answer in time: no collective call is possible any more
+    std::uint64_t bytes = 0;  // declared
     std::uint64_t offset = 0;
     std::uint64_t file_bytes = 0;
     std::string path;
@@ -99,11 +100,11 @@ int failed(int status, const std::string& what) {
 }
 
 int mpi_failed(Shared& shared, const char* function) {
-    shared.broken = true;  // what the other ranks do now nobody knows
+    shared.broken = true;  // the state of the other ranks is unknown now
     return failed(TWR_ERROR_IO, std::string(function) + " failed");
 }
 
-// Until it is done, without keeping a core busy: ranks may come late.
+// Waits for a request without keeping a core busy, because ranks may be late.
 int finish(Shared& shared, MPI_Request request, const char* function) {
     const auto begin = std::chrono::steady_clock::now();
     std::chrono::microseconds pause{10};
@@ -165,7 +166,7 @@ int prepare_shared(void* context, const char* files, int background, char* name,
     return TWR_OK;
 }
 
-// The declaration for these sizes, of every rank once any rank's has changed.
+// Declares these sizes, on every rank if the size of any rank has changed.
 int declare(Shared& shared, std::uint64_t bytes) {
     shared.declared = false;
     std::uint64_t before = 0;
@@ -202,7 +203,8 @@ int write_shared(void* context, twr_shared_part* part) {
     }
     constexpr std::int64_t kAll = INT64_MAX;
     const auto ordinal = static_cast<std::int64_t>(part->ordinal);
-    // Ranks that could not take a step come with a later one: those that have it lose it, and come again.
+    // A rank that could not take a step comes with a later one. Ranks with the earlier step then lose it, and come again with
+    // their next.
     std::array<std::int64_t, 4> values{};
     do {
         const bool changed = !shared.declared || shared.bytes != part->byte_count;
@@ -229,7 +231,7 @@ int write_shared(void* context, twr_shared_part* part) {
 
 void release_shared(void* context) {
     auto* const shared = static_cast<Shared*>(context);
-    if (!shared->broken) {  // else freeing what is MPI's would wait for ranks that do not come
+    if (!shared->broken) {  // otherwise freeing MPI's objects would wait for missing ranks
         twr_aggregate_free(shared->aggregate);
         if (mpi_runs() && shared->comm != MPI_COMM_NULL) MPI_Comm_free(&shared->comm);
     }
@@ -243,7 +245,7 @@ int refuse(twr_run** run, const char* message) {
     return twr_fail(TWR_ERROR_INVALID_ARGUMENT, message);
 }
 
-// The calling thread, if it may call MPI.
+// Whether the calling thread may call MPI.
 bool thread_may_call() {
     int provided = MPI_THREAD_SINGLE;
     int main_thread = 0;
@@ -272,7 +274,7 @@ int twr_open_mpi(twr_run** run, const char* path, const twr_settings* settings, 
         return refuse(run,
                       "twr_open_mpi: the communicator joins two groups: merge it with MPI_Intercomm_merge");
     }
-    // From here on every rank takes part, whatever its arguments: what is wrong with them is told to all by twr_open_comm.
+    // From here on every rank takes part, even with wrong arguments: twr_open_comm reports these on all ranks.
     MPI_Comm mine = MPI_COMM_NULL;
     if (MPI_Comm_dup(comm, &mine) != MPI_SUCCESS) {
         return refuse(run, "twr_open_mpi: MPI_Comm_dup failed: the communicator cannot be duplicated");
@@ -285,7 +287,7 @@ int twr_open_mpi(twr_run** run, const char* path, const twr_settings* settings, 
     table.minimum = minimum;
     table.broadcast = broadcast;
     table.release = release;
-    // What a rank alone could fail to get, the others hear of before they go on.
+    // A failed allocation of one rank is reported to the others before they go on.
     auto* const shared = new (std::nothrow) Shared;
     std::int64_t well = shared != nullptr ? 1 : 0;
     if (MPI_Allreduce(MPI_IN_PLACE, &well, 1, MPI_INT64_T, MPI_MIN, mine) != MPI_SUCCESS || well == 0 ||
@@ -308,6 +310,6 @@ int twr_open_mpi(twr_run** run, const char* path, const twr_settings* settings, 
 }
 
 int twr_open_mpi_f(twr_run** run, const char* path, const twr_settings* settings, MPI_Fint comm) {
-    // Before MPI_Init there is no table of communicators to look in.
+    // Before MPI_Init no communicator can be converted.
     return twr_open_mpi(run, path, settings, mpi_runs() ? MPI_Comm_f2c(comm) : MPI_COMM_NULL);
 }

@@ -21,7 +21,7 @@ struct MonotonicClock {
     }
 };
 
-// The CPU's counter, where it counts at one rate whatever the core does.
+// The CPU's counter, if its rate does not depend on the core's clock.
 struct CounterClock {
 #if defined(__x86_64__)
     static constexpr const char* name = "tsc";
@@ -48,13 +48,13 @@ struct CounterClock {
 #endif
 };
 
-// The same moment on two clocks.
+// One moment on two clocks.
 struct ClockPair {
     std::uint64_t ticks = 0;
     std::uint64_t ns = 0;
 };
 
-// Of several tries the one that took least.
+// The fastest of several tries.
 template <class Clock>
 ClockPair same_moment() {
     ClockPair best;

@@ -12,14 +12,14 @@ namespace twinrun {
 
 struct TickDetour {
     std::uint64_t start = 0;
-    std::uint64_t length = 0;  // the loop's own step included
+    std::uint64_t length = 0;  // including the loop's own step
 };
 
-// An undisturbed step between two readings: the 1% quantile, as a few seem to take no time where a CPU reads its counter out of
-// order. At least one tick: a coarse clock often shows none.
+// The length of an undisturbed step between two readings: the 1% quantile, because a few steps seem to take no time on CPUs that
+// read the counter out of order. At least one tick, because a coarse clock often shows none.
 template <class Clock>
 std::uint64_t undisturbed_step(Clock& clock, std::uint64_t readings) {
-    std::array<std::uint64_t, 4096> counts{};  // by ticks; the last: all that are longer
+    std::array<std::uint64_t, 4096> counts{};  // by ticks; the last counts all longer steps
     std::uint64_t last = clock.now();
     for (std::uint64_t i = 0; i < readings; ++i) {
         const std::uint64_t now = std::max(clock.now(), last);
@@ -39,12 +39,11 @@ struct WatchedTime {
     std::uint64_t end = 0;
     std::uint64_t iterations = 0;
     std::size_t detours = 0;
-    bool full = false;  // it ended early, as there was no room for another detour
+    bool full = false;  // it ended early, because there was no room for another detour
 };
 
-// Steps of at least `threshold` ticks, from `begin` until the clock says `until`. Who comes late was kept from it: the first step is from
-// `begin` on, whenever the first reading is. The step after a detour holds the time that keeping it took, so
-// that nothing that happens meanwhile is missed.
+// Records steps of at least `threshold` ticks, from `begin` to `until`. The first step starts at `begin`, so that a late start
+// counts as a detour. The step after a detour includes the time for recording it, so that no detour is missed meanwhile.
 template <class Clock>
 WatchedTime watch_detours(Clock& clock, std::uint64_t begin, std::uint64_t until, std::uint64_t threshold,
                           std::span<TickDetour> kept, const std::atomic<bool>& stop) {
@@ -70,7 +69,7 @@ WatchedTime watch_detours(Clock& clock, std::uint64_t begin, std::uint64_t until
     return watched;
 }
 
-// A chain of multiplications that no compiler can shorten.
+// A chain of multiplications that the compiler cannot shorten.
 inline std::uint64_t spin_work(std::uint64_t rounds) {
     std::uint64_t x = rounds;
     for (std::uint64_t i = 0; i < rounds; ++i) {
@@ -80,7 +79,7 @@ inline std::uint64_t spin_work(std::uint64_t rounds) {
     return x;
 }
 
-// Ticks that each work() took, one after the other, until the clock says `until` or there is no room; returns how many.
+// Writes the ticks of each work(), one after the other, until the clock reaches `until` or there is no room. Returns how many.
 template <class Clock, class Work>
 std::size_t fixed_work(Clock& clock, Work&& work, std::uint64_t until, std::span<std::uint64_t> took,
                        const std::atomic<bool>& stop) {
@@ -95,8 +94,8 @@ std::size_t fixed_work(Clock& clock, Work&& work, std::uint64_t until, std::span
     return count;
 }
 
-// How often work() was done in each of the windows [begin + i * window, begin + (i + 1) * window); one that went by unseen has none.
-// Work counts where it ends. Returns how many windows ended.
+// Counts how often work() was done in each of the windows [begin + i * window, begin + (i + 1) * window). Work counts in the
+// window in which it ends. Returns how many windows ended.
 template <class Clock, class Work>
 std::size_t fixed_time(Clock& clock, Work&& work, std::uint64_t begin, std::uint64_t window,
                        std::span<std::uint64_t> done, const std::atomic<bool>& stop) {

@@ -23,15 +23,15 @@
 namespace twinrun {
 namespace {
 
-constexpr std::uint64_t kReadings = 200'000;  // to find an undisturbed step: some 2 to 5 ms
-constexpr std::uint64_t kUnitRounds = 64;     // of the work that is counted in windows: some 100 ns
+constexpr std::uint64_t kReadings = 200'000;  // to find an undisturbed step; about 2 to 5 ms
+constexpr std::uint64_t kUnitRounds = 64;     // of the work that is counted in windows; about 100 ns
 constexpr std::uint64_t kLeadNs =
     20'000'000;  // from the moment at which all threads are ready to the first loop's start
 constexpr std::uint64_t kBeforeNs = 200'000;  // before the first loop: counters of the system are read
 constexpr std::uint64_t kGapNs = 5'000'000;   // between two loops
 constexpr std::size_t kMostSamples = 1U << 22;
 
-// Where each loop begins, in CLOCK_MONOTONIC.
+// The start of each loop, by CLOCK_MONOTONIC.
 struct Schedule {
     std::uint64_t detours = 0;
     std::uint64_t work = 0;
@@ -95,7 +95,7 @@ std::int64_t involuntary_switches() {
     return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
 }
 
-// Spins, so that the core is awake and at its clock when the loop begins.
+// Spins, so that the core is awake and at full clock when the loop begins.
 void wait_until(std::uint64_t ns, const std::atomic<bool>& stop) {
     while (MonotonicClock::now() < ns && !stop.load(std::memory_order_relaxed)) {
     }
@@ -106,7 +106,7 @@ struct Instance {
     std::uint64_t now() const { return Clock::now(); }
 };
 
-// One core's thread. ratio: ticks in a nanosecond, about; exact figures come from this thread's own first and last moment.
+// The thread of one core. ratio: approximate ticks per nanosecond; exact figures follow from this thread's own first and last moment.
 template <class Clock>
 void run_loops(const NoiseOptions& options, double ratio, Gate& gate, Worker& worker) {
     Instance<Clock> clock;
@@ -117,7 +117,7 @@ void run_loops(const NoiseOptions& options, double ratio, Gate& gate, Worker& wo
             ? static_cast<std::uint64_t>(static_cast<double>(options.threshold_ns) * ratio)
             : static_cast<std::uint64_t>(options.threshold * static_cast<double>(undisturbed));
     threshold = std::max(threshold, 2 * undisturbed);
-    // Rounds for a piece of work: the fastest of some short ones, scaled.
+    // Rounds for a piece of work, scaled from the fastest of some short pieces.
     std::uint64_t shortest = ~std::uint64_t{0};
     constexpr std::uint64_t kProbe = 4096;
     for (int i = 0; i < 100; ++i) {
@@ -213,7 +213,7 @@ void run_thread(const NoiseOptions& options, bool counter, double ratio, Gate& g
     worker.state = pin(worker.found.core);
     if (worker.state) {
         try {
-            // Values are written here, so that every page is there, and on this core's side of the memory.
+            // Written here, so that every page exists and is in memory near this core.
             if (options.detour_seconds > 0) worker.detours.resize(options.most_detours);
             worker.work.resize(static_cast<std::size_t>(
                 2 * options.work_seconds * 1e9 / static_cast<double>(options.work_ns) + 16));
@@ -234,7 +234,7 @@ void run_thread(const NoiseOptions& options, bool counter, double ratio, Gate& g
     gate.changed.notify_all();
 }
 
-// Ticks in a nanosecond, over 20 ms.
+// Ticks per nanosecond, measured over 20 ms.
 double ticks_a_nanosecond() {
     const ClockPair a = same_moment<CounterClock>();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -280,7 +280,7 @@ Result<NoiseMeasurement> measure_noise(const NoiseOptions& options, const std::f
     {
         std::unique_lock lock(gate.mutex);
         gate.changed.wait(lock, [&] { return gate.ready + gate.done >= workers.size(); });
-        // One that could not begin: the others need not.
+        // A thread could not start: the others need not measure.
         if (gate.done > 0) gate.stop = true;
         const std::uint64_t start = MonotonicClock::now() + kLeadNs;
         gate.schedule.detours = start;

@@ -12,12 +12,12 @@ namespace twinrun {
 
 struct NoiseOptions {
     std::vector<int> cores;       // a thread is pinned to each
-    double detour_seconds = 1.0;  // of each loop; 0: not run
+    double detour_seconds = 1.0;  // of each loop; 0: the loop does not run
     double work_seconds = 0.5;
     double time_seconds = 0.5;
-    double threshold = 9.0;                   // a detour is a step of so many times an undisturbed one ...
-    std::uint64_t threshold_ns = 0;           // ... or, where this is not 0, of so many nanoseconds
-    std::uint64_t work_ns = 100'000;          // a piece of fixed work, about
+    double threshold = 9.0;                   // a detour is a step of at least this many undisturbed ones ...
+    std::uint64_t threshold_ns = 0;           // ... or, if this is not 0, of at least this many nanoseconds
+    std::uint64_t work_ns = 100'000;          // a piece of fixed work; approximate
     std::uint64_t window_ns = 1'000'000;      // a window of fixed time
     std::uint64_t most_detours = 1ULL << 18;  // on each core: 16 bytes each
     bool counter = true;  // false: CLOCK_MONOTONIC, even where the CPU has a steady counter
@@ -25,23 +25,23 @@ struct NoiseOptions {
 
 struct Detour {
     std::int64_t start_ns = 0;   // since all cores began
-    std::int64_t length_ns = 0;  // what was lost: without the loop's own step
+    std::int64_t length_ns = 0;  // lost time, without the loop's own step
 };
 
 struct CoreNoise {
     int core = 0;
-    double undisturbed_ns = 0;  // a step of the loop
+    double undisturbed_ns = 0;  // length of a step of the loop
     double threshold_ns = 0;
-    std::int64_t begin_ns = 0;  // of the time that was watched for detours
+    std::int64_t begin_ns = 0;  // of the time in which detours were recorded
     std::int64_t end_ns = 0;
     std::uint64_t iterations = 0;
-    bool full = false;  // watched shorter than asked for: there were most_detours
+    bool full = false;  // ended early, after most_detours
     std::vector<Detour> detours;
     std::vector<std::int64_t> work_ns;       // each piece of fixed work
     std::vector<std::uint64_t> window_work;  // units done in each window
-    std::int64_t involuntary_switches = 0;   // while it was watched for detours
-    std::int64_t run_queue_ns = -1;          // the same: waiting for the core; -1: the system does not say
-    bool moved = false;                      // it was found on another core at the end
+    std::int64_t involuntary_switches = 0;   // while detours were recorded
+    std::int64_t run_queue_ns = -1;  // waiting for the core in that time; -1: the system does not report it
+    bool moved = false;              // the thread was on another core at the end
 };
 
 struct NoiseMeasurement {
@@ -50,7 +50,7 @@ struct NoiseMeasurement {
     std::vector<CoreNoise> cores;  // in the order of the options
 };
 
-// poll: called about four times a second; false ends everything. Blocks for the sum of the loops' seconds and some 0.1 s.
+// poll: called about four times a second; false ends the measurement. Blocks for the sum of the loops' seconds and about 0.1 s.
 // Errors: invalid_argument, interrupted, out_of_memory, io (a core that this process may not use).
 Result<NoiseMeasurement> measure_noise(const NoiseOptions& options, const std::function<bool()>& poll);
 

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kNewsElsewhere = "another rank has news of a checkpoint, and its message says what";
 
-// What a routed file becomes.
+// The field of a routed file.
 constexpr const char* kFileField = "file";
 
 RegionRule file_rule() { return RegionRule{TWR_U8, 1, 0, 0, kFileField}; }
@@ -57,7 +57,7 @@ Client::~Client() {
 
 void Client::make_folders() {
     for (std::string* folder : {&config_.scratch, &config_.persistent, &config_.reference, &config_.log}) {
-        // A code may change its folder between checkpoints.
+        // The application may change its working folder between checkpoints.
         if (!folder->empty()) *folder = fs::absolute(*folder).lexically_normal().string();
     }
     for (const std::string& folder : {config_.scratch, config_.persistent}) {
@@ -69,7 +69,7 @@ void Client::make_folders() {
 
 void Client::agree(const std::optional<std::string>& problem, const std::string& name, std::int64_t version,
                    const char* elsewhere) {
-    // Before the others hear of it: they may end the job.
+    // Logged before the agreement, after which other ranks may end the job.
     if (problem) note(*problem);
     const std::int64_t sum = hash(name);
     std::int64_t values[] = {problem ? 0 : 1, sum, ~sum, version, ~version};
@@ -138,7 +138,7 @@ void Client::end_checkpoint(bool success) {
 }
 
 void Client::checkpoint(const char* name, int version) {
-    // One that is begun stays so.
+    // An error here does not end the checkpoint.
     if (phase_ == Phase::checkpoint) agree("a checkpoint is begun already: end it first");
     const auto problem = caught([&] {
         begin_checkpoint(name, version);
@@ -211,7 +211,7 @@ void Client::begin_restart(const char* name, int version) {
 
 int Client::saved_bytes(int id) {
     std::uint64_t bytes = 0;
-    // It may be asked for before the region is protected, so that it is not known whose it will be.
+    // The size may be asked before the region is protected, when its name is not known yet.
     twr_run* run = restarting();
     const std::string own = config_.rule(name_, id).field;
     const std::string common = config_.rule(kDefaultGroup, id).field;
@@ -238,7 +238,7 @@ void Client::recover(int mode, const int* ids, int count) {
         const std::string which = "region " + std::to_string(id);
         std::uint64_t bytes = 0;
         const int status = twr_stored_bytes(run, version_, region.rule.field.c_str(), &bytes);
-        // As in VELOC, what is protected now and was not then keeps its values; unless it is asked for by its id.
+        // As in VELOC, regions that are protected now and were not saved keep their values, unless their ids are named.
         if (status == TWR_ERROR_NOT_FOUND && !all_named) continue;
         require(status);
         if (bytes > region.bytes) {
@@ -254,11 +254,11 @@ void Client::recover(int mode, const int* ids, int count) {
     require(twr_restore_some(run, version_, names.data(), names.size()));
 }
 
-// As in VELOC, all that was saved is wanted back: what has nowhere to go would silently be lost. `selected`: of the protected
-// regions; those that `ids` leaves out may be unknown here.
+// As in VELOC, every saved region must be restored: without a protected region its data would be lost silently. selected:
+// protected regions to restore. Saved regions outside `ids` need no protected region.
 void Client::check_protected(twr_run* run, int mode, const int* ids, int count,
                              const std::vector<int>& selected) {
-    std::set<std::string> known{kFileField};  // VELOC_Route_file gives it
+    std::set<std::string> known{kFileField};  // restored through VELOC_Route_file
     for (const int id : selected)
         known.insert(regions().at(id).rule.field);
     for (int i = 0; mode == VELOC_RECOVER_REST && i < count; ++i) {
@@ -301,7 +301,8 @@ void Client::route(const char* original, char* routed) {
     if (original == nullptr || original[0] == '\0') fail("the file has no name");
     if (phase_ == Phase::none) fail("neither a checkpoint nor a restart is begun");
     const std::string path = routed_path(name_, version_);
-    if (copier_.joinable() && copied_ == path) copier_.join();  // the same version again, right after
+    if (copier_.joinable() && copied_ == path)
+        copier_.join();  // the same version again, before its copy ended
     if (path.size() >= VELOC_MAX_NAME) fail(path + ": longer than VELOC_MAX_NAME: choose a shorter scratch");
     if (phase_ == Phase::restart) {
         std::uint64_t bytes = 0;
@@ -324,7 +325,7 @@ void Client::clean(const char* name) {
     const auto problem = caught([&] { check_name(name, 0); });
     agree(problem, problem ? "" : name);
     if (copier_.joinable()) copier_.join();
-    // Files that were routed and never became a checkpoint: their whole names are ours to give.
+    // Routed files that never became a checkpoint: their complete names are made by this library.
     std::error_code failure;
     std::vector<fs::path> found;
     for (fs::directory_iterator at(config_.scratch, failure), end; !failure && at != end;
@@ -340,7 +341,8 @@ void Client::clean(const char* name) {
         fs::remove(found[i], failure);
     agree(failure ? std::optional(config_.scratch + ": cannot be cleaned: " + failure.message())
                   : std::nullopt);
-    // Steps on scratch go once they are on persistent storage; opening a history brings there what a process left that died.
+    // Steps leave scratch once they are on persistent storage. Opening a history first moves the steps that a killed process left
+    // behind.
     if (local(name).empty() || config_.keeps_local || !anywhere(name)) return;
     if (phase_ == Phase::restart && name_ == name) finish();
     Run& run = opened(name);
@@ -358,8 +360,8 @@ void Client::clean(const char* name) {
     runs_.erase(name);
     require(twr_close(handle));
     agree(dropped);
-    // The last of a node's ranks: each has taken its own part out of it. What is in it still is not ours, or no checkpoint's that
-    // these ranks have.
+    // The last rank of a node finds the folder without the parts of all ranks. What is left belongs to others, or to checkpoints
+    // that these ranks do not have.
     ::rmdir(local(name).c_str());
 }
 
@@ -519,7 +521,7 @@ void Client::commit(std::optional<std::string> problem) {
         const std::string copied = copier_result();
         if (!problem && !copied.empty()) problem = copied;
     }
-    // A step that some rank lost, or that differs from the reference: all ranks hear of it, as codes act on it together.
+    // A step that a rank lost, or that differs from the reference, is reported on all ranks, so that the application reacts on all.
     agree(problem, "", 0, kNewsElsewhere);
 }
 
@@ -557,7 +559,7 @@ std::string Client::history(const std::string& name) const {
 
 std::string Client::local(const std::string& name) const {
     if (config_.sync || config_.persistent.empty()) return "";
-    // Two runs that have the same scratch and other persistent folders must not meet.
+    // Two runs with the same scratch folder and different persistent folders must not share a part.
     char sum[17];
     std::snprintf(sum, sizeof sum, "%016llx", static_cast<unsigned long long>(hash(history(name))));
     return config_.scratch + "/twinrun-" + folder(name) + "-" + sum;
@@ -620,7 +622,7 @@ Client::Run& Client::opened(const std::string& name) {
 
 void Client::settle(Run& run) {
     if (!run.pending) return;
-    // A step that was lost is news for the next wait or checkpoint, not for a restart, which goes by what is there.
+    // A lost step is reported by the next wait or checkpoint. A restart uses the steps that exist.
     const int status = twr_wait(run.handle);
     if (status != TWR_STEP_LOST) require(status);
     run.pending = false;

@@ -1,7 +1,7 @@
 // The state behind VELOC's functions. A name of checkpoints is a history, a version a step, a region a field.
 //
-// VELOC reports what goes wrong on one rank to that rank alone. Here ranks agree first, so that one that fails does not
-// leave the others waiting, and nothing is taken or offered that not all have.
+// VELOC reports an error of one rank to that rank only. Here ranks agree first: so a failed rank does not leave the others
+// waiting, and a checkpoint counts only if all ranks have it.
 #pragma once
 
 #include <twinrun/mpi.h>
@@ -31,15 +31,16 @@ using Regions = std::map<int, Region>;
 
 struct Copy {
     std::vector<std::byte> bytes;
-    bool taken = false;  // for the checkpoint that is begun
+    bool taken = false;  // for the current checkpoint
 };
 
 enum class Phase { none, checkpoint, restart };
 
-// One thread at a time. Functions throw a Failure; those marked [collective] are called by all ranks, and fail on all or none.
+// Used by one thread at a time. Functions throw a Failure. Those marked [collective] are called by all ranks, and fail on all or
+// none.
 class Client {
    public:
-    // A communicator of its own, or MPI_COMM_NULL for a process alone, which is then told from others by `id`.
+    // comm: a communicator that only this client uses; MPI_COMM_NULL for a single process, which `id` distinguishes from others.
     Client(Config config, MPI_Comm comm, unsigned id);
     ~Client();
     Client(const Client&) = delete;
@@ -48,8 +49,8 @@ class Client {
     void make_folders();
     void note_unknown_keys(const std::string& file);
 
-    // [collective] Whether all ranks are well, after they said so. Throws where they are not, or do not mean the same. A problem
-    // goes to the log here. elsewhere: what is said on ranks that have none.
+    // [collective] Checks that all ranks succeeded so far and passed the same arguments; throws otherwise. problem: this rank's
+    // error, which also goes to its log. elsewhere: the text for ranks without an error.
     void agree(
         const std::optional<std::string>& problem, const std::string& name = "", std::int64_t version = 0,
         const char* elsewhere = "another rank failed, and its message says why: nothing was done on any");
@@ -75,13 +76,13 @@ class Client {
     void route(const char* original, char* routed);
     void clean(const char* name);  // [collective]
 
-    // [collective] Ends all histories. Throws what was lost, after the end.
+    // [collective] Ends all histories. Throws afterwards if a checkpoint was lost.
     void close();
 
     [[nodiscard]] MPI_Comm comm() const { return comm_; }
-    // The function that is called, for the log.
+    // The name of the current function, for the log.
     void enter(const char* function) { function_ = function; }
-    // A line for the log, if there is one. Lines of several ranks do not mix.
+    // Writes a line to the log, if there is one. Lines of several ranks do not mix.
     void note(const std::string& line) const;
 
    private:
@@ -107,37 +108,37 @@ class Client {
     static std::string group_name(const char* group);
     static void check_name(const char* name, int version);
 
-    // Regions of the checkpoint that is begun: those of its name, or else those without one.
+    // Regions of the current checkpoint: those protected for its name; if there are none, those without a name.
     [[nodiscard]] std::string group() const;
     Regions& regions() { return groups_[group()]; }
     std::vector<int> select(int mode, const int* ids, int count);
 
     void start(Phase phase, const std::string& name, int version);
-    // Leaves the phase; what was begun and not committed is gone.
+    // Leaves the phase, and discards what was begun and not committed.
     void finish();
     twr_run* restarting();
     [[nodiscard]] bool any_copy() const;
     void check_protected(twr_run* run, int mode, const int* ids, int count, const std::vector<int>& selected);
     static void offer(twr_run* run, const Region& region, void* data, std::uint64_t bytes);
-    // [collective] The checkpoint that is begun becomes a step. problem: why this rank cannot.
+    // [collective] Captures the current checkpoint as a step. problem: why this rank cannot.
     void commit(std::optional<std::string> problem);
 
-    // The routed file, under the name that the code gave it, by a thread of ours: as VELOC's backend does.
+    // Copies the routed file to the name that the application gave, in a thread: as VELOC's backend does.
     void copy_out();
-    // Waits for it; what went wrong, once.
+    // Waits for the copy; returns its error, once.
     std::string copier_result();
 
     [[nodiscard]] std::string folder(const std::string& name) const;
     [[nodiscard]] std::string history(const std::string& name) const;
-    // Where steps rest first; empty: they are on persistent storage when the call returns.
+    // The folder where steps are written first; empty: steps are on persistent storage when the call returns.
     [[nodiscard]] std::string local(const std::string& name) const;
     [[nodiscard]] std::string routed_stem(const std::string& name) const;
     [[nodiscard]] std::string routed_path(const std::string& name, int version) const;
 
-    // Of a file in scratch with such a name; routed_path() says whether it is the whole name.
+    // The begin of names of routed files in scratch; routed_path() decides whether a name is one.
     [[nodiscard]] std::optional<int> routed_version(const std::string& name, const std::string& file) const;
 
-    // [collective] Is there anything of this name? So that a question does not make a history.
+    // [collective] Whether there is a history of this name: so that a question does not create one.
     bool anywhere(const std::string& name);
     Run& opened(const std::string& name);  // [collective]
     // [collective] A checkpoint under way counts as soon as it is complete.
@@ -148,12 +149,13 @@ class Client {
     MPI_Comm comm_;
     unsigned id_;
     std::map<std::string, Regions> groups_;
-    std::map<std::string, Run> runs_;  // ordered: all ranks wait for them and close them in the same order
+    std::map<std::string, Run>
+        runs_;  // ordered, so that all ranks wait for them and close them in the same order
     Phase phase_ = Phase::none;
     std::string name_;
     int version_ = 0;
-    std::map<int, Copy> copies_;  // kept from checkpoint to checkpoint: their memory is used again
-    std::set<int> direct_;        // regions that are captured where they are
+    std::map<int, Copy> copies_;  // kept between checkpoints, to reuse their memory
+    std::set<int> direct_;        // regions that are captured without a copy
     std::string routed_;
     std::string original_;
     std::thread copier_;

@@ -25,7 +25,7 @@ struct Value {
 };
 using Values = std::map<std::string, Value>;
 
-// Keys of VELOC's that mean nothing here. docs/veloc.md says of each why.
+// Keys of VELOC without effect here; docs/veloc.md gives the reasons.
 const std::set<std::string, std::less<>> kIgnored = {
     "persistent_interval",
     "ec_interval",
@@ -43,7 +43,7 @@ const std::set<std::string, std::less<>> kIgnored = {
     "daos_cont",
 };
 
-// Settings of twinrun's that VELOC's keys set already: the other way would contradict them silently.
+// Settings of twinrun that VELOC's keys set already. A second way to set them could contradict the first silently.
 const std::map<std::string, const char*, std::less<>> kTaken = {
     {"existing", "checkpoints always continue the history that is there"},
     {"replace_steps", "a version that is taken again always replaces the one before"},
@@ -88,7 +88,7 @@ std::string lowered(std::string_view text) {
     return result;
 }
 
-// Without a comment that begins after a space. VELOC's parser knows "; ..." there; "# ..." it drops by reading one word.
+// Removes a comment that begins after a space. VELOC's parser knows "; ..." there; it drops "# ..." because it reads one word.
 std::string_view without_comment(std::string_view text) {
     for (std::size_t at = 0; at < text.size(); ++at) {
         const bool begins = text[at] == ';' || text[at] == '#';
@@ -97,7 +97,7 @@ std::string_view without_comment(std::string_view text) {
     return text;
 }
 
-// For messages: without what a terminal would obey, and not for ever long.
+// Text for messages: without control characters, and truncated.
 std::string in_quotes(std::string_view text) {
     std::string result = "'";
     for (const char c : text.substr(0, 80))
@@ -105,7 +105,7 @@ std::string in_quotes(std::string_view text) {
     return result + (text.size() > 80 ? "...'" : "'");
 }
 
-// Names of groups keep their case in keys: twinrun_type_<name>.<id>. All else is folded.
+// Names of groups keep their case in keys: twinrun_type_<name>.<id>. Everything else becomes lower case.
 std::string folded_key(std::string_view key) {
     std::string folded = lowered(key);
     for (const std::string_view kind : {"twinrun_type_", "twinrun_atol_", "twinrun_rtol_", "twinrun_name_"}) {
@@ -148,13 +148,13 @@ std::optional<std::string> read_lines(std::string_view text, const std::string& 
         }
         const std::string key = folded_key(name);
         after_key = true;
-        if (in_section) {  // VELOC reads only what stands before the first section
+        if (in_section) {  // VELOC reads only keys before the first section
             if (key.starts_with("twinrun"))
                 return where + in_quotes(name) + ": put it before the first [section]";
             continue;
         }
         const std::string value(without_comment(stripped(content.substr(sign + 1))));
-        if (value.empty()) continue;  // the same as not there
+        if (value.empty()) continue;  // the same as a missing key
         const auto [place, added] = values.try_emplace(key, Value{value, where});
         if (!added && place->second.text != value)
             return where + in_quotes(name) + " was set to something else above";
@@ -239,7 +239,7 @@ std::optional<std::string> take_own(const std::string& name, const Value& value,
     }
     if (const auto taken = kTaken.find(name); taken != kTaken.end())
         return value.where + "twinrun_" + name + " is not for this file: " + taken->second;
-    if (name == "log") return std::nullopt;  // taken before all else
+    if (name == "log") return std::nullopt;  // handled first
     if (name == "reference") {
         config.reference = value.text;
     } else if (name == "copy_regions") {
@@ -287,7 +287,7 @@ std::optional<std::string> parse_config(std::string_view text, const std::string
     Values values;
     const auto problem_of_lines = read_lines(text, where, values);
     read_variables(environment, values);
-    // First, so that what else is wrong can be told there.
+    // First, so that other errors can be logged there.
     if (const auto log = values.find("twinrun_log"); log != values.end()) config.log = log->second.text;
     if (problem_of_lines) return problem_of_lines;
     const auto take = [&](const char* key) {
@@ -335,7 +335,7 @@ std::optional<std::string> parse_config(std::string_view text, const std::string
             return where + ": region " + region + " has a tolerance and no type: set twinrun_type_" + region +
                    " (f64, f32, ...)";
         }
-        // Names of regions must differ within a checkpoint; those of two names may be equal.
+        // Names of regions must differ within a checkpoint; regions of different checkpoint names may share one.
         if (rule.field.empty()) continue;
         const std::size_t dot = region.rfind('.');
         const std::string group = dot == std::string::npos ? "" : region.substr(0, dot);

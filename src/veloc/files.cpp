@@ -33,7 +33,8 @@ void write_all(int descriptor, const std::byte* data, std::size_t bytes, const s
 
 std::string random_digits() {
     std::uint64_t number = 0;
-    if (::getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number))  // in sandboxes only
+    if (::getrandom(&number, sizeof number, 0) !=
+        static_cast<ssize_t>(sizeof number))  // reached in sandboxes only
         number = static_cast<std::uint64_t>(::getpid()) * 0x9e3779b97f4a7c15ULL;
     char digits[17];
     std::snprintf(digits, sizeof digits, "%016" PRIx64, number);
@@ -74,7 +75,7 @@ Mapping::~Mapping() {
 }
 
 void write_file(const std::string& path, const std::byte* data, std::size_t bytes, bool durable) {
-    // A name that nothing has: what is there under another one is not ours to replace.
+    // A new name, so that no existing file is replaced.
     const std::string temporary = path + ".twinrun-" + random_digits();
     const File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (file.get() < 0) fail(temporary + ": cannot be made: " + system_words(errno));

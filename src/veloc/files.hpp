@@ -1,4 +1,4 @@
-// What the parts of this library share: how a function fails, and files.
+// Shared by the parts of this library: failures and files.
 #pragma once
 
 #include <cstddef>
@@ -6,18 +6,18 @@
 
 namespace twinrun::veloc {
 
-// Thrown where a function of the interface fails, and caught at its boundary.
+// Thrown when a function of the interface fails, and caught at its boundary.
 struct Failure {
     std::string message;
-    bool for_log = true;  // not: what is no news, as that there is nothing to restart from yet
+    bool for_log = true;  // false: expected conditions, as that there is no checkpoint to restart from yet
 };
 [[noreturn]] void fail(std::string message);
-// Fails with twinrun's own words, unless the status is TWR_OK.
+// Throws with twinrun's error text unless the status is TWR_OK.
 void require(int status);
 
 std::string system_words(int number);
 
-// A descriptor, closed at the end.
+// A descriptor, closed by the destructor.
 class File {
    public:
     explicit File(int descriptor) : descriptor_(descriptor) {}
@@ -45,7 +45,7 @@ class Mapping {
     std::size_t bytes_ = 0;
 };
 
-// Whole under its name, or not at all. durable: it survives a crash of the machine.
+// Writes the file completely under its name, or not at all. durable: it survives a crash of the machine.
 void write_file(const std::string& path, const std::byte* data, std::size_t bytes, bool durable);
 
 }  // namespace twinrun::veloc

@@ -1,4 +1,4 @@
-// VELOC's functions: the boundary, which nothing is thrown out of.
+// VELOC's functions. No exception leaves them.
 #include <twinrun/mpi.h>
 #include <twinrun/veloc/veloc.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 std::unique_ptr<Client> client;
 
-// The thread's text is that of all libraries of twinrun.
+// The error text of a thread is shared by all libraries of twinrun.
 int report(const char* function, const std::string& message, bool for_log = true) {
     twr_fail(VELOC_FAILURE, (std::string(function) + ": " + message).c_str());
     if (client && for_log) client->note(message);
@@ -30,7 +30,7 @@ int report(const char* function, const std::string& message, bool for_log = true
 
 void clear_text() { twr_fail(VELOC_SUCCESS, ""); }
 
-// The boundary: nothing is thrown out of it. What calls of twinrun say that this one can do without, its caller does not hear.
+// Turns exceptions into VELOC_FAILURE with an error text. A call that succeeds clears the text, which internal calls may have set.
 template <class Work>
 int guarded(const char* function, Work work) noexcept {
     try {

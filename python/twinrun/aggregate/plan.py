@@ -1,4 +1,4 @@
-"""Who would aggregate for whom on a machine, and how long that would take: placements on a model, without
+"""Which ranks would aggregate for which on a machine, and the predicted time: placements on a model, without
 MPI.
 
 plan = twinrun.plan_aggregation("torus:4x4x4x4x2", ranks_per_node=16, aggregators=64, bytes_per_rank=950_000)
@@ -56,13 +56,13 @@ class Partition:
     offset, bytes : int
         Where it begins in the file, and how long it is, in bytes.
     ranks : int
-        How many ranks bring data.
+        Number of ranks with data in it.
     first_rank, last_rank : int
         The first and the last of these ranks.
     nodes : int
-        How many nodes bring data.
+        Number of nodes with data in it.
     gateway : int
-        The gateway of the nodes that bring most of the data.
+        The gateway of the nodes with most of the data.
     """
 
     file: int
@@ -172,7 +172,7 @@ class AggregationPlan:
     placements : list of PlacementPlan
         In the order in which they were asked for.
     partition_of_node : list of int or None
-        By node: the partition with the most of its bytes; None where it brings none.
+        By node: the partition with the most of its bytes; None if it has no data.
     gateway_of : list of int
         By node: its gateway.
     bridges : list of int
@@ -352,7 +352,7 @@ def plan_aggregation(
     nodes_per_file : int, default 0
         Nodes that share a file; 0 for one file.
     block : int, default 4096
-        Partitions begin at multiples of so many bytes.
+        Partitions begin at multiples of this many bytes.
     placements : iterable of str, default all
         The placements to plan: 'cost', 'rank', 'bridge', 'random', 'worst'.
     seed : int, default 1

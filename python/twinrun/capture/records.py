@@ -256,7 +256,7 @@ class CompactFacts:
     Attributes
     ----------
     dropped_steps : int
-        Steps that left the record.
+        Steps that were removed.
     bytes_before, bytes_after : int
         Bytes of all differences, before and after.
     """
@@ -819,7 +819,7 @@ def compact(
     keep_last : int, default None
         How many of the newest steps stay, 1 or more; None drops none of them.
     drop : iterable of int, default ()
-        Steps that leave besides. Without `keep_last` and `drop` no step leaves, and files are joined.
+        Further steps to remove. Without `keep_last` and `drop` no step is removed, and files are joined.
     threads : int, default 0
         Threads that work; 0 takes all cores.
     forget_missing : bool, default False
@@ -862,7 +862,7 @@ def compact(
     if damaged is not None:
         step, problem = damaged
         raise DamagedFile(
-            f"step {step} would stay, and it is damaged: {problem}: nothing left the record",
+            f"step {step} would stay, and it is damaged: {problem}: nothing was removed",
             where=path,
             fix="or let it leave too",
         )

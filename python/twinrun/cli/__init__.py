@@ -1,4 +1,4 @@
-"""The command line: one module for each verb. Exit status: 0 the same or done, 1 different, 2 could not."""
+"""The command line: one module for each verb. Exit status: 0 the same or done, 1 different, 2 failed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _VERBS = {
     "compare": "Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how much.",
     "index": "Build metadata for files of other programs, beside them, so that comparing reads a few percent.",
     "show": "Show the fields of a history, folder, file or metadata file, or (--system, --devices) what twinrun uses on this machine.",
-    "log": "List the committed steps of a history: sizes, how long capture held up the application, where it diverged.",
-    "verify": "Check every checksum of histories, or of files that were indexed, and that these still say what they said of their fields.",
+    "log": "List the committed steps of a history: sizes, how long capture blocked the application, where it diverged.",
+    "verify": "Check every checksum of histories or indexed files, and that files still have the fields that their metadata describes.",
     "golden": "Golden checks: keep digests of a run, a few percent of its bytes, and compare later runs with them.",
     "tolerances": "Propose tolerances from two or more RUNS of the same code: their spread, as rules for --tolerances.",
     "pack": "Keep every step of a run at a fraction of its size.",
     "restore": "Write steps of a record back as files, every byte checked.",
-    "compact": "Drop steps of a record; what others need of them stays, folded into few files.",
+    "compact": "Remove steps of a record; chunks that other steps need are kept in few files.",
     "flush": "Copy steps that a run left on a node-local tier to their history.",
     "aggregate": "Aggregation of many ranks' data: who gathers and writes for whom.",
     "ensemble": "Is the time reproducible?",
     "interpose": "Run COMMAND, count and time its calls of MPI, POSIX and stdio, and print them on stderr.",
-    "noise": "Measure what the operating system takes from each core, with and without a core left free for it.",
+    "noise": "Measure the time that the operating system takes from each core, with and without a free core.",
     "demo": "Run a P3M N-body simulation twice with the same input, and show where the two runs differ.",
 }
 

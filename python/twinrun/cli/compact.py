@@ -11,10 +11,14 @@ from .common import THREADS, console
 @click.command()
 @click.argument("record", type=click.Path())
 @click.option(
-    "--keep-last", type=click.IntRange(1), default=None, metavar="N", help="All but the newest N steps leave."
+    "--keep-last",
+    type=click.IntRange(1),
+    default=None,
+    metavar="N",
+    help="Remove all steps but the newest N.",
 )
 @click.option(
-    "--drop", type=int, multiple=True, metavar="STEP", help="This step leaves; may be given several times."
+    "--drop", type=int, multiple=True, metavar="STEP", help="Remove this step; may be given several times."
 )
 @click.option(
     "--forget-missing",
@@ -25,9 +29,9 @@ from .common import THREADS, console
 def compact(
     record: str, keep_last: int | None, drop: tuple[int, ...], forget_missing: bool, threads: int
 ) -> int:
-    """Drop steps of a record; what others need of them stays, folded into few files.
+    """Remove steps of a record; chunks that other steps need are kept in few files.
 
-    Readers of the record go on meanwhile, and a crash at any moment leaves every remaining step as it was.
+    The record can be read meanwhile. After a crash every remaining step is unchanged.
     """
     from ..capture.records import compact as compact_record
 
@@ -35,6 +39,6 @@ def compact(
         record, keep_last=keep_last, drop=drop, threads=threads, forget_missing=forget_missing
     )
     console().print(
-        f"{counted(facts.dropped_steps, 'step')} left the record; differences: {byte_size(facts.bytes_before)} -> {byte_size(facts.bytes_after)}"
+        f"{counted(facts.dropped_steps, 'step')} removed; differences: {byte_size(facts.bytes_before)} -> {byte_size(facts.bytes_after)}"
     )
     return 0

@@ -45,7 +45,7 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
     "--key",
     default=None,
     metavar="FIELD",
-    help="Match particles by these IDs, whatever order, rank or file; 'auto': as the files say.",
+    help="Match particles by these IDs, in any order, rank and file; 'auto': by the IDs that the files name.",
 )
 @click.option(
     "--period",

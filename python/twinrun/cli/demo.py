@@ -141,7 +141,7 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
     """Run a P3M N-body simulation twice with the same input, and show where the two runs differ.
 
     Nothing random is planted: sums of floating-point numbers whose order depends on threads are enough.
-    Exit status 0 when the demonstration went as it should, whatever the verdict; 2 when it could not.
+    Exit status: 0 if the demonstration ran, with any verdict; 2 if it failed.
     """
     out = console()
     program = find_minihacc()

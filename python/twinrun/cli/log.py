@@ -53,7 +53,7 @@ def _divergence(step: _core.HistoryStep) -> str:
 @click.argument("run", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def log(run: str, as_json: bool) -> int:
-    """List the committed steps of a history: sizes, how long capture held up the application, where it
+    """List the committed steps of a history: sizes, how long capture blocked the application, where it
     diverged.
     """
     history = _core.open_history(checked_path(run))

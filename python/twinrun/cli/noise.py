@@ -38,9 +38,11 @@ def _cores(text: str) -> list[int]:
     type=click.IntRange(0),
     default=None,
     metavar="CORE",
-    help="Core that one arm leaves free; default: the first.",
+    help="The core that stays free in one arm; default: the first.",
 )
-@click.option("--no-compare", is_flag=True, help="Measure all cores only: never leave one free.")
+@click.option(
+    "--no-compare", is_flag=True, help="Measure all cores only, without an arm that has a free core."
+)
 @click.option("--threshold", default="9x", show_default=True, metavar="T",
               help="From where on a step of the loop is a detour: 9x (an undisturbed step), 500ns, 2us.")  # fmt: skip
 @click.option(
@@ -69,7 +71,7 @@ def _cores(text: str) -> list[int]:
 @click.option("-q", "--quiet", is_flag=True, help="Print the result only.")
 def noise(seconds: float, cores: str, free: int | None, no_compare: bool, threshold: str, rounds: int, confidence: float,
           json_file: str | None, html: str | None, picture: str | None, quiet: bool) -> int:  # fmt: skip
-    """Measure what the operating system takes from each core, with and without a core left free for it.
+    """Measure the time that the operating system takes from each core, with and without a free core.
 
     All cores are busy meanwhile: run it on an idle machine to see the system's own noise, or beside other
     work to see its effect.

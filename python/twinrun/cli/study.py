@@ -150,7 +150,7 @@ def _facts() -> dict:
 
 
 def _teller(bar: Callable[[str, int, int], None] | None, quiet: bool) -> Callable[[Progress], None]:
-    """Moves the bar as runs end; what else is to be told, as after Ctrl-C, is a line on stderr."""
+    """Moves the bar when runs end. Other messages, as after Ctrl-C, are lines on stderr."""
 
     def tell(progress: Progress) -> None:
         if bar:

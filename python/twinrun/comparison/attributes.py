@@ -156,7 +156,7 @@ def match_attributes(
         if others and not any(SUMMARY in side for sides in opened for side in sides):
             silent, other = (a, b) if told[1] else (b, a)
             some = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
-            said = f"tells no attributes: those of {other.label} are not compared ({some})"
+            said = f"has no attributes: those of {other.label} are not compared ({some})"
             if silent.kind == "file":  # metadata of an older twinrun: its file may have had attributes
                 fix = "index it again, or name the data files"
                 result.problem = Uncompared(said, where=silent.label, fix=fix)

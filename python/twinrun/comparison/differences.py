@@ -209,7 +209,7 @@ class _Walk:
     def _source(self, f: FieldComparison, ref: FieldRef) -> _core.Source:
         source = ref.source(self.again.settings.cache)
         if source is None:
-            raise Incomparable(f"field {f.field!r}: only its metadata is at hand", where=ref.where)
+            raise Incomparable(f"field {f.field!r}: only its metadata is available", where=ref.where)
         return source
 
     def _pair(

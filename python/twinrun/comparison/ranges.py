@@ -189,7 +189,7 @@ def compare_part(
                 if side.metadata is not None and settings.method == "published" and ref.digest == "published":
                     continue
                 raise Incomparable(
-                    f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand, and its data is needed",
+                    f"{place_text(place)}: field {ref.name!r}: only its metadata is available, and its data is needed",
                     where=ref.where,
                     fix=_without_data(settings),
                 )

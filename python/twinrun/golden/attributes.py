@@ -64,7 +64,7 @@ def check_attributes(
     if place.attributes is None or present.facts is None:
         if not place.attributes and not present.facts:
             return AttributeCheck()
-        silent = "the golden files tell" if place.attributes is None else f"{label} tells"
+        silent = "the golden files have" if place.attributes is None else f"{label} has"
         return AttributeCheck(notes=(f"{silent} no attributes: they are not compared",))
     fields = {*(f.name for f in place.fields), *present, *renamed}
     chosen = set(wanted)

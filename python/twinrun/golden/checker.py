@@ -209,7 +209,7 @@ def check(
     progress : callable, default None
         `progress(place, done, total)` is called after each step of each rank.
     ignore_attributes : iterable of str, default ()
-        Globs of attributes that may differ, over `path@name`, besides those that `save` was told.
+        Globs of attributes that may differ, over `path@name`, besides those of `save`.
 
     Returns
     -------

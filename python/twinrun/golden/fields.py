@@ -169,7 +169,7 @@ def check_field(
     _alike(known, _told(golden)[0].get(known.name, {}), ref, label)
     ref = read_by_column(ref) if known.fortran_order else read_by_row(ref)
     if ref.source() is None:
-        raise Incomparable("only its metadata is at hand, and golden checks read data", where=ref.where)
+        raise Incomparable("only its metadata is available, and golden checks read data", where=ref.where)
     rule = _rule_of(known)
     per_item = 2 if ref.dtype in ("c64", "c128") else 1
     plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,

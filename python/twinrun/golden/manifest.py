@@ -79,7 +79,7 @@ class GoldenAttribute:
 class GoldenPlace:
     """The fields of one step and rank, and the file of their digests.
 
-    attributes: facts that the files had beside their elements; None for arrays, which have none, and for
+    attributes: facts of the files beside their elements; None for arrays, which have none, and for
     golden files of a version that did not keep attributes (then not `knows_attributes`).
     """
 
@@ -128,8 +128,8 @@ def is_golden_file(path: str) -> bool:
 class Manifest:
     """The content of a folder of golden files.
 
-    chosen_fields, chosen_steps: what `save` had to keep; None for everything. left_out, ignored_attributes:
-    globs of fields, and of attributes, that it had to leave out.
+    chosen_fields, chosen_steps: what `save` was asked to keep; None for everything. left_out, ignored_attributes:
+    globs of fields, and of attributes, that it was asked to leave out.
     """
 
     places: tuple[GoldenPlace, ...]
@@ -143,7 +143,7 @@ class Manifest:
     ignored_attributes: tuple[str, ...] = ()
 
     def keeps(self, name: str) -> bool:
-        """Whether `save` had to keep a field of this name."""
+        """Whether `save` was asked to keep a field of this name."""
         if any(fnmatch.fnmatchcase(name, glob) for glob in self.left_out):
             return False
         return self.chosen_fields is None or any(fnmatch.fnmatchcase(name, g) for g in self.chosen_fields)
@@ -300,7 +300,9 @@ def _place(d: dict) -> GoldenPlace:
     _need(step is None or (type(step) is int and -(1 << 63) <= step < 1 << 63), "has a wrong step")
     _need(type(rank) is int and 0 <= rank < 1 << 32, "has a wrong rank")
     file, size, digest = _given(d, "file"), _given(d, "bytes"), _given(d, "xxh3")
-    _need(isinstance(file, str) and _FILE.fullmatch(file) is not None, "names a file that is none of its own")
+    _need(
+        isinstance(file, str) and _FILE.fullmatch(file) is not None, "names a file that is not one of its own"
+    )
     _need(type(size) is int and 0 <= size < 1 << 62, "has a wrong size")
     _need(isinstance(digest, str) and _DIGITS.fullmatch(digest) is not None, "has a wrong checksum")
     _need(type(d.get("one_array")) is bool, "has a wrong one_array")
@@ -340,7 +342,7 @@ def _field(d: dict) -> GoldenFieldFacts:
 
 
 def _checksum(document: dict) -> str:
-    """The checksum of the content, whatever its line breaks."""
+    """The checksum of the content, independent of its line breaks."""
     return checksum(json.dumps(document, sort_keys=True).encode())
 
 

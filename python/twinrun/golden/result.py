@@ -94,7 +94,7 @@ class GoldenSpan:
     verdict : {'different', 'undecided'}
         Whether the chunk is known to differ.
     undecided : int
-        Scalars of which it is undecided whether they differ, where `exact`.
+        Undecided scalars, if `exact`.
     """
 
     first: int
@@ -139,13 +139,13 @@ class GoldenField:
     different : int
         Scalars that differ, at least.
     different_is_exact : bool
-        True: exactly so many differ, because nothing is undecided.
+        True: the count is exact, because nothing is undecided.
     undecided : int
-        Scalars whose cells are known, and of which it is undecided whether they agree.
+        Scalars whose cells are known, but not whether they agree.
     chunks_different : int
         Chunks that differ.
     chunks_undecided : int
-        Chunks of which not even the cells are known.
+        Chunks whose cells are unknown.
     spans, listed : list of GoldenSpan, list of GoldenElement
         Chunks and elements that differ or may differ, in order, up to `most_listed`.
     spans_left_out, listed_left_out : int

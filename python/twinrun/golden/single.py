@@ -60,7 +60,7 @@ def _ordered(arrays: dict[str, object], key: object) -> dict[str, object]:
         )
     order = np.argsort(ids, kind="stable")
     if ids.size and (np.diff(ids[order]) == 0).any():
-        raise TwinrunError("key has an ID twice: elements cannot be told apart")
+        raise TwinrunError("key has an ID twice, so that elements cannot be matched")
     sorted_arrays: dict[str, object] = {}
     for name, array in arrays.items():
         a = np.asarray(array)
@@ -259,7 +259,7 @@ class Reproducible:
                 lines.append(f"  {f.field}: {counted}{f.different} of {f.elements} elements differ")
             else:
                 lines.append(
-                    f"  {f.field}: cannot be told within one cell of {f.cell:.3g} (undecided='pass' lets it pass)"
+                    f"  {f.field}: undecided within one cell of {f.cell:.3g} (undecided='pass' lets it pass)"
                 )
             details = [element_text(e, f) for e in f.listed] + [
                 span_text(s, f) for s in f.spans if not s.exact

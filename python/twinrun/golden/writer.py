@@ -33,7 +33,7 @@ from .selection import attribute_globs, chosen_places, field_globs, is_chosen, m
 __all__ = ["CHUNK_BYTES", "save"]
 
 CHUNK_BYTES = 16384
-# What explains results and is the same in each run: golden files live in repositories.
+# Conditions that explain results and do not change from run to run, because golden files live in repositories.
 _PROVENANCE = ("compiler", "floating_point", "gpu", "libraries", "mpi", "python", "threads")
 _OWN = frozenset({"rank", "script", "script_digest"})
 _FOLDER = re.compile(r"/[^\s,;:]*/")
@@ -121,7 +121,7 @@ def _save_place(request: _Request, subject: Subject, place: Place) -> _Saved:
         for ref in refs:
             if ref.source() is None:
                 raise Incomparable(
-                    f"{place_text(place)}: field {ref.name!r}: only its metadata is at hand",
+                    f"{place_text(place)}: field {ref.name!r}: only its metadata is available",
                     where=ref.where,
                     fix="save golden files where the data is",
                 )

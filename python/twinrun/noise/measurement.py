@@ -303,7 +303,7 @@ def core_figures(
         "share_high": None if math.isnan(high) else max(high, mean),
         "largest_ns": int(every.max()) if len(every) else 0,
         "histogram": histogram_of(every),
-        # The share of detours in which the thread waited for the core while other threads had it.
+        # The share of detours in which the thread waited for the core while other threads used it.
         "run_queue_share": waited / watched if known and watched > 0 else None,
         "interruptions_per_s": sum(r["involuntary_switches"] for r in rounds) / watched
         if watched > 0
@@ -367,17 +367,17 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
         if worst["share_low"] is None
         else f" [{_percent(worst['share_low'])}, {_percent(worst['share_high'])}]"
     )
-    told = [
+    sentences = [
         f"On {cores} the system took {_percent(sum(shares) / len(shares))} of the time, in {rate:.3g} detours a second and core beyond "
         f"{_span(worst['threshold_ns'])}; most on core {worst['core']}: {_percent(worst['share'])}{interval}, at once {_span(worst['largest_ns'])}."
     ]
     if worst["share"] and worst["run_queue_share"] is not None:
         part = min(worst["run_queue_share"] / worst["share"], 1.0)
-        told.append(f"There {_percent(part)} of it was waiting while other threads had the core; the rest is interrupts, page faults or what lies below the system.")  # fmt: skip
+        sentences.append(f"There {_percent(part)} of it was waiting while other threads had the core; the rest is interrupts, page faults or what lies below the system.")  # fmt: skip
     # For each core: how much slower work is than its fastest piece, without the time of detours.
     rest = [(1 - c["share"]) / (1 - c["fixed_work"]["share"]) - 1 for c in first if c["fixed_work"] and c["share"] is not None and c["fixed_work"]["share"] < 1]  # fmt: skip
     if rest and sum(rest) / len(rest) > 0.01:
-        told.append(f"Beside detours, equal work took {_percent(sum(rest) / len(rest))} longer than at its fastest: the clock's frequency, caches, "
+        sentences.append(f"Beside detours, equal work took {_percent(sum(rest) / len(rest))} longer than at its fastest: the clock's frequency, caches, "
                     "or a core whose other half works for others.")  # fmt: skip
     every = [(arm, c) for arm, own in arms.items() for c in own]
     # Correction for the number of peaks: one for each core and arm.
@@ -391,21 +391,21 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
         peak, arm, core = min(found, key=lambda f: (f[0]["p"], -f[0]["ratio"]))
         p = min(1.0, peak["p"] * len(peaks))
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        told.append(f"Something comes back {peak['hz']:.4g} times a second (core {core}, {arm}{more}; {'p < 0.0001' if p < 1e-4 else f'p = {p:.2g}'}).")  # fmt: skip
+        sentences.append(f"Something comes back {peak['hz']:.4g} times a second (core {core}, {arm}{more}; {'p < 0.0001' if p < 1e-4 else f'p = {p:.2g}'}).")  # fmt: skip
     elif peaks:
         low = document["slowest_hz"]
-        told.append(
+        sentences.append(
             f"Nothing periodic is shown from {low:.2g} to {0.5e9 / document['window_ns']:.3g} times a second."
         )
     comparison = document["comparison"]
     if comparison is None:
-        told.append("Whether a free core helps was not measured: that needs two cores.")
+        sentences.append("Whether a free core helps was not measured: that needs two cores.")
     else:
         d = comparison
         free, value = document["free"], d["value"]
         lost = f"{abs(100 * value):.3g} percentage points {'less' if value >= 0 else 'more'}"
         if d["low"] is None:
-            told.append(
+            sentences.append(
                 f"With core {free} left free, the others lost {lost}: too few rounds to say how sure that is."
             )
         else:
@@ -413,16 +413,16 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
             ends = sorted((d["low"], d["high"]) if value >= 0 else (-d["low"], -d["high"]))
             interval = f"[{100 * ends[0]:.3g}, {100 * ends[1]:.3g}], {d['rounds']} pairs of rounds"
             if ends[0] > 0:
-                told.append(f"With core {free} left free, the others lost {lost} ({interval}).")
+                sentences.append(f"With core {free} left free, the others lost {lost} ({interval}).")
             else:
-                told.append(
+                sentences.append(
                     f"Whether leaving core {free} free helps the others cannot be decided: they lost {lost} ({interval})."
                 )
     for arm, c in every:
         if c["cut_short"]:
-            told.append(f"Core {c['core']} ({arm}) had more detours than could be kept: its figures are of the {c['watched_s']:.3g} s before.")  # fmt: skip
+            sentences.append(f"Core {c['core']} ({arm}) had more detours than could be kept: its figures are of the {c['watched_s']:.3g} s before.")  # fmt: skip
             break
-    return told
+    return sentences
 
 
 @dataclass(frozen=True)
@@ -695,7 +695,7 @@ def measure(
     confidence: float = 0.95,
     report: Callable[[int, int], None] | None = None,
 ) -> Noise:
-    """Measures what the operating system takes from each core.
+    """Measures the time that the operating system takes from each core.
 
         found = twinrun.noise.measure(seconds=30)
         print(found.sentence)

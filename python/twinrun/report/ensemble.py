@@ -1,4 +1,4 @@
-"""The report of an ensemble study: one HTML file that needs nothing else, and a summary for a terminal.
+"""The report of an ensemble study: one self-contained HTML file, and a summary for a terminal.
 
 It takes twinrun.ensemble.Findings by its attributes: reports do not import what makes them.
 """

@@ -16,7 +16,7 @@ __all__ = ["annotation_lines", "error_annotation", "summary", "write_summary"]
 
 MOST_ANNOTATIONS = 10  # annotations of each kind in a step: GitHub drops the rest
 _MOST_ROWS = 50
-_SIGNS = {"same": "✅ same", "different": "❌ different", "undecided": "⚠️ cannot be told"}
+_SIGNS = {"same": "✅ same", "different": "❌ different", "undecided": "⚠️ undecided"}
 
 
 def _data(text: str) -> str:
@@ -57,7 +57,7 @@ def _said(c: GoldenCheck) -> Iterator[tuple[str, str, str]]:
         yield "error", f"not compared: {p.place() or c.run}", p.text
     for f in (f for f in c.fields if f.verdict == "undecided"):
         kind = "warning" if c.undecided_passes else "error"
-        yield kind, f"cannot be told: {f.place()}", field_text(f)
+        yield kind, f"undecided: {f.place()}", field_text(f)
 
 
 def annotation_lines(c: GoldenCheck) -> list[str]:

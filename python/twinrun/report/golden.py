@@ -74,7 +74,7 @@ def golden_line(c: GoldenCheck) -> str:
             if c.undecided_passes
             else "counts as different (--undecided pass lets it pass)"
         )
-        return one_line(f"cannot be told within one cell: {_prefix(field)}{field_text(field)}; {counts}")
+        return one_line(f"undecided within one cell: {_prefix(field)}{field_text(field)}; {counts}")
     elements = sum(f.elements for f in c.fields)
     data = sum(f.bytes for f in c.fields)
     tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol}

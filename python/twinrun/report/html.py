@@ -187,7 +187,7 @@ class _Read:
 
 
 def html(comparison: Comparison) -> str:
-    """The page. For pictures of places the data is read again: bounded, and left out where the data is gone."""
+    """The page. For pictures of places the data is read again: within limits, and the pictures are left out if the data is missing."""
     c = comparison
     facts = _Facts.of(c)
     return render(

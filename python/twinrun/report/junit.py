@@ -111,14 +111,14 @@ def _case_of_golden(c: GoldenCheck, f: GoldenField) -> _Case:
     case = _Case(_label(c.run, f.rank), _name(f.step, f.field), 0.0)
     counted = "" if f.different_is_exact else "at least "
     case.output = (
-        f"{counted}{f.different} of {f.elements} elements differ; {f.undecided} cannot be told",
+        f"{counted}{f.different} of {f.elements} elements differ; {f.undecided} undecided",
         f"tolerance: {f.atol:g} + {f.rtol:g} |a|",
         f"max |a-b|: at least {number(f.at_least)}"
         + ("" if f.at_most is None else f", at most {number(f.at_most)}"),
     )
     if f.verdict == "different" or (f.verdict == "undecided" and not c.undecided_passes):
         case.kind = "failure"
-        case.what = "different" if f.verdict == "different" else "cannot be told within one cell"
+        case.what = "different" if f.verdict == "different" else "undecided within one cell"
         case.message = field_text(f)
         lines = [element_text(e, f) for e in f.listed]
         lines += [span_text(s, f) for s in f.spans if not s.exact]

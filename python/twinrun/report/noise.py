@@ -1,4 +1,4 @@
-"""The report of a measurement of noise: one HTML file that needs nothing else.
+"""The report of a measurement of noise: one self-contained HTML file.
 
 It takes twinrun.noise.Noise by its attributes: reports do not import what makes them.
 """

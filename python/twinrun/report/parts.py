@@ -31,5 +31,5 @@ class Table:
         return dataclasses.replace(self, rows=rows, left_out=self.left_out + len(self.rows) - len(rows))
 
     def first(self, most: int) -> Table:
-        """The same with at most so many rows."""
+        """The same table with at most this many rows."""
         return self.between(0, most)

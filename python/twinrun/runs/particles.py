@@ -118,7 +118,7 @@ def read_items(ref: FieldRef, first: int, count: int, sources: dict[int, _core.S
         source = ref.source()
         if source is None:
             raise Incomparable(
-                f"field {ref.name!r}: only its metadata is at hand, and matching by ID needs its data",
+                f"field {ref.name!r}: only its metadata is available, and matching by ID needs its data",
                 where=ref.where,
             )
         sources[id(ref)] = source

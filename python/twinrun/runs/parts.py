@@ -275,7 +275,7 @@ class Parts:
         for piece in self._pieces:
             if piece.ref.no_data:
                 raise Incomparable(
-                    f"field {self.name!r} of rank {piece.rank}: only its metadata is at hand, and it cannot decide",
+                    f"field {self.name!r} of rank {piece.rank}: only its metadata is available, and it cannot decide",
                     where=piece.ref.where,
                     fix="compare with the data at hand",
                 )

@@ -14,7 +14,7 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// After MPI_Finalize no function may be called, not even to free what is ours.
+// After MPI_Finalize no function of MPI may be called, not even to free our own objects.
 bool mpi_runs() {
     int initialised = 0;
     int finalised = 0;
@@ -72,11 +72,11 @@ Result<> make_group_comm(twr_aggregate& a) {
 void release(twr_aggregate* aggregate) {
     std::unique_ptr<twr_aggregate> a(aggregate);
     if (!a || !a->team) return;
-    if (!mpi_runs() || a->team->broken() ||
-        a->team->abandoned()) {  // what is MPI's stays: freeing it would need the others
+    // MPI's objects stay: freeing them would need the other ranks.
+    if (!mpi_runs() || a->team->broken() || a->team->abandoned()) {
         static_cast<void>(a->plan.release());
         Team::leave(std::move(a->team));
-        static_cast<void>(a.release());  // what the plan refers to
+        static_cast<void>(a.release());  // the plan refers to its members
         return;
     }
     a->plan.reset();
@@ -108,7 +108,7 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const std::function<Re
         a.reset(new twr_aggregate);
         return success();
     });
-    // Wrong arguments of this rank are said below: the others' time limit counts until then.
+    // The agreement below reports wrong arguments of this rank; until then the default time limit counts.
     const double limit = settings ? settings->time_limit : kTimeLimit;
     auto team = Team::create(comm, limit, std::move(ready));
     if (!team) return team.error();
@@ -127,7 +127,7 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const std::function<Re
     };
     TWR_TRY(const Outcome outcome, a->team->agree(vote));
     a->seed_of_names = outcome.payload[0];
-    // An exception must not unwind what the others would have to unwind too.
+    // An exception must not run destructors that are collective.
     try {
         TWR_CHECK(make_group_comm(*a));
         auto placed = place_ranks(*a->team, a->settings.topology);

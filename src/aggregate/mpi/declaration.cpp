@@ -1,4 +1,4 @@
-// What ranks will write or read, as the C interface says it.
+// Declarations of the C interface: what ranks will write or read.
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -27,8 +27,8 @@ Result<std::vector<RankSet>> sets_of(const twr_aggregate_variable* variables, in
     return rank_sets(declared);
 }
 
-// Where the variables of records go that have `before` items of other ranks in front of them, of `total` in all. nullopt: beyond
-// what can be counted.
+// The variables of records in one of the three layouts. before: items of the ranks before this one; total: items of all ranks.
+// nullopt: sizes overflow.
 std::optional<std::vector<twr_aggregate_variable>> records(const std::vector<std::uint64_t>& item_bytes,
                                                            std::uint64_t items, std::uint64_t before,
                                                            std::uint64_t total, int layout,
@@ -42,7 +42,7 @@ std::optional<std::vector<twr_aggregate_variable>> records(const std::vector<std
     const auto all = checked_multiply(record, total);
     if (!all || !checked_add(*all, offset)) return std::nullopt;
     std::vector<twr_aggregate_variable> variables;
-    std::uint64_t passed = 0;  // bytes of an item in the variables before
+    std::uint64_t passed = 0;  // bytes of one item in all variables before this one
     for (const std::uint64_t bytes : item_bytes) {
         twr_aggregate_variable v = {bytes, items, 0, 0, 0};
         switch (layout) {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kFormat = "twinrun sub-files";
 constexpr int kVersion = 1;
-constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;  // of an index that is read
+constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;  // bytes of an index that is read
 
 class Descriptor {
    public:
@@ -79,7 +79,7 @@ Result<> sync_folder_of(const std::string& path) {
     return success();
 }
 
-// A file that nobody else has; its name.
+// Makes a file with a new name, and returns the name.
 Result<std::string> own_file(const std::string& name, int& file) {
     for (int attempt = 0; attempt < 100; ++attempt) {
         timespec now{};
@@ -96,7 +96,7 @@ Result<std::string> own_file(const std::string& name, int& file) {
 Result<> put_in_place(const std::string& from, const std::string& to, bool replace) {
     int result = -1;
     if (!replace) result = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
-    // File systems that cannot rename so: what is there was looked at before this write.
+    // A file system without RENAME_NOREPLACE: whether `to` exists was checked before this write.
     if (replace || (result != 0 && (errno == EINVAL || errno == ENOSYS)))
         result = ::rename(from.c_str(), to.c_str());
     if (result != 0) return file_error(to, "rename of '" + from + "' to it", errno);

@@ -1,7 +1,7 @@
-// The index of sub-files, PATH.twr-index: how many files belong together, and what proves that a file is one of them.
+// The index of sub-files, PATH.twr-index: how many files belong together, and how to recognise each of them.
 //
-// It is written last, when all sub-files are in their places, and taken away before the first of them is replaced: where there is
-// none, they may be of two writes. What it names may be removed where another write has fewer; nothing else ever is.
+// It is written last, when all sub-files have their names, and removed before the first of them is replaced. Without an index the
+// files may be of two writes. A later write with fewer files removes the files that the index names, and never any other.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace twinrun::aggregation {
 
-// What a file is known by: nobody has written to it since, nor put another one in its place.
+// Identifies a file. Equal: it was neither changed nor replaced since.
 struct SubFile {
     std::uint64_t bytes = 0;
     std::uint64_t inode = 0;
@@ -27,14 +27,15 @@ using Index = std::vector<SubFile>;
 [[nodiscard]] std::string index_name(const std::string& path);
 [[nodiscard]] std::string sub_file_name(const std::string& path, std::size_t number);
 
-// nullopt: there is none. An error where a file of that name is no index.
+// nullopt: no index. An error if a file with the index' name is no index.
 Result<std::optional<Index>> read_index(const std::string& path);
-// Of sub-files that are there.
+// The index of existing sub-files.
 Result<Index> look_at_sub_files(const std::string& path, std::size_t count);
-// At once, under a name of its own until then. replace: an index that is there; else that is an error. sync: it outlives a power cut.
+// Writes the index atomically, under a temporary name first. replace: an existing index is replaced; otherwise it is an error.
+// sync: the index survives a power cut.
 Result<> write_index(const std::string& path, const Index& index, bool replace, bool sync);
 Result<> remove_index(const std::string& path, bool sync);
-// The sub-files of an index from number `first` on, those that are still what it says.
+// Removes the sub-files of an index from number `first` on that are still the files it identifies.
 void remove_sub_files(const std::string& path, const Index& index, std::size_t first);
 
 }  // namespace twinrun::aggregation

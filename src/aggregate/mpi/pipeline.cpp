@@ -11,18 +11,18 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// Direct stretches go in steps, between which a rank looks after its partitions; those that must be packed first, in ones that
-// stay in the second-level cache.
+// Direct stretches are written in steps; between steps a rank serves its partitions. Steps of stretches that must be packed first
+// fit into the second-level cache.
 constexpr std::uint64_t kDirectStep = std::uint64_t{4} << 20;
 constexpr std::uint64_t kPackedStep = std::uint64_t{512} << 10;
-// Shorter pieces of memory are packed: the system's work for a piece costs more than copying so many bytes.
+// Shorter pieces of memory are packed, because a piece costs the system more time than copying this many bytes.
 constexpr std::uint64_t kLeastPiece = 2048;
 
-constexpr std::uint32_t kReady = 0;  // messages: a window may be worked on
-constexpr std::uint32_t kDone = 1;   // a rank is done with it
+constexpr std::uint32_t kReady = 0;  // message: ranks may work on a window
+constexpr std::uint32_t kDone = 1;   // message: a rank has finished with a window
 constexpr int kTag = 1;
 
-// MPI's counts are ints. Tests set less.
+// Counts of MPI are ints. Tests set a smaller limit.
 std::uint64_t most_a_put() {
     static const std::uint64_t most = [] {
         const char* const text = std::getenv("TWINRUN_AGGREGATE_COUNT_LIMIT");
@@ -51,21 +51,21 @@ struct Pipeline::Role {
     bool aggregator = false;
     bool remote = false;  // the aggregator is on another node
     std::uint64_t windows = 0;
-    // As a member: windows with data of this rank.
+    // As a member: the windows with data of this rank.
     std::vector<std::uint64_t> own;
     std::size_t at = 0;
-    std::uint64_t ready = 0;  // of a remote aggregator: what it has said
+    std::uint64_t ready = 0;  // ready windows, as a remote aggregator reported
     // As the aggregator.
     struct Meeting {
         std::uint32_t here = 0;       // ranks of this node
         std::vector<int> all;         // of the team
-        std::uint32_t elsewhere = 0;  // those of other nodes that are still at it
+        std::uint32_t elsewhere = 0;  // ranks of other nodes that have not finished
     };
     std::vector<Meeting> meetings;
-    std::uint64_t opened = 0;   // windows that ranks may work on
-    std::uint64_t met = 0;      // that all their ranks are done with
-    std::uint64_t started = 0;  // whose jobs were started
-    std::uint64_t ended = 0;    // and have ended
+    std::uint64_t opened = 0;   // windows opened for ranks
+    std::uint64_t met = 0;      // windows that all ranks have finished with
+    std::uint64_t started = 0;  // windows whose jobs were started
+    std::uint64_t ended = 0;    // windows whose jobs have ended
     std::vector<std::uint64_t> jobs;
 
     [[nodiscard]] bool member_done() const { return at == own.size(); }
@@ -110,7 +110,7 @@ bool Pipeline::attempt(Body&& body) {
 Storage* Pipeline::storage() {
     if (!tried_) {
         tried_ = true;
-        // A new file of ours is no link; one that is written into may be one, and so may one that is read.
+        // A new file was made by us and is no link. An existing file that is updated or read may be a link.
         auto opened =
             open_storage(settings_.backend, path_, {mode_, settings_.sync, !writing() || settings_.update},
                          [this] { team_.notify_self(); });
@@ -123,7 +123,7 @@ Storage* Pipeline::storage() {
     return storage_.get();
 }
 
-// The bytes of a range that this rank has and does not write itself, as far as holes of its sets allow to say so.
+// The parts of a range with bytes that this rank has and does not write itself. They may include holes of its sets.
 std::vector<Range> Pipeline::own_parts(Range range) const {
     std::vector<Range> parts;
     for (const Range& direct : plan_.direct()) {
@@ -215,7 +215,7 @@ void Pipeline::open_window(Role& role, std::uint64_t w) {
     const Window& window = role.of->plan->windows()[w];
     Role::Meeting& meeting = role.meetings[w];
     if (writing() && !settings_.update && window.bytes != window.data.bytes()) {
-        // Holes of the file are zeros. Direct stretches in them are left out when it is written.
+        // Holes of the file are zeros. Direct stretches in the buffer are not written.
         std::memset(plan_.buffer(*role.of, w) + (window.data.begin - window.range.begin), 0,
                     window.data.bytes());
     }
@@ -223,11 +223,11 @@ void Pipeline::open_window(Role& role, std::uint64_t w) {
     role.opened = w + 1;
     duty.ready.store(role.opened);
     if (plan_.window() != MPI_WIN_NULL && meeting.elsewhere != 0) MPI_Win_sync(plan_.window());
-    const bool said = !writing() || w >= buffers_;  // the first buffers are free, and all know
+    const bool announce = !writing() || w >= buffers_;  // the first buffers are free from the start
     for (const int rank : meeting.all) {
         if (team_.on_this_node(rank)) {
-            if (said && rank != team_.rank()) team_.notify(rank);
-        } else if (said) {
+            if (announce && rank != team_.rank()) team_.notify(rank);
+        } else if (announce) {
             send(rank, kReady, role.partition, w);
         }
     }
@@ -241,7 +241,7 @@ void Pipeline::start_job(Role& role, std::uint64_t w) {
     const PartitionPlan& plan = *role.of->plan;
     const Window& window = plan.windows()[w];
     std::byte* const buffer = plan_.buffer(*role.of, w);
-    std::uint64_t job = 0;  // without storage the others go on, so that all come to the end
+    std::uint64_t job = 0;  // without storage the others go on, and all reach the end
     attempt([&] {
         Storage* const storage = this->storage();
         if (storage == nullptr) return;
@@ -314,60 +314,71 @@ void Pipeline::move_local(const Role& role, std::uint64_t w) {
     }
 }
 
-// Packs, puts, and waits until all is there; or gets, and unpacks.
+// Puts bytes into an aggregator's buffer, or gets them: `count` blocks of `width` bytes, `stride` apart there and dense here. at:
+// of the first block, in the aggregator's part of the MPI window.
+void Pipeline::transfer(int target, MPI_Aint at, std::byte* bytes, std::uint64_t width, std::uint64_t count,
+                        std::uint64_t stride) {
+    const auto move = [&](std::byte* here, int length, MPI_Aint there, int items, MPI_Datatype type) {
+        const int code = writing()
+                             ? MPI_Put(here, length, MPI_BYTE, target, there, items, type, plan_.window())
+                             : MPI_Get(here, length, MPI_BYTE, target, there, items, type, plan_.window());
+        if (code != MPI_SUCCESS) fail(mpi_error("MPI_Put or MPI_Get", code));
+    };
+    const std::uint64_t limit = most_a_put();
+    if (width > limit) {
+        for (std::uint64_t i = 0; i < count; ++i) {
+            for (std::uint64_t done = 0; done < width; done += limit) {
+                const int length = static_cast<int>(std::min(limit, width - done));
+                move(bytes + i * width + done, length, at + static_cast<MPI_Aint>(i * stride + done), length,
+                     MPI_BYTE);
+            }
+        }
+        return;
+    }
+    const std::uint64_t most = limit / width;
+    for (std::uint64_t done = 0; done < count;) {
+        const std::uint64_t blocks = std::min(most, count - done);
+        const int length = static_cast<int>(blocks * width);
+        MPI_Datatype type = MPI_BYTE;
+        int items = length;
+        if (width != stride && blocks > 1) {
+            MPI_Type_create_hvector(static_cast<int>(blocks), static_cast<int>(width),
+                                    static_cast<MPI_Aint>(stride), MPI_BYTE, &type);
+            MPI_Type_commit(&type);
+            items = 1;
+        }
+        move(bytes + done * width, length, at + static_cast<MPI_Aint>(done * stride), items, type);
+        if (type != MPI_BYTE) MPI_Type_free(&type);
+        done += blocks;
+    }
+}
+
+// What of a set lies in a window, and where its bytes are in the scratch memory.
+struct Pipeline::PackedPart {
+    const RankSet* set;
+    SetPart part;
+    std::byte* at;
+
+    void unpack(void* const* data) const {
+        std::byte* from = at;
+        for (const SetPart::Cut* cut : {&part.head, &part.tail}) {
+            if (cut->bytes() == 0) continue;
+            scatter_cut(*set, data, *cut, from);
+            from += cut->bytes();
+        }
+        if (part.first < part.last) scatter_items(*set, data, part.first, part.last, from, set->where.width);
+    }
+};
+
+// Writing: packs, puts, and waits until all is in the aggregator's buffer. Reading: gets, waits, and unpacks.
 void Pipeline::move_remote(const Role& role, std::uint64_t w) {
     const Window& window = role.of->plan->windows()[w];
     const MPI_Aint base = plan_.displacement(*role.of, w);
     const int target = role.of->target;
-    const auto check = [&](const char* what, int code) {
-        if (code != MPI_SUCCESS) fail(mpi_error(what, code));
+    const auto place = [&](std::uint64_t offset) {
+        return base + static_cast<MPI_Aint>(offset - window.range.begin);
     };
-    // `count` blocks of `width` bytes, `stride` apart there and dense here.
-    const auto transfer = [&](std::byte* bytes, std::uint64_t offset, std::uint64_t width,
-                              std::uint64_t count, std::uint64_t stride) {
-        const std::uint64_t limit = most_a_put();
-        if (width > limit) {
-            for (std::uint64_t i = 0; i < count; ++i) {
-                for (std::uint64_t done = 0; done < width; done += limit) {
-                    const int length = static_cast<int>(std::min(limit, width - done));
-                    std::byte* const from = bytes + i * width + done;
-                    const MPI_Aint at =
-                        base + static_cast<MPI_Aint>(offset + i * stride + done - window.range.begin);
-                    check("MPI_Put or MPI_Get", writing() ? MPI_Put(from, length, MPI_BYTE, target, at,
-                                                                    length, MPI_BYTE, plan_.window())
-                                                          : MPI_Get(from, length, MPI_BYTE, target, at,
-                                                                    length, MPI_BYTE, plan_.window()));
-                }
-            }
-            return;
-        }
-        const std::uint64_t most = limit / width;
-        for (std::uint64_t done = 0; done < count;) {
-            const std::uint64_t blocks = std::min(most, count - done);
-            const int length = static_cast<int>(blocks * width);
-            std::byte* const from = bytes + done * width;
-            const MPI_Aint at = base + static_cast<MPI_Aint>(offset + done * stride - window.range.begin);
-            MPI_Datatype type = MPI_BYTE;
-            int items = length;
-            if (width != stride && blocks > 1) {
-                MPI_Type_create_hvector(static_cast<int>(blocks), static_cast<int>(width),
-                                        static_cast<MPI_Aint>(stride), MPI_BYTE, &type);
-                MPI_Type_commit(&type);
-                items = 1;
-            }
-            check("MPI_Put or MPI_Get",
-                  writing() ? MPI_Put(from, length, MPI_BYTE, target, at, items, type, plan_.window())
-                            : MPI_Get(from, length, MPI_BYTE, target, at, items, type, plan_.window()));
-            if (type != MPI_BYTE) MPI_Type_free(&type);
-            done += blocks;
-        }
-    };
-    struct Waiting {
-        const RankSet* set;
-        SetPart part;
-        std::byte* at;
-    };
-    std::vector<Waiting> packed;
+    std::vector<PackedPart> packed;
     std::vector<Range> ranges;
     std::byte* at = scratch_.data();
     // Before the first transfer: none may be under way when there is an error.
@@ -384,35 +395,26 @@ void Pipeline::move_remote(const Role& role, std::uint64_t w) {
             for (const SetPart::Cut* cut : {&part.head, &part.tail}) {
                 if (cut->bytes() == 0) continue;
                 if (writing()) gather_cut(set, data_, *cut, at);
-                transfer(at, where.offset + cut->item * where.stride + cut->begin, cut->bytes(), 1,
-                         cut->bytes());
+                transfer(target, place(where.offset + cut->item * where.stride + cut->begin), at,
+                         cut->bytes(), 1, cut->bytes());
                 at += cut->bytes();
             }
             if (part.first < part.last) {
                 if (writing()) gather_items(set, data_, part.first, part.last, at, where.width);
-                transfer(at, where.offset + part.first * where.stride, where.width, part.last - part.first,
-                         where.stride);
+                transfer(target, place(where.offset + part.first * where.stride), at, where.width,
+                         part.last - part.first, where.stride);
                 at += (part.last - part.first) * where.width;
             }
         }
     }
     {
         const Watchdog::Guard guard(team_.watchdog());
-        check("MPI_Win_flush", MPI_Win_flush(target, plan_.window()));
+        if (const int code = MPI_Win_flush(target, plan_.window()); code != MPI_SUCCESS)
+            fail(mpi_error("MPI_Win_flush", code));
     }
     if (!writing()) {
-        for (const Waiting& waiting : packed) {
-            std::byte* from = waiting.at;
-            for (const SetPart::Cut* cut : {&waiting.part.head, &waiting.part.tail}) {
-                if (cut->bytes() == 0) continue;
-                scatter_cut(*waiting.set, data_, *cut, from);
-                from += cut->bytes();
-            }
-            if (waiting.part.first < waiting.part.last) {
-                scatter_items(*waiting.set, data_, waiting.part.first, waiting.part.last, from,
-                              waiting.set->where.width);
-            }
-        }
+        for (const PackedPart& part : packed)
+            part.unpack(data_);
     }
     work_.remote_bytes += static_cast<double>(at - scratch_.data());
 }
@@ -455,8 +457,8 @@ bool Pipeline::step_direct() {
     return true;
 }
 
-// A step of a range: from its begin as far as one transfer goes. Memory whose bytes lie as in the file goes as it is, what has
-// smaller pieces by way of the scratch memory.
+// One step of a range: the part from its begin that one transfer moves. Memory in the file's order is transferred in place; small
+// pieces are packed in the scratch memory first.
 void Pipeline::move_direct(Range range) {
     struct Packed {
         const RankSet* set;
@@ -469,7 +471,7 @@ void Pipeline::move_direct(Range range) {
     std::uint64_t at = range.begin;
     std::uint64_t used = 0;
     while (at < range.end && pieces.size() < kMostPieces && at - range.begin < kDirectStep) {
-        // Of the sets that begin before, the last that has this byte: others without bytes here may lie around it.
+        // The last set that begins before this byte and has it. Interleaved sets without this byte may begin later.
         auto set = std::partition_point(plan_.sets().begin(), plan_.sets().end(),
                                         [&](const RankSet& other) { return other.where.offset <= at; });
         do {
@@ -550,7 +552,7 @@ bool Pipeline::receive() {
     return any;
 }
 
-// ---- all of it ----
+// ---- the whole transfer ----
 
 bool Pipeline::step() {
     bool any = false;
@@ -560,7 +562,7 @@ bool Pipeline::step() {
     }
     for (Role& role : roles_)
         any = step_member(role) || any;
-    // What no other rank waits for comes last.
+    // Direct stretches come last, because no other rank waits for them.
     return any || step_direct();
 }
 
@@ -569,7 +571,7 @@ Result<> Pipeline::run(const std::string& path) {
         path_ = path;
         return run_all();
     } catch (...) {
-        // Nothing that this rank could go on with: nobody waits for it any more.
+        // This rank cannot go on, and no rank waits for it any more.
         Error error = caught_error();
         team_.abandon(error);
         return error;

@@ -27,8 +27,8 @@ struct Work {
 // Writing, of a window with n buffers:
 //     aggregator: ready = n; for each window: wait until all of its ranks are done with it; start its write; when it has ended,
 //                 ready += 1
-//     rank:       for each window with data of its: wait until ready; copy or put the data; tell the aggregator
-// Reading is the same with the storage in front: read; ready += 1; ranks copy or get and tell; the buffer is free.
+//     rank:       for each window with its data: wait until ready; copy or put the data; notify the aggregator
+// Reading, for each window: the aggregator reads it; ready += 1; ranks copy or get, and notify; the buffer is free again.
 // Between nodes, "ready" and "done" are messages.
 class Pipeline {
    public:
@@ -39,24 +39,26 @@ class Pipeline {
     Pipeline(const Pipeline&) = delete;
     Pipeline& operator=(const Pipeline&) = delete;
 
-    // Before ranks agree to begin: memory, and the state that the others of its node look at.
+    // Call it before ranks agree to begin: allocates, and sets the state that other ranks of the node read.
     Result<> prepare();
-    // Moves the data. Failures of storage do not stop the others: they come back here, or at the end. A broken team does.
+    // Moves the data. After a failure of storage it still goes through all windows, because other ranks wait for them, and
+    // returns the error at the end. A broken team ends it at once.
     Result<> run(const std::string& path);
-    // Of what was written by this rank: to storage.
+    // Brings what this rank wrote to storage (fsync).
     Result<> sync();
     Result<> close();
     [[nodiscard]] const Work& work() const { return work_; }
 
    private:
-    struct Role;     // of this rank in a partition
+    struct Role;     // this rank's part in a partition
     struct Message;  // between nodes
     struct Sent;
+    struct PackedPart;
 
     [[nodiscard]] bool writing() const { return mode_ == Mode::write; }
-    Storage* storage();  // null: it could not be opened
+    Storage* storage();  // null if it cannot be opened
     void fail(Error error);
-    // What needs memory of this rank's own: an exception is this rank's error, and it goes on with what the others wait for.
+    // Calls body, which may allocate. An exception becomes this rank's error; the rank goes on with what the others wait for.
     template <class Body>
     bool attempt(Body&& body);
 
@@ -68,11 +70,13 @@ class Pipeline {
     bool receive();
     void send(int rank, std::uint32_t kind, std::uint32_t partition, std::uint64_t window);
 
-    void open_window(Role& role, std::uint64_t window);  // its ranks may work on it
+    void open_window(Role& role, std::uint64_t window);  // lets its ranks work on it
     [[nodiscard]] bool window_done(const Role& role, std::uint64_t window) const;
     void start_job(Role& role, std::uint64_t window);
     void move_local(const Role& role, std::uint64_t window);
     void move_remote(const Role& role, std::uint64_t window);
+    void transfer(int target, MPI_Aint at, std::byte* bytes, std::uint64_t width, std::uint64_t count,
+                  std::uint64_t stride);
     [[nodiscard]] std::vector<Range> own_parts(Range range) const;
     void move_direct(Range range);
 
@@ -86,16 +90,16 @@ class Pipeline {
     std::uint64_t buffers_;
     std::vector<Role> roles_;
     std::vector<int> role_of_;   // of each partition; -1: none
-    bool remote_ = false;        // messages go to or come from other nodes
-    std::size_t direct_at_ = 0;  // the next range of the plan's, and how far it is done
+    bool remote_ = false;        // exchanges messages with other nodes
+    std::size_t direct_at_ = 0;  // the current direct range, and its bytes that are done
     std::uint64_t direct_done_ = 0;
     std::vector<std::byte> scratch_;
     std::unique_ptr<Storage> storage_;
     bool tried_ = false;
     std::optional<Error> error_;
-    std::unique_ptr<Sent[]> sent_;  // room for all that there will be: MPI has their addresses
+    std::unique_ptr<Sent[]> sent_;  // allocated once for all messages, because MPI has their addresses
     std::size_t sent_count_ = 0;
-    std::size_t taken_ = 0;  // of these, in order, have arrived
+    std::size_t taken_ = 0;  // number of these, in order, that have arrived
     Work work_;
 };
 

@@ -14,16 +14,17 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// Buffers when nobody says how large (measured with 16 ranks on two cores): small enough that a partition takes several windows, so
-// that gathering and writing overlap; large enough that meeting for each costs little.
+// Default sizes of buffers (measured with 16 ranks on two cores): small enough that a partition takes several windows, so that
+// gathering and writing overlap; large enough that synchronizing for each window costs little.
 constexpr std::uint64_t kLargestBuffer = std::uint64_t{8} << 20;
 constexpr std::uint64_t kSmallestBuffer = std::uint64_t{1} << 20;
 constexpr std::uint64_t kWindows = 4;
 
-// Rounds of the election by MPI_Allreduce; what is still open then, every rank settles for itself, with the same result.
+// Rounds of the election by MPI_Allreduce. Every rank decides the partitions that are open afterwards by itself, with the same
+// result.
 constexpr int kRounds = 4;
 
-// Of aggregators' memory, whatever the block is.
+// Alignment of aggregators' memory, for any block size.
 constexpr std::uint64_t kAlignment = 64;
 
 struct WireSet {
@@ -32,7 +33,7 @@ struct WireSet {
 
 }  // namespace
 
-// Memory for what all ranks declare.
+// Memory for the declarations of all ranks.
 struct Plan::Wire {
     int count = 0;
     std::vector<int> counts;
@@ -41,7 +42,7 @@ struct Plan::Wire {
     std::vector<WireSet> all;
 };
 
-// What an election needs on this rank, so that nothing can fail between its rounds.
+// Memory that an election needs on this rank, allocated before, so that nothing can fail between its rounds.
 struct Plan::Ballot {
     struct Bid {
         float cost;
@@ -50,7 +51,8 @@ struct Plan::Ballot {
     static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
     static constexpr float kNever = std::numeric_limits<float>::infinity();
     std::vector<float> costs;
-    std::vector<std::size_t> own;  // this rank among the partition's; kNone: it is not
+    std::vector<std::size_t>
+        own;  // number of this rank among the ranks of each partition; kNone: not among them
     std::unique_ptr<bool[]> flags;
     std::vector<Bid> bids;
     std::vector<Contribution> won;
@@ -75,7 +77,7 @@ Plan::~Plan() {
     free_memory();
 }
 
-// By memory that outlives a call which is given up.
+// Reduces in memory that is kept if this rank gives up waiting.
 Result<> Plan::reduce(void* values, int count, MPI_Datatype type, MPI_Op op) {
     int width = 0;
     MPI_Type_size(type, &width);
@@ -175,9 +177,9 @@ Result<> Plan::gather_table() {
     });
 }
 
-// Each rank looks at a part of the file. Where something is found, those that know more say it: first whose bytes they are, then
-// what these ranks call them.
-// mine: what went wrong on this rank before; the others learn by the same reduction that there is nothing to look for.
+// Each rank checks a part of the file. If one finds an overlap, further reductions collect the details: first the two ranks, then
+// from each of these the number of its variable. mine: an earlier error of this rank; the same reduction tells the others not to
+// check.
 Result<> Plan::check_overlaps(Result<> mine) {
     const Range span = table_.span();
     const auto cut = [&](int part) {
@@ -192,12 +194,12 @@ Result<> Plan::check_overlaps(Result<> mine) {
             return success();
         });
     }
-    // Offsets are below 2^63. Signed, for MPICH 4.0 takes unsigned numbers for signed ones when it looks for the least.
+    // Offsets are below 2^63. Signed: MPICH 4.0 compares unsigned numbers as signed ones in MPI_MIN.
     std::int64_t least = !mine ? -1 : found ? static_cast<std::int64_t>(found->offset) : INT64_MAX;
     TWR_CHECK(reduce(&least, 1, MPI_INT64_T, MPI_MIN));
     if (least == INT64_MAX || least < 0) return mine;
     const auto offset = static_cast<std::uint64_t>(least);
-    // Ranks are below 2^31: 0 is "not me". More than one rank may have found this byte, or another one.
+    // Ranks are below 2^31; 0 means "not me". Several ranks may have found this byte, or other bytes.
     std::int64_t ranks[2] = {0, 0};
     if (found && found->offset == offset) {
         ranks[0] = std::int64_t{found->ranks[0]} + 1;
@@ -226,7 +228,7 @@ Result<> Plan::check_overlaps(Result<> mine) {
                                                   " of the file: every byte may be declared once"};
 }
 
-// Partitions, their members, and what an election needs.
+// Partitions, their ranks, and the memory that an election needs.
 Result<> Plan::cut() {
     std::uint64_t wanted = static_cast<std::uint64_t>(settings_.aggregators);
     if (wanted == 0) {
@@ -250,7 +252,7 @@ Result<> Plan::cut() {
     return success();
 }
 
-// Where each aggregator's buffers lie, and who goes through which partition.
+// Where the buffers of each aggregator lie, and which ranks take part in which partition.
 void Plan::lay_out() {
     direct_.clear();
     for (const StridedSet& set : shape_of(sets_)) {
@@ -286,7 +288,8 @@ void Plan::lay_out() {
     }
 }
 
-// From the table to partitions, aggregators and their memory. What needs memory of this rank's own comes before an agreement.
+// From the table to partitions, aggregators and their memory. Every allocation of this rank comes before an agreement, which
+// reports its failure.
 Result<> Plan::arrange() {
     const auto begin = Clock::now();
     Ballot ballot;
@@ -340,9 +343,9 @@ Result<> Plan::arrange() {
     return success();
 }
 
-// One MPI_Allreduce elects for all partitions, of the ranks whose turn it is. A winner settles its partition if all before it are
-// settled and none of them was won on its host, which could have changed whose turn it was; the rest is elected again. So the result
-// is that of elect(), which goes from one partition to the next.
+// One MPI_Allreduce elects for all open partitions, among the ranks that Turns allows. A winner is final if all partitions before
+// it are final, and none of them was won on the winner's host, which could have changed what Turns allows. The other partitions
+// are elected again. So the result equals that of elect(), which decides one partition after the other.
 Result<> Plan::elect_aggregators(Ballot& ballot) {
     const std::size_t count = partitions_.size();
     const auto elect_here = [&]() -> Result<> {
@@ -366,7 +369,7 @@ Result<> Plan::elect_aggregators(Ballot& ballot) {
     const auto cost_of = [&](const Partition& partition, std::size_t member) {
         return placement_cost(topology_, partition.members, member, partition.gateway);
     };
-    // Whoever fails here bids nothing, and says so in the next agreement.
+    // A rank that fails here makes no bids, and reports its error in the next agreement.
     Result<> mine = caught([&]() -> Result<> {
         for (std::size_t p = 0; p < count; ++p) {
             const auto& ranks = partitions_[p].members;
@@ -401,7 +404,7 @@ Result<> Plan::elect_aggregators(Ballot& ballot) {
         ballot.won.clear();
         for (; settled < count; ++settled) {
             const int bidder = ballot.bids[settled].rank;
-            // Nobody did: the one who could is not well. All see the same, and the next agreement says why.
+            // No rank made a bid: the only candidate has failed. All ranks see this, and the next agreement reports the error.
             if (bidder < 0 || bidder >= group_.ranks) return mine;
             const auto winner = static_cast<std::uint32_t>(bidder);
             const std::uint32_t place = group_.place_of[winner];
@@ -466,7 +469,7 @@ Result<> Plan::make_memory(std::uint64_t needed) {
         int unit = 0;
         void* at = nullptr;
         TWR_MPI("MPI_Win_shared_query", MPI_Win_shared_query(memory_, rank, &size, &unit, &at));
-        // The same place for all ranks: they have it at the same distance from a page's begin.
+        // The same address within a page for all ranks of the node.
         const std::uint64_t beyond = reinterpret_cast<std::uintptr_t>(at) % kAlignment;
         bases_[static_cast<std::size_t>(rank)] =
             static_cast<std::byte*>(at) + (beyond == 0 ? 0 : kAlignment - beyond);

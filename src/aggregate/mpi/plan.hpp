@@ -1,4 +1,4 @@
-// What a declaration comes to: all ranks' data of this rank's file, its partitions, who aggregates for whom, and the buffers.
+// The plan that follows from a declaration: the data of all ranks in this rank's file, partitions, aggregators and buffers.
 #pragma once
 
 #include <mpi.h>
@@ -29,12 +29,12 @@ struct FileGroup {
     int ranks = 1;
     std::vector<int> team_rank;          // of each
     std::vector<std::uint32_t> node_of;  // of each: number of its node in the team
-    std::vector<std::uint32_t>
-        place_of;  // of each: number of the topology's node; the same, but where hwloc divides nodes
-    std::uint64_t nodes = 1;  // that they are on
+    // Of each: its node in the topology. Equals node_of unless the topology divides nodes into places.
+    std::vector<std::uint32_t> place_of;
+    std::uint64_t nodes = 1;  // number of their nodes
 };
 
-// What the storage wants, as rank 0 finds it.
+// Block size and rule for direct stretches that suit the storage; rank 0 finds them.
 struct StorageTraits {
     std::uint64_t block = 4096;
     DirectRule direct;
@@ -46,19 +46,19 @@ struct StorageTraits {
 
 // How a partition's remote members reach its aggregator's buffers.
 enum class Members : std::uint8_t {
-    node,   // every partition lies within a node: its shared memory is enough
-    split,  // partitions have no rank in common: one coloured split gives each a communicator
-    file,   // they have: all use the file's
+    node,   // all ranks of each partition are on one node: its shared memory is enough
+    split,  // partitions share no rank: one MPI_Comm_split gives each a communicator
+    file,   // partitions share ranks: all use the communicator of the file
 };
 [[nodiscard]] const char* members_name(Members members);
 
-inline constexpr std::uint64_t kHeader = 4096;  // in front of an aggregator's buffers
+inline constexpr std::uint64_t kHeader = 4096;  // bytes before an aggregator's buffers
 
-// At the beginning of each: how the ranks of its node know what may be done.
+// At the beginning of an aggregator's memory: tells ranks on its node which windows they may work on.
 struct Duty {
-    // Writing: windows whose buffers may be filled. Reading: windows whose bytes are there.
+    // Writing: number of windows whose buffers may be filled. Reading: number of windows whose bytes have been read.
     std::atomic<std::uint64_t> ready{0};
-    // Of the window that a buffer belongs to: ranks of this node that have not finished with it.
+    // For the current window of each buffer: ranks of this node that have not finished with it.
     std::atomic<std::uint32_t> left[kMostBuffers] = {};
 };
 static_assert(sizeof(Duty) <= kHeader);
@@ -69,21 +69,21 @@ struct Partition {
     std::uint32_t gateway = 0;
     std::uint32_t aggregator = 0;  // rank of the file
     PlacementCost cost;
-    std::uint64_t offset = 0;           // of the duty in its aggregator's memory
+    std::uint64_t offset = 0;           // of the Duty in its aggregator's memory
     int target = 0;                     // the aggregator's rank where `window` was made
-    std::optional<PartitionPlan> plan;  // where this rank takes part
+    std::optional<PartitionPlan> plan;  // set if this rank takes part
 };
 
 class Plan {
    public:
     Plan(Team& team, const Settings& settings, const FileGroup& group, const Topology& topology);
-    ~Plan();  // [collective], but for a team that is broken
+    ~Plan();  // [collective] unless the team is broken
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
 
-    // [collective] This rank's sets, or why there are none. After an error nothing is declared.
+    // [collective] sets: of this rank, or its error. After an error nothing is declared.
     Result<> declare(Result<std::vector<RankSet>> sets, std::uint64_t variables);
-    // [collective] The same for storage of another kind; nothing if it is the same.
+    // [collective] Plans again for storage with other traits; does nothing if they are equal.
     Result<> adapt(const StorageTraits& traits);
 
     [[nodiscard]] bool declared() const { return declared_; }
@@ -96,22 +96,22 @@ class Plan {
     [[nodiscard]] std::uint64_t buffer_bytes() const { return buffer_bytes_; }
     [[nodiscard]] Members members() const { return members_; }
     [[nodiscard]] int election_rounds() const { return election_rounds_; }
-    [[nodiscard]] double seconds() const { return seconds_; }  // of the slowest rank, to arrange it
+    [[nodiscard]] double seconds() const { return seconds_; }  // that the slowest rank took to plan
 
-    // Of an aggregator on this node.
+    // For an aggregator on this node.
     [[nodiscard]] Duty& duty(const Partition& partition) const;
     [[nodiscard]] std::byte* buffer(const Partition& partition, std::uint64_t window) const;
-    // Of any other: where its buffer is in its part of the window.
+    // For an aggregator on another node: its buffer's displacement in its part of the MPI window.
     [[nodiscard]] MPI_Win window() const { return window_; }
     [[nodiscard]] MPI_Aint displacement(const Partition& partition, std::uint64_t window) const;
 
    private:
-    struct Wire;  // what is told of sets
+    struct Wire;  // sets as ranks exchange them
     Result<> gather_table();
     Result<> check_overlaps(Result<> mine);
     Result<> arrange();
-    Result<> cut();  // partitions and what they need; concerns this rank alone
-    void lay_out();  // aggregators' memory, and whose windows this rank goes through; alone, too
+    Result<> cut();  // makes partitions; local
+    void lay_out();  // places aggregators' memory, and finds the windows that concern this rank; local
     struct Ballot;
     Result<> elect_aggregators(Ballot& ballot);
     Result<> make_memory(std::uint64_t needed);
@@ -136,14 +136,14 @@ class Plan {
     int election_rounds_ = 0;
     double seconds_ = 0;
     std::vector<std::uint64_t> used_;  // of each rank's memory
-    // What MPI reads and writes while nobody waits within it: members, for a plan of a broken team is never freed.
+    // Buffers of nonblocking MPI calls. They are members, because the plan of a broken team is never freed.
     std::unique_ptr<Wire> wire_;
     std::vector<std::byte> reduced_;
 
     MPI_Win memory_ = MPI_WIN_NULL;          // of this node's ranks
     std::uint64_t capacity_ = 0;             // of this rank's
     std::vector<std::byte*> bases_;          // of each rank of the node
-    MPI_Comm members_comm_ = MPI_COMM_NULL;  // of the coloured split
+    MPI_Comm members_comm_ = MPI_COMM_NULL;  // of Members::split
     MPI_Win window_ = MPI_WIN_NULL;          // the same memory, for ranks of other nodes
 };
 

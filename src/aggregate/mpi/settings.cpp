@@ -97,7 +97,7 @@ constexpr std::span<const text::Setting<S>> kKnown(kSettings);
 
 Error refuse(const std::string& what) { return Error{ErrorCode::invalid_argument, what}; }
 
-// Where the program does not say: how long a job may be stuck is its user's affair too.
+// The time limit from the environment: users, not only programs, decide how long a job may hang.
 Result<double> default_time_limit() {
     const char* const given = std::getenv("TWINRUN_AGGREGATE_TIME_LIMIT");
     if (given == nullptr || *given == '\0') return kTimeLimit;
@@ -151,7 +151,7 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
 }
 
 Result<Settings> complete(Settings settings) {
-    // That is looked at even where it is not needed: a typing error is told by the first run.
+    // Checked even if it is not needed, so that the first run reports a typing error.
     TWR_TRY(const double limit, default_time_limit());
     if (settings.time_limit == 0) settings.time_limit = limit;
     TWR_CHECK(backend_usable(settings.backend));

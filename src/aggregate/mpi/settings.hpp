@@ -1,4 +1,4 @@
-// How an aggregate works, as the interface says it: by name, as text, or as a structure.
+// The settings of an aggregate, from names and texts or from the C structure.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Settings {
     std::uint64_t block_bytes = 0;   // 0: the file system's
     bool sync = false;
     bool update = false;
-    double time_limit = 0;  // 0: what the environment says; never so in an aggregate
+    double time_limit = 0;  // seconds; 0: the environment's, which complete() fills in
     std::uint64_t seed = 0;
     bool index = true;  // of several files
 
@@ -38,15 +38,15 @@ struct Settings {
 };
 
 inline constexpr int kMostBuffers = 256;
-inline constexpr double kTimeLimit = 600;  // seconds, where nobody says
+inline constexpr double kTimeLimit = 600;  // seconds; the default
 
-// Of an older caller too, or a newer one. null: the defaults.
+// From the structure of this version, an older one or a newer one. null: the defaults.
 Result<Settings> settings_of(const twr_aggregate_options* options);
 
-// With what the environment adds. Error: that makes no sense, or this machine cannot do it.
+// Fills in what the environment sets. Errors: a bad value there, or a back end that this machine lacks.
 Result<Settings> complete(Settings settings);
 
-// Equal where they are equal.
+// Equal settings have equal hashes.
 std::uint64_t hash_of(const Settings& settings);
 
 }  // namespace twinrun::aggregation

@@ -27,7 +27,7 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// A call of the system's or MPI's moves so many bytes at most: their counts are ints. Tests set less.
+// The most bytes of one system or MPI call, whose counts are ints. Tests set a smaller limit.
 std::uint64_t most_a_call() {
     static const std::uint64_t most = [] {
         const char* const text = std::getenv("TWINRUN_AGGREGATE_COUNT_LIMIT");
@@ -73,11 +73,11 @@ class Descriptor {
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] Mode mode() const { return mode_; }
 
-    // Neighbours go in one call.
+    // Adjacent pieces share one call.
     Result<> transfer(std::span<const Piece> pieces) const {
         TWR_CHECK(transfer_all(pieces));
         if (sync_follows_ && mode_ == Mode::write && !pieces.empty()) {
-            // Storage works on it while the rest is gathered. Only a wish: what fails shows at the fsync.
+            // Starts writing to storage while the rest is gathered. Only a hint: fsync reports failures.
             const std::uint64_t begin = pieces.front().offset;
             const std::uint64_t end = pieces.back().offset + pieces.back().count;
             ::sync_file_range(number_, static_cast<off64_t>(begin), static_cast<off64_t>(end - begin),
@@ -98,10 +98,10 @@ class Descriptor {
 
    private:
     Result<> transfer_all(std::span<const Piece> pieces) const {
-        constexpr std::size_t kMost = 512;  // a call; the least that systems have as IOV_MAX is 1024
+        constexpr std::size_t kMost = 512;  // pieces of one call; IOV_MAX is at least 1024 on current systems
         std::array<iovec, kMost> vectors;
         std::size_t at = 0;
-        std::uint64_t done = 0;  // of pieces[at]
+        std::uint64_t done = 0;  // bytes of pieces[at]
         while (at < pieces.size()) {
             if (pieces[at].count == done) {
                 ++at;
@@ -159,7 +159,7 @@ class Descriptor {
     bool sync_follows_ = false;
 };
 
-// A thread that works on one job after the other.
+// One thread runs one job after the other.
 class PosixStorage final : public Storage {
    public:
     PosixStorage(std::function<void()> on_end) : on_end_(std::move(on_end)) {}
@@ -292,7 +292,7 @@ class UringStorage final : public Storage {
     void submit() {
         bool any = false;
         while (!waiting_.empty()) {
-            if (error_) {  // nothing behind an error is tried
+            if (error_) {  // after an error no job is tried
                 finish_part(waiting_.front().job);
                 waiting_.pop_front();
                 continue;
@@ -313,7 +313,7 @@ class UringStorage final : public Storage {
             } else {
                 ::io_uring_prep_read(entry, file_.number(), piece.bytes, count, piece.offset);
             }
-            // Else the kernel copies to the page cache within the call that submits: nothing would overlap.
+            // Without this flag the kernel copies to the page cache during the submitting call, and nothing overlaps.
             entry->flags |= IOSQE_ASYNC;
             ::io_uring_sqe_set_data64(entry, slot);
             ++in_flight_;
@@ -382,7 +382,7 @@ class UringStorage final : public Storage {
     std::array<bool, kDepth> used_{};
     std::array<Part, kDepth> parts_{};
     std::deque<Part> waiting_;
-    std::deque<Job> jobs_;  // the number of the first: first_
+    std::deque<Job> jobs_;  // first_ is the number of the first
     std::uint64_t first_ = 1;
     std::uint64_t ended_ = 0;
     std::optional<Error> error_;
@@ -391,18 +391,18 @@ class UringStorage final : public Storage {
 
 #endif
 
-// MPI's own files, each of a rank alone: nothing collective that could wait for others.
+// Files through MPI-IO, each opened by one rank alone, so that no collective call can wait for others.
 class MpiStorage final : public Storage {
    public:
     ~MpiStorage() override {
-        if (lost_) return;  // the request has the file for good
+        if (lost_) return;  // an endless request still uses the file
         let_end();
         if (file_ != MPI_FILE_NULL) MPI_File_close(&file_);
     }
     Result<> open(const std::string& path, const Opening& how) {
         path_ = path;
         mode_ = how.mode;
-        struct stat about {};  // MPI has no such flag
+        struct stat about {};  // MPI has no flag against links
         if (!how.follow && ::lstat(path.c_str(), &about) == 0 && S_ISLNK(about.st_mode))
             return file_error(path, "open", ELOOP);
         if (const int code = MPI_File_open(MPI_COMM_SELF, path.c_str(),
@@ -489,7 +489,7 @@ class MpiStorage final : public Storage {
         if (error_class == MPI_ERR_NO_SUCH_FILE) error.code = ErrorCode::not_found;
         return error;
     }
-    // A part of a piece, by the call that waits.
+    // Moves a part of a piece with the blocking call.
     Result<std::uint64_t> move_now(const Piece& piece) {
         const auto count = static_cast<int>(std::min(piece.count, most_a_call()));
         const auto at = static_cast<MPI_Offset>(piece.offset);
@@ -502,8 +502,9 @@ class MpiStorage final : public Storage {
         }
         return moved_by(status, piece.offset);
     }
-    // ROMIO's request never ends if the system's asynchronous write failed (adio/common/ad_iwrite.c looks for success only). So what
-    // takes long is tried again, by the call that says what is wrong; the same bytes to the same place do no harm.
+    // A request of ROMIO never ends if the system's asynchronous write failed (adio/common/ad_iwrite.c tests for success only).
+    // So a transfer that takes long is repeated with the blocking call, which reports the error. Writing the same bytes twice
+    // does no harm.
     bool overdue() {
         if (seconds_since(asked_) < patience_) return false;
         auto tried = move_now(next());
@@ -532,8 +533,9 @@ class MpiStorage final : public Storage {
         if (piece.count == 0) jobs_.front().pieces.pop_front();
         return success();
     }
-    // Open MPI crashes in MPI_Test and MPI_Wait if what was asked for failed (4.1 and 5.0: ompi_errhandler_request_invoke takes a file
-    // from the request that was never put there). So whether all was moved is asked before, by the call that handles no errors.
+    // Open MPI 4.1 and 5.0 crash in MPI_Test and MPI_Wait if the request failed: ompi_errhandler_request_invoke reads a file from
+    // the request that was never set. So MPI_Request_get_status, which handles no errors, asks first whether all bytes were
+    // moved.
     int test(int& flag, MPI_Status& status) {
 #if defined(OPEN_MPI)
         if (const int code = MPI_Request_get_status(request_, &flag, &status);
@@ -548,12 +550,12 @@ class MpiStorage final : public Storage {
 #endif
         return MPI_Test(&request_, &flag, &status);
     }
-    // By the call that says what is wrong; the same bytes to the same place do no harm.
+    // Repeats it with the blocking call, which reports the error. Writing the same bytes twice does no harm.
     Result<> move_again() {
         TWR_TRY(const std::uint64_t moved, move_now(next()));
         return advance_by(moved);
     }
-    // Until the request has ended, however it did.
+    // Waits until the request has ended, with or without success.
     void let_end() {
         int flag = 0;
         MPI_Status status;
@@ -587,8 +589,8 @@ class MpiStorage final : public Storage {
     Mode mode_ = Mode::write;
     MPI_File file_ = MPI_FILE_NULL;
     MPI_Request request_ = MPI_REQUEST_NULL;
-    bool lost_ = false;    // a request that never ends
-    bool failed_ = false;  // one that ended, and not as it should
+    bool lost_ = false;    // a request never ended
+    bool failed_ = false;  // a request ended with an error or too few bytes
     std::uint64_t under_way_ = 0;
     Clock::time_point asked_;
     double patience_ = kPatience;

@@ -1,4 +1,4 @@
-// A rank's file while it is written or read: jobs that run beside the rank, and transfers that it waits for.
+// The file of a rank while it is written or read: jobs in the background, and transfers that the caller waits for.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace twinrun::aggregation {
 enum class Backend : std::uint8_t { posix, uring, mpiio };
 [[nodiscard]] const char* backend_name(Backend backend);
 Result<Backend> backend_of(const std::string& name);
-// An error where this build or this machine has not got it.
+// An error if this build or this machine lacks it.
 Result<> backend_usable(Backend backend);
 
 // Bytes of memory and their place in the file.
@@ -29,37 +29,37 @@ struct Piece {
 
 enum class Mode : std::uint8_t { write, read };
 
-// What the system says of a failed call, with the right code.
+// An error from errno, with the code that fits.
 [[nodiscard]] Error file_error(const std::string& path, const std::string& what, int error_number);
 
 // Jobs end in the order in which they were started.
 class Storage {
    public:
-    virtual ~Storage() = default;  // waits for what is under way
-    // Jobs that have ended; once one failed, those behind it end without being tried.
+    virtual ~Storage() = default;  // waits for jobs under way
+    // Number of jobs that have ended. After a failed job, later ones end without being tried.
     virtual std::uint64_t ended() = 0;
-    // Takes a job: its pieces go to the file, or come from it; all, or it is an error. Its number counts from 1.
+    // Starts a job that writes all pieces to the file, or reads them. Returns its number, from 1.
     virtual std::uint64_t start(std::vector<Piece> pieces) = 0;
-    // Whether ended() must be asked for jobs to go on; otherwise `on_end` is called, by another thread.
+    // True: jobs make progress only in calls of ended(). False: another thread calls `on_end`.
     [[nodiscard]] virtual bool polls() const = 0;
-    // Of jobs.
+    // The first error of a job.
     [[nodiscard]] virtual std::optional<Error> error() = 0;
-    [[nodiscard]] virtual double seconds() = 0;  // that jobs took
-    // In the calling thread; neighbours in the file go in one call where they can.
+    [[nodiscard]] virtual double seconds() = 0;  // the total time of jobs
+    // Writes or reads in the calling thread. Adjacent pieces of the file share one system call where possible.
     virtual Result<> transfer(std::span<const Piece> pieces) = 0;
-    // After all jobs.
+    // Call these after all jobs have ended.
     virtual Result<> sync() = 0;
     virtual Result<> close() = 0;
 };
 
-// How a file is opened, which is there already.
+// How an existing file is opened.
 struct Opening {
     Mode mode = Mode::read;
-    bool sync_follows = false;  // what is written may go on to storage at once
-    bool follow = true;         // a symbolic link; else that is an error
+    bool sync_follows = false;  // a sync comes at the end: the system may begin to write at once
+    bool follow = true;         // true: follows a symbolic link; false: a link is an error
 };
 
-// on_end: may be called by another thread until the storage is gone.
+// on_end: another thread may call it until the storage is destroyed.
 Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, const Opening& how,
                                               std::function<void()> on_end);
 

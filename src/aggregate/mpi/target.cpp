@@ -24,14 +24,14 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// Stretches that a rank writes itself. On a local file system whoever writes copies to the page cache, and a detour is a copy
-// more; shorter ones cost more in calls than the copy (measured with 16 ranks on two cores). On a network each writer of a block
-// takes its lock: there it is long stretches of whole blocks only.
+// Direct stretches. On a local file system every writer copies to the page cache, and an aggregator adds a second copy; for
+// shorter stretches the system calls cost more than that copy (measured with 16 ranks on two cores). On a network file system
+// each writer of a block takes its lock: there only long stretches of whole blocks are direct.
 constexpr std::uint64_t kDirectHere = std::uint64_t{16} << 10;
 constexpr std::uint64_t kDirectAway = std::uint64_t{16} << 20;
 
-// Of statfs(2), and of the headers of those that it does not know: NFS, SMB (three), Lustre, GPFS, Ceph, BeeGFS, OrangeFS, FUSE,
-// 9P, AFS (two), PanFS.
+// Magic numbers of network file systems, from statfs(2) or their own headers: NFS, SMB (three), Lustre, GPFS, Ceph, BeeGFS,
+// OrangeFS, FUSE, 9P, AFS (two), PanFS.
 constexpr std::array<std::uint32_t, 14> kNetworks{0x6969,     0x517B,     0xFF534D42, 0xFE534D42, 0x0BD00BD0,
                                                   0x47504653, 0x00C36400, 0x19830326, 0x20030528, 0x65735546,
                                                   0x01021997, 0x5346414F, 0x6B414653, 0xAAD7AAEA};
@@ -68,7 +68,7 @@ std::string folder_of(const std::string& path) {
 std::uint64_t random_number() {
     std::uint64_t number = 0;
     if (::getrandom(&number, sizeof number, 0) == static_cast<ssize_t>(sizeof number)) return number;
-    timespec now{};  // in sandboxes only
+    timespec now{};  // reached in sandboxes only
     ::clock_gettime(CLOCK_REALTIME, &now);
     return (static_cast<std::uint64_t>(now.tv_sec) << 32 ^ static_cast<std::uint64_t>(now.tv_nsec) << 2 ^
             static_cast<std::uint64_t>(::getpid())) *
@@ -81,7 +81,7 @@ std::string partial_name(const std::string& path, std::uint64_t number) {
     const std::size_t slash = path.rfind('/');
     const std::size_t begin = slash == std::string::npos ? 0 : slash + 1;
     const std::string suffix = std::string(".twr-partial.") + digits;
-    // Names may be as long as the file's own.
+    // If the file name itself is that long, the suffix alone is the name.
     return path.size() - begin + suffix.size() <= NAME_MAX ? path + suffix : path.substr(0, begin) + suffix;
 }
 
@@ -118,13 +118,13 @@ Result<> PartialFile::commit(bool sync) {
                          "renamed, removed or replaced it, so " +
                          path_ + " stays as it was"};
     }
-    // Without sync both names are exchanged and the old file is removed then: a rename onto a file makes ext4 write out all that the
-    // new one has (its option auto_da_alloc), as long as the write itself took.
+    // Without sync the names are exchanged and then the old file is removed. A rename onto a file would make ext4 write the new
+    // file's data to storage at once (its option auto_da_alloc), which takes as long as the write itself.
     const auto exchange = [&] {
         return ::renameat2(AT_FDCWD, name_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0;
     };
     if (!sync && exchange()) {
-        // Looked at when this was created; something else may have come there in the meantime.
+        // Checked when this object was created; since then another file may have taken the name.
         struct stat old {};
         int why =
             ::lstat(name_.c_str(), &old) == 0 && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode) ? EEXIST : 0;
@@ -178,11 +178,11 @@ Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t bloc
     StorageTraits traits;
     traits.block = block;
     if (block == 0) {
-        // What it wants to be given at a time, but for those that would have a partition end at multiples of gigabytes.
+        // The file system's preferred size, unless partitions would end at multiples of gigabytes.
         const auto wanted =
             std::clamp<std::uint64_t>(static_cast<std::uint64_t>(about.st_blksize), kLeast, kLargestBlock);
         traits.block = divide_up(wanted, kLeast) * kLeast;
-        // There a block is not what the lock of a writer covers: that is a stripe.
+        // On Lustre the lock of a writer covers a stripe, not a block.
         const auto stripe = type == kLustre ? stripe_bytes_of(path) : std::nullopt;
         if (stripe) traits.block = block_of_stripes(*stripe, kLargestBlock);
     }

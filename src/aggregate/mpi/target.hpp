@@ -1,4 +1,4 @@
-// The file itself, as the rank that answers for it sees it: made under another name, put in its place, looked at.
+// The file under its two names: made under a temporary name, renamed into place, and inspected. For the one rank that does this.
 #pragma once
 
 #include <cstdint>
@@ -9,40 +9,42 @@
 
 namespace twinrun::aggregation {
 
-// What a file is called until it is complete: no other file has the number, which is drawn at random.
+// The name of a file until it is complete. number: random, so that no other file has the name.
 [[nodiscard]] std::string partial_name(const std::string& path, std::uint64_t number);
-// 64 bits that nobody can guess.
+// 64 random bits from the system.
 [[nodiscard]] std::uint64_t random_number();
 
-// A file under such a name, of the rank that made it. What is removed or renamed is this file: it is open as long as this lives, so
-// that nothing else can be taken for it.
+// A file under a partial name, for the rank that made it. The file stays open as long as this object lives: so only this very
+// file is ever removed or renamed.
 class PartialFile {
    public:
     PartialFile() = default;
-    ~PartialFile();  // removes it, unless it is in its place
+    ~PartialFile();  // removes the file, unless commit() renamed it
     PartialFile(const PartialFile&) = delete;
     PartialFile& operator=(const PartialFile&) = delete;
 
-    // A new, empty file at `name`. Errors also where something has that name, and where `path` is there and is no regular file: it
-    // would be replaced. A symbolic link at `path` to a regular file, or to nothing, is replaced itself: what it names stays as it is.
+    // Makes a new, empty file at `name`. Errors: also if `name` exists, or if `path` exists and is no regular file, because
+    // commit() would replace it. A symbolic link at `path` to a regular file or to nothing is replaced; its target stays
+    // unchanged.
     Result<> create(const std::string& path, const std::string& name);
-    // Puts it in its place; sync: so that it is there after a power cut.
+    // Renames it to `path`. sync: the file survives a power cut.
     Result<> commit(bool sync);
 
    private:
-    [[nodiscard]] bool there() const;  // under its name, and still this file
+    [[nodiscard]] bool there() const;  // whether the name still belongs to this file
     std::string path_;
     std::string name_;
     int file_ = -1;
 };
 
-// For writing into: made if it is not there. A symbolic link is followed to the file that it names, and never to a new one.
+// Makes sure that there is a file to update: makes it if `path` does not exist. Follows a symbolic link to an existing file; a
+// link to nothing is an error.
 Result<> touch_file(const std::string& path);
-// follow: a symbolic link as well.
+// follow: follows a symbolic link; otherwise it is an error.
 Result<> sync_file(const std::string& path, bool follow);
 Result<std::uint64_t> file_size(const std::string& path);
 
-// How to write to the file system that the file is on. block: 0: what it says.
+// The traits of the file's file system. block: the block size; 0: the file system's.
 Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t block);
 
 }  // namespace twinrun::aggregation

@@ -19,7 +19,7 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// Longer than `time_limit`, so that those who can give up by themselves do.
+// Longer than `time_limit`, so that ranks which can give up by themselves do so first.
 double grace(double limit) { return limit + std::max(2.0, limit / 4); }
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, std::int64_t nanoseconds) {
@@ -42,14 +42,14 @@ void set_text(char (&to)[kMessage], std::string_view text) {
     to[length] = '\0';
 }
 
-// How long a rank sleeps that must ask again by itself: it doubles from the first to the second.
+// How long a polling rank sleeps: doubles from the first value to the second.
 constexpr std::int64_t kShortNap = 20'000;
 constexpr std::int64_t kLongNap = 1'000'000;
 constexpr int kYields = 16;
-// One that is woken looks at the time so often.
+// A rank that is woken by others checks the time this often.
 constexpr std::int64_t kSleep = 50'000'000;
 
-// Of a rank that cannot go on, to the leaders of other nodes.
+// The message of a rank that cannot go on to the leaders of other nodes.
 constexpr int kAbandonTag = 2;
 struct Abandoned {
     std::int32_t rank = 0;
@@ -117,12 +117,12 @@ Watchdog::Guard::~Guard() { watchdog_.deadline_.store(0); }
 
 // ---- set-up ----
 
-// What set_up() needs of memory.
+// Memory that set_up() needs.
 void Team::prepare(MPI_Comm comm) {
     MPI_Comm_rank(comm, &rank_);
     MPI_Comm_size(comm, &ranks_);
     const auto ranks = static_cast<std::size_t>(ranks_);
-    told_.resize(2 * ranks);
+    leaders_and_places_.resize(2 * ranks);
     number_.resize(ranks, 0);
     node_of_.resize(ranks);
     node_rank_of_.resize(ranks);
@@ -139,8 +139,8 @@ Result<std::unique_ptr<Team>> Team::create(MPI_Comm comm, double time_limit, Res
         team->prepare(comm);
         return success();
     });
-    // Whether all are ready, and who is not: before anything is made that would have to be unmade by all.
-    int failed[2] = {ready ? 1 : 0, 0};  // 0: a rank is not, and which
+    // Whether all ranks are ready, and which is not. Comes first: later failures would need a collective undo.
+    int failed[2] = {ready ? 1 : 0, 0};  // 0: a rank is not ready; and that rank
     MPI_Comm_rank(comm, &failed[1]);
     {
         std::optional<Watchdog::Guard> guard;
@@ -173,15 +173,15 @@ Result<> Team::set_up(MPI_Comm comm) {
     // Of each rank: its leader, and its place on the node. Nodes are numbered by their leaders.
     int own[2] = {rank_, node_rank_};
     TWR_MPI("MPI_Bcast", MPI_Bcast(own, 1, MPI_INT, 0, node_comm_));
-    TWR_MPI("MPI_Allgather", MPI_Allgather(own, 2, MPI_INT, told_.data(), 2, MPI_INT, comm_));
+    TWR_MPI("MPI_Allgather", MPI_Allgather(own, 2, MPI_INT, leaders_and_places_.data(), 2, MPI_INT, comm_));
     for (int rank = 0; rank < ranks_; ++rank) {
         const auto at = static_cast<std::size_t>(rank);
-        if (told_[2 * at] == rank) {
+        if (leaders_and_places_[2 * at] == rank) {
             number_[at] = static_cast<std::uint32_t>(leader_of_.size());
             leader_of_.push_back(rank);
         }
-        node_of_[at] = number_[static_cast<std::size_t>(told_[2 * at])];
-        node_rank_of_[at] = told_[2 * at + 1];
+        node_of_[at] = number_[static_cast<std::size_t>(leaders_and_places_[2 * at])];
+        node_rank_of_[at] = leaders_and_places_[2 * at + 1];
     }
     nodes_ = static_cast<std::uint32_t>(leader_of_.size());
     for (int rank = 0; rank < ranks_; ++rank) {
@@ -192,7 +192,7 @@ Result<> Team::set_up(MPI_Comm comm) {
         if (leaders_ != MPI_COMM_NULL) MPI_Comm_set_errhandler(leaders_, MPI_ERRORS_RETURN);
     }
 
-    // Slots, with room to align them; the leader's have the node's in front.
+    // Slots, with room to align them. The leader's memory begins with the node's slot.
     void* memory = nullptr;
     const MPI_Aint bytes = sizeof(NodeSlot) + sizeof(RankSlot) + alignof(RankSlot);
     TWR_MPI("MPI_Win_allocate_shared",
@@ -203,7 +203,7 @@ Result<> Team::set_up(MPI_Comm comm) {
         int unit = 0;
         void* base = nullptr;
         TWR_MPI("MPI_Win_shared_query", MPI_Win_shared_query(window_, i, &size, &unit, &base));
-        // Aligned by the distance from the first, which is at the same place of a page for all ranks.
+        // Aligned relative to the first slot, whose offset within a page is the same for all ranks.
         void* at = base;
         std::size_t room = static_cast<std::size_t>(size);
         if (std::align(alignof(RankSlot), sizeof(NodeSlot) + sizeof(RankSlot), at, room) == nullptr) {
@@ -254,7 +254,7 @@ Error Team::give_up(const std::string& what) {
     return *broken_;
 }
 
-// The first one's words count.
+// The text of the first rank that gave up counts.
 void Team::tell_node(int rank, const char* why) noexcept {
     if (node_slot_ == nullptr || node_slot_->giving_up.exchange(1) != 0) return;
     std::snprintf(node_slot_->why, sizeof node_slot_->why, "%s", why);
@@ -266,14 +266,14 @@ void Team::tell_node(int rank, const char* why) noexcept {
 void Team::abandon(const Error& error) noexcept {
     if (broken()) return;
     static constexpr const char* kEnd = "; this aggregate cannot be used any more";
-    // Lives on: nobody waits until all have taken it.
+    // Not freed: ranks receive it at any later time, and none waits for that.
     static Abandoned message;
     message.rank = rank_;
     std::snprintf(message.why, sizeof message.why, "%.1900s%s", error.message.c_str(), kEnd);
     broken_.emplace(Error{error.code, std::string()});
     try {
         broken_->message = message.why;
-    } catch (...) {  // without its words
+    } catch (...) {  // no memory: without its text
     }
     tell_node(rank_, message.why);
     if (nodes_ < 2 || leader_of_.size() != nodes_) return;
@@ -389,7 +389,7 @@ Result<> Team::combine(const Vote& vote) {
                                              leaders_, &request));
             return finish(request, "the other nodes");
         };
-        // Signed, for MPICH 4.0 takes unsigned numbers for signed ones when it looks for the least.
+        // Signed: MPICH 4.0 compares unsigned numbers as signed ones in MPI_MIN.
         constexpr std::int64_t kNone = INT64_MAX;
         const auto own = [&] { return outcome.failed_rank < 0 ? kNone : std::int64_t{outcome.failed_rank}; };
         const auto same = static_cast<std::int64_t>(mine_->same);
@@ -400,7 +400,7 @@ Result<> Team::combine(const Vote& vote) {
         TWR_CHECK(reduce(values, 3, MPI_INT64_T, MPI_MIN));
         TWR_CHECK(reduce(outcome.figures.sums.data(), kFigures, MPI_DOUBLE, MPI_SUM));
         TWR_CHECK(reduce(outcome.figures.largest.data(), kFigures, MPI_DOUBLE, MPI_MAX));
-        if (values[0] == kNone && values[1] != ~values[2]) {  // the same on each node, not on all
+        if (values[0] == kNone && values[1] != ~values[2]) {  // equal within each node, but not across nodes
             std::uint64_t& first = exchange_.first;
             first = mine_->same;
             TWR_CHECK(broadcast(&first, sizeof first, 0));

@@ -1,9 +1,10 @@
-// The ranks of an aggregate: where they are, how they wait for each other, and how they agree.
+// The ranks of an aggregate: their nodes, how they wait for each other, and how they agree.
 //
-// Ranks of one node meet in shared memory: each sleeps on a word of its own (a futex), and who has news for it changes the word.
-// A rank that waits costs nothing, however many share a core. Nodes meet by messages and by collective operations of one rank
-// each, its leader. Nothing here waits in MPI: requests are tested until a deadline, so that a rank that died or hangs is an error
-// on the others (`time_limit`). Where MPI has only functions that block (windows, new communicators), a watchdog ends the job.
+// Ranks of one node use shared memory: each sleeps on a word of its own (a futex), and another rank wakes it by changing the
+// word. A waiting rank uses no CPU time, however many ranks share a core. Nodes use messages and collective operations of their
+// leaders, one rank of each node. Nothing here blocks in MPI: requests are tested until a deadline, so that a rank that died or
+// hangs becomes an error on the others (`time_limit`). MPI's functions for windows and new communicators can only block: for them
+// a watchdog ends the job.
 #pragma once
 
 #include <mpi.h>
@@ -30,7 +31,7 @@ namespace twinrun::aggregation {
 using Clock = std::chrono::steady_clock;
 [[nodiscard]] double seconds_since(Clock::time_point begin);
 
-// MPI's own words.
+// An error with MPI's text for `code`.
 [[nodiscard]] Error mpi_error(const std::string& what, int code);
 #define TWR_MPI(what, call)                                           \
     do {                                                              \
@@ -38,11 +39,11 @@ using Clock = std::chrono::steady_clock;
             return ::twinrun::aggregation::mpi_error(what, twr_code); \
     } while (0)
 
-inline constexpr std::size_t kMessage = 2048;  // of an error that goes to other ranks
+inline constexpr std::size_t kMessage = 2048;  // bytes of an error's text for other ranks
 inline constexpr std::size_t kFigures = 8;
 inline constexpr std::size_t kPayload = 8;
 
-// A function that is only called while the call lasts that it is given to: keeps nothing, needs no memory.
+// A reference to a function, for arguments that are called only during the call. Allocates nothing.
 template <class Answer>
 class FunctionRef {
    public:
@@ -57,22 +58,22 @@ class FunctionRef {
     Answer (*call_)(const void*);
 };
 
-// What ranks bring to an agreement, beside whether they are well: figures to be added, and others of which the largest counts.
+// Figures that ranks contribute to an agreement: sums over all ranks, and maxima over all ranks.
 struct Figures {
     std::array<double, kFigures> sums{};
     std::array<double, kFigures> largest{};
 };
 
-// What comes of it.
+// The result of an agreement.
 struct Outcome {
-    std::int32_t failed_rank = -1;  // the lowest; -1: all are well
+    std::int32_t failed_rank = -1;  // the lowest failed rank; -1: none
     std::int32_t code = 0;
     char message[kMessage] = "";
     std::array<std::uint64_t, kPayload> payload{};  // rank 0's
     Figures figures;
 };
 
-// Ends the job if a call that blocks takes too long.
+// Ends the job if a blocking call takes too long.
 class Watchdog {
    public:
     explicit Watchdog(double limit);  // seconds; negative: never
@@ -81,7 +82,7 @@ class Watchdog {
     Watchdog& operator=(const Watchdog&) = delete;
 
     void stop();
-    // In force while it lives.
+    // Watches from its construction to its destruction.
     class Guard {
        public:
         explicit Guard(Watchdog& watchdog);
@@ -96,36 +97,36 @@ class Watchdog {
    private:
     void watch();
     double limit_;
-    std::atomic<std::int64_t> deadline_{0};  // of the clock, in nanoseconds; 0: none
+    std::atomic<std::int64_t> deadline_{0};  // by Clock, in nanoseconds; 0: none
     std::mutex mutex_;
     std::condition_variable changed_;
     bool over_ = false;
     std::thread thread_;
 };
 
-// Of a rank, in memory of its node.
+// State of one rank, in the shared memory of its node.
 struct alignas(128) RankSlot {
     std::atomic<std::uint32_t> wake{0};
     std::atomic<std::uint32_t> asleep{0};
-    std::atomic<std::uint32_t> arrived{0};  // at which agreement it is
+    std::atomic<std::uint32_t> arrived{0};  // number of its current agreement
     std::int32_t code = 0;
     std::uint64_t same = 0;
     Figures figures;
     char message[kMessage] = "";
 };
 
-// Of a node.
+// State of one node, in its shared memory.
 struct alignas(128) NodeSlot {
-    std::atomic<std::uint32_t> released{0};  // which agreement is over
+    std::atomic<std::uint32_t> released{0};  // number of the last finished agreement
     std::atomic<std::uint32_t> giving_up{0};
-    std::atomic<std::uint32_t> given_up{0};  // 1 + the rank that did, with these words
+    std::atomic<std::uint32_t> given_up{0};  // 1 + the rank that gave up, with this text
     char why[kMessage] = "";
-    std::atomic<std::uint64_t> progress{0};  // changes while there is any
+    std::atomic<std::uint64_t> progress{0};  // changes while ranks make progress
     Outcome outcome;
 };
 
-// What a call of MPI's that does not wait may still write to when this rank has given up: members here, for a broken team is never
-// freed.
+// Buffers of nonblocking MPI calls, which MPI may still write to after this rank gave up. They are members of the team, because a
+// broken team is never freed.
 struct Exchange {
     std::int64_t values[3] = {};
     std::uint64_t first = 0;
@@ -134,9 +135,9 @@ struct Exchange {
 
 class Team {
    public:
-    // [collective] comm is duplicated. mine: what is wrong on this rank already.
+    // [collective] comm is duplicated. mine: an error that this rank has already.
     static Result<std::unique_ptr<Team>> create(MPI_Comm comm, double time_limit, Result<> mine);
-    ~Team();  // [collective], but for a team that is broken
+    ~Team();  // [collective] unless the team is broken
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
@@ -148,47 +149,47 @@ class Team {
     [[nodiscard]] std::uint32_t nodes() const { return nodes_; }
     [[nodiscard]] std::span<const std::uint32_t> node_of() const { return node_of_; }
     [[nodiscard]] bool leader() const { return node_rank_ == 0; }
-    [[nodiscard]] MPI_Comm leaders() const {
-        return leaders_;
-    }  // MPI_COMM_NULL where it is none, and with one node
-    // A rank of this node's place in node_comm.
+    // MPI_COMM_NULL on ranks that are no leaders, and with one node.
+    [[nodiscard]] MPI_Comm leaders() const { return leaders_; }
+    // The number in node_comm of a rank of this node.
     [[nodiscard]] int node_rank_of(int rank) const { return node_rank_of_[static_cast<std::size_t>(rank)]; }
     [[nodiscard]] bool on_this_node(int rank) const {
         return node_of_[static_cast<std::size_t>(rank)] == node();
     }
     [[nodiscard]] double time_limit() const { return limit_; }
     [[nodiscard]] Watchdog& watchdog() { return watchdog_; }
-    // A rank did not answer in time: nothing collective is possible any more.
+    // True after a rank did not answer in time: no collective call is possible any more.
     [[nodiscard]] bool broken() const { return broken_.has_value(); }
     [[nodiscard]] const Error& why_broken() const { return *broken_; }
-    // What went wrong on this rank keeps it from the steps that the others will wait for: they hear of it at once, on all nodes, and the
-    // team is broken. Needs no memory.
+    // For an error that keeps this rank from steps which the others will wait for. The others get it at once, on all nodes, and
+    // the team is broken. Allocates nothing.
     void abandon(const Error& error) noexcept;
-    // Of a broken team, whose memory MPI may still write to: no thread is left, and nothing is freed.
+    // For a broken team, whose memory MPI may still write to: ends its thread and frees nothing.
     static void leave(std::unique_ptr<Team> team) {
         team->watchdog_.stop();
         static_cast<void>(team.release());
     }
-    // Whether a rank of this node did, or heard of one, or gave up.
+    // Whether a rank of this node called abandon(), received another rank's, or gave up waiting.
     [[nodiscard]] bool abandoned() const { return node_slot_ != nullptr && node_slot_->given_up.load() != 0; }
 
-    // Wakes a rank of this node: call it after what it waits for was written.
+    // Wakes a rank of this node. Call it after writing what the rank waits for.
     void notify(int rank);
     void notify_self() { notify(rank_); }
-    void progress();  // tells those of this node who wait that there is some
+    void progress();  // extends the deadline of waiting ranks on this node
 
-    // Until done() is true. polls: done() asks MPI or something else that wakes nobody, and is to be called often. An error after
-    // `time_limit` without progress on this node; the team is broken then. what: "rank 3's data". Who waits for one that itself
-    // waits for others is more patient, so that the one nearest to the cause says it.
+    // Waits until done() is true. polls: done() asks something that wakes no rank, such as MPI, and must be called often. After
+    // `time_limit` without progress on this node it returns an error, and the team is broken. what: for the error, as "rank 3's
+    // data". Patience::more: for a rank that waits for a rank which itself waits, so that the rank nearest to the cause reports
+    // the error.
     using Words = FunctionRef<std::string>;
     enum class Patience : std::uint8_t { plain, more };
     Result<> wait(FunctionRef<bool> done, bool polls, Words what, Patience patience = Patience::plain);
-    // Until a request of MPI's is done.
+    // Waits for a request of MPI, with the same deadline.
     Result<> finish(MPI_Request request, const char* what);
 
-    // [collective] All ranks come with what they have. Where all are well: `on_node` runs on a rank of each node, then `on_root` on
-    // rank 0, and may fail the whole. `same` must be the same everywhere, or it is an error that says `same_of`. The outcome, or
-    // this rank's own error, or other_rank with the other's number and words.
+    // [collective] An agreement of all ranks. If `mine` is success on all of them, `on_node` runs on one rank of each node, then
+    // `on_root` on rank 0; an error of these fails the agreement. `same` must be equal on all ranks; otherwise the error names
+    // `same_of`. Returns the outcome, or this rank's own error, or other_rank with the number and text of the failed rank.
     struct Vote {
         Result<> mine = success();
         std::uint64_t same = 0;
@@ -219,9 +220,9 @@ class Team {
     std::uint32_t nodes_ = 1;
     std::vector<std::uint32_t> node_of_;
     std::vector<int> node_rank_of_;
-    std::vector<int> leader_of_;  // of each node
-    std::vector<int> here_;       // ranks of this node
-    std::vector<int> told_;       // of set_up(): of each rank, its leader and its place on the node
+    std::vector<int> leader_of_;           // of each node
+    std::vector<int> here_;                // ranks of this node
+    std::vector<int> leaders_and_places_;  // in set_up(): of each rank its leader and its place on the node
     std::vector<std::uint32_t> number_;
     std::vector<RankSlot*> slots_;
     NodeSlot* node_slot_ = nullptr;
@@ -233,7 +234,7 @@ class Team {
     Watchdog watchdog_;
 };
 
-// Memory for such a call: it stays where it is if the team is broken by the time that this goes.
+// Memory for nonblocking MPI calls (see Exchange): if the team is broken when this is destroyed, the memory is not freed.
 template <class T>
 class Kept {
    public:

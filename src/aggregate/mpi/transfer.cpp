@@ -29,11 +29,11 @@ std::string files_text(std::size_t count) {
     return count == 1 ? std::string("one file") : std::to_string(count) + " files";
 }
 
-// Of rank 0: what the index says of an earlier write; nullopt where there is none, or none is kept.
+// On rank 0: the index of an earlier write; nullopt if there is none or indices are turned off. On other ranks nullopt.
 Result<std::optional<Index>> earlier_index(const twr_aggregate& a, const char* path) {
     if (!a.settings.index || a.team->rank() != 0) return std::optional<Index>();
     auto found = read_index(path);
-    // Beside one file something of this name is nobody's concern.
+    // A single file needs no index: a foreign file with the index' name is left alone.
     if (!found && a.group.files == 1 && found.error().code == ErrorCode::invalid_argument)
         return std::optional<Index>();
     return found;
@@ -64,8 +64,8 @@ Result<> check_arguments(const twr_aggregate& a, const char* path, const void* c
     return success();
 }
 
-// [collective] Before several files are read or updated: as many were written as this aggregate has, so says their index. Else a rank
-// would look for a file that never was, or make it.
+// [collective] Before several files are read or updated: checks that the index names as many files as this aggregate has.
+// Otherwise a rank would miss a file, or make one too many.
 Result<> check_index(twr_aggregate& a, const char* path, const void* const* data, bool reads) {
     if (!a.settings.index) return success();
     Team::Vote vote;
@@ -110,7 +110,7 @@ Figures figures_of(const Work& work, double seconds) {
     return figures;
 }
 
-// For the report. What all have agreed on is done, whether there is memory for this or not.
+// Keeps the figures for the report. The transfer itself succeeded, so a lack of memory here is no error.
 void note_transfer(std::optional<Transfer>& to, const char* path, const Figures& figures, double renamed) {
     to.reset();
     const auto noted = caught([&]() -> Result<> {
@@ -120,8 +120,8 @@ void note_transfer(std::optional<Transfer>& to, const char* path, const Figures&
     static_cast<void>(noted);
 }
 
-// The pipeline of a transfer, after all ranks have agreed to begin; where the storage is of another kind than the plan is for, with
-// another plan. `mine`: what is wrong on this rank.
+// [collective] Makes the pipeline of a transfer and agrees with all ranks to begin. Plans again if the storage has other traits
+// than the plan assumed. mine: an error of this rank.
 Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const* data, const char* path,
                                         Result<> mine, const std::string& looked_at) {
     std::unique_ptr<Pipeline> pipeline;
@@ -154,7 +154,8 @@ Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const
     return pipeline;
 }
 
-// What the partial file of this write has in its name: as hard to guess as the seed, and the same on all ranks without asking.
+// The number in the name of this write's partial file. It is as hard to guess as the seed, and equal on all ranks without
+// communication.
 std::uint64_t number_of_write(const twr_aggregate& a) {
     const std::array<std::uint64_t, 2> both{a.seed_of_names, a.writes};
     return xxh3(std::as_bytes(std::span(both)));
@@ -230,8 +231,8 @@ class FileWrite {
     Result<> finish_on_root(Outcome& outcome) {
         if (files_ == 1) TWR_CHECK(commit(outcome.payload[0]));
         if (!earlier_ || updates()) return success();
-        // One file is in place now, and replaces the sub-files of an earlier write. Several files get their names next: until all have
-        // them there is no index, because they are of two writes.
+        // One file is in place now, and replaces the sub-files of an earlier write. Several files get their names next: until all
+        // have them there is no index, because they are of two writes.
         return caught([&]() -> Result<> {
             TWR_CHECK(remove_index(path_, a_.settings.sync));
             if (files_ == 1) remove_sub_files(path_, *earlier_, 0);

@@ -86,7 +86,7 @@ void copy_strided(std::byte* to, std::uint64_t to_stride, const std::byte* from,
     }
 }
 
-// Both directions: `packed` is bytes in the file's order, the arrays are what the fields name.
+// Copies in both directions between `packed`, bytes in the file's order, and the arrays that the fields name.
 template <bool kGather>
 using Packed = std::conditional_t<kGather, std::byte*, const std::byte*>;
 template <bool kGather>
@@ -98,7 +98,7 @@ auto array_of(Arrays<kGather> data, const Field& field) {
     return static_cast<Byte*>(data[field.variable]);
 }
 
-// So many bytes are copied field by field at a time that they stay in the first-level cache between the fields.
+// Items are copied field by field in portions of this many bytes, which stay in the first-level cache from field to field.
 constexpr std::uint64_t kCached = 16384;
 
 template <bool kGather>
@@ -198,7 +198,7 @@ std::optional<std::uint64_t> first_common(const StridedSet& a, const StridedSet&
         const Wide x = static_cast<Wide>(a.offset) + static_cast<Wide>(low) * a.stride;
         const Wide lowest = modulo(-(x - static_cast<Wide>(b.offset) + static_cast<Wide>(a.width) - 1));
         const Wide highest = lowest + reach;
-        // An interval that goes round has 0 in it: the item `low` itself.
+        // An interval that wraps around contains 0: the item `low` itself.
         const Wide further = highest >= m ? 0 : first_in_residues(modulo(a.stride), m, lowest, highest);
         if (further < 0 || further >= static_cast<Wide>(past - low)) return std::nullopt;
         item = low + static_cast<std::uint64_t>(further);
@@ -248,7 +248,7 @@ Result<std::vector<RankSet>> rank_sets(std::span<const DeclaredVariable> variabl
         }
     }
     std::stable_sort(joined.begin(), joined.end(), by_offset);
-    // Only sets whose bounds meet are looked at: `open` are those that reach to where the next one begins.
+    // Compares only sets whose bounds overlap. `open`: those that end after the next one begins.
     std::vector<std::size_t> open;
     for (std::size_t i = 0; i < joined.size(); ++i) {
         const StridedSet& where = joined[i].where;

@@ -1,5 +1,5 @@
-// Where one rank's items lie in a file and in memory: strided sets, what they have in common, and the copies between both.
-// Knows nothing of other ranks, of files or of MPI.
+// Where the items of one rank lie in a file and in memory: strided sets, their common bytes, and copies between file order and
+// memory. No other ranks, no I/O, no MPI.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace twinrun {
 
-// Bytes of a file: `count` pieces of `width` bytes, each `stride` behind the one before. Neither is 0; width <= stride; nothing
-// passes 2^63.
+// Bytes of a file: `count` pieces of `width` bytes, which begin `stride` bytes apart. None of these is 0; width <= stride; the
+// end is at most 2^63.
 struct StridedSet {
     std::uint64_t offset = 0;
     std::uint64_t width = 0;
@@ -37,10 +37,10 @@ struct Range {
 
 // How many of the set's bytes lie in the range.
 [[nodiscard]] std::uint64_t bytes_in(const StridedSet& set, Range range);
-// The set's first byte at `at` or behind it, if there is one; and the end of its last byte before `at`.
+// next_byte: the offset of the first byte of the set at `at` or after it. last_end: the end of its last byte before `at`.
 [[nodiscard]] std::optional<std::uint64_t> next_byte(const StridedSet& set, std::uint64_t at);
 [[nodiscard]] std::optional<std::uint64_t> last_end(const StridedSet& set, std::uint64_t at);
-// The first byte that both have, by arithmetic: time does not depend on their lengths.
+// The first byte that is in both sets. Takes constant time, whatever their lengths.
 [[nodiscard]] std::optional<std::uint64_t> first_common(const StridedSet& a, const StridedSet& b);
 
 // One array as it is declared (twr_aggregate_variable). Strides of 0 mean: dense.
@@ -52,7 +52,7 @@ struct DeclaredVariable {
     std::uint64_t memory_stride = 0;
 };
 
-// A part of every item of a set: where it comes from.
+// A part of every item of a set, and the array that it comes from.
 struct Field {
     std::uint32_t variable = 0;
     std::uint64_t offset = 0;  // within the item
@@ -60,23 +60,24 @@ struct Field {
     std::uint64_t memory_stride = 0;
 };
 
-// Items whose bytes come from one array or from several: nine variables interleaved by record are one set of nine fields.
+// Items whose bytes come from one array or several. Example: nine variables interleaved by record are one set of nine fields.
 struct RankSet {
     StridedSet where;
     std::vector<Field> fields;  // ascending; they fill the width
 };
 
-// One rank's variables as sets, ascending by offset: what has the same stride and count and lies side by side is joined.
+// The variables of one rank as sets, ascending by offset. Adjacent variables with the same stride and count become one set.
 // Errors: invalid_argument: an item of no bytes, strides below the item, an end behind 2^63, bytes that two variables claim.
 Result<std::vector<RankSet>> rank_sets(std::span<const DeclaredVariable> variables);
 
 // The variable that claims this byte of the file.
 [[nodiscard]] std::optional<std::uint32_t> variable_at(std::span<const RankSet> sets, std::uint64_t offset);
 
-// What others have to know of them: dense sets are one piece, and those side by side are joined. Ascending.
+// The bytes of the sets without their fields, for other ranks, ascending. A dense set becomes one piece; adjacent dense sets are
+// joined.
 [[nodiscard]] std::vector<StridedSet> shape_of(std::span<const RankSet> sets);
 
-// The part of a set within a range: an item that is cut at the front, whole items, one that is cut at the end.
+// The part of a set within a range: an item cut at its front, whole items, and an item cut at its end.
 struct SetPart {
     struct Cut {
         std::uint64_t item = 0;

@@ -22,7 +22,7 @@ constexpr std::size_t kPoolBytes = 16;
 constexpr std::size_t kCompositeBytes = 32;
 constexpr std::size_t kEntryBytes = 48;
 constexpr std::uint32_t kOnMetadataServer = 0x100;  // a pattern's bit: the component has no stripes
-constexpr std::uint32_t kForeign = 0x400;           // another system's
+constexpr std::uint32_t kForeign = 0x400;           // the layout of another file system
 constexpr std::uint64_t kUnit = 65536;              // stripes are multiples of it
 constexpr std::size_t kLargest = 65536;             // of an attribute: Linux's XATTR_SIZE_MAX
 
@@ -35,7 +35,7 @@ T number(std::span<const std::byte> bytes, std::size_t at) {
 }
 
 struct Stripes {
-    std::uint64_t bytes = 0;  // 0: it has none
+    std::uint64_t bytes = 0;  // 0: no stripes
 };
 
 std::optional<Stripes> plain_layout(std::span<const std::byte> layout) {
@@ -65,7 +65,7 @@ std::optional<std::uint64_t> stripe_bytes_in(std::span<const std::byte> layout) 
             const std::size_t size = number<std::uint32_t>(entry, 28);
             if (offset > layout.size() || size > layout.size() - offset) return std::nullopt;
             const auto part = layout.subspan(offset, size);
-            // Some components are of kinds that have no stripes, and need not be understood.
+            // Components of kinds without stripes are skipped.
             const auto stripes = plain_layout(part);
             const auto magic = part.size() < 4 ? 0U : number<std::uint32_t>(part, 0);
             if (!stripes && (magic == kPlain || magic == kPlainWithPool || magic == kPlainOfChosen))

@@ -66,7 +66,7 @@ std::vector<Range> make_partitions(const FileTable& table, std::uint64_t wanted,
     const std::uint64_t share = divide_up(table.bytes(), wanted);
     std::uint64_t begin = span.begin;
     for (std::uint64_t i = 1; i < wanted && begin < span.end; ++i) {
-        // Where the first i shares end: the least offset that has so many bytes before it.
+        // Where the first i shares end: the smallest offset with this many bytes before it.
         std::uint64_t at = span.begin + std::min(share * i, span.bytes());
         if (!table.gapless()) {
             std::uint64_t low = begin;
@@ -95,8 +95,8 @@ std::vector<Range> make_partitions(const FileTable& table, std::uint64_t wanted,
 }
 
 std::uint64_t default_aggregators(std::uint64_t bytes, std::uint64_t nodes, std::uint64_t ranks) {
-    // One a node saturates most networks' ways to storage; little data needs fewer, and a node has use for two where a partition
-    // would otherwise be longer than many buffers.
+    // One on each node saturates the path to storage of most networks. Little data needs fewer. Two on a node help if a partition
+    // would be many times as long as the buffers.
     constexpr std::uint64_t kLeast = std::uint64_t{8} << 20;
     constexpr std::uint64_t kMany = std::uint64_t{256} << 20;
     const std::uint64_t few = std::clamp<std::uint64_t>(bytes / kLeast, 1, nodes);
@@ -128,7 +128,7 @@ std::optional<Overlap> find_overlap(const FileTable& table, Range range) {
         for (const OwnedSet* other : open) {
             if (other->rank == owned.rank) continue;
             const auto common = first_common(other->set, owned.set);
-            // One that lies elsewhere is found by those whose range it is.
+            // An overlap outside the range is found by the rank that checks that range.
             if (!common || *common >= range.end) continue;
             return Overlap{{std::min(other->rank, owned.rank), std::max(other->rank, owned.rank)}, *common};
         }
@@ -165,7 +165,7 @@ PartitionPlan::PartitionPlan(const FileTable& table, Range partition, const Dire
                      [](const OwnedSet& a, const OwnedSet& b) { return a.set.offset < b.set.offset; });
     ascending(direct_);
 
-    // Windows, with the sets that reach into each: those that began before and have not ended.
+    // For each window the sets that reach into it: those that begin before its end and end after its begin.
     std::vector<const OwnedSet*> open;
     std::size_t next = 0;
     std::uint64_t at = partition.begin;

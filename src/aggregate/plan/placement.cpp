@@ -31,7 +31,7 @@ float term(float latency, std::uint32_t hops, float bytes, float bandwidth) {
 
 float larger(float a, float b) { return a < b ? b : a; }
 
-// In one order, whoever adds: ranks ascending.
+// Adds in one order everywhere: ascending ranks.
 float bytes_of(std::span<const Contribution> contributions) {
     double sum = 0;
     for (const Contribution& c : contributions)
@@ -118,7 +118,7 @@ PartitionCosts::PartitionCosts(const Topology& topology, std::span<const Contrib
     hosts_ = static_cast<std::size_t>(std::unique(hosts.begin(), hosts.end()) - hosts.begin());
     heaviest_.resize(nodes_.size());
     std::iota(heaviest_.begin(), heaviest_.end(), 0U);
-    // Nodes of equal weight in no order of the machine's: the first few are then far from most candidates, and bound them.
+    // Shuffles nodes of equal weight: then the first few are far from most candidates, and give good bounds.
     std::vector<std::uint32_t> shuffled(nodes_.size());
     for (std::size_t k = 0; k < nodes_.size(); ++k)
         shuffled[k] = static_cast<std::uint32_t>(mixed(nodes_[k].node));
@@ -130,7 +130,7 @@ PartitionCosts::PartitionCosts(const Topology& topology, std::span<const Contrib
     const float least = topology.least_bandwidth();
     bounds_.resize(nodes_.size());
     for (std::size_t k = 0; k < nodes_.size(); ++k) {
-        // Rounding is monotonic, so that a bound of the operands is one of the result.
+        // Rounding is monotonic, so a bound of the operands bounds the result.
         const float most = nodes_[heaviest_[k]].most;
         bounds_[k] =
             least > 0 ? term(latency_, diameter, most, least) : std::numeric_limits<float>::infinity();
@@ -141,19 +141,19 @@ float PartitionCosts::write_cost(std::uint32_t node) const {
     return write_term(*topology_, node, gateway_, bytes_, hosts_);
 }
 
-// From the other ranks of the candidate's node.
+// The term of the other ranks on the candidate's node.
 float PartitionCosts::own_term(const Node& node, std::size_t candidate) const {
     if (node.count < 2) return 0;
     return term(latency_, topology_->distance(node.node, node.node),
                 candidate == node.top ? node.second : node.most, topology_->bandwidth(node.node, node.node));
 }
 
-// From the other nodes; only a part of it if that, with `write`, exceeds `limit` already.
+// The term of the other nodes. Stops early once it exceeds `limit` together with `write`.
 float PartitionCosts::others_term(std::uint32_t place, float write, float limit) const {
     const std::uint32_t to = nodes_[place].node;
     float most = 0;
     for (std::size_t k = 0; k < heaviest_.size(); ++k) {
-        if (most >= bounds_[k]) break;  // and so of all that follow
+        if (most >= bounds_[k]) break;  // the bound also holds for all that follow
         if (heaviest_[k] == place) continue;
         const Node& from = nodes_[heaviest_[k]];
         most = larger(most, term(latency_, topology_->distance(from.node, to), from.most,
@@ -174,7 +174,7 @@ PlacementCost PartitionCosts::of(std::size_t candidate) const {
 }
 
 PartitionCosts::Found PartitionCosts::cheapest(std::span<const bool> eligible) const {
-    // By the cost to write: what is found early bounds what follows.
+    // In the order of the cost to write: good candidates that are found early bound the rest.
     std::vector<std::pair<float, std::uint32_t>> order;
     order.reserve(nodes_.size());
     for (std::uint32_t place = 0; place < nodes_.size(); ++place)
@@ -186,7 +186,7 @@ PartitionCosts::Found PartitionCosts::cheapest(std::span<const bool> eligible) c
     for (const auto& [write, place] : order) {
         if (any && write > least) break;
         const Node& node = nodes_[place];
-        // All but the top have the same cost, so that the first of them stands for all.
+        // All ranks except the top one have the same cost, so the first stands for all.
         std::array<std::size_t, 2> candidates{};
         std::size_t count = 0;
         bool other = false;
@@ -330,12 +330,13 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
         const std::span<const Contribution> contributions = partitions[p];
         const std::span<bool> eligible{flags.get(), contributions.size()};
         turns.eligible(contributions, eligible);
-        const auto next_from = [&](std::size_t start) {  // the first that is eligible, and round
-            const auto from = eligible.begin() + static_cast<std::ptrdiff_t>(start);
-            auto at = std::find(from, eligible.end(), true);
-            if (at == eligible.end()) at = std::find(eligible.begin(), eligible.end(), true);
-            return static_cast<std::size_t>(at - eligible.begin());
-        };
+        const auto next_from =
+            [&](std::size_t start) {  // the first eligible candidate from `start` on, wrapping around
+                const auto from = eligible.begin() + static_cast<std::ptrdiff_t>(start);
+                auto at = std::find(from, eligible.end(), true);
+                if (at == eligible.end()) at = std::find(eligible.begin(), eligible.end(), true);
+                return static_cast<std::size_t>(at - eligible.begin());
+            };
         const auto in_rank_order = [&] {
             const std::uint64_t wanted = first + (std::uint64_t{last} - first + 1) * p / partitions.size();
             const auto at =

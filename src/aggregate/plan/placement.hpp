@@ -1,4 +1,4 @@
-// Which of the ranks that hold a partition's data carries it: the election of its aggregator.
+// The election of a partition's aggregator among the ranks that have data in it.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,27 @@
 namespace twinrun {
 
 enum class Placement : std::uint8_t {
-    cost,    // the least C1 + C2 (topology aware)
+    cost,    // the smallest C1 + C2 (topology aware)
     rank,    // rank order: evenly spread over the communicator, or the next rank of the partition
-    bridge,  // of each gateway, the first on a bridge node, then rank order (MPICH's on Blue Gene)
+    bridge,  // for each gateway the first rank on a bridge node, then rank order (MPICH's on Blue Gene)
     random,  // by a seed
-    worst,   // the largest C1 + C2: how much there is to lose
+    worst,   // the largest C1 + C2: shows how much placement matters
 };
 [[nodiscard]] const char* placement_name(Placement placement);
 Result<Placement> placement_of(const std::string& name);
 
-// What one rank brings to a partition.
+// The bytes of one rank in a partition.
 struct Contribution {
     std::uint32_t rank = 0;  // of the communicator that elects
     std::uint32_t node = 0;  // of the topology
     float bytes = 0;
 };
 
-// A candidate's cost, in seconds, were it the aggregator:
+// The cost in seconds if a candidate were the aggregator:
 //   C1 = max over i != A of (l d(i, A) + w(i, A) / B(i, A))
 //   C2 = l d(A, IO) + w(A, IO) / (|V_C| B(A, IO))
-// V_C: the nodes (hosts, where these are divided) that contribute. Equations of section III-B of the paper, float arithmetic, volumes in bytes.
+// V_C: the nodes that contribute; hosts, if nodes are places within hosts. Equations of section III-B of the paper, float
+// arithmetic, volumes in bytes.
 struct PlacementCost {
     float gather = 0;  // C1
     float write = 0;   // C2
@@ -41,11 +42,11 @@ struct PlacementCost {
                                            std::span<const Contribution> contributions, std::size_t candidate,
                                            std::uint32_t gateway);
 
-// The costs of a partition's ranks: nodes are looked at, not ranks, so that asking for all of them is cheap. Equal to
-// placement_cost, bit for bit.
+// The costs of all candidates of a partition. Works on nodes instead of ranks, so that the costs of all ranks are cheap. Equals
+// placement_cost bit for bit.
 class PartitionCosts {
    public:
-    // contributions: ascending by rank, one a rank, not empty; they and the topology outlive this.
+    // contributions: ascending by rank, one for each rank, not empty. They and the topology must outlive this object.
     PartitionCosts(const Topology& topology, std::span<const Contribution> contributions,
                    std::uint32_t gateway);
     [[nodiscard]] PlacementCost of(std::size_t candidate) const;
@@ -54,7 +55,8 @@ class PartitionCosts {
         std::size_t candidate = 0;
         PlacementCost cost;
     };
-    // The cheapest of the candidates with eligible[i], or the dearest; ties go to the first. At least one is eligible.
+    // The candidate with the lowest or the highest cost among those with eligible[i]; ties go to the first. At least one must be
+    // eligible.
     [[nodiscard]] Found cheapest(std::span<const bool> eligible) const;
     [[nodiscard]] Found dearest(std::span<const bool> eligible) const;
 
@@ -83,21 +85,22 @@ class PartitionCosts {
     std::vector<float> bounds_;            // no term of heaviest_[k] exceeds bounds_[k]
 };
 
-// The gateway of a partition: that of the nodes with the most of its bytes; of equal ones the first.
+// The gateway of a partition: the one whose nodes have the most of its bytes; ties go to the first.
 [[nodiscard]] std::uint32_t gateway_of_partition(const Topology& topology,
                                                  std::span<const Contribution> contributions);
 
-// Whose turn it is: of a partition's ranks those that were elected least often so far, of them those on the hosts that were elected
-// least often, and of them those in the places (nodes of the topology) that were. So no rank is elected twice while another one of
-// its partition was not, and no host has two aggregators, which would share its links, while another one could have one.
+// Spreads aggregators: which ranks of a partition may be elected. Of its ranks those that were elected least often so far; of
+// these the ones on hosts elected least often; of these the ones in places (nodes of the topology) elected least often. So no
+// rank is elected twice while another rank of its partition was not elected. And no host gets two aggregators, which would share
+// its links, while another host could take one.
 class Turns {
    public:
-    // Keeps the topology.
+    // The topology must outlive this object.
     explicit Turns(const Topology& topology) : topology_(&topology) {}
-    // eligible[i]: of contribution i; at least one is.
+    // Sets eligible[i] for contribution i. At least one becomes true.
     void eligible(std::span<const Contribution> contributions, std::span<bool> eligible) const;
     void elected(const Contribution& aggregator);
-    // Room for ranks below this number: elected() and eligible() need no memory then.
+    // Reserves memory for ranks below this number, so that elected() and eligible() allocate none.
     void reserve(std::uint32_t ranks);
 
    private:
@@ -112,9 +115,9 @@ struct Election {
     PlacementCost cost;
 };
 
-// The aggregators of consecutive partitions, in their order, of those whose turn it is; ties go to the lowest rank. Serial form of what
-// MPI_Allreduce with MPI_MINLOC decides (the MPI library elects by that, and its tests compare).
-// partitions: contributions ascending by rank, none empty. gateways: of each partition.
+// Elects the aggregators of consecutive partitions, in their order, among the ranks that Turns allows; ties go to the lowest
+// rank. This is the serial form of the election by MPI_Allreduce with MPI_MINLOC in aggregate/mpi, whose tests compare both.
+// partitions: contributions ascending by rank, none empty. gateways: one for each partition.
 std::vector<Election> elect(const Topology& topology, Placement placement,
                             std::span<const std::vector<Contribution>> partitions,
                             std::span<const std::uint32_t> gateways, std::uint64_t seed);

@@ -28,7 +28,7 @@ class Random {
         return x ^ (x >> 31);
     }
     double unit() { return (static_cast<double>(next() >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
-    double normal() {                                                              // Box and Muller's
+    double normal() {  // the method of Box and Muller
         const double radius = std::sqrt(-2 * std::log(unit()));
         return radius * std::cos(2 * std::numbers::pi * unit());
     }

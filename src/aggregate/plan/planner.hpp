@@ -1,4 +1,4 @@
-// Placements on a model of a machine, without MPI: who would aggregate for whom, and what that would take.
+// Placements on a model of a machine, without MPI: which ranks would aggregate for which, and the predicted time.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct VolumeModel {
         uniform,
         lognormal,  // exp(spread * a normal number), scaled to the mean
         linear,     // rank r: proportional to r + 1/2
-        heavy,      // one rank in `every`, by seed, has `spread` times the others' bytes
+        heavy,      // one rank in `every`, drawn by seed, has `spread` times the bytes of the others
     };
     Kind kind = Kind::uniform;
     std::uint64_t mean = 0;    // bytes a rank
-    std::uint64_t unit = 1;    // volumes are multiples of it: bytes of a record
+    std::uint64_t unit = 1;    // volumes are multiples of it: the bytes of a record
     double spread = 1;         // of lognormal and heavy
     std::uint32_t every = 16;  // of heavy
     std::uint64_t seed = 1;
@@ -33,7 +33,7 @@ enum class PlanLayout : std::uint8_t {
     records,      // array of structs, rank after rank
     blocks,       // rank after rank, variable after variable in each: the same ranks in each partition
     variables,    // struct of arrays: a variable of all ranks, then the next
-    interleaved,  // every rank has its share of every partition
+    interleaved,  // every rank has a part of every partition
 };
 Result<PlanLayout> plan_layout_of(const std::string& name);
 
@@ -44,7 +44,7 @@ struct PlanSettings {
     PlanLayout layout = PlanLayout::records;
     std::vector<std::uint64_t> item_bytes{1};  // of the variables of a record
     std::uint64_t block = 4096;                // partitions begin at its multiples
-    std::uint64_t seed = 1;                    // of random
+    std::uint64_t seed = 1;                    // of Placement::random
 };
 
 struct PlannedPartition {
@@ -57,13 +57,13 @@ struct PlannedPartition {
     std::vector<Contribution> contributions;  // ascending by rank
 };
 
-// What a set of aggregators takes, in seconds.
+// The predicted time of a set of aggregators, in seconds.
 struct Prediction {
-    double sum = 0;   // of C1 + C2 of all partitions: what the election minimizes, partition by partition
-    double most = 0;  // the largest C1 + C2: each partition as if it were alone
-    // All partitions at once, first gathering, then writing; what they share is divided:
-    //   gather: as C1, but not less than what the aggregator's node takes for all that arrives there (through its ports)
-    //   write:  the hops, and the longer of what the node takes for all that leaves it, and the gateway for all that it gets
+    double sum = 0;   // of C1 + C2 over all partitions; the election minimizes each term
+    double most = 0;  // the largest C1 + C2, as if each partition were alone
+    // All partitions at once, first gathering, then writing; they divide links that they share:
+    //   gather: as C1, but at least the time in which the aggregator's node receives all its data through its ports
+    //   write:  the latency, and the longer of two times: the node sends all its data, the gateway receives all of its
     double seconds = 0;
 };
 Prediction predict(const Topology& topology, std::span<const PlannedPartition> partitions,
@@ -81,7 +81,8 @@ struct Plan {
     std::uint64_t bytes = 0;
     std::vector<PlannedPartition> partitions;  // none without bytes
     std::vector<PlannedPlacement> placements;
-    std::vector<std::uint32_t> partition_of_node;  // the one with the most of its bytes; kNoPartition: none
+    std::vector<std::uint32_t>
+        partition_of_node;  // the partition with the most bytes of the node; kNoPartition: none
 };
 inline constexpr std::uint32_t kNoPartition = 0xFFFFFFFF;
 

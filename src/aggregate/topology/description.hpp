@@ -1,4 +1,4 @@
-// What those who read the description of a topology share.
+// What readers of topology descriptions share.
 #pragma once
 
 #include <charconv>
@@ -15,7 +15,7 @@ inline Error wrong_description(const std::string& description, const std::string
     return {ErrorCode::invalid_argument, "topology '" + description.substr(0, 200) + "': " + what};
 }
 
-// A latency or a bandwidth: finite, not negative, and 0 only where that may be.
+// Reads a latency or a bandwidth: finite and not negative. zero: whether 0 is allowed.
 inline std::optional<float> rate(std::string_view text, bool zero) {
     float value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -25,13 +25,13 @@ constexpr const char* kForms =
 
 struct Library {
     hwloc::Functions call{};
-    std::string reason;  // why there is none
+    std::string reason;  // why it could not be opened
 };
 
 const Library& library() {
     static const Library found = [] {
         Library made;
-        // Tests name one that is not there.
+        // Tests name a library that does not exist.
         const char* const named = std::getenv("TWINRUN_HWLOC_LIBRARY");
         const char* const path = named != nullptr && *named != '\0' ? named : kLibraryName;
         void* const handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -67,7 +67,7 @@ const Library& library() {
     return found;
 }
 
-// Takes one setting; false: nothing is called so. good: whether its value is one.
+// Takes one setting; false if there is no setting of this name. good: whether the value is valid.
 bool take_setting(HwlocDescription& d, std::string_view name, std::string_view value, bool& good) {
     const auto set = [&good](auto& to, auto from) {
         good = from.has_value();
@@ -88,8 +88,8 @@ bool take_setting(HwlocDescription& d, std::string_view name, std::string_view v
     return true;
 }
 
-// Whether a synthetic description asks for no more than kMostUnits: hwloc would begin to make as many as it says. The product
-// of the numbers behind colons, but for those in brackets, which are of memory and attributes.
+// Whether a synthetic description asks for at most kMostUnits; hwloc itself would allocate any number. The number of units is the
+// product of the numbers after colons. Numbers in brackets describe memory and attributes, and do not count.
 bool modest(std::string_view text) {
     std::uint64_t units = 1;
     int depth = 0;
@@ -110,7 +110,7 @@ bool modest(std::string_view text) {
     return true;
 }
 
-// hwloc's answer, while it is looked at.
+// hwloc's topology, loaded and owned.
 class Loaded {
    public:
     explicit Loaded(const hwloc::Functions& call) : call_(call) {}
@@ -158,7 +158,7 @@ class Loaded {
             all.push_back(covering(core->cpuset));
         return all;
     }
-    // Of this process; anywhere, where the system does not tell.
+    // Where this process is bound; anywhere if the system does not report it.
     [[nodiscard]] InnerPlace own() const {
         if (call_.get_cpubind(topology_, set_, hwloc::kBindingOfProcess) != 0 ||
             call_.bitmap_iszero(set_) != 0)
@@ -183,7 +183,7 @@ class Loaded {
         }
         return all;
     }
-    // At each level the smallest part with all of these CPUs, if there is one.
+    // At each level the smallest part that has all of these CPUs, if there is one.
     [[nodiscard]] InnerPlace covering(hwloc::Bitmap set) const {
         InnerPlace place;
         for (std::size_t level = 0; level < parts_.size(); ++level) {
@@ -191,7 +191,7 @@ class Loaded {
             for (const hwloc::Object* part : parts_[level]) {
                 if (call_.bitmap_isincluded(set, part->cpuset) == 0) continue;
                 const int weight = call_.bitmap_weight(part->cpuset);
-                if (weight >= least) continue;  // several memories of the same CPUs: the first
+                if (weight >= least) continue;  // of several memories with the same CPUs the first counts
                 least = weight;
                 place.parts[level] = part->logical_index;
             }
@@ -215,7 +215,7 @@ Result<HwlocDescription> parse_hwloc(const std::string& description) {
         description.find('\0') != std::string::npos)
         return wrong_description(description, std::string("write ") + kForms);
     HwlocDescription d;
-    // Settings are taken from the end: what is described may have commas of its own.
+    // Settings are taken from the end, because the description itself may contain commas.
     std::string_view rest = std::string_view(description).substr(5);
     for (std::size_t comma = rest.rfind(','); comma != std::string_view::npos; comma = rest.rfind(',')) {
         const std::string_view part = rest.substr(comma + 1);
@@ -224,9 +224,8 @@ Result<HwlocDescription> parse_hwloc(const std::string& description) {
         const bool known = equals != std::string_view::npos &&
                            take_setting(d, part.substr(0, equals), part.substr(equals + 1), good);
         if (!known && rest.starts_with(':')) break;
-        if (!known)
-            return wrong_description(description, "nothing of hwloc is called '" + std::string(part) + "'");
-        if (!good) return wrong_description(description, "'" + std::string(part) + "' is no number for it");
+        if (!known) return wrong_description(description, "hwloc has no setting '" + std::string(part) + "'");
+        if (!good) return wrong_description(description, "'" + std::string(part) + "' has no valid number");
         rest = rest.substr(0, comma);
     }
     if (rest.empty()) return d;

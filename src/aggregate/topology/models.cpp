@@ -7,16 +7,16 @@ namespace twinrun {
 
 namespace {
 
-// Bytes a second in memory, from process to process of a node: a copy of what DDR4 of a two-socket node carries, roughly.
+// Bytes a second between processes of one node: roughly a copy at the bandwidth of DDR4 in a two-socket node.
 constexpr float kMemory = 25e9F;
 
 // Links of 100 Gb/s, 0.1 us a switch: InfiniBand EDR's data sheets (12.5 GB/s, less than 90 ns).
 constexpr float kLink = 12.5e9F;
 constexpr float kSwitch = 1e-7F;
 
-// Blue Gene/Q. Links and those from bridge nodes to the I/O node: 1.8 GB/s each (Tessier and Vishwanath, section III-C; 2 GB/s less 10%
-// of packets' overhead). A hop: 40 ns (Chen et al., "The IBM Blue Gene/Q interconnection network and message unit", SC'11). Memory: half of the 28 GB/s
-// that STREAM gives on a node, since a copy reads and writes.
+// Blue Gene/Q. Links and those from bridge nodes to the I/O node: 1.8 GB/s each (Tessier and Vishwanath, section III-C; 2 GB/s
+// less 10% of packets' overhead). A hop: 40 ns (Chen et al., "The IBM Blue Gene/Q interconnection network and message unit",
+// SC'11). Memory: half of the 28 GB/s that STREAM gives on a node, since a copy reads and writes.
 constexpr float kTorusLink = 1.8e9F;
 constexpr float kTorusHop = 4e-8F;
 constexpr float kTorusMemory = 14e9F;
@@ -49,7 +49,7 @@ class Flat final : public Topology {
     std::uint32_t gateway_of(std::uint32_t) const override { return 0; }
     bool bridge(std::uint32_t) const override { return true; }
     float gateway_capacity(std::uint32_t) const override {
-        return storage_ * static_cast<float>(nodes_);  // nothing is known that nodes would share
+        return storage_ * static_cast<float>(nodes_);  // no shared link is known
     }
     std::uint32_t diameter() const override { return 1; }
     float least_bandwidth() const override { return bandwidth_; }
@@ -122,7 +122,7 @@ class Torus final : public Topology {
         return bridges[0] == bridges[1] ? storage_ : 2 * storage_;
     }
     std::uint32_t ports() const override {
-        std::uint32_t links = 0;  // to both sides, where they differ
+        std::uint32_t links = 0;  // to both neighbours, one if they are the same node
         for (const std::uint32_t width : shape_)
             links += std::min(width - 1, 2U);
         return std::max(links, 1U);
@@ -131,7 +131,7 @@ class Torus final : public Topology {
     float least_bandwidth() const override { return bandwidth_; }
 
    private:
-    // In the middle of each half of the Pset: which nodes they are differs from machine to machine.
+    // The middle of each half of the Pset. Real machines differ in which nodes these are.
     [[nodiscard]] std::array<std::uint32_t, 2> bridges_of(std::uint32_t gateway) const {
         const std::uint32_t first = gateway * pset_;
         const std::uint32_t size = std::min(pset_, nodes_ - first);

@@ -1,4 +1,4 @@
-// Models of machines, for make_topology: their shapes are exact, their constants are of one machine each (models.cpp says which).
+// Models of machines, for make_topology. Their shapes are exact. Their constants are those of one machine each, named in models.cpp.
 #pragma once
 
 #include <array>
@@ -13,17 +13,17 @@
 
 namespace twinrun {
 
-// What a description may set; each model has its own defaults.
+// Settings of a description. Each model has its own defaults.
 struct ModelSettings {
-    std::optional<float> latency;            // seconds a hop
+    std::optional<float> latency;            // of a hop, in seconds
     std::optional<float> bandwidth;          // of links, bytes a second
     std::optional<float> memory;             // within a node
     std::optional<float> gateway_bandwidth;  // of a link to a gateway
-    std::optional<std::uint32_t> gateways;   // of those whose shape does not say
+    std::optional<std::uint32_t> gateways;   // for shapes that do not determine it
     std::optional<std::uint32_t> pset;       // torus: nodes an I/O node
 };
 
-// Sizes are at least 1, nodes at most kMostNodes: make_topology checks it.
+// make_topology has checked that sizes are at least 1, and nodes at most kMostNodes.
 std::shared_ptr<const Topology> make_flat(std::uint32_t nodes, const ModelSettings& settings);
 std::shared_ptr<const Topology> make_torus(const std::vector<std::uint32_t>& shape,
                                            const ModelSettings& settings);

@@ -13,7 +13,7 @@ constexpr std::uint32_t kLevels = InnerPlace::kLevels;
 // Levels from the place up to the whole host.
 std::uint32_t height(std::uint32_t level_count) { return kLevels - level_count; }
 
-// The smallest part that has both: 0 the host, 1 a package, … kLevels a core.
+// The smallest part that contains both places: 0 the host, 1 a package, … kLevels a core.
 std::uint32_t common_level(const InnerPlace& a, const InnerPlace& b) {
     for (std::uint32_t level = kLevels; level > 0; --level) {
         const std::uint32_t part = a.parts[level - 1];
@@ -43,7 +43,7 @@ class Places final : public Topology {
         const HostPlace& b = places_[to];
         if (a.host != b.host) return hosts_->bandwidth(a.host, b.host);
         const float memory = bandwidths_.memory.value_or(hosts_->bandwidth(a.host, a.host));
-        // Two ranks that may be anywhere in the host: nothing more is known than without places.
+        // Both may be anywhere in the host, so that this host counts as one node.
         if (from == to && a.inner == InnerPlace()) return memory;
         switch (common_level(a.inner, b.inner)) {
             case 0: return bandwidths_.package;

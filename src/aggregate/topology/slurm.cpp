@@ -24,15 +24,16 @@ namespace twinrun {
 namespace {
 
 constexpr std::size_t kLongestName = 256;
-constexpr std::size_t kMostText = std::size_t{64} << 20;  // of Slurm's answer, and of all names of a list
-// Slurm does not say what links carry: those of make_topology's flat.
+constexpr std::size_t kMostText = std::size_t{64}
+                                  << 20;  // of scontrol's output, and of all names of a hostlist
+// Slurm knows no bandwidths and latencies: the values of the model `flat`.
 constexpr float kLink = 12.5e9F;
 constexpr float kMemory = 25e9F;
 constexpr float kHop = 1e-7F;
 
 Error wrong(std::string what) { return {ErrorCode::invalid_argument, std::move(what)}; }
 
-// Not "quoted": with that name std::quoted is a candidate, where <iomanip> happens to be included.
+// Not named `quoted`: std::quoted would be a candidate if <iomanip> is included.
 std::string in_quotes(std::string_view text) {
     std::string out = "'";
     for (const char c : text.substr(0, 80))
@@ -59,7 +60,7 @@ std::string_view item_at(std::string_view list, std::size_t begin) {
     return list.substr(begin, end - begin);
 }
 
-// A list's limits are those of all its names, whatever brackets they come from.
+// The limits of a list count the names of all its brackets together.
 struct Names {
     std::size_t most = 0;
     std::size_t characters = 0;
@@ -122,7 +123,7 @@ Result<std::vector<std::string>> expand_item(std::string_view item, std::size_t 
     return heads;
 }
 
-// Nodes and switches by name, as they are met.
+// Nodes and switches by name, numbered in the order of their first mention.
 class Builder {
    public:
     std::uint32_t switch_of(const std::string& name) {
@@ -131,7 +132,7 @@ class Builder {
         if (added) plan.switches.push_back({TreePlan::kNone, kLink});
         return at->second;
     }
-    // False: it hangs elsewhere already.
+    // False if it is below another switch already.
     bool node(const std::string& name, std::uint32_t leaf) {
         const auto [at, added] = nodes_.try_emplace(name, static_cast<std::uint32_t>(names.size()));
         if (!added) return plan.nodes[at->second].leaf == leaf;
@@ -254,7 +255,7 @@ Result<NamedTopology> parse_scontrol_topology(std::string_view text) {
         }
         blocks = blocks || line.find("BlockName=") != std::string_view::npos;
         const std::uint32_t self = builder.switch_of(std::string(words.name));
-        if (words.switches.empty()) {  // a leaf: a switch above names its nodes again
+        if (words.switches.empty()) {  // a leaf switch; the switches above name its nodes again
             for (const std::string& name : nodes) {
                 if (!builder.node(name, self) && blocks)
                     return wrong("Slurm's topology: node " + in_quotes(name) + " is in two blocks");
@@ -270,7 +271,7 @@ Result<NamedTopology> parse_scontrol_topology(std::string_view text) {
                 builder.plan.switches[child].parent = self;
         }
     }
-    // Joined blocks: smaller ones first, each takes what is on top so far.
+    // Aggregated blocks, smaller ones first: each takes the blocks that have none above them so far.
     std::stable_sort(joined.begin(), joined.end(),
                      [](const Joined& a, const Joined& b) { return a.nodes.size() < b.nodes.size(); });
     for (const Joined& group : joined) {
@@ -319,7 +320,7 @@ Result<NamedTopology> parse_slurm_addresses(std::span<const Host> hosts) {
         if (host.address.size() > 16384 || host.pattern.size() > 16384) return said("too long");
         if (host.pattern != hosts[0].pattern)
             return said("its pattern is " + in_quotes(host.pattern) + ", not " + in_quotes(hosts[0].pattern));
-        // Names of nodes may have dots; the pattern says how many parts come before them.
+        // The node's name may contain dots; the pattern tells how many parts come before it.
         const std::size_t levels =
             1 + static_cast<std::size_t>(std::count(host.pattern.begin(), host.pattern.end(), '.'));
         if (levels > 65) return said("more than 64 levels of switches");
@@ -328,7 +329,7 @@ Result<NamedTopology> parse_slurm_addresses(std::span<const Host> hosts) {
         if (parts.size() > 65) return said("more than 64 levels of switches");
         if (!host.pattern.empty() && parts.size() != levels)
             return said(in_quotes(host.address) + " is not of its pattern, " + in_quotes(host.pattern));
-        // A switch's name on the path from the top: names of leaves need not be unique then.
+        // Switches are identified by their path from the top, so that names of leaf switches need not be unique.
         std::uint32_t above = TreePlan::kNone;
         std::string path;
         for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
@@ -339,7 +340,7 @@ Result<NamedTopology> parse_slurm_addresses(std::span<const Host> hosts) {
         }
         if (above == TreePlan::kNone) above = builder.switch_of("");
         if (parts.back().empty()) return said("no name at its end");
-        // By number: hosts that share a name (several daemons a machine) stay nodes of their own.
+        // By number, so that hosts of the same name (several daemons on a machine) stay separate nodes.
         builder.node(std::to_string(builder.names.size()) + " " + parts.back(), above);
         builder.names.back() = parts.back();
     }

@@ -36,7 +36,7 @@ std::optional<std::uint32_t> number(std::string_view text) {
     return value;
 }
 
-// "4x4x2"; empty where it is no shape, or has more nodes than there may be.
+// Reads "4x4x2". Empty if the text is no shape, or has more than kMostNodes nodes.
 std::vector<std::uint32_t> shape_of(std::string_view text) {
     std::vector<std::uint32_t> shape;
     std::uint64_t nodes = 1;
@@ -51,6 +51,87 @@ std::vector<std::uint32_t> shape_of(std::string_view text) {
     return shape;
 }
 
+// A description in parts: "KIND:WORD,NAME=VALUE".
+struct Model {
+    const std::string& description;
+    std::string_view kind;
+    std::vector<std::string_view> words;  // without a name
+    ModelSettings settings;
+};
+
+Error too_large(const Model& model, const char* form) {
+    return wrong_description(model.description, std::string("write ") + form + ", whole numbers from 1, " +
+                                                    std::to_string(kMostNodes) + " nodes at most");
+}
+
+// Takes "name=value".
+Result<> set(Model& model, std::string_view part, std::size_t equals) {
+    const std::string_view name = part.substr(0, equals);
+    const std::string_view value = part.substr(equals + 1);
+    ModelSettings& settings = model.settings;
+    bool good = false;
+    const auto take = [&good](auto& to, auto from) {
+        good = from.has_value();
+        to = from;
+    };
+    if (name == "latency") {
+        take(settings.latency, rate(value, true));
+    } else if (name == "bandwidth") {
+        take(settings.bandwidth, rate(value, false));
+    } else if (name == "memory") {
+        take(settings.memory, rate(value, false));
+    } else if (name == "gateway_bandwidth") {
+        take(settings.gateway_bandwidth, rate(value, false));
+    } else if (name == "gateways" && (model.kind == "dragonfly" || model.kind == "fattree")) {
+        take(settings.gateways, number(value));
+    } else if (name == "pset" && model.kind == "torus") {
+        take(settings.pset, number(value));
+    } else {
+        return wrong_description(model.description,
+                                 std::string(model.kind) + " has no setting '" + std::string(name) + "'");
+    }
+    if (!good) return wrong_description(model.description, "'" + std::string(part) + "' has no valid number");
+    return success();
+}
+
+Result<std::shared_ptr<const Topology>> flat(const Model& model, std::uint32_t nodes) {
+    const auto& words = model.words;
+    if (words.empty() && nodes == 0)
+        return wrong_description(model.description, "how many nodes? Write flat:NODES");
+    const auto count = words.empty() ? std::optional(nodes) : number(words[0]);
+    if (words.size() > 1 || !count || *count > kMostNodes) return too_large(model, "flat:NODES");
+    return make_flat(*count, model.settings);
+}
+
+Result<std::shared_ptr<const Topology>> fat_tree(const Model& model, std::vector<std::uint32_t> shape) {
+    constexpr const char* kForm = "fattree:RADIX,LEVELS (RADIX even) or fattree:AxBxC";
+    if (model.words.size() == 2 && shape.size() == 1) {
+        const std::uint32_t radix = shape[0];
+        const auto levels = number(model.words[1]);
+        if (radix % 2 != 0 || !levels || *levels > 22) return too_large(model, kForm);
+        shape.assign(*levels, radix / 2);
+        shape.back() = radix;
+        std::uint64_t count = 1;
+        for (const std::uint32_t width : shape) {
+            count *= width;
+            if (count > kMostNodes) return too_large(model, kForm);
+        }
+    } else if (model.words.size() != 1 || shape.empty()) {
+        return too_large(model, kForm);
+    }
+    std::string name = "fat tree ";
+    std::uint32_t count = 1;
+    for (std::size_t k = 0; k < shape.size(); ++k) {
+        name += (k == 0 ? "" : "x") + std::to_string(shape[k]);
+        count *= shape[k];
+    }
+    if (model.settings.gateways && *model.settings.gateways > count)
+        return wrong_description(model.description, "more gateways than nodes");
+    auto made = make_fat_tree(shape, name, model.settings);
+    if (!made) return wrong_description(model.description, made.error().message);
+    return made;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Topology>> make_topology(const std::string& description, std::uint32_t nodes) {
@@ -61,97 +142,33 @@ Result<std::shared_ptr<const Topology>> make_topology(const std::string& descrip
     if (is_hwloc(description)) return make_hwloc(description);
     const std::string_view text = description;
     const std::size_t colon = std::min(text.find(':'), text.size());
-    const std::string_view kind = text.substr(0, colon);
+    Model model{description, text.substr(0, colon), {}, {}};
+    const std::string_view kind = model.kind;
     const bool known = kind == "flat" || kind == "torus" || kind == "dragonfly" || kind == "fattree";
     if (!known) return wrong_description(description, std::string("write ") + kForms);
-
-    ModelSettings settings;
-    std::vector<std::string_view> words;  // without a name
     if (colon < text.size()) {
         for (const std::string_view part : split(text.substr(colon + 1), ',')) {
             const std::size_t equals = part.find('=');
             if (equals == std::string_view::npos) {
-                words.push_back(part);
-                continue;
-            }
-            const std::string_view name = part.substr(0, equals);
-            const std::string_view value = part.substr(equals + 1);
-            bool good = false;
-            const auto set = [&good](auto& to, auto from) {
-                good = from.has_value();
-                to = from;
-            };
-            if (name == "latency") {
-                set(settings.latency, rate(value, true));
-            } else if (name == "bandwidth") {
-                set(settings.bandwidth, rate(value, false));
-            } else if (name == "memory") {
-                set(settings.memory, rate(value, false));
-            } else if (name == "gateway_bandwidth") {
-                set(settings.gateway_bandwidth, rate(value, false));
-            } else if (name == "gateways" && (kind == "dragonfly" || kind == "fattree")) {
-                set(settings.gateways, number(value));
-            } else if (name == "pset" && kind == "torus") {
-                set(settings.pset, number(value));
+                model.words.push_back(part);
             } else {
-                return wrong_description(description, "nothing of " + std::string(kind) + " is called '" +
-                                                          std::string(name) + "'");
+                TWR_CHECK(set(model, part, equals));
             }
-            if (!good)
-                return wrong_description(description, "'" + std::string(part) + "' is no number for it");
         }
     }
-    const auto too_large = [&](const char* form) {
-        return wrong_description(description, std::string("write ") + form + ", whole numbers from 1, " +
-                                                  std::to_string(kMostNodes) + " nodes at most");
-    };
-
-    if (kind == "flat") {
-        if (words.empty() && nodes == 0)
-            return wrong_description(description, "how many nodes? Write flat:NODES");
-        const auto count = words.empty() ? std::optional(nodes) : number(words[0]);
-        if (words.size() > 1 || !count || *count > kMostNodes) return too_large("flat:NODES");
-        return make_flat(*count, settings);
-    }
-    if (words.empty()) return wrong_description(description, std::string("write ") + kForms);
-    std::vector<std::uint32_t> shape = shape_of(words[0]);
-    if (kind == "fattree") {
-        constexpr const char* kForm = "fattree:RADIX,LEVELS (RADIX even) or fattree:AxBxC";
-        if (words.size() == 2 && shape.size() == 1) {
-            const std::uint32_t radix = shape[0];
-            const auto levels = number(words[1]);
-            if (radix % 2 != 0 || !levels || *levels > 22) return too_large(kForm);
-            shape.assign(*levels, radix / 2);
-            shape.back() = radix;
-            std::uint64_t count = 1;
-            for (const std::uint32_t width : shape) {
-                count *= width;
-                if (count > kMostNodes) return too_large(kForm);
-            }
-        } else if (words.size() != 1 || shape.empty()) {
-            return too_large(kForm);
-        }
-        std::string name = "fat tree ";
-        std::uint32_t count = 1;
-        for (std::size_t k = 0; k < shape.size(); ++k) {
-            name += (k == 0 ? "" : "x") + std::to_string(shape[k]);
-            count *= shape[k];
-        }
-        if (settings.gateways && *settings.gateways > count)
-            return wrong_description(description, "more gateways than nodes");
-        auto made = make_fat_tree(shape, name, settings);
-        if (!made) return wrong_description(description, made.error().message);
-        return made;
-    }
-    if (words.size() > 1) return wrong_description(description, std::string("write ") + kForms);
+    if (kind == "flat") return flat(model, nodes);
+    if (model.words.empty()) return wrong_description(description, std::string("write ") + kForms);
+    std::vector<std::uint32_t> shape = shape_of(model.words[0]);
+    if (kind == "fattree") return fat_tree(model, std::move(shape));
+    if (model.words.size() > 1) return wrong_description(description, std::string("write ") + kForms);
     if (kind == "torus") {
-        if (shape.empty() || shape.size() > 8) return too_large("torus:AxBxC with up to 8 dimensions");
-        return make_torus(shape, settings);
+        if (shape.empty() || shape.size() > 8) return too_large(model, "torus:AxBxC with up to 8 dimensions");
+        return make_torus(shape, model.settings);
     }
-    if (shape.size() != 3) return too_large("dragonfly:GROUPSxROUTERSxNODES");
-    if (settings.gateways && *settings.gateways > shape[0] * shape[1] * shape[2])
+    if (shape.size() != 3) return too_large(model, "dragonfly:GROUPSxROUTERSxNODES");
+    if (model.settings.gateways && *model.settings.gateways > shape[0] * shape[1] * shape[2])
         return wrong_description(description, "more gateways than nodes");
-    return make_dragonfly(shape[0], shape[1], shape[2], settings);
+    return make_dragonfly(shape[0], shape[1], shape[2], model.settings);
 }
 
 }  // namespace twinrun

@@ -21,14 +21,14 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
 constexpr std::size_t kMostOfMatrix = 4096;  // nodes with a distance for each pair
-constexpr std::size_t kMostGateways = 1024;  // of those
-constexpr float kLink = 12.5e9F;             // as make_topology's flat
+constexpr std::size_t kMostGateways = 1024;  // of a file with a matrix
+constexpr float kLink = 12.5e9F;             // the value of the model `flat`
 constexpr float kMemory = 25e9F;
 constexpr float kHop = 1e-7F;
 
 Error wrong(const std::string& what) { return {ErrorCode::invalid_argument, what}; }
 
-// A distance for each pair of nodes, and each node and gateway.
+// A topology from matrices: one distance for each pair of nodes, and for each node and gateway.
 class Matrix final : public Topology {
    public:
     struct Gateway {
@@ -117,7 +117,7 @@ class Reader {
     }
 
    private:
-    // A misspelt key would be one that is not there.
+    // Unknown keys are errors, because a misspelt key would be ignored otherwise.
     static Result<> known(const Json& object, const std::set<std::string>& keys, const std::string& where) {
         for (const auto& item : object.items()) {
             if (!keys.contains(item.key())) {
@@ -146,7 +146,7 @@ class Reader {
         if (!object.contains(key)) return otherwise;
         return positive(object.at(key), key, zero);
     }
-    // Names: a hostlist, or an array of them.
+    // Names of nodes: a hostlist, or an array of hostlists.
     static Result<std::vector<std::string>> list(const Json& object, const char* key) {
         if (!object.contains(key)) return std::vector<std::string>{};
         const Json& value = object.at(key);
@@ -227,7 +227,7 @@ class Reader {
                     plan.switches[at->second].parent = k;
                 }
             }
-        } else {  // all nodes at one
+        } else {  // all nodes at one switch
             plan.switches.push_back({TreePlan::kNone, link_});
             std::fill(leaves.begin(), leaves.end(), 0);
         }
@@ -261,7 +261,7 @@ class Reader {
                 }
             }
         }
-        if (some) {  // the nearest for those that have none: the tree says which
+        if (some) {  // nodes without a gateway use the nearest, which the tree finds
             TreePlan again = plan;
             TWR_TRY(const auto first, make_tree(std::move(again)));
             for (std::uint32_t node = 0; node < gateway_of.size(); ++node) {
@@ -356,7 +356,7 @@ class Reader {
                             return wrong("gateways: distances must be whole numbers, at most 1000000");
                         gateway.distances[node] = *found;
                     }
-                } else if (!bridges.empty()) {  // one hop from those
+                } else if (!bridges.empty()) {  // one hop from bridge nodes
                     for (std::uint32_t node = 0; node < count; ++node) {
                         std::uint32_t least = std::numeric_limits<std::uint32_t>::max();
                         for (const std::uint32_t bridge : bridges)

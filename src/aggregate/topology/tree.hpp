@@ -1,4 +1,4 @@
-// Switches in a tree, with nodes and gateways below them: fat trees, and what Slurm and files say of a machine.
+// Switches in a tree, with nodes and gateways below them: fat trees, and the trees that Slurm and files describe.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace twinrun {
 struct TreePlan {
     static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
     struct Switch {
-        std::uint32_t parent = kNone;  // kNone: at the top; a further switch joins several of those
+        std::uint32_t parent = kNone;  // kNone: at the top; if several are, one more switch joins them
         float bandwidth = 0;           // of its links up
     };
     struct Node {
@@ -22,12 +22,12 @@ struct TreePlan {
         float bandwidth = 0;
     };
     struct Gateway {
-        std::uint32_t at = kNone;  // the switch; kNone: the one at the top
-        float bandwidth = 0;       // of the way from one node
+        std::uint32_t at = kNone;  // the switch; kNone: the top switch
+        float bandwidth = 0;       // of the path from one node
         float capacity = 0;        // from all
     };
     std::string name;
-    float latency = 0;  // of a hop: every link is one
+    float latency = 0;  // of a hop; every link is one hop
     float memory = 0;   // bytes a second within a node
     std::vector<Switch> switches;
     std::vector<Node> nodes;

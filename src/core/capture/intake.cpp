@@ -303,45 +303,114 @@ void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
     step.device_memory = staged;
 }
 
+// Gives the pipeline residues of a field, in parts that fit into the ring: each but the last a whole number of pages.
+Result<> Intake::submit_residues(const std::shared_ptr<PendingStep>& step, std::size_t field,
+                                 std::uint64_t offset, std::span<const std::byte> bytes, double& waited) {
+    const std::size_t most = ring_ != nullptr ? kPieceBytes / 4 : bytes.size();
+    for (std::size_t at = 0; at < bytes.size(); at += most) {
+        const auto part = bytes.subspan(at, std::min(most, bytes.size() - at));
+        Load load;
+        load.step = step;
+        load.field = field;
+        load.residue_offset = offset + at;
+        load.residue_bytes = part.size();
+        load.residues = part.data();
+        if (ring_ != nullptr) {
+            std::byte* block = ring_->allocate(part.size(), waited);
+            if (block == nullptr)
+                return Error{ErrorCode::internal, "residues are larger than the staging memory allows"};
+            std::memcpy(block, part.data(), part.size());
+            load.block = block;
+            load.residues = block;
+        }
+        pipeline_.submit(std::move(load));
+    }
+    return success();
+}
+
+// Pieces of the data file that elements on devices go to. Elements come in the order of the file: one piece after the other is
+// filled.
+class Intake::DevicePieces {
+   public:
+    DevicePieces(const std::shared_ptr<PendingStep>& step, StagingRing* ring, Pipeline& pipeline,
+                 double& waited)
+        : step_(step), ring_(ring), pipeline_(pipeline), waited_(waited), block_(ring) {
+        for (const Piece& piece : step->layout->pieces) {
+            if (piece.on_device) pieces_.push_back(&piece);
+        }
+    }
+
+    // Takes bytes that belong at `at` of the data file.
+    Result<> put(std::uint64_t at, std::span<const std::byte> bytes) {
+        while (!bytes.empty()) {
+            if (image_ != nullptr && at >= end()) close();
+            while (at >= end())
+                ++current_;  // pieces of fields that the recorder reads on their device
+            if (image_ == nullptr) TWR_CHECK(open());
+            const Piece& piece = *pieces_[current_];
+            const std::size_t n = std::min<std::uint64_t>(bytes.size(), piece.offset + piece.bytes - at);
+            std::memcpy(image_ + (at - piece.offset), bytes.data(), n);
+            bytes = bytes.subspan(n);
+            at += n;
+        }
+        return success();
+    }
+    // Gives the pipeline the last piece.
+    void finish() {
+        if (image_ != nullptr) close();
+    }
+
+   private:
+    [[nodiscard]] std::uint64_t end() const { return pieces_[current_]->offset + pieces_[current_]->bytes; }
+    Result<> open() {
+        const Piece& piece = *pieces_[current_];
+        if (ring_ != nullptr) {
+            image_ = ring_->allocate(piece.bytes, waited_);
+            if (image_ == nullptr)
+                return Error{ErrorCode::internal, "a piece is larger than the staging memory allows"};
+            block_.block = image_;
+        } else {
+            image_ = own_.reserve(piece.bytes);
+        }
+        clear_padding(piece, step_->layout->fields, image_);
+        return success();
+    }
+    void close() {
+        Load load;
+        load.step = step_;
+        load.piece = pieces_[current_];
+        load.image = image_;
+        load.block = std::exchange(block_.block, nullptr);
+        load.make_sums = !step_->layout->recorded;
+        pipeline_.submit(std::move(load));
+        image_ = nullptr;
+        ++current_;
+    }
+
+    const std::shared_ptr<PendingStep>& step_;
+    StagingRing* ring_;
+    Pipeline& pipeline_;
+    double& waited_;
+    std::vector<const Piece*> pieces_;
+    std::size_t current_ = 0;
+    std::byte* image_ = nullptr;  // of the current piece; null: not begun
+    RingBlock block_;
+    AlignedBytes own_;
+};
+
 Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
                               const std::shared_ptr<StagedArrays>& staged, double& waited) {
-    // No structured binding: clang before 16 cannot capture one.
     const std::vector<std::size_t>& numbers = fields.numbers;
-    const std::vector<const FieldMetadata*>& metadata = fields.metadata;
     if (numbers.empty()) return success();
     const bool copied = staged != nullptr && !staged->copies.empty();
     std::vector<const DeviceArray*> arrays;
     for (const DeviceArray& array : copied ? staged->copies : fields.arrays)
         arrays.push_back(&array);
-    const auto submit_residues = [&](std::size_t field, std::uint64_t offset,
-                                     std::span<const std::byte> bytes) -> Result<> {
-        // In parts that fit into the ring, each but the last a whole number of pages.
-        const std::size_t most = ring_ != nullptr ? kPieceBytes / 4 : bytes.size();
-        for (std::size_t at = 0; at < bytes.size(); at += most) {
-            const auto part = bytes.subspan(at, std::min(most, bytes.size() - at));
-            Load load;
-            load.step = step;
-            load.field = numbers[field];
-            load.residue_offset = offset + at;
-            load.residue_bytes = part.size();
-            load.residues = part.data();
-            if (ring_ != nullptr) {
-                std::byte* block = ring_->allocate(part.size(), waited);
-                if (block == nullptr)
-                    return Error{ErrorCode::internal, "residues are larger than the staging memory allows"};
-                std::memcpy(block, part.data(), part.size());
-                load.block = block;
-                load.residues = block;
-            }
-            pipeline_.submit(std::move(load));
-        }
-        return success();
-    };
     std::vector<BuiltField> built;
     std::mutex one_at_a_time;  // each device has a thread that calls `take`
     const TakeResidues take = [&](std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
         const std::lock_guard guard(one_at_a_time);
-        return submit_residues(field, offset, bytes);
+        return submit_residues(step, numbers[field], offset, bytes, waited);
     };
     const bool check = step->check != nullptr;  // true: residues are compared before they are submitted
     const bool sketched = staged != nullptr && !staged->sketches.empty();
@@ -359,76 +428,30 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
                 built[places[i]] = std::move(brought[i]);
         }
     } else {
-        TWR_CHECK(build_on_device(metadata, arrays, built, {}, check ? TakeResidues() : take));
+        TWR_CHECK(build_on_device(fields.metadata, arrays, built, {}, check ? TakeResidues() : take));
     }
     for (std::size_t i = 0; i < numbers.size(); ++i) {
         if (check) {
             TWR_CHECK(step->check->whole(numbers[i], built[i]));
-            TWR_CHECK(submit_residues(i, 0, built[i].residues));
+            TWR_CHECK(submit_residues(step, numbers[i], 0, built[i].residues, waited));
         }
         step->digests[numbers[i]].set(std::move(built[i]));
     }
     if (!step->layout->keep_data) return success();
     leave_on_devices(*step, fields, staged);
 
-    // Elements come in the order of the data file: one piece after the other is filled.
-    std::vector<const Piece*> pieces;
-    for (const Piece& piece : step->layout->pieces) {
-        if (piece.on_device) pieces.push_back(&piece);
-    }
-    std::size_t current = 0;
-    std::byte* image = nullptr;
-    RingBlock block(ring_);
-    AlignedBytes own;
-    const auto open_piece = [&]() -> Result<> {
-        const Piece& piece = *pieces[current];
-        if (ring_ != nullptr) {
-            image = ring_->allocate(piece.bytes, waited);
-            if (image == nullptr)
-                return Error{ErrorCode::internal, "a piece is larger than the staging memory allows"};
-            block.block = image;
-        } else {
-            image = own.reserve(piece.bytes);
-        }
-        clear_padding(piece, step->layout->fields, image);
-        return success();
-    };
-    const auto close_piece = [&] {
-        Load load;
-        load.step = step;
-        load.piece = pieces[current];
-        load.image = image;
-        load.block = std::exchange(block.block, nullptr);
-        load.make_sums = !step->layout->recorded;
-        pipeline_.submit(std::move(load));
-        image = nullptr;
-        ++current;
-    };
+    DevicePieces pieces(step, ring_, pipeline_, waited);
     Result<> done = success();
     for (std::size_t i = 0; done && i < numbers.size(); ++i) {
-        const FieldMetadata& field = *metadata[i];
+        const FieldMetadata& field = *fields.metadata[i];
         if (field.extents.empty() || (!step->on_device.empty() && step->on_device[numbers[i]])) continue;
         const std::uint64_t begin = field.extents[0].offset;
         const std::size_t item = item_bytes(field.dtype);
-        done = copy_out(
-            *arrays[i], kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) -> Result<> {
-                for (std::uint64_t at = begin + first * item; !bytes.empty();) {
-                    if (image != nullptr && at >= pieces[current]->offset + pieces[current]->bytes)
-                        close_piece();
-                    while (at >= pieces[current]->offset + pieces[current]->bytes)
-                        ++current;  // pieces of fields that the recorder reads on their device
-                    if (image == nullptr) TWR_CHECK(open_piece());
-                    const Piece& piece = *pieces[current];
-                    const std::size_t n =
-                        std::min<std::uint64_t>(bytes.size(), piece.offset + piece.bytes - at);
-                    std::memcpy(image + (at - piece.offset), bytes.data(), n);
-                    bytes = bytes.subspan(n);
-                    at += n;
-                }
-                return success();
-            });
+        done = copy_out(*arrays[i], kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) {
+            return pieces.put(begin + first * item, bytes);
+        });
     }
-    if (done && image != nullptr) close_piece();
+    if (done) pieces.finish();
     return done;
 }
 

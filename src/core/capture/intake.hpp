@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/result.hpp"
@@ -64,6 +65,9 @@ class Intake {
         std::vector<std::byte> brought;     // host copy of a device array that IDs are in or sort
     };
     Result<> read_order(std::vector<CapturedField>& fields);
+    class DevicePieces;
+    Result<> submit_residues(const std::shared_ptr<PendingStep>& step, std::size_t field,
+                             std::uint64_t offset, std::span<const std::byte> bytes, double& waited);
     void leave_on_devices(PendingStep& step, const OnDevices& fields,
                           const std::shared_ptr<StagedArrays>& staged) const;
     Result<> take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece, bool digest_now,

@@ -75,66 +75,84 @@ std::uint64_t bytes_of(const std::string& path, const Journal& journal) {
     return bytes;
 }
 
-Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
-                      const std::vector<std::int64_t>& drop, int threads, CompactReport& report) {
-    FileSystem& system = writer.system();
-    const std::string& path = writer.path();
-    const std::uint32_t rank = writer.rank();
-    TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
-    // Asks the writer's journal first: this function moves differences while it reads others.
-    RecordChain chain(
-        [&](std::uint32_t ordinal) -> Result<std::string> {
-            const auto& own = writer.journal().differences;
-            if (const auto known = own.find(ordinal); known != own.end())
-                return (fs::path(path) / known->second).string();
-            return store->locate(ordinal);
-        },
-        threads);
-    const Journal before = writer.journal();
-    report.bytes_before += bytes_of(path, before);
-    const std::set<std::int64_t> dropped(drop.begin(), drop.end());
+// Compaction of one rank.
+class RankCompaction {
+   public:
+    RankCompaction(HistoryWriter& writer, const RecordSettings& record, int threads)
+        : writer_(writer), record_(record), threads_(threads), before_(writer.journal()) {}
 
-    std::map<std::uint32_t, std::int64_t> kept;  // the step of each difference that stays
-    for (const auto& [step, files] : before.steps) {
-        if (!dropped.contains(step) && files.files.difference != kNoBase) kept[files.files.difference] = step;
+    Result<> run(const std::vector<std::int64_t>& drop) {
+        TWR_TRY(const auto store, RecordStore::open(writer_.path(), writer_.rank(), threads_));
+        // Asks the writer's journal first: this function moves differences while it reads others.
+        RecordChain chain(
+            [&](std::uint32_t ordinal) -> Result<std::string> {
+                const auto& own = writer_.journal().differences;
+                if (const auto known = own.find(ordinal); known != own.end())
+                    return (fs::path(writer_.path()) / known->second).string();
+                return store->locate(ordinal);
+            },
+            threads_);
+        const std::set<std::int64_t> dropped(drop.begin(), drop.end());
+        for (const auto& [step, files] : before_.steps) {
+            if (!dropped.contains(step) && files.files.difference != kNoBase)
+                kept_[files.files.difference] = step;
+        }
+        TWR_CHECK(find_live(chain));
+        for (const auto& [ordinal, map] : rewritten_)
+            TWR_CHECK(rewrite(chain, ordinal, map));
+        std::vector<HistoryWriter::Moved> moved;
+        std::set<std::uint32_t> staying;
+        if (!live_.parts().empty()) TWR_CHECK(write_leftovers(chain, moved, staying));
+        TWR_CHECK(writer_.drop(drop));
+        std::vector<std::uint32_t> gone;
+        for (const auto& [ordinal, file] : before_.differences) {
+            if (!kept_.contains(ordinal) && !staying.contains(ordinal)) gone.push_back(ordinal);
+        }
+        if (moved.empty() && gone.empty()) return success();
+        return writer_.move_differences(moved, gone);
     }
+
+   private:
+    [[nodiscard]] bool removed(std::uint32_t ordinal) const {
+        return ordinal >= record_.first_difference && !kept_.contains(ordinal);
+    }
+    void need(const std::vector<Run>& runs) {
+        for (const Run& run : runs) {
+            if (removed(ordinal_of(run.source))) live_.add(run.source, run.repeat ? 1 : run.count);
+        }
+    }
+
     // Finds the chunks of removed differences that remaining steps need (live). A step whose base is removed
     // is written again, with a complete map and without XOR (rewritten). For other steps, the chunks that
     // they were XORed with are live too.
-    Intervals live;
-    std::map<std::uint32_t, StepMap> rewritten;
-    const auto needs = [&](const std::vector<Run>& runs) {
-        for (const Run& run : runs) {
-            const std::uint32_t ordinal = ordinal_of(run.source);
-            if (ordinal >= record.first_difference && !kept.contains(ordinal))
-                live.add(run.source, run.repeat ? 1 : run.count);
+    Result<> find_live(RecordChain& chain) {
+        for (const auto& [ordinal, step] : kept_) {
+            TWR_TRY(const auto file, chain.open(ordinal));
+            TWR_TRY(StepMap map, chain.map(ordinal));
+            need(map.runs);
+            const std::uint32_t base = file->difference().base;
+            if (base != kNoBase && removed(base)) {
+                rewritten_.emplace(ordinal, std::move(map));
+            } else {
+                need(file->difference().bases);
+            }
         }
-    };
-    for (const auto& [ordinal, step] : kept) {
-        TWR_TRY(const auto file, chain.open(ordinal));
-        TWR_TRY(StepMap map, chain.map(ordinal));
-        needs(map.runs);
-        const std::uint32_t base = file->difference().base;
-        if (base != kNoBase && base >= record.first_difference && !kept.contains(base)) {
-            rewritten.emplace(ordinal, std::move(map));
-        } else {
-            needs(file->difference().bases);
-        }
+        live_.merge();
+        return success();
     }
-    live.merge();
 
-    std::vector<std::byte> buffer;
-    for (const auto& [ordinal, map] : rewritten) {
+    Result<> rewrite(RecordChain& chain, std::uint32_t ordinal, const StepMap& map) {
+        FileSystem& system = writer_.system();
         TWR_TRY(const auto file, chain.open(ordinal));
-        const RankStep& old = before.steps.at(kept.at(ordinal));
-        const fs::path folder = fs::path(path) / old.folder;
+        const RankStep& old = before_.steps.at(kept_.at(ordinal));
+        const fs::path folder = fs::path(writer_.path()) / old.folder;
         RankStep now = old;
-        TWR_CHECK(writer.make_folder(old.folder));
-        now.files.data = new_difference_name(folder.string(), rank);
+        TWR_CHECK(writer_.make_folder(old.folder));
+        now.files.data = new_difference_name(folder.string(), writer_.rank());
         TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / now.files.data).string(),
-                                                         map.chunk_bytes, payload_of(record, threads)));
+                                                         map.chunk_bytes, payload_of(record_, threads_)));
         TWR_CHECK(copy_payload(chain, *out, location(ordinal, 0), file->difference().payload_chunks,
-                               map.chunk_bytes, buffer));
+                               map.chunk_bytes, buffer_));
         Difference difference;
         difference.method = RecordMethod::runs;
         difference.ordinal = ordinal;
@@ -143,22 +161,23 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
         TWR_TRY(const auto written, out->finish(std::move(difference)));
         now.files.data_bytes = written.bytes;
         TWR_CHECK(system.sync_folder(folder.string()));
-        const HistoryWriter::Commit commit{kept.at(ordinal), now};
-        TWR_CHECK(writer.commit({&commit, 1}));
+        const HistoryWriter::Commit commit{kept_.at(ordinal), now};
+        return writer_.commit({&commit, 1});
     }
 
-    std::vector<HistoryWriter::Moved> moved;
-    std::set<std::uint32_t> staying;
-    if (!live.parts().empty()) {
-        const fs::path folder = fs::path(path) / kLeftoversFolder;
-        TWR_CHECK(writer.make_folder(kLeftoversFolder));
-        const std::string name = new_difference_name(folder.string(), rank);
-        TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / name).string(), record.chunk_bytes,
-                                                         payload_of(record, threads)));
+    // Writes the live chunks to a file of their own. staying: the removed differences that they are of.
+    Result<> write_leftovers(RecordChain& chain, std::vector<HistoryWriter::Moved>& moved,
+                             std::set<std::uint32_t>& staying) {
+        FileSystem& system = writer_.system();
+        const fs::path folder = fs::path(writer_.path()) / kLeftoversFolder;
+        TWR_CHECK(writer_.make_folder(kLeftoversFolder));
+        const std::string name = new_difference_name(folder.string(), writer_.rank());
+        TWR_TRY(const auto out, DifferenceWriter::create(system, (folder / name).string(),
+                                                         record_.chunk_bytes, payload_of(record_, threads_)));
         Difference difference;
         difference.method = RecordMethod::full;
-        for (const auto& [first, end] : live.parts()) {
-            TWR_CHECK(copy_payload(chain, *out, first, end - first, record.chunk_bytes, buffer));
+        for (const auto& [first, end] : live_.parts()) {
+            TWR_CHECK(copy_payload(chain, *out, first, end - first, record_.chunk_bytes, buffer_));
             difference.kept.push_back({ordinal_of(first), chunk_of(first), end - first});
             difference.ordinal = ordinal_of(first);
             staying.insert(ordinal_of(first));
@@ -166,14 +185,25 @@ Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
         TWR_CHECK(out->finish(std::move(difference)));
         TWR_CHECK(system.sync_folder(folder.string()));
         moved.push_back({{staying.begin(), staying.end()}, std::string(kLeftoversFolder) + "/" + name});
+        return success();
     }
-    TWR_CHECK(writer.drop(drop));
-    std::vector<std::uint32_t> gone;
-    for (const auto& [ordinal, file] : before.differences) {
-        if (!kept.contains(ordinal) && !staying.contains(ordinal)) gone.push_back(ordinal);
-    }
-    if (!moved.empty() || !gone.empty()) TWR_CHECK(writer.move_differences(moved, gone));
-    report.bytes_after += bytes_of(path, writer.journal());
+
+    HistoryWriter& writer_;
+    const RecordSettings& record_;
+    int threads_;
+    const Journal before_;
+    std::map<std::uint32_t, std::int64_t> kept_;  // the step of each difference that stays
+    Intervals live_;
+    std::map<std::uint32_t, StepMap> rewritten_;
+    std::vector<std::byte> buffer_;
+};
+
+Result<> compact_rank(HistoryWriter& writer, const RecordSettings& record,
+                      const std::vector<std::int64_t>& drop, int threads, CompactReport& report) {
+    report.bytes_before += bytes_of(writer.path(), writer.journal());
+    RankCompaction compaction(writer, record, threads);
+    TWR_CHECK(compaction.run(drop));
+    report.bytes_after += bytes_of(writer.path(), writer.journal());
     return success();
 }
 

@@ -160,6 +160,127 @@ Result<DifferenceHeader> decode_difference_header(std::span<const std::byte> byt
     return header;
 }
 
+namespace {
+
+// The parts of a tail, in their order. Each function checks what it can without the others.
+
+Result<RecordDirectory> decode_directory(Decoder& decoder, const DifferenceHeader& header) {
+    RecordDirectory directory;
+    const auto files = decoder.get<std::uint32_t>();
+    for (std::uint32_t f = 0; f < files && !decoder.failed(); ++f) {
+        RecordFile file;
+        file.name = decoder.get_text(kLongestRecordName);
+        file.bytes = decoder.get<std::uint64_t>();
+        if (header.version > 1) {
+            const auto kind = decoder.get<std::uint8_t>();
+            if (kind > static_cast<unsigned>(RecordFileKind::folder))
+                return damaged("neither a file nor a link nor a folder");
+            file.kind = static_cast<RecordFileKind>(kind);
+            if (file.kind == RecordFileKind::link) file.to = decoder.get_text(kLongestRecordName);
+        }
+        directory.files.push_back(std::move(file));
+    }
+    const auto segments = decoder.get<std::uint32_t>();
+    for (std::uint32_t s = 0; s < segments && !decoder.failed(); ++s) {
+        RecordSegment segment;
+        segment.name = decoder.get_text(kLongestRecordName);
+        segment.file = decoder.get<std::uint32_t>();
+        segment.offset = decoder.get<std::uint64_t>();
+        segment.bytes = decoder.get<std::uint64_t>();
+        segment.content = decoder.get<std::uint64_t>();
+        directory.segments.push_back(std::move(segment));
+    }
+    if (decoder.failed()) return damaged("its directory is cut short");
+    if (auto good = directory.check(header.chunk_bytes); !good) return damaged(good.error().message);
+    return directory;
+}
+
+Result<std::vector<PayloadBlock>> decode_blocks(Decoder& decoder, const DifferenceHeader& header) {
+    std::vector<PayloadBlock> decoded;
+    const auto blocks = decoder.get<std::uint64_t>();
+    if (decoder.failed() || blocks > decoder.remaining() / 13) return damaged("its blocks are cut short");
+    std::uint64_t offset = kDifferenceHeaderBytes;
+    decoded.reserve(blocks);
+    for (std::uint64_t b = 0; b < blocks; ++b) {
+        PayloadBlock block;
+        block.offset = offset;
+        block.bytes = decoder.get<std::uint32_t>();
+        const auto flags = decoder.get<std::uint8_t>();
+        block.checksum = decoder.get<std::uint64_t>();
+        block.xored = (flags & 0x80) != 0;
+        if ((flags & 0x7F) > static_cast<unsigned>(PayloadCodec::zstd)) return damaged("no such codec");
+        block.codec = static_cast<PayloadCodec>(flags & 0x7F);
+        if (block.bytes > header.tail_offset - offset)
+            return damaged("a block passes the end of the payload");
+        offset += block.bytes;
+        decoded.push_back(block);
+    }
+    if (offset != header.tail_offset) return damaged("bytes of payload that no block has");
+    return decoded;
+}
+
+// The chunks that a partial difference keeps; none of any other.
+Result<std::vector<Difference::Kept>> decode_kept(Decoder& decoder, const DifferenceHeader& header) {
+    std::vector<Difference::Kept> decoded;
+    const auto kept = decoder.get<std::uint64_t>();
+    if (decoder.failed() || kept > decoder.remaining() / 20) return damaged("its index is cut short");
+    if (header.partial != (kept != 0)) return damaged("its kind and its index contradict each other");
+    std::uint64_t stored = 0;
+    for (std::uint64_t k = 0; k < kept; ++k) {
+        Difference::Kept part;
+        part.ordinal = decoder.get<std::uint32_t>();
+        part.first = decoder.get<std::uint64_t>();
+        part.count = decoder.get<std::uint64_t>();
+        if (part.ordinal > header.ordinal || part.count == 0 || part.first >= kMostPayloadChunks ||
+            part.count > kMostPayloadChunks - part.first || stored + part.count > kMostPayloadChunks) {
+            return damaged("it keeps chunks that cannot be");
+        }
+        if (!decoded.empty()) {
+            const Difference::Kept& last = decoded.back();
+            if (location(part.ordinal, part.first) < location(last.ordinal, last.first) + last.count)
+                return damaged("it keeps chunks twice, or not in order");
+        }
+        stored += part.count;
+        decoded.push_back(part);
+    }
+    if (stored != 0 && stored != header.payload_chunks) return damaged("it keeps another number of chunks");
+    return decoded;
+}
+
+Result<> check_blocks(std::span<const PayloadBlock> blocks, const DifferenceHeader& header) {
+    if (blocks.size() != divide_up(header.payload_chunks, header.block_chunks))
+        return damaged("another number of blocks than its payload needs");
+    for (std::uint64_t b = 0; b < blocks.size(); ++b) {
+        const std::uint64_t own =
+            std::min<std::uint64_t>(header.block_chunks, header.payload_chunks - b * header.block_chunks);
+        const PayloadBlock& block = blocks[b];
+        if (block.codec == PayloadCodec::stored && block.bytes != own * header.chunk_bytes)
+            return damaged("a block of another size than its chunks");
+    }
+    return success();
+}
+
+Result<std::vector<Run>> decode_image(std::span<const std::byte> entries, const DifferenceHeader& header,
+                                      std::uint64_t chunks) {
+    if (header.partial) {
+        if (!entries.empty() || header.base != kNoBase) return damaged("leftovers that describe an image");
+        return std::vector<Run>();
+    }
+    TWR_TRY(std::vector<Run> runs,
+            decode_entries(header.method, header.ordinal, chunks, header.payload_chunks, entries));
+    if (header.base == kNoBase) {
+        std::uint64_t end = 0;
+        for (const Run& run : runs) {
+            if (run.begin != end) break;
+            end += run.count;
+        }
+        if (end != chunks) return damaged("without a base, and chunks are missing");
+    }
+    return runs;
+}
+
+}  // namespace
+
 Result<Difference> decode_difference_tail(const DifferenceHeader& header,
                                           std::span<const std::byte> tail) try {
     if (xxh3(tail) != header.tail_checksum) return damaged("the index's checksum is wrong");
@@ -178,34 +299,7 @@ Result<Difference> decode_difference_tail(const DifferenceHeader& header,
     difference.payload_chunks = header.payload_chunks;
     difference.block_chunks = header.block_chunks;
     Decoder decoder(tail);
-    const auto files = decoder.get<std::uint32_t>();
-    for (std::uint32_t f = 0; f < files && !decoder.failed(); ++f) {
-        RecordFile file;
-        file.name = decoder.get_text(kLongestRecordName);
-        file.bytes = decoder.get<std::uint64_t>();
-        if (header.version > 1) {
-            const auto kind = decoder.get<std::uint8_t>();
-            if (kind > static_cast<unsigned>(RecordFileKind::folder))
-                return damaged("neither a file nor a link nor a folder");
-            file.kind = static_cast<RecordFileKind>(kind);
-            if (file.kind == RecordFileKind::link) file.to = decoder.get_text(kLongestRecordName);
-        }
-        difference.directory.files.push_back(std::move(file));
-    }
-    const auto segments = decoder.get<std::uint32_t>();
-    for (std::uint32_t s = 0; s < segments && !decoder.failed(); ++s) {
-        RecordSegment segment;
-        segment.name = decoder.get_text(kLongestRecordName);
-        segment.file = decoder.get<std::uint32_t>();
-        segment.offset = decoder.get<std::uint64_t>();
-        segment.bytes = decoder.get<std::uint64_t>();
-        segment.content = decoder.get<std::uint64_t>();
-        difference.directory.segments.push_back(std::move(segment));
-    }
-    if (decoder.failed()) return damaged("its directory is cut short");
-    if (auto good = difference.directory.check(header.chunk_bytes); !good)
-        return damaged(good.error().message);
-
+    TWR_TRY(difference.directory, decode_directory(decoder, header));
     const auto section = [&](std::span<const std::byte>& bytes) {
         const auto size = decoder.get<std::uint64_t>();
         if (decoder.failed() || size > decoder.remaining()) return false;
@@ -216,75 +310,11 @@ Result<Difference> decode_difference_tail(const DifferenceHeader& header,
     std::span<const std::byte> entries;
     std::span<const std::byte> bases;
     if (!section(entries) || !section(bases)) return damaged("its entries are cut short");
-    const std::uint64_t chunks = difference.chunks();
-
-    const auto blocks = decoder.get<std::uint64_t>();
-    if (decoder.failed() || blocks > decoder.remaining() / 13) return damaged("its blocks are cut short");
-    std::uint64_t offset = kDifferenceHeaderBytes;
-    difference.blocks.reserve(blocks);
-    for (std::uint64_t b = 0; b < blocks; ++b) {
-        PayloadBlock block;
-        block.offset = offset;
-        block.bytes = decoder.get<std::uint32_t>();
-        const auto flags = decoder.get<std::uint8_t>();
-        block.checksum = decoder.get<std::uint64_t>();
-        block.xored = (flags & 0x80) != 0;
-        if ((flags & 0x7F) > static_cast<unsigned>(PayloadCodec::zstd)) return damaged("no such codec");
-        block.codec = static_cast<PayloadCodec>(flags & 0x7F);
-        if (block.bytes > header.tail_offset - offset)
-            return damaged("a block passes the end of the payload");
-        offset += block.bytes;
-        difference.blocks.push_back(block);
-    }
-    if (offset != header.tail_offset) return damaged("bytes of payload that no block has");
-
-    const auto kept = decoder.get<std::uint64_t>();
-    if (decoder.failed() || kept > decoder.remaining() / 20) return damaged("its index is cut short");
-    if (header.partial != (kept != 0)) return damaged("its kind and its index contradict each other");
-    std::uint64_t stored = 0;
-    for (std::uint64_t k = 0; k < kept; ++k) {
-        Difference::Kept part;
-        part.ordinal = decoder.get<std::uint32_t>();
-        part.first = decoder.get<std::uint64_t>();
-        part.count = decoder.get<std::uint64_t>();
-        if (part.ordinal > header.ordinal || part.count == 0 || part.first >= kMostPayloadChunks ||
-            part.count > kMostPayloadChunks - part.first || stored + part.count > kMostPayloadChunks) {
-            return damaged("it keeps chunks that cannot be");
-        }
-        if (!difference.kept.empty()) {
-            const Difference::Kept& last = difference.kept.back();
-            if (location(part.ordinal, part.first) < location(last.ordinal, last.first) + last.count)
-                return damaged("it keeps chunks twice, or not in order");
-        }
-        stored += part.count;
-        difference.kept.push_back(part);
-    }
-    if (decoder.failed() || decoder.remaining() != 0) return damaged("bytes behind its index");
-    if (stored != 0 && stored != header.payload_chunks) return damaged("it keeps another number of chunks");
-    if (blocks != divide_up(header.payload_chunks, header.block_chunks))
-        return damaged("another number of blocks than its payload needs");
-    for (std::uint64_t b = 0; b < blocks; ++b) {
-        const std::uint64_t own =
-            std::min<std::uint64_t>(header.block_chunks, header.payload_chunks - b * header.block_chunks);
-        const PayloadBlock& block = difference.blocks[b];
-        if (block.codec == PayloadCodec::stored && block.bytes != own * header.chunk_bytes)
-            return damaged("a block of another size than its chunks");
-    }
-
-    if (header.partial) {
-        if (!entries.empty() || header.base != kNoBase) return damaged("leftovers that describe an image");
-    } else {
-        TWR_TRY(difference.runs,
-                decode_entries(header.method, header.ordinal, chunks, header.payload_chunks, entries));
-        if (header.base == kNoBase) {
-            std::uint64_t end = 0;
-            for (const Run& run : difference.runs) {
-                if (run.begin != end) break;
-                end += run.count;
-            }
-            if (end != chunks) return damaged("without a base, and chunks are missing");
-        }
-    }
+    TWR_TRY(difference.blocks, decode_blocks(decoder, header));
+    TWR_TRY(difference.kept, decode_kept(decoder, header));
+    if (decoder.remaining() != 0) return damaged("bytes behind its index");
+    TWR_CHECK(check_blocks(difference.blocks, header));
+    TWR_TRY(difference.runs, decode_image(entries, header, difference.chunks()));
     if (!bases.empty()) {
         TWR_TRY(difference.bases, decode_runs(header.ordinal, header.payload_chunks, 0, false, bases));
     }
@@ -405,6 +435,74 @@ Result<> DifferenceWriter::add_packed(std::span<const PackedBlock> blocks) try {
     return no_memory();
 }
 
+// Compresses one block of what is pending, alone or mixed with its bases, whichever is smaller by enough.
+void DifferenceWriter::pack_block(Block& block, int worker) {
+    auto& compressor = work_->compressors[static_cast<std::size_t>(worker)];
+    auto& mixed = work_->scratch[static_cast<std::size_t>(worker)];
+    auto& other = work_->other[static_cast<std::size_t>(worker)];
+    const auto raw =
+        std::span<const std::byte>(pending_).subspan(block.first * chunk_bytes_, block.chunks * chunk_bytes_);
+    block.stored = true;
+    block.xored = false;
+    block.bytes = raw.size();
+    if (settings_.codec == PayloadCodec::zstd) {
+        block.packed.resize(raw.size());
+        const std::size_t plain =
+            compressor.pack(raw, std::span(block.packed).first(raw.size() - 1), settings_.level);
+        if (plain != 0) {
+            block.stored = false;
+            block.bytes = plain;
+        }
+        bool has_base = false;
+        for (std::uint64_t i = 0; with_base_ && !has_base && i < block.chunks; ++i)
+            has_base = pending_at_[block.first + i] != kNoLocation;
+        if (has_base) {
+            mixed.resize(raw.size());
+            const std::byte* base = pending_base_.data() + block.first * chunk_bytes_;
+            for (std::size_t i = 0; i < raw.size(); ++i)
+                mixed[i] = raw[i] ^ base[i];
+            other.resize(raw.size());
+            // At least an eighth must be saved: to name the bases takes bytes, and each later read takes time for the bases.
+            const std::size_t room =
+                block.bytes - std::min(block.bytes, std::max<std::size_t>(17, block.bytes / 8));
+            const std::size_t size =
+                room == 0 ? 0 : compressor.pack(mixed, std::span(other).first(room), settings_.level);
+            if (size != 0) {
+                std::swap(block.packed, other);
+                block.bytes = size;
+                block.stored = false;
+                block.xored = true;
+            }
+        }
+    }
+    block.checksum = xxh3(block.stored ? raw : std::span<const std::byte>(block.packed).first(block.bytes));
+}
+
+// Notes what the chunks of a mixed block were XORed with. before: chunks of the payload before those that are pending.
+void DifferenceWriter::note_bases(const Block& block, std::uint64_t before) {
+    for (std::uint64_t i = 0; i < block.chunks; ++i) {
+        const Location at = pending_at_[block.first + i];
+        if (at == kNoLocation) continue;
+        const std::uint64_t chunk = before + block.first + i;
+        const auto place = std::lower_bound(base_ordinals_.begin(), base_ordinals_.end(), ordinal_of(at));
+        if (place == base_ordinals_.end() || *place != ordinal_of(at))
+            base_ordinals_.insert(place, ordinal_of(at));
+        if (!base_runs_.empty()) {
+            Run& run = base_runs_.back();
+            if (chunk == run.begin + run.count && at == run.source + run.count && !run.repeat) {
+                ++run.count;
+                continue;
+            }
+            if (chunk == run.begin + run.count && at == run.source && (run.repeat || run.count == 1)) {
+                run.repeat = true;
+                ++run.count;
+                continue;
+            }
+        }
+        base_runs_.push_back({chunk, 1, at, false});
+    }
+}
+
 Result<> DifferenceWriter::flush(bool all) {
     const std::uint64_t pending = pending_.size() / chunk_bytes_;
     const std::uint64_t whole = pending / block_chunks_;
@@ -413,57 +511,13 @@ Result<> DifferenceWriter::flush(bool all) {
     blocks.resize(std::max<std::size_t>(blocks.size(), count));
     std::atomic<std::uint64_t> next{0};
     std::atomic<bool> failed{false};
-    const auto pack = [&](int worker) {
-        auto& compressor = work_->compressors[static_cast<std::size_t>(worker)];
-        auto& mixed = work_->scratch[static_cast<std::size_t>(worker)];
-        auto& other = work_->other[static_cast<std::size_t>(worker)];
-        for (std::uint64_t b = next++; b < count; b = next++) {
-            Block& block = blocks[b];
-            block.first = b * block_chunks_;
-            block.chunks = std::min<std::uint64_t>(block_chunks_, pending - block.first);
-            const auto raw = std::span<const std::byte>(pending_).subspan(block.first * chunk_bytes_,
-                                                                          block.chunks * chunk_bytes_);
-            block.stored = true;
-            block.xored = false;
-            block.bytes = raw.size();
-            if (settings_.codec == PayloadCodec::zstd) {
-                block.packed.resize(raw.size());
-                const std::size_t plain =
-                    compressor.pack(raw, std::span(block.packed).first(raw.size() - 1), settings_.level);
-                if (plain != 0) {
-                    block.stored = false;
-                    block.bytes = plain;
-                }
-                bool has_base = false;
-                for (std::uint64_t i = 0; with_base_ && !has_base && i < block.chunks; ++i)
-                    has_base = pending_at_[block.first + i] != kNoLocation;
-                if (has_base) {
-                    mixed.resize(raw.size());
-                    const std::byte* base = pending_base_.data() + block.first * chunk_bytes_;
-                    for (std::size_t i = 0; i < raw.size(); ++i)
-                        mixed[i] = raw[i] ^ base[i];
-                    other.resize(raw.size());
-                    // To name the bases takes bytes, and to read them takes time, again for each step behind: an
-                    // eighth less at least.
-                    const std::size_t room =
-                        block.bytes - std::min(block.bytes, std::max<std::size_t>(17, block.bytes / 8));
-                    const std::size_t size =
-                        room == 0 ? 0 : compressor.pack(mixed, std::span(other).first(room), settings_.level);
-                    if (size != 0) {
-                        std::swap(block.packed, other);
-                        block.bytes = size;
-                        block.stored = false;
-                        block.xored = true;
-                    }
-                }
-            }
-            block.checksum =
-                xxh3(block.stored ? raw : std::span<const std::byte>(block.packed).first(block.bytes));
-        }
-    };
     work_->team.run([&](int worker) {
         try {
-            pack(worker);
+            for (std::uint64_t b = next++; b < count; b = next++) {
+                blocks[b].first = b * block_chunks_;
+                blocks[b].chunks = std::min<std::uint64_t>(block_chunks_, pending - blocks[b].first);
+                pack_block(blocks[b], worker);
+            }
         } catch (const std::bad_alloc&) {
             failed = true;
         }
@@ -472,7 +526,6 @@ Result<> DifferenceWriter::flush(bool all) {
 
     auto& out = work_->out;
     out.clear();
-    const std::uint64_t before = chunks_ - pending;
     for (std::uint64_t b = 0; b < count; ++b) {
         const Block& block = blocks[b];
         const std::byte* from =
@@ -481,30 +534,7 @@ Result<> DifferenceWriter::flush(bool all) {
         blocks_.push_back({written_ + out.size() - block.bytes, static_cast<std::uint32_t>(block.bytes),
                            block.stored ? PayloadCodec::stored : PayloadCodec::zstd, block.xored,
                            block.checksum});
-        if (!block.xored) continue;
-        for (std::uint64_t i = 0; i < block.chunks; ++i) {
-            const Location at = pending_at_[block.first + i];
-            if (at == kNoLocation) continue;
-            const std::uint64_t chunk = before + block.first + i;
-            if (base_ordinals_.empty() ||
-                !std::binary_search(base_ordinals_.begin(), base_ordinals_.end(), ordinal_of(at)))
-                base_ordinals_.insert(
-                    std::upper_bound(base_ordinals_.begin(), base_ordinals_.end(), ordinal_of(at)),
-                    ordinal_of(at));
-            if (!base_runs_.empty()) {
-                Run& run = base_runs_.back();
-                if (chunk == run.begin + run.count && at == run.source + run.count && !run.repeat) {
-                    ++run.count;
-                    continue;
-                }
-                if (chunk == run.begin + run.count && at == run.source && (run.repeat || run.count == 1)) {
-                    run.repeat = true;
-                    ++run.count;
-                    continue;
-                }
-            }
-            base_runs_.push_back({chunk, 1, at, false});
-        }
+        if (block.xored) note_bases(block, chunks_ - pending);
     }
     if (!out.empty()) {
         TWR_CHECK(file_->write_at(written_, out));

@@ -53,8 +53,8 @@ class DifferenceWriter {
     // Of differences that blocks were XORed with: the ordinals, ascending. All of them are known after finish().
     [[nodiscard]] const std::vector<std::uint32_t>& bases() const;
 
-    // difference: all but what add() knows, which is put into it; its runs stay. The file is synced under its final name (the folder is not). Gives its size, and
-    // the checksum of its header, which seals all else.
+    // difference: all but what add() knows, which is put into it; its runs stay. The file is synced under its final name (the
+    // folder is not). Gives its size, and the checksum of its header, which seals all else.
     struct Written {
         std::uint64_t bytes = 0;
         std::uint64_t payload_bytes = 0;
@@ -68,6 +68,8 @@ class DifferenceWriter {
     Result<> flush(bool all);
     struct Block;
     struct Work;
+    void pack_block(Block& block, int worker);
+    void note_bases(const Block& block, std::uint64_t before);
     FileSystem& system_;
     std::string path_;
     std::string temporary_;  // what the file is called until it is whole

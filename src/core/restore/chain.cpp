@@ -273,8 +273,8 @@ Result<StepMap> RecordChain::map(std::uint32_t ordinal) try {
     return Error{ErrorCode::out_of_memory, "not enough memory for the map of a step"};
 }
 
-// What chunks [position, position + count) of a payload were XORed with is wanted at the same places; with repeat, what the one
-// chunk was, `times` times.
+// Adds to `next` what chunks [position, position + count) of a payload were XORed with, at the same places; with repeat what the one
+// chunk was XORed with, `times` times.
 void RecordChain::add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                             std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Wanted>& next) {
     const auto& bases = difference.bases;
@@ -294,19 +294,41 @@ void RecordChain::add_bases(const Difference& difference, std::uint64_t position
     }
 }
 
-// One pass over the blocks that hold what is wanted. What they were XORed with is wanted next.
-Result<> RecordChain::fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
-                                 std::uint32_t chunk_bytes, std::byte* to, bool mix) {
-    // Blocks of all files that are needed, numbered one after another.
+// Which parts of which blocks a pass needs.
+struct RecordChain::Blocks {
     struct Opened {
         std::shared_ptr<DifferenceFile> file;
         std::size_t first_block;
     };
     std::vector<Opened> files;
+    std::size_t count = 0;    // blocks of all files, numbered one after another
+    std::vector<Part> parts;  // by block once sort() was called, in the order in which they were found
+    std::vector<std::size_t> groups;  // of each block its first part; one more: the end
+
+    void sort() {
+        groups.assign(count + 1, 0);
+        for (const Part& part : parts)
+            ++groups[part.block + 1];
+        for (std::size_t b = 0; b < count; ++b)
+            groups[b + 1] += groups[b];
+        std::vector<Part> sorted(parts.size());
+        std::vector<std::size_t> at(groups.begin(), groups.end() - 1);
+        for (const Part& part : parts)
+            sorted[at[part.block]++] = part;
+        parts = std::move(sorted);
+    }
+    [[nodiscard]] const Opened& file_of(std::size_t block) const {
+        return *std::prev(std::upper_bound(files.begin(), files.end(), block,
+                                           [](std::size_t b, const Opened& f) { return b < f.first_block; }));
+    }
+};
+
+// Finds the parts of blocks that hold these chunks. next: grows by the chunks that they were XORed with.
+Result<RecordChain::Blocks> RecordChain::find_blocks(const std::vector<Wanted>& wanted,
+                                                     std::vector<Wanted>& next, std::uint32_t chunk_bytes) {
+    Blocks found;
     std::unordered_map<std::uint32_t, std::size_t> by_ordinal;
-    std::size_t blocks = 0;
-    std::vector<Part> parts;
-    parts.reserve(wanted.size());
+    found.parts.reserve(wanted.size());
     std::size_t current = 0;
     std::uint32_t current_ordinal = kNoBase;
     for (const Wanted& want : wanted) {
@@ -321,14 +343,14 @@ Result<> RecordChain::fetch_once(const std::vector<Wanted>& wanted, std::vector<
                     return Error{ErrorCode::damaged,
                                  file->path() + ": has chunks of another size than what copies from it"};
                 }
-                current = files.size();
+                current = found.files.size();
                 by_ordinal.emplace(current_ordinal, current);
                 const std::size_t own = file->difference().blocks.size();
-                files.push_back({std::move(file), blocks});
-                blocks += own;
+                found.files.push_back({std::move(file), found.count});
+                found.count += own;
             }
         }
-        const DifferenceFile& file = *files[current].file;
+        const DifferenceFile& file = *found.files[current].file;
         const Difference& difference = file.difference();
         const std::uint64_t steps = want.repeat ? 1 : want.count;
         for (std::uint64_t done = 0; done < steps;) {
@@ -342,85 +364,76 @@ Result<> RecordChain::fetch_once(const std::vector<Wanted>& wanted, std::vector<
             const auto block = static_cast<std::size_t>(*position / difference.block_chunks);
             const std::uint64_t first = *position % difference.block_chunks;
             std::uint64_t count = std::min(steps - done, file.block_chunks(block) - first);
-            if (difference.partial()) {  // neighbours in the file need not have been
+            if (difference.partial()) {  // neighbours in the file need not be neighbours in the payload
                 std::uint64_t both = 1;
                 while (both < count && file.position(want.source + done + both) == *position + both)
                     ++both;
                 count = both;
             }
-            parts.push_back({files[current].first_block + block, first, want.repeat ? want.count : count,
-                             want.to + done, want.repeat});
+            found.parts.push_back({found.files[current].first_block + block, first,
+                                   want.repeat ? want.count : count, want.to + done, want.repeat});
             if (difference.blocks[block].xored)
                 add_bases(difference, *position, count, want.repeat ? want.count : 1, want.repeat,
                           want.to + done, next);
             done += count;
         }
     }
-    // By block, in the order in which they were wanted: a place for each, counted first.
-    std::vector<std::size_t> groups(blocks + 1);
-    for (const Part& part : parts)
-        ++groups[part.block + 1];
-    for (std::size_t b = 0; b < blocks; ++b)
-        groups[b + 1] += groups[b];
-    std::vector<Part> sorted(parts.size());
-    {
-        std::vector<std::size_t> at(groups.begin(), groups.end() - 1);
-        for (const Part& part : parts)
-            sorted[at[part.block]++] = part;
-    }
-    parts = std::move(sorted);
+    found.sort();
+    return found;
+}
 
-    std::atomic<std::size_t> next_group{0};
-    std::mutex failure_mutex;
-    std::optional<Error> failure;
-    const auto work = [&](int worker) -> Result<> {
-        auto& compressor = workers_->compressors[static_cast<std::size_t>(worker)];
-        auto& scratch = workers_->scratch[static_cast<std::size_t>(worker)];
-        auto& bytes = workers_->blocks[static_cast<std::size_t>(worker)];
-        for (std::size_t g = next_group++; g + 1 < groups.size(); g = next_group++) {
-            if (groups[g] == groups[g + 1]) continue;
-            const Part& head = parts[groups[g]];
-            const auto of = std::prev(
-                std::upper_bound(files.begin(), files.end(), g,
-                                 [](std::size_t block, const Opened& f) { return block < f.first_block; }));
-            const DifferenceFile& file = *of->file;
-            const std::size_t block = g - of->first_block;
-            const std::uint64_t size = file.block_chunks(block) * chunk_bytes;
-            // A whole block that goes to one place, as it is, needs no place between.
-            const bool straight = !mix && groups[g + 1] - groups[g] == 1 && !head.repeat && head.first == 0 &&
-                                  head.count * chunk_bytes == size;
-            if (straight) {
-                TWR_CHECK(file.read_block(block, compressor, scratch, {to + head.to * chunk_bytes, size}));
-                continue;
-            }
-            if (bytes.size() < size) bytes.resize(size);
-            TWR_CHECK(file.read_block(block, compressor, scratch, std::span(bytes).first(size)));
-            for (std::size_t p = groups[g]; p < groups[g + 1]; ++p) {
-                const Part& part = parts[p];
-                for (std::uint64_t i = 0; i < (part.repeat ? part.count : 1); ++i) {
-                    const std::byte* from = bytes.data() + part.first * chunk_bytes;
-                    std::byte* out = to + (part.to + i) * chunk_bytes;
-                    const std::uint64_t length = part.repeat ? chunk_bytes : part.count * chunk_bytes;
-                    if (!mix) {
-                        std::memcpy(out, from, length);
-                    } else {
-                        for (std::uint64_t b = 0; b < length; ++b)
-                            out[b] ^= from[b];
-                    }
-                }
+// Reads one block and puts its parts to their places in `to`; with mix by XOR.
+Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int worker,
+                                 std::uint32_t chunk_bytes, std::byte* to, bool mix) {
+    const auto parts = std::span(blocks.parts)
+                           .subspan(blocks.groups[block], blocks.groups[block + 1] - blocks.groups[block]);
+    if (parts.empty()) return success();
+    auto& compressor = workers_->compressors[static_cast<std::size_t>(worker)];
+    auto& scratch = workers_->scratch[static_cast<std::size_t>(worker)];
+    auto& bytes = workers_->blocks[static_cast<std::size_t>(worker)];
+    const Blocks::Opened& of = blocks.file_of(block);
+    const DifferenceFile& file = *of.file;
+    const std::size_t number = block - of.first_block;
+    const std::uint64_t size = file.block_chunks(number) * chunk_bytes;
+    const Part& head = parts.front();
+    // A whole block that goes to one place, as it is, needs no place between.
+    if (!mix && parts.size() == 1 && !head.repeat && head.first == 0 && head.count * chunk_bytes == size)
+        return file.read_block(number, compressor, scratch, {to + head.to * chunk_bytes, size});
+    if (bytes.size() < size) bytes.resize(size);
+    TWR_CHECK(file.read_block(number, compressor, scratch, std::span(bytes).first(size)));
+    for (const Part& part : parts) {
+        for (std::uint64_t i = 0; i < (part.repeat ? part.count : 1); ++i) {
+            const std::byte* from = bytes.data() + part.first * chunk_bytes;
+            std::byte* out = to + (part.to + i) * chunk_bytes;
+            const std::uint64_t length = part.repeat ? chunk_bytes : part.count * chunk_bytes;
+            if (!mix) {
+                std::memcpy(out, from, length);
+            } else {
+                for (std::uint64_t b = 0; b < length; ++b)
+                    out[b] ^= from[b];
             }
         }
-        return success();
-    };
+    }
+    return success();
+}
+
+// One pass over the blocks that hold the wanted chunks. next: what the pass after it needs, the chunks that these were XORed with.
+Result<> RecordChain::fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+                                 std::uint32_t chunk_bytes, std::byte* to, bool mix) {
+    TWR_TRY(const Blocks blocks, find_blocks(wanted, next, chunk_bytes));
+    std::atomic<std::size_t> next_block{0};
+    std::mutex failure_mutex;
+    std::optional<Error> failure;
     workers_->team.run([&](int worker) {
         Result<> done = success();
         try {
-            done = work(worker);
+            for (std::size_t b = next_block++; done && b < blocks.count; b = next_block++)
+                done = read_parts(blocks, b, worker, chunk_bytes, to, mix);
         } catch (const std::bad_alloc&) {
             done = Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
         }
         if (done) return;
-        next_group = groups.size();
+        next_block = blocks.count;
         const std::lock_guard guard(failure_mutex);
         if (!failure) failure = std::move(done).error();
     });

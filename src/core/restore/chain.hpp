@@ -71,10 +71,15 @@ class RecordChain {
    private:
     struct Wanted;
     struct Part;
+    struct Blocks;
     struct Workers;
     Result<> fetch(std::vector<Wanted> wanted, std::uint32_t chunk_bytes, std::byte* to);
     Result<> fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
                         std::uint32_t chunk_bytes, std::byte* to, bool mix);
+    Result<Blocks> find_blocks(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+                               std::uint32_t chunk_bytes);
+    Result<> read_parts(const Blocks& blocks, std::size_t block, int worker, std::uint32_t chunk_bytes,
+                        std::byte* to, bool mix);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                           std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Wanted>& next);
     Locate locate_;

@@ -124,106 +124,142 @@ struct Slot {
 };
 
 // One worker: keeps its slots filled with reads, works on whatever is complete.
-Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, std::byte* memory,
-              ReadQueue& queue) {
-    std::vector<Slot> all(slots);
-    std::vector<ReadRequest> requests;
-    std::vector<ReadCompletion> completions;
-    std::deque<std::size_t> ready;
-    std::vector<std::size_t> under_way;  // begun, in this order
-    under_way.reserve(slots);            // what has begun must be kept: no allocation then
-    const std::size_t most_under_way = std::max<std::size_t>(1, run.job().most_under_way());
-    for (std::size_t i = 0; i < slots; ++i)
-        all[i].buffer = memory + i * slot_bytes;
-    std::size_t busy = 0;
-    bool more = true;
-    const auto finish_oldest = [&]() -> Result<> {
-        Slot& slot = all[under_way.front()];
-        under_way.erase(under_way.begin());
+class Worker {
+   public:
+    Worker(Run& run, int number, std::size_t slots, std::size_t slot_bytes, std::byte* memory,
+           ReadQueue& queue)
+        : run_(run),
+          number_(number),
+          most_under_way_(std::max<std::size_t>(1, run.job().most_under_way())),
+          queue_(queue),
+          slots_(slots) {
+        under_way_.reserve(slots);  // what has begun must be kept: no allocation then
+        for (std::size_t i = 0; i < slots; ++i)
+            slots_[i].buffer = memory + i * slot_bytes;
+    }
+
+    Result<> work() {
+        try {
+            Result<> result = loop();
+            drain();
+            return result;
+        } catch (...) {
+            drain();
+            throw;
+        }
+    }
+
+   private:
+    Result<> loop() {
+        for (;;) {
+            TWR_CHECK(fill_slots());
+            if (busy_ == 0) return success();
+            // Reads go on by themselves meanwhile: what is under way elsewhere is waited for first, as it frees a slot.
+            if (queue_.outstanding() > 0) TWR_CHECK(collect(ready_.empty() && under_way_.empty() ? 1 : 0));
+            if (!ready_.empty()) {
+                if (run_.stopped()) return success();
+                if (under_way_.size() >= most_under_way_) TWR_CHECK(finish_oldest());
+                TWR_CHECK(begin_first_ready());
+            } else if (!under_way_.empty()) {
+                TWR_CHECK(finish_oldest());
+            }
+            if (number_ == 0) run_.poll();
+            if (run_.stopped()) return success();
+        }
+    }
+
+    // Plans slices for free slots and submits their reads, until one can be worked on.
+    Result<> fill_slots() {
+        for (std::size_t i = 0; more_ && i < slots_.size(); ++i) {
+            Slot& slot = slots_[i];
+            if (slot.busy) continue;
+            const auto slice = run_.next();
+            if (!slice) {
+                more_ = false;
+                break;
+            }
+            requests_.clear();
+            TWR_CHECK(run_.job().plan(*slice, slot.buffer, requests_));
+            slot = {*slice, requests_.size(), slot.buffer, true};
+            ++busy_;
+            for (ReadRequest& r : requests_) {
+                r.tag = i;
+                run_.count_read(r.wanted());
+            }
+            if (requests_.empty()) {
+                ready_.push_back(i);
+                break;  // nothing to wait for: work on it now
+            }
+            TWR_CHECK(queue_.submit(requests_));
+            // What the page cache holds is there at once: work on it while it is in the CPU's cache too.
+            TWR_CHECK(collect(0));
+            if (!ready_.empty()) break;
+        }
+        return success();
+    }
+
+    Result<> collect(std::size_t at_least) {
+        completions_.clear();
+        TWR_CHECK(queue_.wait(at_least, completions_));
+        for (ReadCompletion& c : completions_) {
+            if (c.error) return std::move(*c.error);
+            if (--slots_[c.tag].pending == 0) ready_.push_back(c.tag);
+        }
+        return success();
+    }
+
+    Result<> begin_first_ready() {
+        const std::size_t at = ready_.front();
+        ready_.pop_front();
+        Slot& slot = slots_[at];
+        TWR_TRY(const bool goes_on, run_.begin(slot.slice, slot.buffer, number_));
+        if (goes_on) {
+            under_way_.push_back(at);
+        } else {
+            slot.busy = false;
+            --busy_;
+        }
+        return success();
+    }
+
+    Result<> finish_oldest() {
+        Slot& slot = slots_[under_way_.front()];
+        under_way_.erase(under_way_.begin());
         slot.busy = false;
-        --busy;
-        return run.finish(slot.slice, slot.buffer, worker);
-    };
-    // Reads and other work under way point into the buffers: leave only when none is. What they say no longer matters.
-    const auto drain = [&] {
-        while (!under_way.empty()) {
+        --busy_;
+        return run_.finish(slot.slice, slot.buffer, number_);
+    }
+
+    // Waits until no read and no other work under way points into the buffers. Their results no longer matter.
+    void drain() {
+        while (!under_way_.empty()) {
             try {
                 static_cast<void>(finish_oldest());
             } catch (const std::exception&) {
             }
         }
-        while (queue.outstanding() > 0) {
-            completions.clear();
-            if (!queue.wait(queue.outstanding(), completions)) break;
+        while (queue_.outstanding() > 0) {
+            completions_.clear();
+            if (!queue_.wait(queue_.outstanding(), completions_)) break;
         }
-    };
-    const auto collect = [&](std::size_t at_least) -> Result<> {
-        completions.clear();
-        TWR_CHECK(queue.wait(at_least, completions));
-        for (ReadCompletion& c : completions) {
-            if (c.error) return std::move(*c.error);
-            if (--all[c.tag].pending == 0) ready.push_back(c.tag);
-        }
-        return success();
-    };
-    const auto loop = [&]() -> Result<> {
-        for (;;) {
-            for (std::size_t i = 0; more && i < slots; ++i) {
-                Slot& slot = all[i];
-                if (slot.busy) continue;
-                const auto slice = run.next();
-                if (!slice) {
-                    more = false;
-                    break;
-                }
-                requests.clear();
-                TWR_CHECK(run.job().plan(*slice, slot.buffer, requests));
-                slot = {*slice, requests.size(), slot.buffer, true};
-                ++busy;
-                for (ReadRequest& r : requests) {
-                    r.tag = i;
-                    run.count_read(r.wanted());
-                }
-                if (requests.empty()) {
-                    ready.push_back(i);
-                    break;  // nothing to wait for: work on it now
-                }
-                TWR_CHECK(queue.submit(requests));
-                // What the page cache holds is there at once: work on it while it is in the CPU's cache too.
-                TWR_CHECK(collect(0));
-                if (!ready.empty()) break;
-            }
-            if (busy == 0) return success();
-            // Reads come by themselves meanwhile: what is under way elsewhere is waited for first, as it frees a slot.
-            if (queue.outstanding() > 0) TWR_CHECK(collect(ready.empty() && under_way.empty() ? 1 : 0));
-            if (!ready.empty()) {
-                if (run.stopped()) return success();
-                if (under_way.size() >= most_under_way) TWR_CHECK(finish_oldest());
-                const std::size_t at = ready.front();
-                ready.pop_front();
-                Slot& slot = all[at];
-                TWR_TRY(const bool goes_on, run.begin(slot.slice, slot.buffer, worker));
-                if (goes_on) {
-                    under_way.push_back(at);
-                } else {
-                    slot.busy = false;
-                    --busy;
-                }
-            } else if (!under_way.empty()) {
-                TWR_CHECK(finish_oldest());
-            }
-            if (worker == 0) run.poll();
-            if (run.stopped()) return success();
-        }
-    };
-    try {
-        Result<> result = loop();
-        drain();
-        return result;
-    } catch (...) {
-        drain();
-        throw;
     }
+
+    Run& run_;
+    const int number_;
+    const std::size_t most_under_way_;
+    ReadQueue& queue_;
+    std::vector<Slot> slots_;
+    std::vector<ReadRequest> requests_;
+    std::vector<ReadCompletion> completions_;
+    std::deque<std::size_t> ready_;
+    std::vector<std::size_t> under_way_;  // begun, in this order
+    std::size_t busy_ = 0;
+    bool more_ = true;
+};
+
+Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, std::byte* memory,
+              ReadQueue& queue) {
+    return Worker(run, worker, slots, slot_bytes, memory, queue).work();
 }
 
 // Small jobs: this thread, plain reads.

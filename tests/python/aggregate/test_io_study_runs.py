@@ -318,13 +318,13 @@ REASONS = {
     "fail": "ended with status 1: haccio: no luck",
     "die": "was ended by signal 11",
     "hang": "did not end within 1 s",
-    "noise": "wrote what is no result: line 1 of results.jsonl is no object with a kind",
-    "empty": "wrote what is no result: there is no line of kind 'repetition'",
-    "null": "wrote what is no result: Expected `float`, got `null` - at `$.methods[...].rate`",
-    "nan": "wrote what is no result: line 1 of results.jsonl is no object with a kind",
-    "negative": "wrote what is no result: Expected `float` > 0.0 - at `$.methods[...].rate`",
-    "half": "wrote what is no result: it has nothing of method b",
-    "keyless": "wrote what is no result: 'order' is missing",
+    "noise": "wrote an invalid result: line 1 of results.jsonl is no object with a kind",
+    "empty": "wrote an invalid result: there is no line of kind 'repetition'",
+    "null": "wrote an invalid result: Expected `float`, got `null` - at `$.methods[...].rate`",
+    "nan": "wrote an invalid result: line 1 of results.jsonl is no object with a kind",
+    "negative": "wrote an invalid result: Expected `float` > 0.0 - at `$.methods[...].rate`",
+    "half": "wrote an invalid result: it has nothing of method b",
+    "keyless": "wrote an invalid result: 'order' is missing",
 }
 
 

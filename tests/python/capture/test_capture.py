@@ -303,7 +303,7 @@ def test_retention(tmp_path: Path) -> None:
         tmp_path / "a",
         tmp_path / "b",
         tmp_path,
-        "only its metadata is at hand",
+        "only its metadata is available",
         options=("--steps", "3", "--no-metadata"),
     )
     with twinrun.Run(tmp_path / "a", atol=1e-3, existing="append") as run:

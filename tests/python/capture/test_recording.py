@@ -257,9 +257,9 @@ def test_what_compact_says_and_refuses(tmp_path: Path) -> None:
         with pytest.raises(twinrun.TwinrunError, match="keep_last must be 1 or more"):
             twinrun.compact(tmp_path / "record", keep_last=wrong)
     done = command("compact", tmp_path / "record")
-    assert done.status == 0 and done.out.startswith("0 steps left the record; ")
+    assert done.status == 0 and done.out.startswith("0 steps removed; ")
     done = command("compact", tmp_path / "record", "--keep-last", "3")
-    assert done.status == 0 and done.out.startswith("1 step left the record; ")
+    assert done.status == 0 and done.out.startswith("1 step removed; ")
     part = ("--step", "20", "--field", "x", "--bytes")
     size = states(4)[2]["x"].nbytes
     for given in ("0:100000000", f"{size + 1}:"):
@@ -286,7 +286,7 @@ def test_compact_lets_nothing_leave_where_what_stays_is_damaged(how: str, tmp_pa
     before = {p: p.read_bytes() for p in record.rglob("*") if p.is_file()}
     for options in (("--keep-last", "2"), ("--drop", "0"), ()):
         done = command("compact", record, *options)
-        check_error(done, "step 20 would stay, and it is damaged", str(metadata), "nothing left the record")
+        check_error(done, "step 20 would stay, and it is damaged", str(metadata), "nothing was removed")
         assert {p: p.read_bytes() for p in record.rglob("*") if p.is_file()} == before
     assert command("compact", record, "--drop", "20").status == 0  # it leaves itself
     assert twinrun.verify(record)

@@ -140,7 +140,7 @@ def test_noise_is_proven_by_metadata_alone(tmp_path: Path) -> None:
         np.where(np.arange(x.size).reshape(x.shape) == 99, x + 1, x), [[0, 64], [0, 48], [0, 20, 40]], False
     )
     run_of_ranks(tmp_path / "c", data, places=places, atol=ATOL)
-    with pytest.raises(twinrun.errors.Incomparable, match="only its metadata is at hand"):
+    with pytest.raises(twinrun.errors.Incomparable, match="only its metadata is available"):
         twinrun.compare(tmp_path / "b", tmp_path / "c")
     [f] = twinrun.compare(tmp_path / "a", tmp_path / "c").fields
     assert f.different == 1 and f.first_index == (0, 2, 19) and f.elements_read < x.size // 4

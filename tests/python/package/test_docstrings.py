@@ -312,6 +312,22 @@ def test_examples_run(name, tmp_path, monkeypatch):
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
 
 
+@pytest.mark.parametrize("name", [n for n in twinrun.__all__ if n != "__version__"])
+def test_public_names_have_an_example(name):
+    assert ">>>" in (inspect.getdoc(getattr(twinrun, name)) or "")
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, kind in CLASSES.items() if not issubclass(kind, BaseException) and attributes(kind)]
+)
+def test_classes_with_attributes_are_results(name):
+    """Attributes of every public class are described, also of one that is added later."""
+    assert (
+        CLASSES[name] in [found(place) for place in RESULTS]
+        or lacking_attributes(CLASSES[name], inspect.getdoc(CLASSES[name])) == []
+    )
+
+
 def lacking(raised: int, silent: int) -> int:
     """Raises what it does not say.
 

@@ -269,7 +269,7 @@ def test_what_cannot_be_told_fails_unless_it_may_pass(tmp_path: Path) -> None:
     x = np.linspace(0, 1, 3000)
     written(tmp_path, "x", x, atol=1e-6)
     near = x + 0.9999e-6
-    with pytest.raises(NotReproduced, match="cannot be told within one cell"):
+    with pytest.raises(NotReproduced, match="undecided within one cell"):
         Reproducible(tmp_path, ["test"]).check("x", near, atol=1e-6)
     (field,) = Reproducible(tmp_path, ["test"]).check("x", near, atol=1e-6, undecided="pass")
     assert field.verdict == "undecided" and field.different == 0

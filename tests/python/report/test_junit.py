@@ -93,7 +93,7 @@ def test_what_cannot_be_told(kept: Path) -> None:
     result = golden.check(kept, near)
     assert result.verdict == "undecided"
     failure = next(parsed(junit_text(result)).iter("failure"))
-    assert failure.get("type") == "cannot be told within one cell"
+    assert failure.get("type") == "undecided within one cell"
     passed = golden.check(kept, near, undecided="pass")
     assert next(parsed(junit_text(passed)).iter("failure"), None) is None
     assert [line.split(" ")[0] for line in annotation_lines(result)] == ["::error"]

@@ -185,7 +185,7 @@ def test_metadata_that_keeps_no_attributes(tmp_path: Path, monkeypatch: pytest.M
         patch.setattr("twinrun.runs.index.summary_fields", lambda *_: [])
         twinrun.index(a)
     done = command("compare", f"{a}.twm", b)
-    assert done.status == 2 and "tells no attributes" in done.last
+    assert done.status == 2 and "has no attributes" in done.last
     assert command("compare", f"{a}.twm", b, "--common").status == 0
     assert command("compare", a, b).status == 0
     assert twinrun.index(a)[0].fresh and command("compare", f"{a}.twm", b).status == 0
@@ -261,7 +261,7 @@ def test_formats_say_what_they_can(tmp_path: Path) -> None:
     packed = write(tmp_path / "b.h5", scale_factor=0.5)
     assert [d.label for d in twinrun.compare(packed, tmp_path / "x.npz").attributes] == ["x@scale_factor"]
     arrays = twinrun.compare(packed, {"x": np.array([1, 2, 3]), "y": np.arange(4.0)})
-    assert arrays.same and any("tells no attributes" in note for note in arrays.notes)
+    assert arrays.same and any("has no attributes" in note for note in arrays.notes)
 
 
 def test_a_file_that_one_run_lacks_hides_nothing(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_metadata_only(tmp_path: Path) -> None:
     cannot_compare(tmp_path / "a", tmp_path / "far", tmp_path, "step 1, rank 0", said)
     for options in (("--method", "direct"), ("--method", "published"), ("--no-metadata",)):
         cannot_compare(
-            tmp_path / "a", tmp_path / "same", tmp_path, "only its metadata is at hand", options=options
+            tmp_path / "a", tmp_path / "same", tmp_path, "only its metadata is available", options=options
         )
     cannot_compare(tmp_path / "a", tmp_path / "near", tmp_path, options=("--atol", "1e-6"))
     with twinrun.Run(tmp_path / "full", atol=1e-3) as run:

@@ -101,7 +101,7 @@ class _Attempts(Attempts):
         self._cells, self._data = cells, data
 
     def spec(self, task: int, attempt: int) -> dict:
-        """The spec of an attempt; {} where there is none."""
+        """The spec of an attempt; {} if it has none."""
         with contextlib.suppress(OSError, ValueError):
             found = json.loads((self.folder(task, attempt) / "spec.json").read_text(errors="surrogateescape"))
             return found if isinstance(found, dict) else {}
@@ -207,7 +207,7 @@ class CellWork(Work):
         return found
 
     def _flaw(self, line: Mapping, known: set[str]) -> str | None:
-        """What a line of the journal has that no run of this study has."""
+        """Why a line of the journal does not belong to a run of this study."""
         try:
             msgspec.convert(line, _Run if line["kind"] == "run" else _Failure)
         except msgspec.ValidationError as e:
@@ -252,7 +252,7 @@ class CellWork(Work):
             except (ValueError, KeyError, TypeError, ZeroDivisionError) as e:
                 wrong = f"{e.args[0]!r} is missing" if isinstance(e, KeyError) and e.args else str(e)
             if wrong is not None:
-                reason = f"{' '.join(job.words(own))} wrote what is no result: {wrong}"
+                reason = f"{' '.join(job.words(own))} wrote an invalid result: {wrong}"
         line: dict[str, Any] = {"block": task.block, "order": task.order, "condition": condition}
         if reason is None:
             line |= results
@@ -302,13 +302,13 @@ class CellWork(Work):
         self._clear({x["task"] for x in self.lines()})
         for left in self.path.iterdir():
             with contextlib.suppress(OSError):
-                left.rmdir()  # of an attempt that had not begun
+                left.rmdir()  # the folder of an attempt that never began
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
 
 def _prefix(data: str | Path | None) -> str:
-    """What names of a run's files begin with."""
+    """The beginning of the names of a run's files."""
     return "" if data is None else f"{data}/file-"
 
 

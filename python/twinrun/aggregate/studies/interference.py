@@ -27,7 +27,7 @@ _PARTICLE = 38e-6  # MB
 
 
 class _Results(Struct):
-    """Of a run. overlap: the share of the job's time in which the second one wrote, other_rate: how fast."""
+    """Results of a run. overlap: the share of the job's time in which the second one wrote, other_rate: how fast."""
 
     mpi: str
     hosts: dict[str, int]
@@ -44,7 +44,7 @@ class Interference(Study):
 
     A run is a launch of the job, `repeat` repetitions, with the second job running throughout or not at all.
 
-    precision: the wanted precision of losses (absolute). tolerated: a loss that does not matter.
+    precision: the precision to reach, of losses (absolute). tolerated: a loss that does not matter.
     """
 
     name = "interference"
@@ -100,11 +100,11 @@ class Interference(Study):
         own.append(f"{prefix}a")
         if intensity == 0:
             return Job(self.stack, self.ranks, own)
-        # The second job ends where this file is found.
+        # The second job ends when it finds this file.
         stop = f"{prefix}stop"
         particles = max(round(intensity / _PARTICLE), 1)
         other = self._arguments(self.other_method or self.method, particles, _FOR_EVER)
-        # If no process makes it, the job ends after two runs of the longest kind.
+        # Without that file the second job ends after the time of two of the longest runs.
         other += ["--until", stop, "--seconds", str(2 * self.seconds), f"{prefix}b"]
         beside = Job(self.stack, self.other_ranks or self.ranks, other)
         return Job(self.stack, self.ranks, own, beside, stop)
@@ -115,7 +115,7 @@ class Interference(Study):
         return self._record(Result.of(own / RESULTS), other)
 
     def flaw(self, condition: Condition, results: Mapping[str, Any]) -> str | None:
-        """Also where nothing is said of the second job."""
+        """Also checks that the results have figures of the second job."""
         wrong = super().flaw(condition, results)
         both = results.get("overlap") is not None and "other_rate" in results
         if wrong is None and condition["intensity"] and not both:
@@ -161,7 +161,7 @@ class Interference(Study):
         return intervals.ratio_of_means(self._rates(blocks, intensity), alone, confidence).loss()
 
     def enough(self, blocks: Blocks) -> bool:
-        """Whether all losses are known well enough."""
+        """Whether all losses are precise enough."""
         return all(self._loss(blocks, x, self.confidence).within(self.precision) for x in self.intensities)
 
     def result(self, blocks: Blocks, ended: bool) -> dict:

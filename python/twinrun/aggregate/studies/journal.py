@@ -3,7 +3,7 @@ run has ended.
 
     study           the settings that its runs have in common
     run             a run and its results; record: what its watcher measured, environment: the name of
-    environment     the conditions that runs had, named by the SHA-256 of their content
+    environment     the conditions of runs, named by the SHA-256 of their content
     failure         a run without results, and the reason; it is made again when the study goes on
 
 A crash can leave a torn last line; it is cut off when the study goes on. Any other flaw is an error. Journals
@@ -138,7 +138,7 @@ class Journal:
         return [x for x in self.lines if x["kind"] == "failure"]
 
     def add(self, run: Mapping, facts: Mapping | None = None) -> None:
-        """Adds a run that has ended; with a `reason` it has no results. facts: the conditions that it had."""
+        """Adds a run that has ended; with a `reason` it has no results. facts: the conditions of the run."""
         if facts:
             name, _ = named(facts)
             if name not in self._environments:

@@ -1,4 +1,4 @@
-"""How haccio is started under the mpiexec of an MPI library, and what it says."""
+"""Starts haccio under the mpiexec of an MPI library, and reads its results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def default_program() -> str:
 
 
 def new_data_folder(folder: Path) -> Path:
-    """A name for the folder of a run's files, which nothing has."""
+    """A new name for the folder of a run's files."""
     while True:
         made = Path(os.path.abspath(folder)) / f"haccio-study-{secrets.token_hex(8)}"
         if not os.path.lexists(made):
@@ -67,7 +67,7 @@ def new_data_folder(folder: Path) -> Path:
 
 
 def remove_data(folder: Path, made: Path) -> None:
-    """Removes the folder of a run's files; nothing where it is not one of those that `new_data_folder` names."""
+    """Removes the folder of a run's files, only if its name is one that `new_data_folder` makes."""
     ours = re.fullmatch(r"haccio-study-[0-9a-f]{16}", made.name) and made.parent == Path(
         os.path.abspath(folder)
     )
@@ -89,7 +89,7 @@ def settings(name: str, seconds: float) -> Study:
         here=Path.cwd(),
         document={},
         engine=Engine(pin=False),
-        # Readings are rare: all cores may be the job's.
+        # The watcher reads rarely, so the job may use all cores.
         sampling=Sampling(period=1.0),
         time_limit=seconds,
         grace=_STOPS_WITHIN,
@@ -104,7 +104,7 @@ class Result:
 
     @classmethod
     def of(cls, path: Path) -> Result:
-        """Reads a file. Raises ValueError where it is not haccio's."""
+        """Reads a file. Raises ValueError if haccio did not write it."""
         try:
             text = path.read_bytes()
         except FileNotFoundError:
@@ -149,7 +149,7 @@ class Job:
         return [*self.stack.mpiexec, "-n", str(self.ranks), self.stack.program, *words]
 
     def command(self, own: Path) -> list[str]:
-        """What is to be run in the folder of an attempt."""
+        """What the engine runs in the folder of an attempt."""
         mine = self.words(own / RESULTS)
         if self.beside is None:
             return mine
@@ -158,7 +158,7 @@ class Job:
         return [sys.executable, "-I", "-S", str(_BESIDE), json.dumps(both)]
 
     def environment(self) -> dict[str, str]:
-        """Variables that it needs, unless the user sets them."""
+        """Environment variables that it needs; the user's values take precedence."""
         ranks = max(self.ranks, self.beside.ranks if self.beside else 0)
         return {k: v for k, v in sharing(ranks, os.cpu_count() or 1).items() if k not in os.environ}
 
@@ -179,7 +179,7 @@ class Job:
         )
 
     def failure(self, own: Path, record: Mapping, seconds: float) -> str | None:
-        """Why the attempt has no results; None where it has."""
+        """Why the attempt has no results; None if it has."""
         status, exit_, signal = (record.get(k) for k in ("status", "exit", "signal"))
         if status == "ok":
             return None
@@ -241,7 +241,7 @@ class Stack:
         return found
 
     def run(self, ranks: int, arguments: Sequence[str], seconds: float) -> Result:
-        """Runs a job to its end. Raises TwinrunError where it failed or takes longer."""
+        """Runs a job to its end. Raises TwinrunError if it fails or exceeds its limit."""
         job, study = Job(self, ranks, arguments), settings("haccio", seconds)
         with tempfile.TemporaryDirectory(prefix="twinrun-study-") as folder:
             own = Path(folder)

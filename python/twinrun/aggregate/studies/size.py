@@ -44,7 +44,7 @@ class _Results(Struct):
 class Size(ManyStacks):
     """The study of sizes. A run is a launch of haccio: a warm-up, then each method once.
 
-    precision: the wanted precision of means (relative) and coefficients of variation (absolute). target: a
+    precision: the precision to reach, of means (relative) and coefficients of variation (absolute). target: a
     coefficient of variation that is small enough. synced: the time of fsync counts.
     """
 
@@ -119,7 +119,7 @@ class Size(ManyStacks):
         ]
 
     def enough(self, blocks: Blocks) -> bool:
-        """Whether all means and coefficients of variation are known well enough."""
+        """Whether all means and coefficients of variation are precise enough."""
         for *_, rates in self._cells(blocks):
             mean = intervals.mean(rates, self.confidence)
             if not mean.within(self.precision * mean.value):

@@ -103,7 +103,7 @@ class Split(ManyStacks):
         return [b[key(condition)]["ways"][way]["seconds"] for b in blocks]
 
     def enough(self, blocks: Blocks) -> bool:
-        """Whether all mean times are known well enough."""
+        """Whether all mean times are precise enough."""
         for condition in self.conditions():
             for way in self.ways:
                 mean = intervals.mean(self._seconds(blocks, condition, way), self.confidence)

@@ -26,7 +26,7 @@ Rate = Annotated[float, Meta(gt=0, lt=1e30)]  # bytes a second
 class Study(abc.ABC):
     """ranks: of a job.
 
-    folder: for files of runs; None where they write none. precision: how well figures are to be known. confidence: of intervals. seconds: of one run, at most.
+    folder: for files of runs; None if they write none. precision: the precision that figures must reach. confidence: of intervals. seconds: the limit of one run.
     arguments: further options of haccio.
     """
 
@@ -61,11 +61,11 @@ class Study(abc.ABC):
     def read(self, condition: Condition, own: Path) -> Mapping[str, Any]:
         """The results of a run, from the folder of its attempt.
 
-        Raises ValueError, KeyError or TypeError where haccio wrote something else.
+        Raises ValueError, KeyError or TypeError if haccio wrote something else.
         """
 
     def flaw(self, condition: Condition, results: Mapping[str, Any]) -> str | None:
-        """What is wrong with results of a run; None where nothing is."""
+        """The error in the results of a run; None if they are valid."""
         try:
             msgspec.convert(results, self.results)
         except msgspec.ValidationError as e:
