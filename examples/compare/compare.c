@@ -19,11 +19,11 @@ static int usage(void) {
 
 /* A line for each entry that differs. */
 static void print_differences(const twr_comparison* found) {
-    twr_comparison_report all = {sizeof all};
+    twr_comparison_report all = {.size = sizeof all};
     uint64_t i;
     if (twr_comparison_facts(found, &all) != TWR_OK) return;
     for (i = all.first_field; i < all.fields; ++i) {
-        twr_field_report field = {sizeof field};
+        twr_field_report field = {.size = sizeof field};
         if (twr_comparison_field(found, i, &field) != TWR_OK || field.different == 0) continue;
         printf("step %lld, rank %d, %s: %llu of %llu elements differ, |a-b| is at most %g\n",
                (long long)field.step, field.rank, field.field, (unsigned long long)field.different,

@@ -98,7 +98,13 @@ Result<RunsOptions> options_of(const twr_compare_options* given_options) {
 Result<std::unique_ptr<ComparedRun>> history_at(const char* path, const char* name) {
     TWR_CHECK(given(path, name));
     if (*path == '\0') return bad(std::string(name) + " is empty: name the folder of a history");
-    TWR_TRY(std::unique_ptr<ComparedRun> run, HistoryRun::open(path));
+    auto opened = HistoryRun::open(path);
+    if (!opened) {
+        Error error = std::move(opened).error();
+        if (error.code == ErrorCode::not_found) error.message += "; name the folder of a captured history";
+        return error;
+    }
+    std::unique_ptr<ComparedRun> run = std::move(opened).value();
     return run;
 }
 

@@ -99,15 +99,13 @@ std::string agreement_text(const RunsResult& result) {
 
 std::string verdict_line(const RunsResult& result) {
     const FieldFacts* first = result.first ? &result.fields[*result.first] : nullptr;
-    switch (result.verdict) {
-        case Verdict::incomparable:
-            return one_line("incomparable: " + counted(result.problems.size(), "thing") +
-                            " could not be compared: " + result.problems.front() + "; " +
-                            (first != nullptr ? "all else differs, first at " + difference_text(*first)
-                                              : std::string("all else agrees")));
-        case Verdict::different: return one_line("different: first at " + difference_text(*first));
-        case Verdict::same: break;
+    if (!result.problems.empty()) {
+        return one_line("incomparable: " + counted(result.problems.size(), "thing") +
+                        " could not be compared: " + result.problems.front() + "; " +
+                        (first != nullptr ? "all else differs, first at " + difference_text(*first)
+                                          : std::string("all else agrees")));
     }
+    if (first != nullptr) return one_line("different: first at " + difference_text(*first));
     return one_line("same: " + agreement_text(result));
 }
 

@@ -178,6 +178,8 @@ TEST_F(CompareTest, WhatIsNotAHistory) {
     fs::create_directories(path("folder"));
     TWR_EXPECT_ERROR(compare(a, path("nothing")), TWR_ERROR_NOT_FOUND, "nothing");
     TWR_EXPECT_ERROR(compare(path("folder"), a), TWR_ERROR_NOT_FOUND, "manifest.jsonl");
+    EXPECT_NE(std::string(twr_error_message()).find("name the folder of a captured history"),
+              std::string::npos);
     EXPECT_NE(compare(write("file", "text"), a), TWR_OK);
     EXPECT_NE(compare(a, "\xff\xfe/no"), TWR_OK);
     TWR_EXPECT_ERROR(compare(a, ""), TWR_ERROR_INVALID_ARGUMENT, "b is empty");

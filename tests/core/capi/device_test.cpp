@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include <twinrun/compare.h>
+
 #include "core/capi/support.hpp"
 #include "support/device.hpp"
 
@@ -101,6 +103,82 @@ TEST_F(DeviceCapi, OrderAndStridesAreThoseOfTheHost) {
                 TWR_EXPECT_OK(twr_protect_array(run, &array));
                 EXPECT_EQ(twr_capture(run, 1), TWR_OK) << name << ": " << twr_error_message();
                 TWR_EXPECT_OK(twr_close(run));
+            }
+        }
+    }
+}
+
+// Arrays of any order and strides, on the host or on a device: the same values are the same, and the first difference is the first one row
+// by row.
+TEST_F(DeviceCapi, ComparedWhereTheyLie) {
+    TWR_TEST_DEVICE(device);
+    std::vector<double> values(6 * 10);
+    std::iota(values.begin(), values.end(), 0.5);
+    const std::uint64_t shape[] = {3, 5};
+    const std::vector<std::vector<std::int64_t>> layouts = {{},        {8, 24},  {40, 8},
+                                                            {160, 16}, {16, 48}, {-80, 8}};
+    const auto item = [&](const std::vector<std::int64_t>& strides, int order, std::size_t r, std::size_t c) {
+        if (strides.empty()) return order == TWR_ROW_MAJOR ? r * 5 + c : c * 3 + r;
+        const std::size_t first = strides[0] < 0 ? 30 : 0;
+        return first + static_cast<std::size_t>((strides[0] * static_cast<std::int64_t>(r) +
+                                                 strides[1] * static_cast<std::int64_t>(c)) /
+                                                8);
+    };
+    // A matrix of 10 r + c, but at two places, where `by` is added.
+    const auto filled = [&](const std::vector<std::int64_t>& strides, int order, double by) {
+        std::vector<double> all(values.size(), -1);
+        for (std::size_t r = 0; r < 3; ++r) {
+            for (std::size_t c = 0; c < 5; ++c)
+                all[item(strides, order, r, c)] = 10.0 * static_cast<double>(r) + static_cast<double>(c);
+        }
+        all[item(strides, order, 2, 0)] += by;
+        all[item(strides, order, 0, 4)] += by;
+        return all;
+    };
+    for (const int order_a : {TWR_ROW_MAJOR, TWR_COLUMN_MAJOR}) {
+        for (const int order_b : {TWR_ROW_MAJOR, TWR_COLUMN_MAJOR}) {
+            for (std::size_t l = 0; l < layouts.size(); ++l) {
+                for (const double by : {0.0, 2.0}) {
+                    for (const int on_device : {1, 2, 3}) {
+                        const auto& of_a = layouts[(l + 1) % layouts.size()];
+                        const auto& of_b = layouts[l];
+                        std::vector<double> host_a = filled(of_a, order_a, 0);
+                        std::vector<double> host_b = filled(of_b, order_b, by);
+                        const OnDevice there_a(device, std::span<const double>(host_a));
+                        const OnDevice there_b(device, std::span<const double>(host_b));
+                        const auto array = [&](const std::vector<std::int64_t>& strides, int order,
+                                               double* data) {
+                            twr_array made = TWR_ARRAY_INIT;
+                            made.name = "x";
+                            made.order = order;
+                            made.dimensions = 2;
+                            made.shape = shape;
+                            made.strides = strides.empty() ? nullptr : strides.data();
+                            made.data = data + item(strides, order, 0, 0);
+                            return made;
+                        };
+                        const twr_array a =
+                            array(of_a, order_a, (on_device & 1) != 0 ? there_a.as<double>() : host_a.data());
+                        const twr_array b =
+                            array(of_b, order_b, (on_device & 2) != 0 ? there_b.as<double>() : host_b.data());
+                        twr_comparison* found = nullptr;
+                        EXPECT_EQ(twr_compare_arrays(&a, 1, &b, 1, nullptr, &found),
+                                  by == 0 ? TWR_OK : TWR_DIFFERENT)
+                            << twr_error_message() << ", layout " << l << ", orders " << order_a << order_b
+                            << ", on device " << on_device;
+                        if (by != 0 && found != nullptr) {
+                            twr_field_report field{};
+                            field.size = sizeof field;
+                            TWR_EXPECT_OK(twr_comparison_field(found, 0, &field));
+                            EXPECT_EQ(field.different, 2U);
+                            EXPECT_EQ(field.first_index[0], 0U);
+                            EXPECT_EQ(field.first_index[1], 4U);
+                            EXPECT_EQ(field.first_a.of.real, 4);
+                            EXPECT_EQ(field.first_b.of.real, 6);
+                        }
+                        twr_comparison_destroy(found);
+                    }
+                }
             }
         }
     }
