@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn
 
-from ..ensemble.study.importing import FORMATS
 from ..errors import MissingFile, TwinrunError
-from ..outputs import check_outputs
+from .choices import IMPORTED
 from .common import console
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.progress import Progress
 
 if TYPE_CHECKING:
     from ..ensemble.run.runner import Progress as Told
@@ -44,6 +46,8 @@ class _Teller:
     """A bar on a terminal; elsewhere a line for each task."""
 
     def __init__(self, quiet: bool) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+
         self._quiet = quiet
         self._out = console(stderr=True)
         self._bar: Progress | None = None
@@ -81,6 +85,9 @@ class _Teller:
 
 def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
     """(study file or None, folder) of the argument: a file, or the folder of a started study."""
+
+    from pathlib import Path
+
     path = Path(study)
     if path.is_dir():
         if folder is not None:
@@ -115,9 +122,11 @@ def run(
     Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second
     one ends them.
     """
+
     from ..ensemble.run import runner
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
+    from ..outputs import check_outputs
 
     file, place = _places(study, folder)
     check_outputs({"--parquet": parquet}, [*files_of_study(place), *([file] if file else [])])
@@ -231,8 +240,10 @@ def plan(study: str, blocks: int) -> int:
 def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
            against: str | None, exit_status: bool, quiet: bool) -> int:  # fmt: skip
     """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it."""
+
     from ..ensemble import Options, analyse
     from ..ensemble.study.record import files_of_study
+    from ..outputs import check_outputs
 
     check_outputs(
         {"--json": json_file, "--html": html},
@@ -285,6 +296,8 @@ def profiles(
     """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more
     than another.
     """
+
+    from ..outputs import check_outputs
     from ..packages import check
     from ..report import write_json
 
@@ -328,8 +341,10 @@ def profiles(
 @click.argument("parquet", type=click.Path())
 def export(folder: str, parquet: str) -> int:
     """Write the tasks of the study in FOLDER as PARQUET, a row for each attempt."""
+
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
+    from ..outputs import check_outputs
 
     check_outputs({"PARQUET": parquet}, files_of_study(folder))
     number = exporting.write_parquet(folder, parquet)
@@ -343,7 +358,7 @@ def export(folder: str, parquet: str) -> int:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
+    type=click.Choice(IMPORTED),
     default=None,
     help="Format of the files; default: by content.",
 )

@@ -7,7 +7,6 @@ import json
 import click
 
 from .. import _core
-from ..arguments import checked_path
 from ..errors import one_line
 from ..words import byte_size
 from .common import console
@@ -56,6 +55,9 @@ def log(run: str, as_json: bool) -> int:
     """List the committed steps of a history: sizes, how long capture held up the application, where it
     diverged.
     """
+
+    from ..arguments import checked_path
+
     history = _core.open_history(checked_path(run))
     if as_json:
         print(json.dumps(_document(history), indent=1))

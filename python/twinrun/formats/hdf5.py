@@ -16,14 +16,13 @@ import importlib
 import math
 import os
 import re
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
 from . import gadget_hdf5, netcdf4, openpmd, vtkhdf
 from .attributes import add_attribute
 from .blocks import BandCache, BandReader, Box
+from .catalogue import has_hdf5_signature
 from .facts import codes, shown
 from .files import file_size, open_regular, read_exact, reading
 from .layout import Decoded, Stored, array_fields, kind_of
@@ -39,6 +38,11 @@ from .model import (
     unit_of,
     unreadable,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 256 << 20  # decoded chunks that are cached for each file
@@ -970,27 +974,13 @@ def _plain_dtype(tid: Any) -> np.dtype | None:
         return None
 
 
-def _sniff(path: str, file: BinaryIO) -> bool:
-    """Looks for the signature after a user block, at 512, 1024, 2048, … (HDF5 file format, section II.A)."""
-    at = 512
-    while at < 1 << 26:
-        file.seek(at)
-        start = file.read(8)
-        if start == MAGIC:
-            return True
-        if len(start) < 8:
-            return False
-        at *= 2
-    return False
-
-
 FORMAT = Format(
     "hdf5",
     "HDF5",
     open_hdf5,
     suffixes=(".h5", ".hdf5", ".he5", ".h5part", ".vtkhdf", ".nc4"),
     magic=(MAGIC,),
-    sniff=_sniff,
+    sniff=has_hdf5_signature,
     options=frozenset({"cache", "attributes", "convention"}),
     aside=frozenset({"cache"}),
     many_steps=True,
