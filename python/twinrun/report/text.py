@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -11,10 +9,10 @@ from ..comparison.words import verdict_line
 from ..comparison.work import Comparison, FieldComparison
 from ..errors import one_line
 from ..words import byte_size, counted, exact, number
+from .lines import Cell, Grid, Line, print_parts, write_parts
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from ..runs.provenance import Provenance
 
@@ -44,121 +42,17 @@ def _rows(c: Comparison) -> tuple[list[FieldComparison], int]:
     return sorted(shown, key=lambda f: order[id(f)]), len(c.fields) - len(shown)
 
 
-class _Line:
-    """A line of the report. wraps: at the width of the terminal, as sentences without names do. bare: the style is the text's own."""
-
-    def __init__(self, text: str, style: str, wraps: bool = False, bare: bool = False) -> None:
-        self.text, self.style, self.wraps, self.bare = text, style, wraps, bare
-
-
-_Cell = tuple[str, str]  # text, style
-
-
-class _Grid:
-    """A table. columns: title, and whether its cells are right-aligned. folds: long cells are folded."""
-
-    def __init__(
-        self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[_Cell]], folds: bool = False
-    ) -> None:
-        self.columns, self.rows, self.folds = columns, rows, folds
-
-
 def print_comparison(console: Console, c: Comparison, details: bool = False) -> None:
     """Prints notes, table and verdict. The verdict is always the last line."""
-    from rich.text import Text
-
-    for part in _report(c, details):
-        if isinstance(part, _Grid):
-            console.print(_table_of(part))
-        elif part.wraps:
-            console.print(part.text, style=part.style)
-        elif part.bare:
-            console.print(Text(part.text, style=part.style), soft_wrap=True)
-        else:
-            console.print(Text(part.text), style=part.style, soft_wrap=True)
+    print_parts(console, _report(c, details))
 
 
 def write_comparison(stream: TextIO | None, c: Comparison, details: bool = False) -> bool:
-    """Writes what `print_comparison` prints where there is no terminal, without Rich, which takes longer to import than most
-    comparisons take.
-
-    False, with nothing written, where the lines need Rich: for a terminal, where the environment asks for colours, where lines
-    are longer than the terminal is wide, and for characters that take no or two places.
-    """
-    if stream is None or stream.isatty() or any(name in os.environ for name in _COLOURS):
-        return False
-    lines: list[str] = []
-    width = _width()
-    for part in _report(c, details):
-        if isinstance(part, _Grid):
-            lines += (made := _plain_table(part))
-            if any(len(line) > width for line in made):
-                return False
-        else:
-            lines.append(part.text)
-            if (part.wraps and len(part.text) > width) or part.text != part.text.rstrip():
-                return False
-    text = "\n".join(lines)
-    if not all(line.isascii() or _NARROW.issuperset(c for c in line if not c.isascii()) for line in lines):
-        return False
-    if not text.replace("\n", "").isprintable():
-        return False
-    stream.write(text + "\n")
-    stream.flush()
-    return True
+    """Writes what `print_comparison` prints where there is no terminal, without Rich: see `write_parts`."""
+    return write_parts(stream, _report(c, details))
 
 
-# What makes Rich take any stream for a terminal.
-_COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-_NARROW = frozenset(
-    "█·≤…|×"
-)  # of our own; names of other scripts may be wider than their number of characters
-
-
-def _width() -> int:
-    """Columns that lines may have at least: where nothing is a terminal, Rich takes 80."""
-    found = [80]
-    if os.environ.get("COLUMNS", "").isdigit():
-        found.append(int(os.environ["COLUMNS"]))
-    for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
-        try:
-            if stream is not None:
-                found.append(os.get_terminal_size(stream.fileno()).columns)
-        except (AttributeError, OSError, ValueError):
-            continue
-    return min(found)
-
-
-def _plain_table(grid: _Grid) -> list[str]:
-    """The lines of a table: columns two spaces apart, each as wide as its widest cell."""
-    titles = [title for title, _ in grid.columns]
-    rows = [titles, *([text for text, _ in row] for row in grid.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    last = len(widths) - 1
-    return [
-        "".join(
-            (text.rjust(size) if right else text.ljust(size)) + ("" if at == last else "  ")
-            for at, (text, size, (_, right)) in enumerate(zip(row, widths, grid.columns, strict=True))
-        )
-        for row in rows
-    ]
-
-
-def _table_of(grid: _Grid) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title, right in grid.columns:
-        table.add_column(
-            title, justify="right" if right else "left", overflow="fold" if grid.folds else "ellipsis"
-        )
-    for row in grid.rows:
-        table.add_row(*(Text(text, style=style) for text, style in row))
-    return table
-
-
-def _bar(f: FieldComparison) -> _Cell:
+def _bar(f: FieldComparison) -> Cell:
     if f.different == 0:
         return "", ""
     share = f.different / f.elements
@@ -166,49 +60,49 @@ def _bar(f: FieldComparison) -> _Cell:
     return "█" * filled + "·" * (_BAR - filled), "red"
 
 
-def _report(c: Comparison, details: bool) -> Iterator[_Line | _Grid]:
+def _report(c: Comparison, details: bool) -> Iterator[Line | Grid]:
     """Notes, table and verdict."""
     for note in c.notes[:10]:
-        yield _Line(one_line(f"note: {note}"), "dim")
+        yield Line(one_line(f"note: {note}"), "dim")
     if len(c.notes) > 10:
-        yield _Line(f"note: {len(c.notes) - 10} more notes in --json", "dim", wraps=True)
+        yield Line(f"note: {len(c.notes) - 10} more notes in --json", "dim", wraps=True)
     for problem in c.problems[:10]:
-        yield _Line(one_line(f"not compared: {problem}"), "red")
+        yield Line(one_line(f"not compared: {problem}"), "red")
     if len(c.problems) > 10:
-        yield _Line(f"not compared: {len(c.problems) - 10} more in --json", "red", wraps=True)
+        yield Line(f"not compared: {len(c.problems) - 10} more in --json", "red", wraps=True)
     if c.attributes:
-        yield _Line(f"attributes: {len(c.attributes)} of {c.attributes_compared} differ", "red", wraps=True)
+        yield Line(f"attributes: {len(c.attributes)} of {c.attributes_compared} differ", "red", wraps=True)
     for d in c.attributes[:10]:
         where = "" if d.step is None and d.rank == 0 else f"{d.place()}: "
         meaning = " (changes what its numbers mean)" if d.meaning else ""
-        yield _Line(one_line(f"  {where}{d.text()}{meaning}"), "red")
+        yield Line(one_line(f"  {where}{d.text()}{meaning}"), "red")
     if len(c.attributes) > 10:
-        yield _Line(f"  … and {len(c.attributes) - 10} more: --json has all", "red", wraps=True)
+        yield Line(f"  … and {len(c.attributes) - 10} more: --json has all", "red", wraps=True)
     shown, left_out = _rows(c)
     if shown:
         yield _fields_table(c, shown)
     if left_out:
-        yield _Line(f"… and {left_out} more rows: --json has all", "dim", wraps=True)
+        yield Line(f"… and {left_out} more rows: --json has all", "dim", wraps=True)
     warnings: dict[str, list[str]] = {}
     for f in c.fields:
         for w in f.warnings:
             warnings.setdefault(w.split(" for values")[0], []).append(f"{f.field}: {w}")
     for same in list(warnings.values())[:5]:
         more = f" (and {len(same) - 1} more like it)" if len(same) > 1 else ""
-        yield _Line(one_line(f"warning: {same[0]}{more}"), "yellow")
+        yield Line(one_line(f"warning: {same[0]}{more}"), "yellow")
     reasons = {f.reason for f in c.fields if f.reason}
     for reason in sorted(reasons)[:3]:
-        yield _Line(f"method: {reason}", "dim")
+        yield Line(f"method: {reason}", "dim")
     device = _device_line(c)
     if device and (details or c.device_asked not in ("auto", "cpu") or c.device != "cpu"):
-        yield _Line(one_line(device), "dim")
+        yield Line(one_line(device), "dim")
     if details:
         yield from _details(c)
     yield from _conditions(c)
-    yield _Line(verdict_line(c), "bold green" if c.same else "bold red", bare=True)
+    yield Line(verdict_line(c), "bold green" if c.same else "bold red", bare=True)
 
 
-def _fields_table(c: Comparison, shown: Sequence[FieldComparison]) -> _Grid:
+def _fields_table(c: Comparison, shown: Sequence[FieldComparison]) -> Grid:
     with_step = any(f.step is not None for f in c.fields)
     with_rank = any(f.rank != 0 for f in c.fields)
     columns = [("step", True)] * with_step + [("rank", True)] * with_rank
@@ -216,7 +110,7 @@ def _fields_table(c: Comparison, shown: Sequence[FieldComparison]) -> _Grid:
     columns += [("max |a-b|", True), ("max rel", True), ("read", True)]
     rows = []
     for f in shown:
-        cells: list[_Cell] = []
+        cells: list[Cell] = []
         if with_step:
             cells.append(("" if f.step is None else str(f.step), ""))
         if with_rank:
@@ -233,22 +127,22 @@ def _fields_table(c: Comparison, shown: Sequence[FieldComparison]) -> _Grid:
             (f"{50 * read / f.bytes:.3g}%" if f.bytes else "", ""),
         ]
         rows.append(cells)
-    return _Grid(columns, rows)
+    return Grid(columns, rows)
 
 
-def _conditions(c: Comparison) -> Iterator[_Line | _Grid]:
+def _conditions(c: Comparison) -> Iterator[Line | Grid]:
     """In which conditions the runs differ: all where there is a difference to explain, else one line."""
     found = c.conditions
     if found is None:
         return
     if not found:
         if not c.same:
-            yield _Line("conditions: the runs recorded no difference", "dim", wraps=True)
+            yield Line("conditions: the runs recorded no difference", "dim", wraps=True)
         return
     if c.same:
         names = ", ".join(d.name for d in found[:MOST_CONDITIONS])
         more = f" and {len(found) - MOST_CONDITIONS} more" if len(found) > MOST_CONDITIONS else ""
-        yield _Line(one_line(f"conditions that differ: {names}{more}"), "dim")
+        yield Line(one_line(f"conditions that differ: {names}{more}"), "dim")
         return
     sides = [
         one_line(run if len(run) <= _LONGEST_LABEL else "…" + run[1 - _LONGEST_LABEL :]) for run in (c.a, c.b)
@@ -258,9 +152,9 @@ def _conditions(c: Comparison) -> Iterator[_Line | _Grid]:
         [(one_line(t, _LONGEST_FACT), "") for t in (d.group, d.name, d.a, d.b)]
         for d in found[:MOST_CONDITIONS]
     ]
-    yield _Grid(columns, rows, folds=True)
+    yield Grid(columns, rows, folds=True)
     if len(found) > MOST_CONDITIONS:
-        yield _Line(f"… and {len(found) - MOST_CONDITIONS} more: --json has all", "dim", wraps=True)
+        yield Line(f"… and {len(found) - MOST_CONDITIONS} more: --json has all", "dim", wraps=True)
 
 
 def print_provenance(console: Console, p: Provenance) -> None:
@@ -288,19 +182,19 @@ def _device_line(c: Comparison) -> str:
     return f"device: {c.device}" + (f" ({reasons[0]}{more})" if reasons else "")
 
 
-def _details(c: Comparison) -> Iterator[_Line]:
+def _details(c: Comparison) -> Iterator[Line]:
     for name, stage in c.stages.items():
         if stage["chunks_in"] or stage["bytes_read"]:
-            yield _Line(
+            yield Line(
                 f"{name}: {stage['chunks_in']} chunks in, {stage['chunks_out']} left, {byte_size(stage['bytes_read'])} read, "
                 f"{stage['seconds']:.3g} s",
                 "dim",
                 wraps=True,
             )
     if c.device_seconds > 0:
-        yield _Line(f"device: {c.device_seconds:.3g} s of copies and kernels", "dim", wraps=True)
+        yield Line(f"device: {c.device_seconds:.3g} s of copies and kernels", "dim", wraps=True)
     first = c.first
     if first is not None:
-        yield _Line(
+        yield Line(
             f"first difference: a = {exact(first.first_a)}, b = {exact(first.first_b)}", "dim", wraps=True
         )
