@@ -1,16 +1,22 @@
 """The command `twinrun`, and `python -m twinrun`."""
 
+import gc
 import sys
 
 
 def main() -> None:
     """Loads the command line and runs it. Ctrl-C while it loads gives one line and status 2, as later on."""
+    gc.disable()  # what is imported stays: looking for garbage meanwhile finds none
     try:
         from .cli import main as run
     except KeyboardInterrupt:
         print("twinrun: interrupted: nothing was brought to its end", file=sys.stderr)
         sys.exit(2)
-    run()
+    gc.enable()
+    try:
+        run()
+    finally:
+        gc.freeze()  # Python's shutdown would look for garbage among all objects, longer than a small comparison takes
 
 
 if __name__ == "__main__":

@@ -10,14 +10,15 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import TwinrunError
 from .marks import GOLDEN_MANIFEST, MANIFEST, METADATA_MAGIC, METADATA_SUFFIX, STEP_MARK
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "check_folder",
@@ -104,6 +105,8 @@ def replacing(
 def _new_file(folder: str, mode: int) -> str:
     """Makes an empty file with a name of its own; the kernel applies the umask, which a process cannot read alone."""
     while True:
+        import secrets
+
         path = os.path.join(folder, f".twinrun-{secrets.token_hex(8)}.tmp")
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
@@ -174,6 +177,8 @@ def _entries(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
             yield beside
         return
     if os.path.isfile(os.path.join(path, MANIFEST)):
+        from pathlib import Path
+
         for part in _history_parts(Path(path)):
             yield from _entries(part)
         return

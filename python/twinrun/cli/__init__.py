@@ -7,12 +7,10 @@ import io
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
 
-from .._core import __version__
 from ..errors import TwinrunError, one_line
 
 __all__ = ["main"]
@@ -63,8 +61,24 @@ class _Group(click.Group):
             )
 
 
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or context.resilient_parsing:
+        return
+    from .._core import __version__  # the core takes a while to load, which help does not need
+
+    click.echo(f"twinrun, version {__version__}")
+    context.exit()
+
+
 @click.group(cls=_Group, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="twinrun")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """Run it twice. Know where, when and why it differs."""
 
@@ -105,6 +119,8 @@ def _said(error: BaseException) -> str:
 def _failed(error: BaseException) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.environ.get(_TRACEBACK):
+        import traceback
+
         traceback.print_exception(error)
     print(f"twinrun: {one_line(_said(error))}", file=sys.stderr)
     return 2

@@ -6,11 +6,8 @@ import os
 
 import click
 
-from ..aggregate.plan import LAYOUTS, PARTICLE, PLACEMENTS, plan_aggregation
-from ..aggregate.report import plan_document, print_plan, save_html, save_picture
 from ..errors import TwinrunError
-from ..outputs import check_outputs
-from ..report.document import write_json
+from .choices import LAYOUTS, PLACEMENTS
 from .common import SIZE, console
 from .study import study
 
@@ -90,6 +87,12 @@ def plan(
 
     Nothing is measured: costs are those of a model (docs/aggregate.md), in seconds.
     """
+
+    from ..aggregate.plan import PARTICLE, plan_aggregation
+    from ..aggregate.report import plan_document, print_plan, save_html, save_picture
+    from ..outputs import check_outputs
+    from ..report.document import write_json
+
     if particles is not None and (bytes_per_rank is not None or items is not None):
         raise TwinrunError("either --particles, or --bytes-per-rank and --items")
     try:

@@ -178,6 +178,10 @@ def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
     )
     @functools.wraps(verb)
     def shared(*args: object, mpi: str, **options: object) -> int:
+        from ..comparison.launch import alone
+
+        if alone(mpi):
+            return verb(*args, **options, team=None)
         from ..comparison import parallel
 
         with parallel.joined(mpi) as team:

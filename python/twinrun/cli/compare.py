@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from ..comparison import parallel
-from ..comparison.work import ALIGNMENTS, METHODS
-from ..comparison.work import compare as compare_runs
+from ..comparison.choices import ALIGNMENTS, METHODS
 from ..errors import TwinrunError
-from ..outputs import check_outputs
-from ..report.document import document, incomparable_document, write_json
-from ..report.listing import remove_listing, write_differences
-from ..report.text import print_comparison
 from .common import EXIT_STATUS, console, device_options, format_options, over_ranks, progress_bar
+
+if TYPE_CHECKING:
+    from ..comparison.parallel import Team
 
 
 @click.command()
@@ -147,7 +146,7 @@ def compare(
     quiet: bool,
     options: dict,
     reading: dict,
-    team: parallel.Team | None = None,
+    team: Team | None = None,
 ) -> int:
     """Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how
     much.
@@ -155,17 +154,19 @@ def compare(
     RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown
     files count too. Exit status: 0 the same, 1 different, 2 could not compare.
     """
-    out = console(stderr=json_file == "-")
-    check_outputs(
-        {
-            "--json": json_file,
-            "--picture": picture,
-            "--html": html_file,
-            "--junit": junit,
-            "--list-differences": list_differences,
-        },
-        [path for path in (run_a, run_b, tolerances) if path],
-    )
+    outputs = {
+        "--json": json_file,
+        "--picture": picture,
+        "--html": html_file,
+        "--junit": junit,
+        "--list-differences": list_differences,
+    }
+    if any(path is not None for path in outputs.values()):
+        from ..outputs import check_outputs
+
+        check_outputs(outputs, [path for path in (run_a, run_b, tolerances) if path])
+    from ..comparison.work import compare as compare_runs
+
     try:
         with progress_bar(quiet) as progress:
             result = compare_runs(
@@ -200,6 +201,8 @@ def compare(
         said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
         with contextlib.suppress(TwinrunError):  # the first error is reported
             if json_file is not None:
+                from ..report.document import incomparable_document, write_json
+
                 write_json(json_file, incomparable_document(run_a, run_b, said))
         with contextlib.suppress(TwinrunError):
             if html_file is not None:
@@ -212,9 +215,13 @@ def compare(
 
                 write_junit_error(junit, run_a, run_b, said)
         if list_differences is not None:
+            from ..report.listing import remove_listing
+
             remove_listing(list_differences)
         raise
     if json_file is not None:
+        from ..report.document import document, write_json
+
         write_json(json_file, document(result))
     if picture is not None:
         from ..report.picture import save_growth
@@ -229,13 +236,19 @@ def compare(
 
         write_junit(junit, result)
     if list_differences is not None:
+        from ..report.listing import remove_listing, write_differences
+
         try:
             write_differences(result, list_differences)
         except BaseException:
             remove_listing(list_differences)
             raise
     if not quiet:
-        print_comparison(out, result, details=verbose)
+        from ..report.text import print_comparison, write_comparison
+
+        aside = json_file == "-"
+        if not write_comparison(sys.stderr if aside else sys.stdout, result, verbose):
+            print_comparison(console(stderr=aside), result, details=verbose)
     if result.problems:  # as of any other error: the first, on stderr
         more = f" (and {len(result.problems) - 1} more)" if len(result.problems) > 1 else ""
         click.echo(f"twinrun: {result.problems[0]}{more}", err=True)

@@ -5,23 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 import stat
-import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from .._core import xxh3
-from ..comparison.work import Comparison
-from ..comparison.work import compare as compare_runs
 from ..errors import MissingFile, MissingPackage, TwinrunError
 from ..marks import MANIFEST
-from ..outputs import write_whole
-from ..report.picture import growth, save_growth
-from ..report.text import print_comparison
 from ..words import byte_size, number
 from .common import console, progress_bar
+
+if TYPE_CHECKING:
+    from ..comparison.work import Comparison
 
 MINIHACC = "TWINRUN_MINIHACC"
 MARK = ".twinrun-demo"  # in the folder of a demo's history
@@ -29,6 +25,9 @@ MARK = ".twinrun-demo"  # in the folder of a demo's history
 
 def find_minihacc() -> str:
     """The simulation's program: $TWINRUN_MINIHACC, or on the PATH."""
+
+    import shutil
+
     path = os.environ.get(MINIHACC) or shutil.which("minihacc")
     if not path or not os.access(path, os.X_OK):
         raise MissingFile(
@@ -43,6 +42,9 @@ def _mark_of(run: str) -> bytes:
     """The mark beside a demo's history: the XXH3 of its manifest, which has the id of the history and every
     step.
     """
+
+    from .._core import xxh3
+
     with open(os.path.join(run, MANIFEST), "rb") as file:
         return f"{xxh3(file.read()):016x}\n".encode()
 
@@ -66,6 +68,9 @@ def _check_replaceable(run: str) -> None:
 
 def _mark(run: str) -> None:
     """Marks the history as made by a demo. The name is no part of a history and no link."""
+
+    from ..outputs import write_whole
+
     mark = os.path.join(run, MARK)
     if os.path.lexists(mark) and not stat.S_ISREG(os.lstat(mark).st_mode):
         return  # without the mark the next demo refuses
@@ -75,6 +80,8 @@ def _mark(run: str) -> None:
 def _simulate(
     program: str, out: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool
 ) -> None:
+    import subprocess
+
     command = [
         program,
         "--particles",
@@ -115,6 +122,9 @@ def _free_name(folder: str) -> str:
 
 def _growth_lines(c: Comparison) -> list[str]:
     """The growth of |a - b| as text: a row for each field, a column for each captured step."""
+
+    from ..report.picture import growth
+
     lines = growth(c)
     steps = sorted({s for points in lines.values() for s, *_ in points})
     rows = [
@@ -143,6 +153,11 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
     Nothing random is planted: sums of floating-point numbers whose order depends on threads are enough.
     Exit status: 0 if the demonstration ran, with any verdict; 2 if it failed.
     """
+
+    from ..comparison.work import compare as compare_runs
+    from ..report.picture import save_growth
+    from ..report.text import print_comparison
+
     out = console()
     program = find_minihacc()
     runs = [os.path.join(folder, name) for name in ("run-a", "run-b")]

@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from ..ensemble.study.importing import FORMATS
 from ..errors import MissingFile, TwinrunError
-from ..outputs import check_outputs
+from .choices import IMPORTED
 from .common import console
 from .progress import Teller, span
 from .quick import QUICK, init, quick
@@ -80,6 +79,9 @@ ensemble.add_command(init)
 
 def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
     """(study file or None, folder) of the argument: a file, or the folder of a started study."""
+
+    from pathlib import Path
+
     path = Path(study)
     if path.is_dir():
         if folder is not None:
@@ -114,9 +116,11 @@ def run(
     Every task is kept in the folder as soon as it has ended. Ctrl-C waits for the tasks that run, a second
     one ends them.
     """
+
     from ..ensemble.run import runner
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
+    from ..outputs import check_outputs
 
     file, place = _places(study, folder)
     check_outputs({"--parquet": parquet}, [*files_of_study(place), *([file] if file else [])])
@@ -263,6 +267,7 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
     """
     from ..ensemble import Options, analyse
     from ..ensemble.study.record import files_of_study
+    from ..outputs import check_outputs
 
     check_outputs(
         {"--json": json_file, "--html": html},
@@ -330,6 +335,8 @@ def profiles(
     """Say in which calls slow tasks of the study in FOLDER spent more time than fast ones, or one group more
     than another.
     """
+
+    from ..outputs import check_outputs
     from ..packages import check
     from ..report import write_json
 
@@ -384,6 +391,7 @@ def export(folder: str, file: str, form: str | None) -> int:
     """
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
+    from ..outputs import check_outputs
 
     check_outputs({"FILE": file}, files_of_study(folder))
     ends = {end: name for name, own in _EXPORTS.items() for end in own}
@@ -404,7 +412,7 @@ _COLUMNS = [
     click.option(
         "--format",
         "form",
-        type=click.Choice(FORMATS),
+        type=click.Choice(IMPORTED),
         default=None,
         help="Format of the files; default: by content.",
     ),

@@ -8,16 +8,16 @@ import sys
 import click
 
 from .. import _core
-from ..arguments import checked_path
 from ..errors import MissingFile, TwinrunError, one_line
-from ..formats.folder import is_history
-from ..outputs import check_folder
 from ..words import byte_size
 from .common import console
 
 
 def _parts(path: str) -> list[str]:
     """Folders of ranks: this one, or those in it. Lower ranks first: rank 0 makes the history."""
+
+    from ..formats.folder import is_history
+
     if not os.path.isdir(path):
         raise MissingFile(
             "no such folder", where=path, fix="name a rank's folder of the local tier, or the folder of all"
@@ -35,6 +35,9 @@ def _parts(path: str) -> list[str]:
 
 def _check_place(history: str, local: str, parts: list[str]) -> None:
     """Raises TwinrunError where steps would be copied into the tier's own folders."""
+
+    from ..outputs import check_folder
+
     check_folder("--to", history, parts)
     if os.path.realpath(history) == os.path.realpath(local):
         check_folder("--to", history, [local])
@@ -42,6 +45,9 @@ def _check_place(history: str, local: str, parts: list[str]) -> None:
 
 def _target(path: str, history: str | None) -> str:
     """Where the steps of one rank go."""
+
+    from ..arguments import checked_path
+
     facts = _core.open_history(path)
     if facts.local_part is None or facts.to is None:
         raise TwinrunError(
@@ -81,6 +87,9 @@ def flush(local: str, history: str | None) -> int:
     the history's are refused. A history that is not there is made again. Exit status: 0 all steps are there,
     2 not.
     """
+
+    from ..arguments import checked_path
+
     local = checked_path(local)
     parts = _parts(local)
     if history is not None:

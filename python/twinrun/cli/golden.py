@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from ..comparison.tolerances import RulesInUse, Tolerances, read_tolerances
 from ..errors import TwinrunError, one_line
-from ..golden import check as check_run
-from ..golden import save as save_run
-from ..golden.writer import CHUNK_BYTES
-from ..outputs import check_outputs
-from ..report.document import incomparable_document, write_json
-from ..report.github import annotation_lines, error_annotation, uninterpreted, write_summary
-from ..report.golden import golden_document, golden_line, print_golden
-from ..report.junit import write_junit, write_junit_error
 from ..words import byte_size
+from .choices import GOLDEN_CHUNK
 from .common import SIZE, console, format_options, progress_bar, read_options
+
+if TYPE_CHECKING:
+    from ..comparison.tolerances import RulesInUse
 
 
 @click.group()
@@ -43,7 +39,7 @@ def golden() -> None:
 @click.option("--residue-bits", type=click.Choice(["0", "2", "4"]), default="4", show_default=True,
               help="Bits an element that show small differences; 0: only whether cells are the same.")  # fmt: skip
 @click.option(
-    "--chunk", type=SIZE, default=CHUNK_BYTES, show_default="16K", help="Bytes a digest covers: 4K to 1M."
+    "--chunk", type=SIZE, default=GOLDEN_CHUNK, show_default="16K", help="Bytes a digest covers: 4K to 1M."
 )
 @click.option(
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
@@ -75,6 +71,10 @@ def save(
 
     Golden files that golden.json lists there are replaced, no others.
     """
+
+    from ..comparison.tolerances import RulesInUse, Tolerances, read_tolerances
+    from ..golden import save as save_run
+
     tolerant = Tolerances() if tolerances is None else read_tolerances(tolerances)
     rules = RulesInUse(tolerant)
     with progress_bar(quiet) as progress:
@@ -164,6 +164,14 @@ def check(
 
     Exit status: 0 the same, 1 different or undecided, 2 something could not be compared.
     """
+
+    from ..golden import check as check_run
+    from ..outputs import check_outputs
+    from ..report.document import incomparable_document, write_json
+    from ..report.github import annotation_lines, error_annotation, uninterpreted, write_summary
+    from ..report.golden import golden_document, golden_line, print_golden
+    from ..report.junit import write_junit, write_junit_error
+
     out = console(stderr=json_file == "-")
     check_outputs({"--json": json_file, "--junit": junit}, [folder, run])
     try:

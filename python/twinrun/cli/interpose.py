@@ -5,17 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import tempfile
-from pathlib import Path
-from shutil import which
 
 import click
 
-from ..ensemble.study import interposition
 from ..errors import TwinrunError
-from ..outputs import check_outputs
-from ..report.document import write_whole
 from .common import console
 
 __all__ = ["interpose"]
@@ -111,6 +104,16 @@ def interpose(
     The exit status is the command's (128 + N where signal N ended it), also where nothing could be counted.
     Put -- before a command with options of its own.
     """
+
+    import subprocess
+    import tempfile
+    from pathlib import Path
+    from shutil import which
+
+    from ..ensemble.study import interposition
+    from ..outputs import check_outputs
+    from ..report.document import write_whole
+
     check_outputs(
         {"--json": json_file},
         [word for word in (which(command[0]), *command) if word and os.path.isfile(word)],

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import _core
-from ..arguments import checked_path
 from ..errors import one_line
 from ..words import byte_size
 from .common import console
+
+if TYPE_CHECKING:
+    from ..report.lines import Grid, Line
 
 _OF_HISTORY = ("path", "atol", "rtol", "residue_bits", "chunk_bytes", "digest", "keep_data", "record", "torn", "ranks",
                "local_part", "to", "incomplete")  # fmt: skip
@@ -56,23 +61,32 @@ def log(run: str, as_json: bool) -> int:
     """List the committed steps of a history: sizes, how long capture blocked the application, where it
     diverged.
     """
+
+    from ..arguments import checked_path
+
     history = _core.open_history(checked_path(run))
     if as_json:
         print(json.dumps(_document(history), indent=1))
         return 0
-    from rich.table import Table
-    from rich.text import Text
+    from ..report.lines import print_parts, write_parts
 
-    out = console()
+    if not write_parts(sys.stdout, _listing(run, history)):
+        print_parts(console(), _listing(run, history))
+    return 0
+
+
+def _listing(run: str, history: _core.History) -> Iterator[Line | Grid]:
+    """The history, a table of its steps, notes, and sums."""
+    from ..report.lines import Grid, Line
+
     part = history.local_part
     kind = "history" if part is None else f"rank {part}'s part, on a node-local tier, of a history"
     tolerance = f"atol {history.atol:g}" + (f", rtol {history.rtol:g}" if history.rtol else "")
     bits, chunk = history.residue_bits, history.chunk_bytes // 1024
-    out.print(
+    yield Line(
         one_line(
             f"{kind} {run}: {tolerance}, {bits} residue bits, chunks of {chunk} KiB, {history.digest} digests"
-        ),
-        soft_wrap=True,
+        )
     )
     record = history.record
     if record is not None:
@@ -80,21 +94,17 @@ def log(run: str, as_json: bool) -> int:
         packed += ", XOR" if record["xor"] else ""
         packed += ", within the tolerance" if record["bounded"] else ""
         packed += f", against {record['against']}" if record["against"] else ""
-        out.print(
-            one_line(f"record: method {record['method']}, chunks of {record['chunk_bytes']} bytes, {packed}"),
-            soft_wrap=True,
+        yield Line(
+            one_line(f"record: method {record['method']}, chunks of {record['chunk_bytes']} bytes, {packed}")
         )
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    diverged = any(r.divergence for step in history.steps for r in step.ranks)
+    steps = history.steps
+    diverged = any(r.divergence for step in steps for r in step.ranks)
     columns = ["step", "ranks", "data", "metadata", "share", "blocked"]
     if record is not None:
         columns[2:3] = ["data", "kept", "ratio"]
-    for column in columns:
-        table.add_column(column, justify="right")
-    if diverged:
-        table.add_column("not equal to the reference")
+    rows: list[list[tuple[str, str]]] = []
     total_data = total_metadata = total_kept = 0
-    for step in history.steps:
+    for step in steps:
         data = sum(r.full_bytes for r in step.ranks)
         kept = sum(r.data_bytes for r in step.ranks)
         metadata = sum(r.metadata_bytes for r in step.ranks)
@@ -112,21 +122,22 @@ def log(run: str, as_json: bool) -> int:
             byte_size(metadata),
             share,
             f"{blocked:.2g} s",
+            *([_divergence(step)] if diverged else []),
         ]
-        table.add_row(*row, *([Text(_divergence(step))] if diverged else []))
-    out.print(table)
+        rows.append([(cell, "") for cell in row])
+    titles = [(title, True) for title in columns]
+    yield Grid([*titles, ("not equal to the reference", False)] if diverged else titles, rows)
     if history.torn:
-        out.print("note: the last step was being committed when the run ended; it is not part of the history")
+        text = "note: the last step was being committed when the run ended; it is not part of the history"
+        yield Line(text, wraps=True)
+    from ..runs.histories import incomplete_note, others_note
+
     if history.incomplete:
-        from ..runs.histories import incomplete_note
-
-        out.print(f"note: {incomplete_note(history.incomplete)}", soft_wrap=True)
-    from ..runs.histories import others_note
-
-    if others := others_note(history.path, _folders(history)):
-        out.print(one_line(f"note: {others}"), soft_wrap=True)
+        yield Line(f"note: {incomplete_note(history.incomplete)}")
+    if others := others_note(history.path, (step.folder for step in steps)):
+        yield Line(one_line(f"note: {others}"))
     said = f" kept in {byte_size(total_kept)}" if record is not None else ""
-    out.print(
-        f"{len(history.steps)} steps, {byte_size(total_data)} of data{said}, {byte_size(total_metadata)} of metadata"
+    text = (
+        f"{len(steps)} steps, {byte_size(total_data)} of data{said}, {byte_size(total_metadata)} of metadata"
     )
-    return 0
+    yield Line(text, wraps=True)

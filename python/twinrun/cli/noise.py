@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from ..errors import TwinrunError
-from ..outputs import check_outputs
 from .common import console, progress_bar
 
 __all__ = ["noise"]
@@ -76,7 +75,9 @@ def noise(seconds: float, cores: str, free: int | None, no_compare: bool, thresh
     All cores are busy meanwhile: run it on an idle machine to see the system's own noise, or beside other
     work to see its effect.
     """
+
     from ..noise.measurement import measure
+    from ..outputs import check_outputs
 
     check_outputs({"--json": json_file, "--html": html, "--picture": picture})
     chosen = None if cores == "all" else _cores(cores)

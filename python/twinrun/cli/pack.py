@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
-from ..capture.records import METHODS, PackedStep, RecordOptions
-from ..capture.records import pack as pack_steps
 from ..errors import one_line
 from ..words import byte_size
+from .choices import METHODS
 from .common import SIZE, THREADS, console
+
+if TYPE_CHECKING:
+    from ..capture.records import PackedStep
 
 MOST = 20  # notes that are shown
 
@@ -66,6 +69,10 @@ def pack(
     folder everything is kept, hidden files, links and empty folders too; a file that cannot be kept is named.
     A step of one rank must fit into memory two to three times.
     """
+
+    from ..capture.records import RecordOptions
+    from ..capture.records import pack as pack_steps
+
     out = console()
 
     def say(step: PackedStep) -> None:

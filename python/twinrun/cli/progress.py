@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TextColumn
-
 from .common import console
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from ..ensemble.run.runner import Progress as Told
 
 __all__ = ["Teller", "span"]
@@ -30,6 +30,8 @@ class Teller:
     """A bar on a terminal; elsewhere a line for each task."""
 
     def __init__(self, quiet: bool) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+
         self._quiet = quiet
         self._out = console(stderr=True)
         self._bar: Progress | None = None

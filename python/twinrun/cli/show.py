@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from .. import _core
 from ..errors import one_line
-from ..report.text import print_provenance
-from ..runs.fields import FieldRef
-from ..runs.opening import open_subject
-from ..runs.provenance import read_provenance
 from ..words import byte_size
 from .common import console, format_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..runs.fields import FieldRef
 
 
 def _settings(ref: FieldRef) -> str:
@@ -51,6 +51,9 @@ def _devices_line(found: dict) -> str:
 
 
 def _show_devices(out: Console, found: dict) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     out.print(one_line(f"library: {found['library'] or 'none'}"), soft_wrap=True)
     if found["runtime_version"]:
         driver = found["driver_version"]
@@ -101,6 +104,14 @@ def show(
     options: dict,
 ) -> int:
     """Show the fields of a history, folder, file or metadata file, or (--system, --devices) what twinrun uses on this machine."""
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..report.text import print_provenance
+    from ..runs.opening import open_subject
+    from ..runs.provenance import read_provenance
+
     out = console()
     if system:
         out.print(f"twinrun {_core.__version__}")

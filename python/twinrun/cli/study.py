@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .._core import __version__
-from ..aggregate.studies import engine, interference, size, split
-from ..aggregate.studies.journal import Journal
-from ..aggregate.studies.launch import Stack, default_program
-from ..aggregate.studies.report import check_pictures
-from ..aggregate.studies.study import Study
-from ..ensemble.run.runner import Progress
 from ..errors import TwinrunError
-from ..outputs import check_outputs
-from ..report.document import write_whole
+from .choices import COMMUNICATORS, INTENSITIES, PARTICLES, SIZES
 from .common import console, progress_bar
+
+if TYPE_CHECKING:
+    from ..aggregate.studies.launch import Stack
+    from ..aggregate.studies.study import Study
+    from ..ensemble.run.runner import Progress
 
 __all__ = ["study"]
 
@@ -103,6 +98,8 @@ def _with_options(command: Callable, options: Sequence[Callable]) -> Callable:
 
 
 def _stacks(programs: Sequence[str], mpiexecs: Sequence[str]) -> list[Stack]:
+    from ..aggregate.studies.launch import Stack, default_program
+
     if not programs:
         programs = [default_program()] * max(len(mpiexecs), 1)
     if mpiexecs and len(mpiexecs) != len(programs):
@@ -127,6 +124,9 @@ def _common(options: Mapping) -> dict:
 
 def _on_storage(options: Mapping) -> dict:
     """Settings of studies that write files."""
+
+    from pathlib import Path
+
     return {
         **_common(options),
         "folder": Path(options["folder"]),
@@ -140,6 +140,10 @@ def _precision(default: float, of: str) -> Callable:
 
 
 def _facts() -> dict:
+    import platform
+
+    from .._core import __version__
+
     return {
         "twinrun": __version__,
         "host": platform.node(),
@@ -163,6 +167,13 @@ def _teller(bar: Callable[[str, int, int], None] | None, quiet: bool) -> Callabl
 
 def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
     """Runs a study and prints its results."""
+
+    from ..aggregate.studies import engine
+    from ..aggregate.studies.journal import Journal
+    from ..aggregate.studies.report import check_pictures
+    from ..outputs import check_outputs
+    from ..report.document import write_whole
+
     if options["picture"]:
         check_pictures()
     if options["most"] < options["least"]:
@@ -215,7 +226,7 @@ def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
 @click.option(
     "--particles",
     type=_Numbers(int, 1),
-    default=",".join(map(str, size.PARTICLES)),
+    default=",".join(map(str, PARTICLES)),
     show_default=True,
     help="Particles of a rank.",
 )
@@ -239,6 +250,9 @@ def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
 @_storage
 def study_size(particles: tuple, methods: tuple, operation: str, target: float, **options: Any) -> int:
     """Bandwidth, standard deviation and coefficient of variation against particles of a rank."""
+
+    from ..aggregate.studies import size
+
     subject = size.Size(
         stacks=_stacks(options["program"], options["mpiexec"]),
         particles=particles,
@@ -262,7 +276,7 @@ def study_size(particles: tuple, methods: tuple, operation: str, target: float, 
 @click.option(
     "--intensities",
     type=_Numbers(float, 1e-4),
-    default=",".join(map(str, interference.INTENSITIES)),
+    default=",".join(map(str, INTENSITIES)),
     show_default=True,
     help="Intensities of the second job: MB of a rank.",
 )
@@ -283,6 +297,9 @@ def study_size(particles: tuple, methods: tuple, operation: str, target: float, 
 def study_interference(particles: int, intensities: tuple, other_ranks: int, method: str, other_method: str, repeat: int,
                        tolerated: float, **options: Any) -> int:  # fmt: skip
     """One job alone, and the same job beside a second one of varying intensity: mean, deviation, loss."""
+
+    from ..aggregate.studies import interference
+
     stacks = _stacks(options["program"], options["mpiexec"])
     if len(stacks) != 1:
         raise TwinrunError("this study is of one MPI library", fix="give --program and --mpiexec once")
@@ -305,13 +322,13 @@ def study_interference(particles: int, intensities: tuple, other_ranks: int, met
 @click.option(
     "--communicators",
     type=_Numbers(int, 1),
-    default=",".join(map(str, split.COMMUNICATORS)),
+    default=",".join(map(str, COMMUNICATORS)),
     show_default=True,
 )
 @click.option(
     "--sizes",
     type=_Numbers(int, 1),
-    default=",".join(map(str, split.SIZES)),
+    default=",".join(map(str, SIZES)),
     show_default=True,
     help="Ranks of each communicator.",
 )
@@ -320,6 +337,9 @@ def study_split(communicators: tuple, sizes: tuple, **options: Any) -> int:
     """The time of successive MPI_Comm_split, of group-based creation and of coloured splits, by number and
     MPI library.
     """
+
+    from ..aggregate.studies import split
+
     if min(sizes) > options["ranks"]:
         raise TwinrunError("all --sizes are above the number of --ranks")
     subject = split.Split(

@@ -6,10 +6,7 @@ import os
 
 import click
 
-from ..comparison.proposal import propose
 from ..errors import TwinrunError
-from ..outputs import check_outputs
-from ..report.document import write_whole
 from .common import device_options, format_options, progress_bar
 
 
@@ -45,6 +42,11 @@ def tolerances(
     reading: dict,
 ) -> int:
     """Propose tolerances from two or more RUNS of the same code: their spread, as rules for --tolerances."""
+
+    from ..comparison.proposal import propose
+    from ..outputs import check_outputs
+    from ..report.document import write_whole
+
     if output is not None and os.path.lexists(output) and not force:
         raise TwinrunError(
             "is there already, and may have been edited", where=output, fix="give --force to replace it"

@@ -6,11 +6,10 @@ import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from .. import _core
 from ..errors import TwinrunError
-from ..runs.containers import is_container
 from ..runs.opening import open_subject
 from ..runs.subject import Subject
 from .settings import Settings
@@ -28,7 +27,7 @@ def _held(what: object) -> object:
         return what
     if isinstance(what, Subject):
         return what if what.kind != "arrays" else None
-    if isinstance(what, (list, tuple)) and is_container(what):
+    if _is_list(what):
         names = getattr(what, "_fields", None)
         entries = enumerate(what) if names is None else zip(names, what, strict=True)
         return _Container(names is None, [(k, _held(v)) for k, v in entries])
@@ -39,6 +38,15 @@ def _held(what: object) -> object:
     if isinstance(what, Mapping):
         return _Container(False, [(k, _held(v)) for k, v in what.items()])
     return _Value(what)  # numbers and texts
+
+
+def _is_list(what: object) -> TypeGuard[list | tuple]:
+    """Whether it is a list or a tuple of arrays."""
+    if not isinstance(what, (list, tuple)):
+        return False
+    from ..runs.containers import is_container  # with NumPy
+
+    return is_container(what)
 
 
 @dataclass

@@ -12,19 +12,23 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import storage_dtype
+from ..formats.model import INTEGERS, storage_dtype
 from ..runs.fields import FieldRef
-from ..runs.particles import INTEGERS, Particles, read_items
+from ..runs.particles import Particles, read_items
 from .field import FieldComparison, facts_of
-from .ids import NOBODY, Matched, gather_rows, ids_of_share, match_ids
+from .ids import Matched, gather_rows, ids_of_share, match_ids, nobody
 from .merge import Found, merged, with_places
 from .settings import Decision, Settings
 from .sums import TwoSums, why_not
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["circles_of", "common_fields", "compare_particles", "order_note"]
 
@@ -303,7 +307,7 @@ def _all_proven(
     identity.method, identity.reason = "staged", "matched by ID: by sums of digests"
     result = [identity]
     for name, f in found.items():
-        nothing = _compare_rows(kind, name, NOBODY, _Pass(settings, step, 1, {}))
+        nothing = _compare_rows(kind, name, nobody(), _Pass(settings, step, 1, {}))
         f.add(nothing, totals[0] * _scalars(kind, name))
         result.append(_shaped(kind, name, f, settings, step, totals[0], begin, label))
     return result

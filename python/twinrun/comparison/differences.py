@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .. import _core
 from ..errors import Incomparable, Stale, TwinrunError
 from ..formats.model import storage_dtype
@@ -28,6 +26,11 @@ from .ids import gather_rows, ids_of_share, match_ids
 from .matching import StepMatch, match_fields, match_steps
 from .settings import Decision
 from .tolerances import parse_steps
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 if TYPE_CHECKING:
     from .result import Comparison

@@ -15,7 +15,6 @@ from .ranges import compare_part, divisible, put_together
 from .request import Request
 from .settings import Settings
 from .shares import Piece, owners, pieces
-from .sums import compare_placed
 
 __all__ = ["PairSize", "compare_entry", "pieces_of_share"]
 
@@ -50,7 +49,9 @@ def compare_entry(
     period = settings.period(x, y, place[0])
     try:
         ranges = piece.ranges(x.items, x.itemsize, scalars)
-        compare_it = compare_part if x.parts is None else compare_placed
+        compare_it = compare_part
+        if x.parts is not None:
+            from .sums import compare_placed as compare_it  # few runs need it
         part = compare_it(x, y, place, settings, ranges, request.progress)
         if ranges is not None:
             return Compared(piece.at, x.name, part=part, period=period)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..errors import Incomparable
 from ..runs.fields import FieldRef
 from ..runs.particles import read_items
 
-__all__ = ["NOBODY", "Ids", "Matched", "gather_rows", "ids_of_share", "match_ids"]
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
-_HASH = np.uint64(0x9E3779B97F4A7C15)
+__all__ = ["Ids", "Matched", "gather_rows", "ids_of_share", "match_ids", "nobody"]
+
+_HASH = 0x9E3779B97F4A7C15
 _BLOCK_BITS = 20  # a bucket is a megabyte at most
 
 
@@ -47,7 +51,7 @@ def ids_of_share(
             at: np.ndarray = np.arange(base + first, base + first + count, dtype=np.int64)
             if shares > 1:
                 blocks = ids.view(np.uint64) >> block
-                mine = (blocks * _HASH >> np.uint64(32)) % np.uint64(shares) == share
+                mine = (blocks * np.uint64(_HASH) >> np.uint64(32)) % np.uint64(shares) == share
                 ids, at = ids[mine], at[mine]
             kept.append(ids)
             rows.append(at)
@@ -98,8 +102,10 @@ def match_ids(a: Ids, b: Ids) -> Matched:
     )
 
 
-_NO_IDS, _NO_ROWS = np.empty(0, np.int64), np.empty(0, np.int64)
-NOBODY = Matched(_NO_IDS, _NO_ROWS, _NO_ROWS, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, 0)
+def nobody() -> Matched:
+    """The rows of runs without IDs."""
+    none = np.empty(0, np.int64)
+    return Matched(none, none, none, none, none, none, none, 0)
 
 
 def gather_rows(

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from .. import _core
 from ..errors import TwinrunError
+from ..formats.model import FLOATING
 from ..runs.fields import FieldRef
-from ..runs.index import FLOATING
 from ..runs.subject import Place
 from .field import FieldComparison, FieldGroup, place_text
 from .matching import StepMatch

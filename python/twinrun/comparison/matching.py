@@ -14,12 +14,12 @@ from ..formats.texts import MASK
 from ..runs.fields import FieldRef, check_alike
 from ..runs.order import in_one_order, in_one_type
 from ..runs.subject import Opened, Place, Subject
+from .choices import ALIGNMENTS
 from .field import place_text
 from .tolerances import missing_steps
 
 __all__ = ["ALIGNMENTS", "FieldMatch", "StepMatch", "Steps", "match_fields", "match_steps", "names"]
 
-ALIGNMENTS = ("step", "time")
 # Two runs write nearly the same time for the same moment: the last digits depend on the order of additions.
 _SAME_TIME = 1e-9
 

@@ -31,25 +31,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import MissingPackage, TwinrunError
+from .launch import alone, launched
 from .shares import largest_first
 
 __all__ = ["MODES", "Team", "batches", "cores_each", "joined", "launched"]
 
 MODES = ("auto", "on", "off")
 
-# (launcher, ranks, this rank, MPI library that belongs to it): what launchers put into the environment. Not
-# SLURM_NTASKS: a script of sbatch has it too, and runs once.
-_LAUNCHERS = (
-    ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI"),
-    ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", None),
-    ("MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MPICH"),
-    ("mpiexec", "PMI_SIZE", "PMI_RANK", "MPICH"),
-    ("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", None),
-)
 _FAILED = 2  # exit status: something could not be done
 _GRACE = 1.0  # seconds that the first rank has to print an error that all others would print too
 _FINEST, _COARSEST = 50e-6, 2e-3  # seconds between two polls of a waiting rank
@@ -59,16 +51,6 @@ _AHEAD = 2  # batches that a rank requests: one to work on, and the next
 _SWITCH = 0.5e-3
 _RESULT, _BATCH = 1, 2  # tags
 _WORK, _END = 1, 2  # what is broadcast
-
-
-def launched(environment: Mapping[str, str] | None = None) -> tuple[str, int, int, str | None] | None:
-    """(launcher, ranks, this rank, MPI library) from the environment; None without a launcher."""
-    environment = os.environ if environment is None else environment
-    for launcher, size, rank, library in _LAUNCHERS:
-        if environment.get(size, "").isdigit() and int(environment[size]) > 0:
-            number = environment.get(rank, "")
-            return launcher, int(environment[size]), int(number) if number.isdigit() else 0, library
-    return None
 
 
 def batches(sizes: Sequence[int], ranks: int) -> Iterator[list[int]]:
@@ -112,10 +94,10 @@ def joined(mode: str = "auto") -> Iterator[Team | None]:
 
     Raises MissingPackage without mpi4py, TwinrunError where MPI does not belong to the launcher.
     """
-    found = launched()
-    if mode == "off" or (mode == "auto" and (found is None or found[1] == 1)):
+    if alone(mode):
         yield None
         return
+    found = launched()
     try:
         team = _Only.team = _Only.team or Team(_mpi(found))
         if found is not None and team.size != found[1]:

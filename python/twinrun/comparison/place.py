@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterable, Mapping, Set
 
 from ..errors import Incomparable, TwinrunError
+from ..formats.model import INTEGERS
 from ..runs.fields import FieldRef
 from ..runs.subject import Place
 from .attributes import under_one_name, with_summaries
-from .by_id import order_note
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
 from .field import FieldComparison, place_text
@@ -141,6 +141,11 @@ def _another_order(
     for f in results:
         if (f.step, f.rank) != place or f.same:
             continue
+        ref = in_a.get(f.field)
+        if ref is None or ref.dtype not in INTEGERS:
+            continue
+        from .by_id import order_note  # with NumPy
+
         with contextlib.suppress(TwinrunError):  # only a hint
             note = order_note(in_a, in_b, [f.field], memory)
             if note is not None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
+from ..formats.model import FLOATING
 from ..runs.fields import FieldRef
-from ..runs.index import FLOATING, build, field_plan
 from ..runs.order import columns_of, row_major_place
 from ..runs.subject import Place
 from .field import FieldComparison, facts_of, place_text
@@ -47,6 +46,10 @@ def _build_on_the_fly(
     ref: FieldRef, like: _core.FieldFacts | _Digests, settings: Settings, stack: contextlib.ExitStack
 ) -> tuple[_core.Metadata, dict]:
     """Metadata of a field in a temporary file, with the settings of `like`."""
+    import tempfile  # rarely needed
+
+    from ..runs.index import build, field_plan
+
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="twinrun-"))
     target = os.path.join(folder, "field.twm")
     plan = field_plan(

@@ -10,13 +10,13 @@ from .. import _core
 from ..runs.provenance import Difference, Provenance, difference
 from .again import Again
 from .attributes import AttributeDifference
-from .differences import Differences
-from .differences import differences as list_differences
 from .field import FieldComparison, FieldGroup
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from .differences import Differences
 
 __all__ = ["Comparison", "histogram_edges"]
 
@@ -166,7 +166,9 @@ class Comparison:
             A run is not there any more (keep the arrays until this is done), or it was seen that it changed
             since it was compared. Only a part is read again: not every change is seen.
         """
-        return list_differences(self)
+        from .differences import differences  # with what opens both runs again
+
+        return differences(self)
 
     def to_arrow(self) -> pyarrow.Table:
         """Makes a table with a row for each step, rank and field.

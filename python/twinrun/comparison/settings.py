@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from ..errors import Incomparable
+from ..formats.model import FLOATING
 from ..formats.texts import never_tolerated
 from ..runs.fields import FieldRef
-from ..runs.index import FLOATING
 from .tolerances import Periods, Rule, Tolerances
 
 __all__ = ["Decision", "Settings"]

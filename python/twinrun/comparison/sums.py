@@ -12,8 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import DamagedFile
@@ -24,6 +23,11 @@ from ..runs.subject import Place
 from .merge import Found
 from .ranges import FieldPart, compare_part
 from .settings import Decision, Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["TwoSums", "compare_placed", "why_not"]
 

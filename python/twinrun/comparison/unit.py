@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from .global_arrays import compare_global_arrays
 from .matching import same_ranks
 from .outcome import Outcome
-from .particles import compare_by_id
 from .place import compare_place
 from .request import Request
 from .shares import Unit
@@ -33,6 +31,8 @@ class Worker:
 def compare_unit(request: Request, unit: Unit, order_is_noted: bool = False) -> Outcome:
     """Compares a part of both runs. order_is_noted: as of `compare_place`."""
     if unit.recut is not None:
+        from .global_arrays import compare_global_arrays  # few runs need it
+
         return compare_global_arrays(request, unit.match, only=set(unit.recut), share=unit.share)
     if unit.ranks is not None:
         return compare_place(request, unit.match, unit.ranks, share=unit.share, order_is_noted=order_is_noted)
@@ -44,8 +44,12 @@ def _compare_step(request: Request, unit: Unit) -> Outcome:
     match = unit.match
     found, done = Outcome(), set[str]()
     if request.key is not None:
+        from .particles import compare_by_id
+
         found, done = compare_by_id(request, match)
     if not same_ranks(match):
+        from .global_arrays import compare_global_arrays
+
         rest = compare_global_arrays(request, match, done=done, share=unit.share)
         found.add(rest)
         found.pairs = rest.pairs
@@ -56,6 +60,8 @@ def _compare_step(request: Request, unit: Unit) -> Outcome:
         recut.update(dict.fromkeys(of_place.recut))
         found.add(of_place)
     if recut:
+        from .global_arrays import compare_global_arrays
+
         found.results = found.without(recut)
         found.add(compare_global_arrays(request, match, only=set(recut), done=done))
     return found

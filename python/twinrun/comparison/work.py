@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from ..arguments import check_settings, chosen_devices
 from ..errors import TwinrunError
-from ..runs.in_memory import Arrays
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
 from .again import Again
+from .choices import ALIGNMENTS, METHODS
 from .facts import uncompared_things
 from .field import FieldComparison
-from .matching import ALIGNMENTS, match_steps
+from .matching import match_steps
 from .outcome import Outcome
 from .request import Request, Selection
 from .result import Comparison, histogram_edges
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from .parallel import Team
 
 __all__ = ["ALIGNMENTS", "Comparison", "FieldComparison", "compare", "histogram_edges", "parse_steps"]
-
-METHODS = ("auto", "staged", "direct", "published")
 
 
 def compare(
@@ -265,8 +263,11 @@ def compare(
 
 def _held(given: object, subject: Subject) -> object:
     """What tells how to open one side again."""
-    if isinstance(given, dict) and isinstance(subject, Arrays) and subject.plain is not None:
-        return subject.plain.held() or given
+    if isinstance(given, dict):
+        from ..runs.in_memory import Arrays
+
+        if isinstance(subject, Arrays) and subject.plain is not None:
+            return subject.plain.held() or given
     return given
 
 

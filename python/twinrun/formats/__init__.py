@@ -1,17 +1,16 @@
 """Readers of file formats: `open_file` returns the named arrays of a file.
 
-Every module of this folder that defines `FORMAT` is a format; README.md says how to add one. These modules are
-imported when the first file is opened, and optional packages when a file needs them.
+Every module of this folder that defines `FORMAT` is a format, and stands in `catalogue`; README.md says how to add
+one. A module is imported when a file may be of its format, and optional packages when a file needs them.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import os
-import pkgutil
 
 from ..errors import FormatError, MissingFile, MissingPackage
+from .catalogue import BUILT_IN
 from .files import file_size, open_regular, reading
 from .how import how_read, read_as
 from .model import ITEMSIZE, Extent, Field, FileContent, Format
@@ -36,12 +35,6 @@ _TEXT_SAMPLE = 4096
 _HEAD = 16  # bytes: the longest magic
 
 
-@functools.cache
-def _built_in() -> tuple[Format, ...]:
-    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
-    return tuple(m.FORMAT for m in modules if isinstance(getattr(m, "FORMAT", None), Format))
-
-
 def formats() -> dict[str, Format]:
     """All known formats by name.
 
@@ -58,7 +51,7 @@ def formats() -> dict[str, Format]:
 
 @functools.cache
 def _ordered(*extra: Format) -> dict[str, Format]:
-    return {f.name: f for f in sorted((*_built_in(), *extra), key=lambda f: (f.order, f.name))}
+    return {f.name: f for f in sorted((*BUILT_IN, *extra), key=lambda f: (f.order, f.name))}
 
 
 def register(new: Format) -> None:

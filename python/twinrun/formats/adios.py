@@ -20,9 +20,7 @@ import select
 import subprocess
 import sys
 import time
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, FormatError, MissingPackage
 from . import adios_worker
@@ -44,6 +42,11 @@ from .model import (
     flag,
     storage_dtype,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _CACHE_BYTES = 256 << 20
 _PATIENCE = 120.0  # default seconds without progress; a read of 16 MiB takes milliseconds

@@ -23,9 +23,7 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from typing import BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, FormatError, Unsupported
 from .blocks import BandCache, BandReader, Box
@@ -43,6 +41,11 @@ from .model import (
     header_field,
     storage_dtype,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _LONGEST_TEXT = 1 << 28
 _MOST_COMPONENTS = 10_000

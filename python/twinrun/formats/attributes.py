@@ -4,11 +4,15 @@ values."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .facts import Encoder
 from .model import Field, FileContent, decoded, dtype_of, storage_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["MEANING", "PLAIN", "add_attribute", "add_constant", "constant", "note_meaning"]
 

@@ -11,8 +11,13 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
+
 
 __all__ = ["BandCache", "BandReader", "boxes", "plan_band"]
 

@@ -10,13 +10,19 @@ hash of its type and value. Two different elements have the same code with a pro
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+from ..later import numpy_is_loaded
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
+
 
 __all__ = [
     "FILE",
@@ -101,6 +107,8 @@ class Fact:
     @property
     def digest(self) -> str:
         """A hash of `identity` and `kind`: 32 hexadecimal digits."""
+        import hashlib
+
         return hashlib.blake2b(self.identity + self.kind.encode(), digest_size=16).hexdigest()
 
     @classmethod
@@ -138,9 +146,10 @@ def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> byt
         return _sized(b"x", own)
     if value is None:
         return b"n"
-    if isinstance(value, np.ma.MaskedArray):
+    of_numpy = numpy_is_loaded()
+    if of_numpy and isinstance(value, np.ma.MaskedArray):
         return _masked(value, encode, depth)
-    if isinstance(value, (np.ndarray, np.generic)):
+    if of_numpy and isinstance(value, (np.ndarray, np.generic)):
         made = _array(np.asarray(value), encode, depth)
         if type(value).__module__.split(".")[0] == "numpy" or isinstance(value, np.recarray):
             return made
@@ -255,6 +264,8 @@ def digest_of(value: object, size: int, encode: Encoder | None = None) -> bytes:
 
     Equal values have equal hashes; raises TypeError as `encoded`.
     """
+    import hashlib
+
     return hashlib.blake2b(encoded(value, encode), digest_size=size).digest()
 
 
@@ -272,14 +283,15 @@ def codes(rows: Iterable[object], encode: Encoder | None = None) -> np.ndarray:
 
 def shown(value: object, most: int = _MOST_SHOWN) -> str:
     """A value as text for messages, on one line, cut to `most` characters."""
-    if isinstance(value, (np.bytes_, bytes, bytearray)):
+    of_numpy = numpy_is_loaded()
+    if isinstance(value, (bytes, bytearray)):  # also numpy's texts of bytes
         try:
             text = repr(bytes(value).decode("utf-8"))
         except UnicodeDecodeError:
             text = "0x" + bytes(value[:most]).hex()
-    elif isinstance(value, np.void) and value.dtype.names is None:
+    elif of_numpy and isinstance(value, np.void) and value.dtype.names is None:
         text = "0x" + value.tobytes()[:most].hex()
-    elif isinstance(value, (np.ndarray, np.generic)):
+    elif of_numpy and isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.ndim == 0 and array.dtype.names is None:
             item = array.item()

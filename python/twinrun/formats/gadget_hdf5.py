@@ -6,13 +6,16 @@ A snapshot in several files is read file by file: `snap_010.3.hdf5` is file 3 of
 from __future__ import annotations
 
 import re
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile
 from .attributes import PLAIN, add_constant
 from .model import FileContent
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _GROUP = "PartType"
 # Attributes of the header that become fields, as in `gadget`.

@@ -16,13 +16,17 @@ import os
 import re
 import struct
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, FormatError, Unsupported
 from .files import open_regular, read_exact
 from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, flag
 from .naming import Place
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 LITTLE, BIG = b"HACC01L", b"HACC01B"
 _CRC = 8

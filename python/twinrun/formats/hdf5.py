@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
 from . import gadget_hdf5, netcdf4, openpmd, vtkhdf
 from .attributes import add_attribute
 from .blocks import BandCache
+from .catalogue import has_hdf5_signature
 from .facts import shown
 from .files import file_size, open_regular, read_exact, reading
 from .hdf5_dataset import Dataset
 from .hdf5_places import MOST_SOURCES, file_beside, misplaced_file, source_names, virtual_place
 from .hdf5_types import enum_names, named_type_text, tagged_dtype, type_text
 from .model import FileContent, Format, flag
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 256 << 20  # decoded chunks that are cached for each file
@@ -352,27 +356,13 @@ class Walker:
         return status.st_dev, status.st_ino, self.h5py.h5o.get_info(item.id).addr
 
 
-def _sniff(path: str, file: BinaryIO) -> bool:
-    """Looks for the signature after a user block, at 512, 1024, 2048, … (HDF5 file format, section II.A)."""
-    at = 512
-    while at < 1 << 26:
-        file.seek(at)
-        start = file.read(8)
-        if start == MAGIC:
-            return True
-        if len(start) < 8:
-            return False
-        at *= 2
-    return False
-
-
 FORMAT = Format(
     "hdf5",
     "HDF5",
     open_hdf5,
     suffixes=(".h5", ".hdf5", ".he5", ".h5part", ".vtkhdf", ".nc4"),
     magic=(MAGIC,),
-    sniff=_sniff,
+    sniff=has_hdf5_signature,
     options=frozenset({"cache", "attributes", "convention"}),
     aside=frozenset({"cache"}),
     many_steps=True,

@@ -7,8 +7,6 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
 from .blocks import BandReader, Box
 from .facts import codes
@@ -31,7 +29,11 @@ from .layout import Decoded, Stored, array_fields
 from .model import Field, checked_shape, decoded, dtype_of, storage_dtype, unit_of, unreadable
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .hdf5 import Walker
+else:
+    from ..later import numpy as np
 
 _FILTERS = {
     1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 307: "bzip2",

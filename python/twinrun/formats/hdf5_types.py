@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile
 from .layout import kind_of
 from .model import dtype_of
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 
 class NotNumeric(Exception):

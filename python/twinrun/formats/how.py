@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile
 from .model import Format
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["how_read", "read_as"]
 
@@ -50,7 +53,7 @@ def _plain(value: object) -> object:
     """The value of an option as the command line spells it; lists and mappings become those of JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (np.dtype, type)):
+    if not isinstance(value, (str, int)) and isinstance(value, (np.dtype, type)):
         kind = np.dtype(value)
         return kind.str if kind.byteorder == ">" else kind.name
     if isinstance(value, Mapping):

@@ -24,15 +24,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, FormatError, Unsupported
 from .facts import Fact
 from .files import open_regular, read_exact
 from .frames import Frame, add_frames
 from .model import Extent, Field, FileContent, Format, coded, decoded, header_field
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _NAMES = (b"DUMPATOM", b"DUMPCUSTOM")
 _MOST_COLUMNS = 10_000

@@ -12,12 +12,12 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .facts import title_of
 from .files import file_size, files_below
 from .model import (
+    ITEMSIZE,
     Extent,
     Field,
     FileContent,
@@ -31,7 +31,12 @@ from .model import (
     unit_of,
 )
 
-__all__ = ["Decoded", "Stored", "array_fields", "bytes_field", "kind_of", "say_type"]
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
+
+__all__ = ["Decoded", "Stored", "array_fields", "bytes_field", "kind_of", "plain_field", "say_type"]
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,15 @@ def array_fields(
     else:
         walk(name, dtype, 0, ())
     return fields, skipped
+
+
+def plain_field(
+    name: str, kind: tuple[str, str], shape: tuple[int, ...], source: Stored, fortran_order: bool = False
+) -> Field:
+    """The field that `array_fields` makes of a stored array of numbers, made without NumPy. kind: type and byte order."""
+    size, itemsize = math.prod(shape), ITEMSIZE[kind[0]]
+    extents = (Extent(source.path, source.offset, size, itemsize),) if size else ()
+    return Field(name, *kind, shape, extents=extents, fortran_order=fortran_order)
 
 
 def bytes_field(name: str, source: Stored | Decoded, size: int, kind: str = "bytes") -> Field:

@@ -13,16 +13,21 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, FormatError
 from .facts import NOT_COMPARED, SUMMARY, Encoder, Fact, codes, shown, summary
 from .files import open_regular, reading
 from .naming import Place
 
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
+
 __all__ = [
+    "FLOATING",
+    "INTEGERS",
     "ITEMSIZE",
     "Extent",
     "Field",
@@ -54,7 +59,9 @@ _STORAGE = {
     "u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8",
     "bool": "?", "c64": "c8", "c128": "c16",
 }  # fmt: skip
-ITEMSIZE = {name: np.dtype(code).itemsize for name, code in _STORAGE.items()}
+ITEMSIZE = {name: 1 if code == "?" else int(code[1:]) for name, code in _STORAGE.items()}
+INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
+FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
 _FROM_NUMPY = {code: name for name, code in _STORAGE.items() if name != "bf16"}
 
 Skipped = list[tuple[str, str]]
@@ -133,7 +140,7 @@ def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
     """
     if isinstance(text, str) and text.strip().lower() in ITEMSIZE:
         return text.strip().lower(), None
-    if isinstance(text, (np.dtype, type)):
+    if not isinstance(text, str) and isinstance(text, (np.dtype, type)):
         known = dtype_of(np.dtype(text))
         if known is not None:
             return known[0], known[1] if np.dtype(text).byteorder in "<>" else None
@@ -185,7 +192,9 @@ def checked_shape(shape: Iterable[object], itemsize: int, where: str, what: str)
     if len(sizes) > 64:
         raise DamagedFile(f"{what} has {len(sizes)} dimensions", where=where)
     for size in sizes:
-        if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)):
+        if type(size) is not int and (
+            isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer))
+        ):
             raise DamagedFile(f"{what}: a size in its shape is not an integer: {size!r:.40}", where=where)
         if size < 0 or size > LARGEST:
             raise DamagedFile(f"{what}: a size in its shape is out of range", where=where)
@@ -223,7 +232,7 @@ class Extent:
     stride: int
 
 
-Reader = Callable[[int, int], np.ndarray]
+Reader = Callable[[int, int], "np.ndarray"]
 
 
 @dataclass

@@ -23,21 +23,30 @@ Name: the file's stem without rank and step, after the folders that contain neit
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from dataclasses import dataclass
 
 __all__ = ["Place", "field_name", "parse_path"]
 
-_RANK = re.compile(r"(?i)(?<![a-z])(?:rank|proc|mpi)[-_.=]?(\d{1,18})(?!\d)")
-_STEP = re.compile(
-    r"(?i)(?<![a-z])(?:time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt|snapshot"
-    r"|snapdir|snap|dump|restart|output|out|frame|epoch|gen)[-_.=]?(\d{1,18})(?!\d)"
-)
-_DOTTED = re.compile(r"\.(\d{1,18})(?=\.|$)")
-_APART = re.compile(r"(?<=[-_.])\d{1,18}(?!\d)|(?<!\d)\d{3,18}(?!\d)")
-_NUMBER = re.compile(r"(?<!\d)\d{1,18}(?!\d)")
-_PAIR = re.compile(r"[A-Za-z][A-Za-z0-9_]*=[^-=]*(?=-|$)")
+
+@functools.cache
+def _patterns() -> tuple[re.Pattern[str], ...]:
+    """Of ranks, steps, numbers between dots, numbers that stand apart, numbers, and pairs. Compiled for the first path that has a
+    number."""
+    rank = r"(?i)(?<![a-z])(?:rank|proc|mpi)[-_.=]?(\d{1,18})(?!\d)"
+    step = (
+        r"(?i)(?<![a-z])(?:time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt|snapshot"
+        r"|snapdir|snap|dump|restart|output|out|frame|epoch|gen)[-_.=]?(\d{1,18})(?!\d)"
+    )
+    dotted = r"\.(\d{1,18})(?=\.|$)"
+    apart = r"(?<=[-_.])\d{1,18}(?!\d)|(?<!\d)\d{3,18}(?!\d)"
+    number = r"(?<!\d)\d{1,18}(?!\d)"
+    pair = r"[A-Za-z][A-Za-z0-9_]*=[^-=]*(?=-|$)"
+    return tuple(map(re.compile, (rank, step, dotted, apart, number, pair)))
+
+
 _DOUBLE_SUFFIX = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -61,6 +70,13 @@ def parse_path(path: str) -> Place:
     stem, suffix = os.path.splitext(base)
     if not stem or suffix[1:].isdecimal():  # snapshot_010.3, dump.melt.1000: the number is not a suffix
         stem = base
+    if suffix.lower() != ".ckpt" and not any(
+        map(str.isdecimal, path)
+    ):  # most single files: nothing to look for
+        return Place(
+            None, 0, "/".join([*(f for f in folders if f not in ("", ".")), *([stem] if stem else [])])
+        )
+    of_rank, of_step, of_dotted, of_apart, of_number, of_pair = _patterns()
     used: list[set[tuple[int, int]]] = [set() for _ in range(len(folders) + 1)]
     parts = [*folders, stem]
     inner_first = range(len(parts) - 1, -1, -1)
@@ -71,7 +87,11 @@ def parse_path(path: str) -> Place:
                 m
                 for m in pattern.finditer(parts[at])
                 if not any(a < m.end() and m.start() < b for a, b in used[at])
-                and (pattern in (_RANK, _STEP) or at != last or not any(a <= m.start() < b for a, b in pairs))
+                and (
+                    pattern in (of_rank, of_step)
+                    or at != last
+                    or not any(a <= m.start() < b for a, b in pairs)
+                )
             ]
             if hits:  # prefer a step to the epoch that contains it
                 finer = [m for m in hits if not m[0].lower().startswith("epoch")]
@@ -86,16 +106,16 @@ def parse_path(path: str) -> Place:
     # Pairs such as epoch=3, and val_loss=0.25 in the name of a checkpoint, change from file to file.
     pairs = {
         m.span()
-        for m in _PAIR.finditer(stem)
-        if suffix.lower() == ".ckpt" or _STEP.fullmatch(m[0]) is not None
+        for m in of_pair.finditer(stem)
+        if suffix.lower() == ".ckpt" or of_step.fullmatch(m[0]) is not None
     }
     rank: int | None = None
-    if (hit := search(_RANK, inner_first)) is not None:
+    if (hit := search(of_rank, inner_first)) is not None:
         rank = take(hit, 1)
 
     step: int | None = None
-    marked = search(_STEP, inner_first)
-    dotted = search(_DOTTED, [last]) if rank is None else None
+    marked = search(of_step, inner_first)
+    dotted = search(of_dotted, [last]) if rank is None else None
     if dotted is not None:
         span = dotted[1].span()
         overlaps = (
@@ -104,7 +124,7 @@ def parse_path(path: str) -> Place:
             and marked[1].start() < span[1]
             and span[0] < marked[1].end()
         )
-        apart = _APART.search(stem[: span[0]]) is not None
+        apart = of_apart.search(stem[: span[0]]) is not None
         digits = any(folder.isdecimal() for folder in folders)
         if (marked is not None and not overlaps) or (marked is None and (apart or digits)):
             rank = take(dotted, 1)
@@ -112,7 +132,7 @@ def parse_path(path: str) -> Place:
         step = take(marked, 1)
     else:
         folders_inner_first = range(last - 1, -1, -1)
-        for pattern, where in ((_APART, [last]), (_NUMBER, folders_inner_first), (_NUMBER, [last])):
+        for pattern, where in ((of_apart, [last]), (of_number, folders_inner_first), (of_number, [last])):
             if (hit := search(pattern, where)) is not None:
                 step = take(hit, 0)
                 break

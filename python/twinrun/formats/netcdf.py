@@ -14,9 +14,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, field
-from typing import BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, Unsupported
 from .attributes import MEANING, note_meaning
@@ -34,6 +32,11 @@ from .model import (
     read_records,
     storage_dtype,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _DIMENSION, _VARIABLE, _ATTRIBUTE = 0x0A, 0x0B, 0x0C
 _TYPES = {

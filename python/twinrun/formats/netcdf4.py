@@ -3,12 +3,15 @@ note."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from .attributes import MEANING, note_meaning
 from .model import FileContent
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 # The NetCDF library writes this as NAME of a dimension that has no variable of its own.
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."

@@ -9,39 +9,68 @@ Source: numpy.lib.format.
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, Unsupported
 from .files import open_regular, read_exact, reading
-from .layout import Stored, array_fields, bytes_field, say_type
-from .model import FileContent, Format, checked_shape
+from .layout import Stored, array_fields, bytes_field, plain_field, say_type
+from .model import ITEMSIZE, FileContent, Format, checked_shape
 from .naming import field_name
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 MAGIC = b"\x93NUMPY"
 PICKLED = "pickled objects"
 _LONGEST_HEADER = 1 << 16  # numpy itself writes hundreds of bytes and reads 10,000
 _MOST_ARRAYS = 10_000
+# Types that need no NumPy, by the text that NumPy writes for them.
+_PLAIN = {
+    f"{mark}{kind}{size}": (f"{name}{8 * size}", order)
+    for mark, order in (("<", "little"), (">", "big"))
+    for kind, name, sizes in (
+        ("f", "f", (2, 4, 8)),
+        ("i", "i", (2, 4, 8)),
+        ("u", "u", (2, 4, 8)),
+        ("c", "c", (8, 16)),
+    )
+    for size in sizes
+} | {"|b1": ("bool", "little"), "|i1": ("i8", "little"), "|u1": ("u8", "little")}
 
 
 @dataclass(frozen=True)
 class Header:
     """The header of an array.
 
+    descr: the type, as the header writes it. plain: type and byte order of numbers that the core reads, None for other types.
     shape: in C order of the bytes, so reversed if `fortran_order`. bytes_before: of the header. bytes_data:
     of the array.
     """
 
-    dtype: np.dtype
+    descr: object
+    plain: tuple[str, str] | None
     shape: tuple[int, ...]
     fortran_order: bool
     bytes_before: int
     bytes_data: int
+
+    @functools.cached_property
+    def dtype(self) -> np.dtype:
+        """The type. NumPy is imported for it."""
+        return np.lib.format.descr_to_dtype(self.descr)  # type: ignore[arg-type]
+
+    @property
+    def pickled(self) -> bool:
+        """Whether its elements are Python objects."""
+        return self.plain is None and self.dtype.hasobject
 
 
 def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what: str) -> Header:
@@ -75,14 +104,20 @@ def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what:
             raise DamagedFile(f"{what}: its header lacks descr, fortran_order or shape", where=where)
         if not isinstance(header["shape"], tuple) or not isinstance(header["fortran_order"], bool):
             raise DamagedFile(f"{what}: shape or fortran_order in its header is invalid", where=where)
-        dtype = np.lib.format.descr_to_dtype(header["descr"])
-    shape = checked_shape(header["shape"], dtype.itemsize, where, what)
+        descr = header["descr"]
+        plain = _PLAIN.get(descr) if isinstance(descr, str) else None
+        dtype = None if plain is not None else np.lib.format.descr_to_dtype(descr)
+    itemsize = ITEMSIZE[plain[0]] if plain is not None else dtype.itemsize  # type: ignore[union-attr]
+    shape = checked_shape(header["shape"], itemsize, where, what)
     fortran = header["fortran_order"] and len(shape) > 1
-    bytes_data = math.prod(shape) * dtype.itemsize
-    if not dtype.hasobject and bytes_data > size - begin - length:
-        message = f"{what}: {shape} of {dtype} needs {bytes_data} bytes, {size - begin - length} are left"
+    bytes_data = math.prod(shape) * itemsize
+    made = Header(descr, plain, shape[::-1] if fortran else shape, fortran, begin + length, bytes_data)
+    if bytes_data > size - begin - length and not made.pickled:
+        message = (
+            f"{what}: {shape} of {made.dtype} needs {bytes_data} bytes, {size - begin - length} are left"
+        )
         raise DamagedFile(message, where=where, fix="the file is cut short or its header is wrong")
-    return Header(dtype, shape[::-1] if fortran else shape, fortran, begin + length, bytes_data)
+    return made
 
 
 def open_npy(path: str) -> FileContent:
@@ -104,13 +139,18 @@ def open_npy(path: str) -> FileContent:
 
             header = parse_header(read, size - at, path, what)
             found.append((header, at + header.bytes_before))
-            if header.dtype.hasobject:
+            if header.pickled:
                 break  # the end of a pickle is only known after unpickling
             at += header.bytes_before + header.bytes_data
     for number, (header, offset) in enumerate(found):
         name = field_name(path) if len(found) == 1 else f"arr_{number}"
-        if header.dtype.hasobject:  # never unpickled
+        if header.pickled:  # never unpickled
             content.add(bytes_field(name, Stored(path, offset), size - offset, PICKLED))
+            continue
+        if header.plain is not None:
+            content.add(
+                plain_field(name, header.plain, header.shape, Stored(path, offset), header.fortran_order)
+            )
             continue
         say_type(content, name, header.dtype)
         fields, skipped = array_fields(
@@ -119,7 +159,8 @@ def open_npy(path: str) -> FileContent:
         for field in fields:
             content.add(field)
         content.skipped += skipped
-    content.one_array = len(found) == 1 and found[0][0].dtype.names is None
+    only = found[0][0]
+    content.one_array = len(found) == 1 and (only.plain is not None or only.dtype.names is None)
     content.array_name = field_name(path) if len(found) == 1 else None
     return content
 

@@ -6,9 +6,7 @@ Source: https://github.com/openPMD/openPMD-standard, versions 1 and 2.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from .attributes import constant
@@ -16,6 +14,11 @@ from .facts import Fact
 from .files import reading
 from .frames import Frame, add_frames
 from .model import Field, FileContent, checked_shape
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _MOST_OBJECTS = 1_000_000
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import DamagedFile, Unsupported
 from .archives import Archive, first_member
@@ -24,6 +22,11 @@ from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, decoded,
 from .naming import field_name
 from .pickles import Global, Opaque, Pairs, Persistent, load
 from .strided import Strided, field_of_strided
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # the magic number of files before PyTorch 1.6
 _CACHE_BYTES = 64 << 20

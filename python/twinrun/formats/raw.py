@@ -11,7 +11,6 @@ A sidecar has the same keys as the options. If any option is given, the sidecar 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -164,6 +163,8 @@ def _others(content: FileContent, described: list[tuple[int, int]], size: int, p
         count = sum(end - begin for begin, end in others)
         content.notes.append(f"{count} bytes that its description leaves out (partial) are not compared")
         return
+    import hashlib
+
     digest, first = hashlib.blake2b(digest_size=16), b""
     file, _ = open_regular(content.path)
     with file:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, FormatError
 from .blocks import BandCache, BandReader, Box
 from .layout import Decoded, Stored
 from .model import ITEMSIZE, Extent, Field, decoded, gather, read_records, storage_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["Part", "Strided", "field_of_parts", "field_of_strided", "run_of"]
 

@@ -22,9 +22,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
 from .facts import Fact
@@ -32,6 +30,11 @@ from .files import open_regular, read_exact, reading
 from .model import Field, FileContent, Format, decoded, dtype_of, unreadable
 from .parquet_footer import null_counts
 from .texts import MASK, SUFFIX, column_name, encode_object, printable, text_digests
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["arrow_columns", "arrow_metadata", "arrow_type", "looks_like_table"]
 

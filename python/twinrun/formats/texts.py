@@ -7,18 +7,18 @@ Its name ends in `@text`; tolerances never apply to such a field. The hash cover
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import fractions
-import pathlib
-import uuid
+import functools
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from ..later import numpy_is_loaded
 from .facts import digest_of, encoded
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = [
     "MASK",
@@ -37,19 +37,6 @@ SUFFIX = "@text"
 MASK = "@mask"  # suffix of a field of bool: True where an element of the other field has no value
 _EXACT_LABELS = (SUFFIX, MASK, "@shape")
 _BYTES = 16
-# Classes whose repr() shows the whole value, except a unit of time.
-_EXACT = (
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.tzinfo,
-    decimal.Decimal,
-    fractions.Fraction,
-    uuid.UUID,
-    pathlib.PurePath,
-    range,
-    slice,
-)
 _EXACT_PACKAGES = ("pandas", "cftime")
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex)
 _BASES = (*_PLAIN, dict, list, tuple)
@@ -70,9 +57,32 @@ def column_name(name: str) -> str:
     return name + "#" if name.rstrip("#").endswith(_EXACT_LABELS) else name
 
 
+@functools.cache
+def _exact() -> tuple[type, ...]:
+    """Classes whose repr() shows the whole value, except a unit of time."""
+    import datetime
+    import decimal
+    import fractions
+    import pathlib
+    import uuid
+
+    return (
+        datetime.date,
+        datetime.time,
+        datetime.timedelta,
+        datetime.tzinfo,
+        decimal.Decimal,
+        fractions.Fraction,
+        uuid.UUID,
+        pathlib.PurePath,
+        range,
+        slice,
+    )
+
+
 def repr_is_complete(kind: type) -> bool:
     """Whether repr() shows the whole value of a class's objects, so that equal texts mean equal values."""
-    known = issubclass(kind, _EXACT) or kind.__module__.split(".")[0] in _EXACT_PACKAGES
+    known = issubclass(kind, _exact()) or kind.__module__.split(".")[0] in _EXACT_PACKAGES
     return known and kind.__repr__ is not object.__repr__
 
 
@@ -85,7 +95,7 @@ def encode_object(value: object) -> bytes | None:
     it does not know.
     """
     kind = type(value)
-    if isinstance(value, np.generic):
+    if numpy_is_loaded() and isinstance(value, np.generic):
         return (
             encoded(value.item()) if value.dtype.kind in "SU" or value.dtype.str[1:] in _AS_PYTHON else None
         )
@@ -111,7 +121,11 @@ def object_text(value: object) -> str:
     """A value as text for messages: its repr(), with the class or the unit of time if repr() does not show
     it."""
     kind = type(value)
-    if isinstance(value, _BASES) and kind not in _BASES and not isinstance(value, np.generic):
+    if (
+        isinstance(value, _BASES)
+        and kind not in _BASES
+        and not (numpy_is_loaded() and isinstance(value, np.generic))
+    ):
         return f"{value!r} of the class {kind.__qualname__}"
     unit = getattr(value, "unit", "ns") if repr_is_complete(kind) else "ns"
     return repr(value) if unit == "ns" else f"{value!r} in units of {unit}"

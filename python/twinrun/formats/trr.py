@@ -15,14 +15,18 @@ from __future__ import annotations
 
 import math
 import struct
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, Unsupported
 from .facts import Fact
 from .files import open_regular, read_exact
 from .frames import Frame, add_frames
 from .model import Extent, Field, FileContent, Format, checked_shape
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _MAGIC = 1993
 _TITLE = b"GMX_trn_file"

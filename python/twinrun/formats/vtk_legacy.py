@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import math
 import re
-from typing import BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, Unsupported
 from .files import open_regular, read_exact
 from .layout import Stored, bytes_field
 from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, coded, header_field
 from .vtk_xml import _Array, _ascii, _Document, _File
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _TYPES = {
     "char": "i8", "unsigned_char": "u8", "short": "i16", "unsigned_short": "u16", "int": "i32", "unsigned_int": "u32",

@@ -29,10 +29,8 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from xml.parsers import expat
-
-import numpy as np
 
 from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
 from .blocks import BandCache, BandReader, Box
@@ -49,6 +47,11 @@ from .model import (
     header_field,
     storage_dtype,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _TYPES = {
     f"{word}{bits}": f"{letter}{bits}"

@@ -11,9 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile
 from .attributes import PLAIN
@@ -21,6 +19,11 @@ from .files import reading
 from .frames import Frame, add_frames
 from .model import Field, FileContent
 from .strided import run_of
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _ROOT = "VTKHDF"
 _MOST_NUMBERS = 1 << 24  # in the arrays with the offsets of steps

@@ -19,9 +19,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
 from .archives import Archive, first_member
@@ -44,6 +42,11 @@ from .model import (
     unreadable,
 )
 from .strided import Part, Strided, field_of_parts
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 _CACHE_BYTES = 256 << 20
 _LONGEST_METADATA = 1 << 26

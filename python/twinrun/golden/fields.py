@@ -13,9 +13,9 @@ import numpy as np
 
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
-from ..formats.model import labels_told, storage_dtype
+from ..formats.model import FLOATING, labels_told, storage_dtype
 from ..runs.fields import FieldRef, label_refs
-from ..runs.index import FLOATING, build, field_plan
+from ..runs.index import build, field_plan
 from ..runs.order import in_type, read_by_column, read_by_row
 from ..runs.subject import Place
 from .plan import digest_settings

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 
 from .. import _core
+from ..formats.model import FLOATING
 from ..runs.entries import captured_entries
-from ..runs.index import FLOATING
 
 __all__ = ["digest_settings"]
 

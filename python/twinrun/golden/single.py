@@ -12,11 +12,11 @@ import numpy as np
 
 from .. import _core
 from ..errors import TwinrunError, one_line
+from ..formats.model import FLOATING
 from ..formats.texts import never_tolerated
 from ..outputs import write_whole
 from ..runs.containers import flattened, is_container, named_arrays
 from ..runs.fields import FieldRef
-from ..runs.index import FLOATING
 from ..runs.opening import open_subject
 from .fields import GoldenField, check_field, golden_bytes, known_fields
 from .manifest import is_golden_file

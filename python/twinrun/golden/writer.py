@@ -16,9 +16,9 @@ from .._core import __version__
 from ..arguments import check_settings, checked_path
 from ..comparison.field import place_text
 from ..errors import Incomparable, TwinrunError, Uncompared
+from ..formats.model import FLOATING
 from ..formats.texts import never_tolerated
 from ..runs.fields import FieldRef
-from ..runs.index import FLOATING
 from ..runs.opening import open_subject
 from ..runs.order import read_by_row
 from ..runs.provenance import read_provenance

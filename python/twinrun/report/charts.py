@@ -13,11 +13,14 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar
 
 from ..words import number
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["COLOURS", "Line", "Picture", "bars", "density", "heat_map", "line_chart"]
 

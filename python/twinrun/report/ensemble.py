@@ -13,12 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import one_line
 from ..markup import drawn, render
 from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,8 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..comparison.words import tolerance_text, verdict_line
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
@@ -28,6 +27,11 @@ from .charts import COLOURS, Line, Picture, bars, density, heat_map, line_chart
 from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
 from .places import Places, look
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["error_html", "html", "write_error_html", "write_html"]
 

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from ..comparison.differences import Differences, differences
 from ..comparison.work import Comparison
 from ..errors import MissingPackage, TwinrunError
 from ..outputs import named_by_user, replacing
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,8 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..comparison.differences import Differences, differences
@@ -21,6 +20,11 @@ from ..comparison.work import Comparison, FieldComparison
 from ..errors import TwinrunError
 from ..formats.model import storage_dtype
 from ..runs.fields import FieldRef
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["Places", "Plane", "look"]
 

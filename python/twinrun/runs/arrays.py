@@ -12,13 +12,16 @@ import math
 import operator
 import sys
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import TwinrunError, Unsupported
 from ..formats.model import ITEMSIZE, dtype_of, storage_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["ArrayView", "DeviceArrayView", "row_major", "stream_handle", "taken", "view", "writable"]
 

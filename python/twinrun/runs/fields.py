@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol
 
 from .. import _core
 from ..errors import DamagedFile, Incomparable, Stale
@@ -17,6 +14,11 @@ from ..formats import Field, FileContent
 from ..formats.facts import SUMMARY
 from ..formats.model import ITEMSIZE, label_field, labels_of, labels_told, storage_dtype, summary_fields
 from .arrays import ArrayView, DeviceArrayView
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = [
     "FieldLayout",
@@ -32,6 +34,8 @@ __all__ = [
 
 def decoded_source(dtype: str, items: int, field: Field) -> _core.Source:
     """A source whose elements `field.read` decodes."""
+    import ctypes
+
     storage = storage_dtype(dtype)
 
     def fetch(first: int, count: int, address: int) -> None:

@@ -9,23 +9,25 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..arguments import check_settings, checked_path, utf8
 from ..errors import Incomparable, Stale, TwinrunError
 from ..formats import FileContent, open_file
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
-from ..formats.model import labels_of, summary_fields
+from ..formats.model import FLOATING, labels_of, summary_fields
 from .fields import FieldRef, label_refs, refs_of_fields
 from .metadata import check_replaceable, metadata_path, status_code, untouched
 from .particles import find_particles, read_ids
 
-__all__ = ["FLOATING", "IndexFacts", "build", "field_plan", "index", "index_content"]
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
-FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
+__all__ = ["IndexFacts", "build", "field_plan", "index", "index_content"]
+
 
 _LONGEST_HOW = 1 << 16  # characters of the format and options that metadata records
 _TICK = 0.002  # seconds; the clocks of Linux's own file systems advance every 1 to 10 ms

@@ -18,7 +18,6 @@ from ..marks import METADATA_SUFFIX
 from .fields import refs_of_metadata
 from .files import Files, one_array_format
 from .histories import HistorySubject
-from .in_memory import open_arrays
 from .metadata import check_content, check_layout, reopening, untouched
 from .subject import Opened, Place, Subject
 
@@ -79,6 +78,8 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
     if isinstance(what, Subject):
         return what
     if not isinstance(what, (str, os.PathLike)):
+        from .in_memory import open_arrays  # with NumPy
+
         return open_arrays(what, stream)
     path = checked_path(what)
     if not os.path.exists(path):

@@ -11,8 +11,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable
@@ -22,6 +21,11 @@ from ..formats.model import Field, decoded, storage_dtype
 from ..formats.strided import Strided
 from .arrays import DeviceArrayView, row_major
 from .fields import FieldRef
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = [
     "columns_of",

@@ -5,17 +5,20 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable
-from ..formats.model import storage_dtype
+from ..formats.model import INTEGERS, storage_dtype
 from .fields import FieldRef
 
-__all__ = ["INTEGERS", "Particles", "find_particles", "read_ids", "read_items", "without_ids"]
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
-INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
+__all__ = ["Particles", "find_particles", "read_ids", "read_items", "without_ids"]
+
 _PIECE = 1 << 22  # IDs that are read at a time
 
 

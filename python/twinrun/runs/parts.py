@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable
@@ -17,6 +16,11 @@ from ..formats import Field
 from ..formats.model import storage_dtype
 from .fields import FieldRef
 from .order import read_by_row
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["Parts", "give_places", "parts_of_both"]
 

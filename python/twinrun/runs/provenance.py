@@ -8,7 +8,6 @@ has one process for each rank.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import platform
 import re
@@ -259,6 +258,8 @@ def _script() -> Iterable[tuple[str, str]]:
     with open(path, "rb") as file:
         content = file.read(_LONGEST_SCRIPT + 1)
     if len(content) <= _LONGEST_SCRIPT:
+        import hashlib
+
         yield "script_digest", hashlib.blake2b(content, digest_size=8).hexdigest()
 
 

@@ -12,18 +12,21 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..arguments import check_settings, checked_path, chosen_devices, step_number
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import labels_told
+from ..formats.model import FLOATING, labels_told
 from ..marks import METADATA_SUFFIX
 from .entries import captured_entries, own_tolerances
 from .fields import check_alike
 from .histories import HistorySubject
-from .index import FLOATING
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
 
 __all__ = ["FieldSketchComparison", "Sketch", "SketchComparison", "sketch", "sketch_of"]
 

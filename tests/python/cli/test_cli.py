@@ -312,7 +312,7 @@ def test_defects_are_never_taken_for_a_verdict(runs: Path, monkeypatch: pytest.M
     def defect(*_: object, **__: object) -> None:
         raise ValueError("some\ndefect")
 
-    monkeypatch.setattr("twinrun.cli.compare.compare_runs", defect)
+    monkeypatch.setattr("twinrun.comparison.work.compare", defect)
     done = command("compare", runs / "a", runs / "same")
     assert done.status == 2 and done.err.count("\n") == 1
     assert "a defect of twinrun: ValueError: some\\ndefect; please report it" in done.err
