@@ -163,7 +163,7 @@ def test_a_runner_that_dies_leaves_no_task_at_the_gate(tmp_path: Path, moment: i
 
 
 def test_a_task_that_waits_can_be_stopped(tmp_path: Path) -> None:
-    watch = start_watch(tmp_path, ["true"], gate=True)
+    watch = start_watch(tmp_path, ["true"], gate=0.005)
     while not (tmp_path / "ready").exists():
         assert watch.poll() is None
     (tmp_path / "stop").touch()
@@ -174,7 +174,7 @@ def test_a_task_that_waits_can_be_stopped(tmp_path: Path) -> None:
 
 
 def test_the_gate_opens_at_its_moment(tmp_path: Path) -> None:
-    watch = start_watch(tmp_path, ["true"], gate=True)
+    watch = start_watch(tmp_path, ["true"], gate=0.005)
     while not (tmp_path / "ready").exists():
         assert watch.poll() is None
     moment = time.time() + 0.3

@@ -110,6 +110,9 @@ def estimate(
     return max(total / concurrency, longest)
 
 
+_LOOKS = 10  # that a task at its gate takes in the time between the word and the moment
+
+
 class _Signals:
     """Counts Ctrl-C while in force; SIGTERM counts for two. `file` is readable when one came."""
 
@@ -276,7 +279,7 @@ class _Run:
         running = Running(task.task, attempt, folder, cores=self.engine.cores(), began=time.monotonic())
         spec = self.work.spec(self.engine, task, attempt, running.cores)
         if task.replica is not None:
-            spec |= {"slot": self.engine.slot(), "gate": gated}
+            spec |= {"slot": self.engine.slot(), "gate": (self.engine.gate or 0.0) / _LOOKS if gated else 0.0}
         (folder / "spec.json").write_text(json.dumps(spec))
         self.engine.start(running, task.node)
         self._running.append(running)

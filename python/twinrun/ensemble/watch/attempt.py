@@ -23,7 +23,6 @@ from .task import Task, adopt_orphans
 __all__ = ["Attempt"]
 
 
-_GATE_LOOK = 0.005  # seconds between looks whether all tasks of the workload may begin
 _COVARIATE_LIMIT = 60.0  # seconds that a user's command for a number may take
 _GATE_LIMIT = 3600.0  # seconds that a task waits for that
 
@@ -147,7 +146,10 @@ class Attempt:
                 self._signals.interrupting = False
 
     def _at_gate(self) -> float:
-        """Waits, with the task ready to begin, for the moment at which all tasks of the workload do; returns it."""
+        """Waits, with the task ready to begin, for the moment at which all tasks of the workload do; returns it.
+
+        The spec's `gate`: seconds between looks whether it is known.
+        """
         with open(os.path.join(self.folder, "ready"), "w", encoding="utf-8"):
             pass
         gate = os.path.join(self.folder, "gate")
@@ -163,7 +165,7 @@ class Attempt:
                 raise _Impossible(
                     "stopped before it began", status="killed", interrupted=self._by_the_runner()
                 )
-            left = _GATE_LOOK if moment is None else moment - time.time()
+            left = self.spec["gate"] if moment is None else moment - time.time()
             if moment is not None and left <= 0:
                 return moment
             if time.monotonic() > give_up:
