@@ -28,7 +28,9 @@ TEST(Status, NumbersAndNamesAreFixed) {
                                                           {11, "TWR_ERROR_INTERNAL"},
                                                           {12, "TWR_ERROR_OTHER_RANK"},
                                                           {100, "TWR_DIVERGED"},
-                                                          {101, "TWR_STEP_LOST"}};
+                                                          {101, "TWR_STEP_LOST"},
+                                                          {102, "TWR_DIFFERENT"},
+                                                          {103, "TWR_INCOMPARABLE"}};
     std::set<int> known;
     for (const auto& [number, name] : all) {
         EXPECT_STREQ(twr_status_name(number), name);
