@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -14,6 +14,66 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
 
 if TYPE_CHECKING:
     from ..comparison.parallel import Team
+    from ..comparison.result import Comparison
+
+
+class _Reports(NamedTuple):
+    """The files that a comparison writes; None for those that it does not."""
+
+    json_file: str | None
+    picture: str | None
+    html_file: str | None
+    junit: str | None
+    listing: str | None
+
+    def write_error(self, run_a: str, run_b: str, error: BaseException) -> None:
+        """Replaces reports of an earlier comparison, which must not look like reports of this one."""
+        said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        with contextlib.suppress(TwinrunError):  # the first error is reported
+            if self.json_file is not None:
+                from ..report.document import incomparable_document, write_json
+
+                write_json(self.json_file, incomparable_document(run_a, run_b, said))
+        with contextlib.suppress(TwinrunError):
+            if self.html_file is not None:
+                from ..report.html import write_error_html
+
+                write_error_html(self.html_file, run_a, run_b, said)
+        with contextlib.suppress(TwinrunError):
+            if self.junit is not None:
+                from ..report.junit import write_junit_error
+
+                write_junit_error(self.junit, run_a, run_b, said)
+        if self.listing is not None:
+            from ..report.listing import remove_listing
+
+            remove_listing(self.listing)
+
+    def write(self, result: Comparison) -> None:
+        if self.json_file is not None:
+            from ..report.document import document, write_json
+
+            write_json(self.json_file, document(result))
+        if self.picture is not None:
+            from ..report.picture import save_growth
+
+            save_growth(result, self.picture)
+        if self.html_file is not None:
+            from ..report.html import write_html
+
+            write_html(result, self.html_file)
+        if self.junit is not None:
+            from ..report.junit import write_junit
+
+            write_junit(self.junit, result)
+        if self.listing is not None:
+            from ..report.listing import remove_listing, write_differences
+
+            try:
+                write_differences(result, self.listing)
+            except BaseException:
+                remove_listing(self.listing)
+                raise
 
 
 @click.command()
@@ -167,6 +227,7 @@ def compare(
         check_outputs(outputs, [path for path in (run_a, run_b, tolerances) if path])
     from ..comparison.work import compare as compare_runs
 
+    reports = _Reports(json_file, picture, html_file, junit, list_differences)
     try:
         with progress_bar(quiet) as progress:
             result = compare_runs(
@@ -197,52 +258,9 @@ def compare(
                 team=team,
             )
     except (Exception, KeyboardInterrupt) as e:
-        # A report of an earlier comparison must not look like the report of this one.
-        said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
-        with contextlib.suppress(TwinrunError):  # the first error is reported
-            if json_file is not None:
-                from ..report.document import incomparable_document, write_json
-
-                write_json(json_file, incomparable_document(run_a, run_b, said))
-        with contextlib.suppress(TwinrunError):
-            if html_file is not None:
-                from ..report.html import write_error_html
-
-                write_error_html(html_file, run_a, run_b, said)
-        with contextlib.suppress(TwinrunError):
-            if junit is not None:
-                from ..report.junit import write_junit_error
-
-                write_junit_error(junit, run_a, run_b, said)
-        if list_differences is not None:
-            from ..report.listing import remove_listing
-
-            remove_listing(list_differences)
+        reports.write_error(run_a, run_b, e)
         raise
-    if json_file is not None:
-        from ..report.document import document, write_json
-
-        write_json(json_file, document(result))
-    if picture is not None:
-        from ..report.picture import save_growth
-
-        save_growth(result, picture)
-    if html_file is not None:
-        from ..report.html import write_html
-
-        write_html(result, html_file)
-    if junit is not None:
-        from ..report.junit import write_junit
-
-        write_junit(junit, result)
-    if list_differences is not None:
-        from ..report.listing import remove_listing, write_differences
-
-        try:
-            write_differences(result, list_differences)
-        except BaseException:
-            remove_listing(list_differences)
-            raise
+    reports.write(result)
     if not quiet:
         from ..report.text import print_comparison, write_comparison
 

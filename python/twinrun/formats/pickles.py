@@ -105,91 +105,113 @@ def _run(data: bytes) -> Any:
 
     Raises ValueError, or an error of pickletools, if it is invalid or not supported.
     """
-    stack: list[Any] = []
-    memo: dict[int, Any] = {}
+    machine = _Machine()
+    # genops decodes every argument, and checks that its bytes exist.
+    for steps, (opcode, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
+        if steps > _MOST_STEPS:
+            raise ValueError(f"more than {_MOST_STEPS} instructions")
+        if opcode.name == "STOP":
+            return machine.pop()
+        if not any(do(opcode.name, argument) for do in (machine.values, machine.containers, machine.objects)):
+            raise ValueError(f"the instruction {opcode.name} is not supported")
+    raise ValueError("it does not end")
 
-    def pop() -> Any:
-        if not stack or stack[-1] is _MARK:
+
+class _Machine:
+    """The stack and the memo of a pickle.
+
+    Each method for instructions returns whether the instruction is one of its group.
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def pop(self) -> Any:
+        value = self.top()
+        self.stack.pop()
+        return value
+
+    def top(self) -> Any:
+        if not self.stack or self.stack[-1] is _MARK:
             raise ValueError("the stack is empty")
-        return stack.pop()
+        return self.stack[-1]
 
-    def top() -> Any:
-        if not stack or stack[-1] is _MARK:
-            raise ValueError("the stack is empty")
-        return stack[-1]
-
-    def pop_to_mark() -> list[Any]:
-        at = len(stack) - 1
-        while at >= 0 and stack[at] is not _MARK:
+    def pop_to_mark(self) -> list[Any]:
+        at = len(self.stack) - 1
+        while at >= 0 and self.stack[at] is not _MARK:
             at -= 1
         if at < 0:
             raise ValueError("no mark on the stack")
-        found = stack[at + 1 :]
-        del stack[at:]
+        found = self.stack[at + 1 :]
+        del self.stack[at:]
         return found
 
-    def extend(target: Any, values: list[Any]) -> None:
-        if isinstance(target, Opaque):
-            target.items.extend(values)
-        elif type(target) is list:
-            target.extend(values)
-        else:
-            raise ValueError(f"values added to a {type(target).__name__}")
-
-    def put(target: Any, values: list[Any]) -> None:
-        pairs = target.pairs if isinstance(target, Opaque) else target
-        if not isinstance(pairs, Pairs) or len(values) % 2:
-            raise ValueError(f"pairs set in a {type(target).__name__}")
-        pairs.extend(zip(values[::2], values[1::2], strict=True))
-
-    # genops decodes every argument, and checks that its bytes exist.
-    for steps, (opcode, given, _) in enumerate(pickletools.genops(io.BytesIO(data))):
-        argument: Any = given  # its type depends on the instruction
-        if steps > _MOST_STEPS:
-            raise ValueError(f"more than {_MOST_STEPS} instructions")
-        name = opcode.name
+    def values(self, name: str, argument: Any) -> bool:
+        """Constants, arguments, the memo, and the stack itself."""
+        stack, memo = self.stack, self.memo
         if name in _CONSTANTS:
             stack.append(_CONSTANTS[name])
         elif name in _ARGUMENTS:
             stack.append(argument)
-        elif name in _NEW:
-            stack.append(_NEW[name]())
         elif name in ("PROTO", "FRAME"):
             pass
         elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            memo[argument] = top()
+            memo[argument] = self.top()
         elif name == "MEMOIZE":
-            memo[len(memo)] = top()
+            memo[len(memo)] = self.top()
         elif name in ("BINGET", "LONG_BINGET", "GET"):
             stack.append(memo[argument])
         elif name == "MARK":
             stack.append(_MARK)
+        elif name == "POP":
+            if not stack:
+                raise ValueError("the stack is empty")
+            stack.pop()
+        elif name == "POP_MARK":
+            self.pop_to_mark()
+        elif name == "DUP":
+            stack.append(self.top())
+        else:
+            return False
+        return True
+
+    def containers(self, name: str, argument: Any) -> bool:
+        """New tuples, lists, sets and dictionaries, and what is added to them."""
+        stack = self.stack
+        if name in _NEW:
+            stack.append(_NEW[name]())
         elif name == "TUPLE":
-            stack.append(tuple(pop_to_mark()))
+            stack.append(tuple(self.pop_to_mark()))
         elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-            values = [pop() for _ in range(int(name[5]))]
+            values = [self.pop() for _ in range(int(name[5]))]
             stack.append(tuple(reversed(values)))
-        elif name == "LIST":
-            stack.append(pop_to_mark())
-        elif name == "FROZENSET":
-            stack.append(pop_to_mark())
+        elif name in ("LIST", "FROZENSET"):
+            stack.append(self.pop_to_mark())
         elif name == "DICT":
-            values = pop_to_mark()
+            values = self.pop_to_mark()
             stack.append(Pairs())
-            put(stack[-1], values)
+            _put(stack[-1], values)
         elif name == "APPEND":
-            value = pop()
-            extend(top(), [value])
+            value = self.pop()
+            _extend(self.top(), [value])
         elif name in ("APPENDS", "ADDITEMS"):
-            values = pop_to_mark()
-            extend(top(), values)
+            values = self.pop_to_mark()
+            _extend(self.top(), values)
         elif name == "SETITEM":
-            value, key = pop(), pop()
-            put(top(), [key, value])
+            value, key = self.pop(), self.pop()
+            _put(self.top(), [key, value])
         elif name == "SETITEMS":
-            values = pop_to_mark()
-            put(top(), values)
-        elif name == "GLOBAL":
+            values = self.pop_to_mark()
+            _put(self.top(), values)
+        else:
+            return False
+        return True
+
+    def objects(self, name: str, argument: Any) -> bool:
+        """Names of classes, calls, states of objects, and persistent IDs."""
+        stack, pop = self.stack, self.pop
+        if name == "GLOBAL":
             module, _, attribute = argument.partition(" ")
             stack.append(Global(module, attribute))
         elif name == "STACK_GLOBAL":
@@ -206,14 +228,14 @@ def _run(data: bytes) -> Any:
             if isinstance(stack[-1], Opaque):
                 stack[-1].pairs.extend(keywords if isinstance(keywords, Pairs) else ())
         elif name == "OBJ":
-            maker, *args = pop_to_mark() or [None]
+            maker, *args = self.pop_to_mark() or [None]
             stack.append(_made(maker, tuple(args)))
         elif name == "INST":
             module, _, attribute = argument.partition(" ")
-            stack.append(_made(Global(module, attribute), tuple(pop_to_mark())))
+            stack.append(_made(Global(module, attribute), tuple(self.pop_to_mark())))
         elif name == "BUILD":
             state = pop()
-            target = top()
+            target = self.top()
             if isinstance(target, Opaque):
                 target.state = state
             # For dictionaries it sets attributes (an OrderedDict's _metadata), which are not data.
@@ -221,19 +243,25 @@ def _run(data: bytes) -> Any:
             stack.append(Persistent(argument))
         elif name == "BINPERSID":
             stack.append(Persistent(pop()))
-        elif name == "POP":
-            if not stack:
-                raise ValueError("the stack is empty")
-            stack.pop()
-        elif name == "POP_MARK":
-            pop_to_mark()
-        elif name == "DUP":
-            stack.append(top())
-        elif name == "STOP":
-            return pop()
         else:
-            raise ValueError(f"the instruction {name} is not supported")
-    raise ValueError("it does not end")
+            return False
+        return True
+
+
+def _extend(target: Any, values: list[Any]) -> None:
+    if isinstance(target, Opaque):
+        target.items.extend(values)
+    elif type(target) is list:
+        target.extend(values)
+    else:
+        raise ValueError(f"values added to a {type(target).__name__}")
+
+
+def _put(target: Any, values: list[Any]) -> None:
+    pairs = target.pairs if isinstance(target, Opaque) else target
+    if not isinstance(pairs, Pairs) or len(values) % 2:
+        raise ValueError(f"pairs set in a {type(target).__name__}")
+    pairs.extend(zip(values[::2], values[1::2], strict=True))
 
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}

@@ -7,8 +7,8 @@ import glob
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import _core
@@ -142,6 +142,24 @@ def _save_place(request: _Request, subject: Subject, place: Place) -> _Saved:
         )
         data_bytes = sum(r.items * r.itemsize for r in refs)
         return _Saved(made, content, data_bytes, present.notes, left_out)
+
+
+def _save_places(
+    request: _Request,
+    subject: Subject,
+    places: Sequence[Place],
+    made: str,
+    progress: Callable[[str, int, int], None] | None,
+) -> list[_Saved]:
+    """Writes the digests of all places into the folder `made`. What it returns has no content any more."""
+    found = []
+    for done, place in enumerate(places):
+        saved = _save_place(request, subject, place)
+        _write(os.path.join(made, saved.place.file), saved.content)
+        found.append(replace(saved, content=b""))
+        if progress is not None:
+            progress(place_text(place), done + 1, len(places))
+    return found
 
 
 def _kept_provenance(subject: Subject) -> tuple[dict[str, dict[str, str]] | None, list[str]]:
@@ -279,9 +297,6 @@ def save(
     places = chosen_places(subject, steps, "save")
     request.refuse(subject.skipped, None)
     notes = list(subject.notes)
-    left_out: list[str] = []
-    made_places: list[GoldenPlace] = []
-    data_bytes = 0
     parent = os.path.dirname(os.path.abspath(folder))
     try:
         os.makedirs(parent, exist_ok=True)
@@ -290,39 +305,31 @@ def save(
             f"the folder cannot be made: {e.strerror or e}", where=parent, fix="name another folder with -o"
         ) from None
     with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=parent) as made:
-        for done, place in enumerate(places):
-            saved = _save_place(request, subject, place)
-            _write(os.path.join(made, saved.place.file), saved.content)
-            made_places.append(saved.place)
-            notes += saved.notes
-            left_out += saved.left_out
-            data_bytes += saved.data_bytes
-            if progress is not None:
-                progress(place_text(place), done + 1, len(places))
+        saved = _save_places(request, subject, places, made, progress)
         provenance, notes_of_it = _kept_provenance(subject)
         manifest = Manifest(
-            tuple(made_places),
+            tuple(p.place for p in saved),
             residue_bits,
             chunk_bytes,
             request.fields,
             steps,
             provenance,
             __version__,
-            (*request.leave_out, *dict.fromkeys(left_out)),
+            (*request.leave_out, *dict.fromkeys(name for p in saved for name in p.left_out)),
             request.ignored_attributes,
         )
         text = manifest.text().encode()
         Manifest.parse(text, os.path.join(folder, MANIFEST))
         _write(os.path.join(made, MANIFEST), text)
         try:
-            put_in_place(made, folder, old, {p.file for p in made_places})
+            put_in_place(made, folder, old, {p.place.file for p in saved})
         except OSError as e:
             raise TwinrunError(f"cannot be written: {e.strerror or e}", where=folder) from None
     return SaveFacts(
         folder,
-        len(made_places) + 1,
-        sum(len(p.fields) for p in made_places),
-        data_bytes,
-        sum(p.bytes for p in made_places) + len(text),
-        list(dict.fromkeys([*notes, *notes_of_it])),
+        len(saved) + 1,
+        sum(len(p.place.fields) for p in saved),
+        sum(p.data_bytes for p in saved),
+        sum(p.place.bytes for p in saved) + len(text),
+        list(dict.fromkeys([*notes, *(note for p in saved for note in p.notes), *notes_of_it])),
     )

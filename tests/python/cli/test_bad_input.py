@@ -204,8 +204,11 @@ def test_any_flipped_bit_of_metadata(pair: tuple[Path, Path], tmp_path: Path) ->
     cannot_compare(*pair, tmp_path, str(place), "header's checksum is wrong", "index the data again")
 
 
-@pytest.mark.parametrize("suffix", ["npy", "h5", "gzip.h5"])
-def test_any_flipped_bit_of_indexed_metadata(suffix: str, tmp_path: Path) -> None:
+# Fewer for HDF5, which h5py opens again each time: the metadata has the same format.
+@pytest.mark.parametrize(
+    ("suffix", "bits"), [("npy", 300), ("h5", 100), ("gzip.h5", 100)], ids=["npy", "h5", "gzip.h5"]
+)
+def test_any_flipped_bit_of_indexed_metadata(suffix: str, bits: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     x = rng.normal(size=5000)
     y = x.copy()
@@ -216,7 +219,7 @@ def test_any_flipped_bit_of_indexed_metadata(suffix: str, tmp_path: Path) -> Non
     twinrun.index(a, b, atol=1e-3)
     place = Path(f"{b}.twm")
     whole = place.read_bytes()
-    for bit in rng.choice(len(whole) * 8, 300, replace=False):
+    for bit in rng.choice(len(whole) * 8, bits, replace=False):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         place.write_bytes(damaged)
