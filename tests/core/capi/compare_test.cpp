@@ -2,10 +2,12 @@
 // damaged. That verdicts and facts equal Python's is held by tests/python/comparison/test_compare_c.py.
 #include <twinrun/compare.h>
 
+#include <barrier>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -728,6 +730,88 @@ TEST_F(CompareTest, AStepWithoutAReference) {
     // Itself: the step is the same.
     TWR_EXPECT_OK(twr_wait(run));
     TWR_EXPECT_OK(twr_compare_step(run, path("run").c_str(), nullptr, found_.out()));
+    TWR_EXPECT_OK(twr_close(run));
+}
+
+// Two ranks, as threads.
+struct TwoRanks {
+    std::barrier<> arrive{2};
+    std::mutex mutex;
+    std::vector<std::int64_t> values;
+    std::vector<char> bytes;
+};
+struct OneOfTwo {
+    TwoRanks* all;
+    int rank;
+    static int minimum(void* context, std::int64_t* values, int count) {
+        const OneOfTwo& own = *static_cast<OneOfTwo*>(context);
+        {
+            const std::lock_guard guard(own.all->mutex);
+            if (own.all->values.empty()) own.all->values.assign(values, values + count);
+            for (int i = 0; i < count; ++i) {
+                auto& least = own.all->values[static_cast<std::size_t>(i)];
+                least = std::min(least, values[i]);
+            }
+        }
+        own.all->arrive.arrive_and_wait();
+        std::copy(own.all->values.begin(), own.all->values.end(), values);
+        own.all->arrive.arrive_and_wait();
+        if (own.rank == 0) own.all->values.clear();
+        own.all->arrive.arrive_and_wait();
+        return 0;
+    }
+    static int broadcast(void* context, void* bytes, std::size_t count) {
+        const OneOfTwo& own = *static_cast<OneOfTwo*>(context);
+        char* const to = static_cast<char*>(bytes);
+        if (own.rank == 0) own.all->bytes.assign(to, to + count);
+        own.all->arrive.arrive_and_wait();
+        std::copy(own.all->bytes.begin(), own.all->bytes.end(), to);
+        own.all->arrive.arrive_and_wait();
+        return 0;
+    }
+};
+
+// Each rank compares its own part, and the others need not.
+TEST_F(CompareTest, AStepOfSeveralRanks) {
+    const auto capture_on_two = [&](const std::string& name, double by, const std::string& reference) {
+        TwoRanks all;
+        const auto program = [&](int rank) {
+            OneOfTwo own{&all, rank};
+            const twr_comm comm{&own, rank, 2, OneOfTwo::minimum, OneOfTwo::broadcast, nullptr};
+            std::vector<double> x(kItems, rank);
+            const std::uint64_t shape[] = {kItems};
+            twr_run* run = nullptr;
+            TWR_EXPECT_OK(twr_open_comm(&run, path(name).c_str(), settings_, &comm));
+            if (run == nullptr) return;
+            TWR_EXPECT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, shape));
+            for (int step = 0; step < 2; ++step) {
+                if (rank == 1) x[11] = 1 + by;
+                TWR_EXPECT_OK(twr_capture(run, step));
+                if (reference.empty() || (rank == 0 && step == 1)) continue;
+                Found found;
+                EXPECT_EQ(twr_compare_step(run, reference.c_str(), nullptr, found.out()),
+                          rank == 0 ? TWR_OK : TWR_DIFFERENT)
+                    << twr_error_message();
+                if (found.get() == nullptr) continue;
+                EXPECT_EQ(found.facts().fields, 1U);
+                EXPECT_EQ(found.field(0).rank, rank);
+                EXPECT_EQ(found.field(0).step, step);
+            }
+            TWR_EXPECT_OK(twr_close(run));
+        };
+        std::thread other(program, 1);
+        program(0);
+        other.join();
+    };
+    capture_on_two("reference", 0, "");
+    capture_on_two("run", 0.5, path("reference"));
+    // One rank has no counterpart among two.
+    double x = 1;
+    twr_run* run = open("alone");
+    TWR_ASSERT_OK(twr_protect(run, "x", &x, TWR_F64, 0, nullptr));
+    TWR_ASSERT_OK(twr_capture(run, 0));
+    TWR_EXPECT_ERROR(twr_compare_step(run, path("reference").c_str(), nullptr, found_.out()),
+                     TWR_ERROR_MISMATCH, "captured by 2 ranks");
     TWR_EXPECT_OK(twr_close(run));
 }
 
