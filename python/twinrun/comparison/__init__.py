@@ -22,7 +22,8 @@ summary         what all steps found, and the verdict
 result, field   `Comparison`, and what is known of one field
 differences     each differing element, as an iterator; again: how both runs are opened again
 tolerances      rules by field, step and place; proposal: rules suggested by repeated runs
-parallel        teams of processes
+parallel        teams of processes; launch: whether a launcher started this one
+choices         what may be asked for by word
 tables          results as tables of pandas and Arrow
 words           results in a line; notebook: in a notebook
 """

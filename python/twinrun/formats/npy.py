@@ -15,7 +15,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, Unsupported
 from .files import open_regular, read_exact, reading
@@ -98,8 +98,10 @@ def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what:
         raise Unsupported(f"{what}: a header of {length} bytes, more than {_LONGEST_HEADER}", where=where)
     with reading(where, f"{what}: header"):
         text = read(begin, length).decode("utf-8" if version == (3, 0) else "latin-1")
-        text = re.sub(r"(\d)L\b", r"\1", text)  # Python 2 wrote (3L, 4L)
-        header = ast.literal_eval(text.strip())
+        header: Any = _usual_header(text)
+        if header is None:
+            text = re.sub(r"(\d)L\b", r"\1", text)  # Python 2 wrote (3L, 4L)
+            header = ast.literal_eval(text.strip())
         if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
             raise DamagedFile(f"{what}: its header lacks descr, fortran_order or shape", where=where)
         if not isinstance(header["shape"], tuple) or not isinstance(header["fortran_order"], bool):
@@ -118,6 +120,21 @@ def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what:
         )
         raise DamagedFile(message, where=where, fix="the file is cut short or its header is wrong")
     return made
+
+
+_USUAL = (
+    r"\{'descr': '([<>|][a-zA-Z]\d{1,2})', 'fortran_order': (True|False), "
+    r"'shape': \(((?:(?:0|[1-9]\d{0,17}),)?|(?:0|[1-9]\d{0,17})(?:, (?:0|[1-9]\d{0,17}))+)\), \}\s*"
+)
+
+
+def _usual_header(text: str) -> dict[str, object] | None:
+    """The header, where NumPy wrote it: what `ast.literal_eval` finds, in a tenth of its time. None for others."""
+    found = re.fullmatch(_USUAL, text, re.ASCII)
+    if found is None:
+        return None
+    shape = tuple(map(int, filter(None, found[3].split(","))))
+    return {"descr": found[1], "fortran_order": found[2] == "True", "shape": shape}
 
 
 def open_npy(path: str) -> FileContent:

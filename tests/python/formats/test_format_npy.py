@@ -1,3 +1,4 @@
+import ast
 import os
 
 import numpy as np
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from twinrun.errors import DamagedFile, FormatError, MissingFile, Unsupported
 from twinrun.formats import open_file
 from twinrun.formats.facts import shown
+from twinrun.formats.npy import _usual_header
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -181,3 +183,22 @@ def test_damage_ends_in_format_errors(tmp_path, data):
     kind = data.draw(st.sampled_from(["<f4", ">i8", "?", [("a", "<f4"), ("b", "<i8", (2,))]]))
     np.save(path, array_of(np.dtype(kind), (5, 3)))
     survives(path, data.draw(mutations(path.read_bytes())), format="npy")
+
+
+def usual(descr: str, fortran: bool, shape: tuple) -> str:
+    return f"{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}" + " " * 20 + "\n"
+
+
+@given(
+    st.sampled_from(["<f8", ">i4", "|b1", "|u1", "<U10", "<c16"]),
+    st.booleans(),
+    st.lists(st.integers(0, 10**18 - 1), max_size=6).map(tuple),
+    st.data(),
+)
+def test_usual_headers_are_read_as_python_reads_them(descr, fortran, shape, data):
+    text = usual(descr, fortran, shape)
+    assert _usual_header(text) == ast.literal_eval(text.strip())
+    at = data.draw(st.integers(0, len(text) - 1))
+    changed = text[:at] + data.draw(st.sampled_from(list("0,() }{'L_xFe٣\n"))) + text[at + 1 :]
+    found = _usual_header(changed)
+    assert found is None or found == ast.literal_eval(changed.strip())

@@ -190,3 +190,18 @@ def test_the_users_view_of_a_state_finds_the_right_answer() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| twinrun.compare, exact |") == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["startup_bench.py", "--repeat", "1"],
+        ["open_bench.py", "--steps", "3", "--fields", "5", "--repeat", "1"],
+    ],
+)
+def test_benchmarks_of_starting_and_opening_run(words: list[str], tmp_path: Path):
+    run = subprocess.run(
+        [sys.executable, str(BENCH / words[0]), *words[1:]], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert run.returncode == 0, run.stderr
+    assert "| line |" in run.stdout and len(run.stdout.splitlines()) > 4
