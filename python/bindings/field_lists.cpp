@@ -59,6 +59,14 @@ struct HeldArrays {
     }
 };
 
+// An object that the core may release in any thread, when its work is done.
+std::shared_ptr<const void> held_by_work(nb::object object) {
+    return {new nb::object(std::move(object)), [](nb::object* held) {
+                const nb::gil_scoped_acquire locked;
+                delete held;
+            }};
+}
+
 // All fields of a place, taken at once.
 class FieldList {
    public:
@@ -127,8 +135,9 @@ class FieldList {
     }
 
     // As they are captured and sketched. tolerances: of fields that have one of their own.
-    [[nodiscard]] CapturedFields captured(
-        const std::map<std::string, std::pair<double, double>>& tolerances) const {
+    // owner: this object, for work that goes on.
+    [[nodiscard]] CapturedFields captured(const std::map<std::string, std::pair<double, double>>& tolerances,
+                                          const std::shared_ptr<const void>& owner) const {
         CapturedFields all;
         all.fields.reserve(fields_.size());
         for (const ListedField& field : fields_) {
@@ -143,7 +152,8 @@ class FieldList {
                 f.data = field.data;
             } else {
                 f.device = array_of(field);
-                f.device->ordered = true;  // PyTorch frees and reuses memory in the order of the stream, too
+                f.device->ordered = true;
+                f.device->owner = owner;
             }
             if (const auto own = tolerances.find(f.name); own != tolerances.end()) {
                 f.own_tolerance = true;
@@ -523,9 +533,14 @@ void define_field_lists(nb::module_& m) {
                 return places;
             },
             "Their numbers among all fields.")
-        .def("captured", &FieldList::captured, "tolerances"_a,
-             "The fields of the list, as they are captured and sketched; they are valid as long as it is. "
-             "tolerances: of fields that have one of their own.")
+        .def(
+            "captured",
+            [](nb::object self, const std::map<std::string, std::pair<double, double>>& tolerances) {
+                return nb::cast<const FieldList&>(self).captured(tolerances, held_by_work(self));
+            },
+            "tolerances"_a,
+            "The fields of the list, as they are captured and sketched; they are valid as long as it is. "
+            "tolerances: of fields that have one of their own.")
         .def_prop_ro("any_on_device", &FieldList::any_on_device)
         .def("held", &FieldList::held,
              "Where the arrays are, without keeping them alive. None where some are not the caller's own.")

@@ -161,6 +161,7 @@ Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* co
         copy.strides.clear();
         copy.swap = false;
         copy.stream = nullptr;  // the copy is complete when take() returns
+        copy.owner.reset();
         staged.copies.push_back(std::move(copy));
     }
     for (auto& [device, stream] : streams)

@@ -89,6 +89,9 @@ Result<> Intake::plan(std::vector<CapturedField>& fields) {
     if (!known) {
         TWR_TRY(layout_, StepLayout::make(fields, history_, piece_bytes_, shared_));
         planned_ = fields;
+        for (CapturedField& field : planned_) {
+            if (field.device) field.device->owner.reset();  // only the layout is wanted of them
+        }
     }
     return success();
 }
@@ -298,7 +301,9 @@ void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
     const std::vector<DeviceArray>& arrays = copied ? staged->copies : fields.arrays;
     step.on_device.resize(step.layout->fields.size());
     for (std::size_t i = 0; i < fields.numbers.size(); ++i) {
-        if (arrays[i].dense()) step.on_device[fields.numbers[i]] = arrays[i];
+        if (!arrays[i].dense()) continue;
+        step.on_device[fields.numbers[i]] = arrays[i];
+        step.on_device[fields.numbers[i]]->owner.reset();  // held by the stage, or by the caller
     }
     step.device_memory = staged;
 }

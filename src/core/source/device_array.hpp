@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,9 +24,10 @@ struct DeviceArray {
     // The stream whose earlier work makes the data. Ours waits for it on the device; work that the caller puts into it after
     // our call returned may change the data.
     StreamHandle stream = nullptr;
-    // Whether the data changes, and its memory is released, in the order of `stream` only. False: at any time after our call
-    // returned.
+    // Whether the data changes in the order of `stream` only. False: at any time after our call returned.
     bool ordered = false;
+    // Keeps the memory. Work that goes on after our call returned holds it until it is done; null: the caller keeps the memory.
+    std::shared_ptr<const void> owner;
 
     [[nodiscard]] std::uint64_t items() const;
     [[nodiscard]] bool dense() const;  // native, row-major without gaps

@@ -162,13 +162,19 @@ TEST_F(DeviceStreams, BuildsFollowTheArrays) {
         expect_same(back, expected[0]);
 
         make_elements();
-        const auto started = StartedSketches::start({&field}, {arrays[0]});
+        const auto owner = std::make_shared<int>(1);
+        DeviceArray owned = arrays[0];
+        owned.owner = owner;
+        auto started = StartedSketches::start({&field}, {std::move(owned)});
         overwrite_elements();
         ASSERT_TRUE(sides_[0].stream->wait());  // before anybody waits for the sketches
         ASSERT_TRUE(started) << started.error().message;
         std::vector<BuiltField> brought;
         ASSERT_TRUE((*started)->bring(brought));
         expect_same(brought[0], expected[0]);
+        EXPECT_EQ(owner.use_count(), 2);
+        started->reset();
+        EXPECT_EQ(owner.use_count(), 1);
     }
 }
 

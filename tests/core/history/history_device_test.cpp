@@ -147,12 +147,19 @@ TEST_F(DeviceHistory, EqualsOneFromTheHost) {
             s.device_bytes = way == "staged" ? 16 << 20 : way == "crowded" ? 1000 : 0;
             auto writer = testing::open_run(posix_file_system(), run(way + suffix), s);
             ASSERT_TRUE(writer) << writer.error().message;
+            const auto owner = std::make_shared<int>(1);
             for (const std::int64_t step : {7, 8, 9}) {
-                const auto facts = (*writer)->capture_fields(step, fields(way != "host"));
+                std::vector<CapturedField> captured = fields(way != "host");
+                for (CapturedField& field : captured) {
+                    if (field.device) field.device->owner = owner;
+                }
+                const auto facts = (*writer)->capture_fields(step, std::move(captured));
                 ASSERT_TRUE(facts) << facts.error().message;
+                if (way == "device") EXPECT_EQ(owner.use_count(), 1);
             }
             const auto lost = (*writer)->close();
             ASSERT_TRUE(lost && lost->empty()) << (lost ? lost->front().error.message : lost.error().message);
+            EXPECT_EQ(owner.use_count(), 1) << "memory of the application is held for longer than its work";
         }
         for (std::size_t w = 1; w < ways.size(); ++w)
             same_as_host(keep_data, ways[w] + suffix, "host" + suffix);

@@ -273,6 +273,29 @@ def test_gpu_arrays_change_while_they_are_digested(settings: dict, tmp_path: Pat
     assert result.same and len(result.fields) == 8 * len(state)
 
 
+def test_gpu_memory_that_is_released_is_not_used_before_it_is_digested(tmp_path: Path) -> None:
+    """Memory of another stream, which PyTorch would give to that stream's next array at once."""
+    library("torch")
+    import torch
+
+    side, own = torch.cuda.Stream(), torch.cuda.current_stream()
+    with twinrun.Run(tmp_path / "gpu", atol=1e-3, keep_data=False, background=True) as run:
+        for step in range(6):
+            with torch.cuda.stream(side):
+                state = {f"x{at}": torch.full((2_000_000,), float(step), device="cuda") for at in range(30)}
+            own.wait_stream(side)
+            run.capture(step, state)
+            del state
+            with torch.cuda.stream(side):
+                other = [torch.full((2_000_000,), 99.0, device="cuda") for _ in range(30)]
+            del other
+    with twinrun.Run(tmp_path / "host", atol=1e-3, keep_data=False) as host:
+        for step in range(6):
+            x = np.full(2_000_000, step, np.float32)
+            host.capture(step, {f"x{at}": x for at in range(30)})
+    assert twinrun.compare(tmp_path / "gpu", tmp_path / "host").same
+
+
 def settings_of_host(settings: dict) -> dict:
     return {name: value for name, value in settings.items() if name != "device_memory"}
 
