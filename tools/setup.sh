@@ -37,8 +37,8 @@ fail() {
 base_packages=(g++ make cmake ninja-build pkg-config libxxhash-dev liburing-dev libzstd-dev nlohmann-json3-dev libfftw3-dev)
 test_packages=(libgtest-dev libgmock-dev libbenchmark-dev gfortran)
 # For tests of adapters, where the distribution has them: Kokkos, which Debian and Ubuntu have as a part of Trilinos; hwloc, which
-# twinrun opens at run time.
-optional_test_packages=(libtrilinos-kokkos-dev libhwloc15)
+# twinrun opens at run time; hyperfine, whose measurements `twinrun ensemble` takes.
+optional_test_packages=(libtrilinos-kokkos-dev libhwloc15 hyperfine)
 
 system_python() { # is it the distribution's own interpreter, whose venv and headers are packages of their own?
     case "$(readlink -f "$(command -v "$python")")" in /usr/bin/*) return 0 ;; *) return 1 ;; esac
