@@ -155,7 +155,9 @@ TEST_F(DeviceHistory, EqualsOneFromTheHost) {
                 }
                 const auto facts = (*writer)->capture_fields(step, std::move(captured));
                 ASSERT_TRUE(facts) << facts.error().message;
-                if (way == "device") EXPECT_EQ(owner.use_count(), 1);
+                if (way == "device") {
+                    EXPECT_EQ(owner.use_count(), 1);
+                }
             }
             const auto lost = (*writer)->close();
             ASSERT_TRUE(lost && lost->empty()) << (lost ? lost->front().error.message : lost.error().message);
