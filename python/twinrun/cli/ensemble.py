@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +209,8 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
     """The folder of a study; of a file a temporary one."""
     if not Path(place).is_file():
         return place
+    import tempfile
+
     from ..ensemble.study import importing
 
     folder = (

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import TwinrunError, one_line
-from ..outputs import check_outputs, write_whole
-from ..report.document import write_whole as write_report
 from .common import console
 
 if TYPE_CHECKING:
@@ -120,9 +116,15 @@ def _command_line(*, parameter: dict[str, list[str]], scans: Sequence[tuple[str,
         confidence=confidence,
         seconds=(seconds or 0.0) if runs else (seconds or 60.0),
         time_after=1 if seconds else (runs or min_runs),
-        order=secrets.randbelow(1_000_000) if seed is None else seed,
+        order=_random_order() if seed is None else seed,
         ignore_failure=ignore_failure,
     )
+
+
+def _random_order() -> int:
+    import secrets
+
+    return secrets.randbelow(1_000_000)
 
 
 @click.command(QUICK, hidden=True, context_settings={"ignore_unknown_options": False})
@@ -152,7 +154,9 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
     from ..ensemble.run.quick import run_commands
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
+    from ..outputs import check_outputs
     from ..packages import check
+    from ..report.document import write_whole as write_report
 
     outputs = {"--export-json": export_json, "--export-csv": export_csv, "--export-markdown": export_markdown}
     check_outputs(outputs, files_of_study(keep) if keep is not None else [])
@@ -209,6 +213,8 @@ def _folder(keep: str | None) -> Iterator[Path]:
     if keep is not None:
         yield Path(keep)
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="twinrun-ensemble-") as folder:
         yield Path(folder)
 
@@ -263,6 +269,7 @@ def init(given: CommandLine, output: str, name: str) -> int:
     """Write the study.toml of a command line, to be changed and run: twinrun ensemble run FILE."""
     from ..ensemble.study.command_line import study_text
     from ..ensemble.study.study import parse_study
+    from ..outputs import write_whole
 
     text = study_text(given, name or ("" if output == "-" else Path(output).stem))
     try:
