@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +13,9 @@ from .choices import IMPORTED
 from .common import console
 from .progress import Teller, span
 from .quick import QUICK, init, quick
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["ensemble"]
 
@@ -207,6 +209,8 @@ def plan(study: str, blocks: int) -> int:
 
 def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
     """The folder of a study; of a file a temporary one."""
+    from pathlib import Path
+
     if not Path(place).is_file():
         return place
     import tempfile
@@ -266,6 +270,8 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
 
     FOLDER may be a file of another program too, as `import` takes it.
     """
+    from pathlib import Path
+
     from ..ensemble import Options, analyse
     from ..ensemble.study.record import files_of_study
     from ..outputs import check_outputs
@@ -390,6 +396,8 @@ def export(folder: str, file: str, form: str | None) -> int:
     """Write the tasks of the study in FOLDER for other programs: .parquet and .csv (a row for each attempt), .json (as
     hyperfine), .prom or .om (OpenMetrics text).
     """
+    from pathlib import Path
+
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
     from ..outputs import check_outputs

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,8 @@ from ..errors import TwinrunError, one_line
 from .common import console
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..ensemble.analysis.conditions import Conditions
     from ..ensemble.study.command_line import CommandLine
     from ..report.parts import Table
@@ -210,6 +211,8 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
 @contextlib.contextmanager
 def _folder(keep: str | None) -> Iterator[Path]:
     """The folder of the runs: the user's, or one that goes."""
+    from pathlib import Path
+
     if keep is not None:
         yield Path(keep)
         return
@@ -267,6 +270,8 @@ def _notes(found: Conditions, given: CommandLine, ended: str) -> list[str]:
 @click.option("--name", default="", help="The study's name; default: that of the file.")
 def init(given: CommandLine, output: str, name: str) -> int:
     """Write the study.toml of a command line, to be changed and run: twinrun ensemble run FILE."""
+    from pathlib import Path
+
     from ..ensemble.study.command_line import study_text
     from ..ensemble.study.study import parse_study
     from ..outputs import write_whole
