@@ -291,7 +291,7 @@ def python_facts() -> Facts:
     """Conditions of this Python process: the script, versions of imported packages, flags that change
     results.
 
-    Never fails and imports nothing: a condition that cannot be read is left out.
+    Never fails and imports no package: a condition that cannot be read is left out.
     """
     facts = {"version": platform.python_version(), "implementation": platform.python_implementation()}
     with contextlib.suppress(Exception):
