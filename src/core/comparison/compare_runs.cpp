@@ -288,7 +288,7 @@ class Comparison {
             if (field->side.elements != nullptr) continue;
             return error_at(ErrorCode::mismatch, field->side.metadata->path(),
                             place_text(pair.step, pair.rank) + ": field " + in_quotes(field->name) +
-                                ": only its metadata is at hand, and its data is needed",
+                                ": only its metadata is available, and its data is needed",
                             "choose the automatic method, or compare with the data at hand");
         }
         return success();
