@@ -2,6 +2,7 @@
 
     .venv/bin/python bench/state_bench.py            # a minute; --quick: seconds
     .venv/bin/python bench/state_bench.py --library torch
+    .venv/bin/python bench/state_bench.py --captures        # captures of digests alone, too
     .venv/bin/python bench/state_bench.py --device cuda    # states on a GPU, of up to 19 GB each
 
 All lines of a state run interleaved; each is timed as a whole call, with everything that Python does. "reading" reads both
@@ -11,9 +12,11 @@ states once (`max`, or PyTorch's `sum` of all of each): what no comparison can b
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +100,52 @@ def device_lines(flat: list, made: list[dict]) -> list[tuple[str, Callable[[], b
     ]
 
 
+@contextlib.contextmanager
+def captures(state: dict, synchronize: Callable[[], None]) -> Iterator[tuple[list, Callable[[], None]]]:
+    """Lines of captures that keep digests only, into memory where there is a folder for that; and what to do before each run.
+
+    "the call" ends when `capture` returns, "committed" when its step is on storage.
+    """
+    memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
+        contextlib.ExitStack() as stack,
+    ):
+        found: list[tuple[str, Callable[[], bool]]] = []
+        runs: list[twinrun.Run] = []
+        for name, how in (
+            ("atol", {"atol": ATOL, "residue_bits": 0}),
+            ("atol, 4 bits", {"atol": ATOL, "residue_bits": 4}),
+            ("exact", {"residue_bits": 0}),
+        ):
+            for background in (False, True):
+                path = f"{folder}/{len(runs)}"
+                run = stack.enter_context(twinrun.Run(path, keep_data=False, background=background, **how))
+                steps = itertools.count()
+                runs.append(run)
+
+                def call(run: twinrun.Run = run, steps: Iterator[int] = steps) -> bool:
+                    return run.capture(next(steps), state).step >= 0
+
+                def committed(run: twinrun.Run = run, call: Callable[[], bool] = call) -> bool:
+                    done = call()
+                    run.wait()
+                    return done
+
+                if background:
+                    found.append((f"capture, {name}, background: the call", call))
+                    found.append((f"capture, {name}, background: committed", committed))
+                else:
+                    found.append((f"capture, {name}: committed", call))
+
+        def before() -> None:
+            synchronize()
+            for run in runs:
+                run.wait()
+
+        yield found, before
+
+
 def lines(library: str, a: dict, b: dict) -> list[tuple[str, Callable[[], bool]]]:
     """(name, call) of each way; every call says whether nothing differs."""
     found: list[tuple[str, Callable[[], bool]]] = []
@@ -154,25 +203,40 @@ def table(name: str, sizes: list[int], timings: dict[str, Timing[bool]], item: i
     return "\n".join([*rows, ""])
 
 
+def capture_table(
+    name: str, sizes: list[int], state: dict, effort: Effort, synchronize: Callable[[], None], item: int = 4
+) -> dict[str, list[float]]:
+    """Measures and prints captures of a state; the seconds of each line."""
+    with captures(state, synchronize) as (found, before):
+        timings = interleave(found, effort, before, True, same_answer)
+    print(table(f"{name}, captures", sizes, timings, item), flush=True)
+    return {line: timing.seconds for line, timing in timings.items()}
+
+
 def main(arguments: list[str]) -> None:
     """Measures and prints; --json keeps every repetition."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a twentieth of the data, three repetitions")
     parser.add_argument("--library", choices=("numpy", "torch"), default="numpy")
     parser.add_argument("--json", type=Path, help="where all repetitions go")
+    parser.add_argument("--captures", action="store_true", help="captures of digests alone, too")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args(arguments)
     effort = Effort(3, 3, 0) if given.quick else Effort(5, 21, 2)
     results = {}
     if given.device == "cuda":
+        import torch
+
         for name, (kind, sizes) in device_states(given.quick).items():
-            timings = interleave(
-                device_lines(*on_device(kind, sizes)), effort, lambda: None, True, same_answer
-            )
-            print(table(name, sizes, timings, 2 if kind == "bfloat16" else 4), flush=True)
+            flat, made = on_device(kind, sizes)
+            item = 2 if kind == "bfloat16" else 4
+            timings = interleave(device_lines(flat, made), effort, lambda: None, True, same_answer)
+            print(table(name, sizes, timings, item), flush=True)
             if wrong := [line for line, timing in timings.items() if not timing.outcome]:
                 raise SystemExit(f"{', '.join(wrong)}: a wrong answer")
             results[name] = {line: timing.seconds for line, timing in timings.items()}
+            if given.captures:
+                results[name] |= capture_table(name, sizes, made[1], effort, torch.cuda.synchronize, item)
         if given.json is not None:
             write_results(given.json, results)
         return
@@ -188,6 +252,8 @@ def main(arguments: list[str]) -> None:
             raise SystemExit(f"{', '.join(wrong)}: equal states were called different")
         print(table(name, sizes, timings), flush=True)
         results[name] = {line: timing.seconds for line, timing in timings.items()}
+        if given.captures:
+            results[name] |= capture_table(name, sizes, b, effort, lambda: None)
     with tempfile.TemporaryDirectory() as folder:
         sizes, ways = two_histories(folder, given.quick)
         timings = interleave(ways, effort, lambda: None, True, same_answer)

@@ -16,6 +16,7 @@
 #include "base/checksum.hpp"
 #include "comparison/compare_runs.hpp"
 #include "comparison/document.hpp"
+#include "folder.hpp"
 #include "history/journal_line.hpp"
 #include "input.hpp"
 
@@ -142,24 +143,8 @@ void compare_arrays(fuzz::Input& input) {
 // ---- histories ----
 
 const std::string& folder() {
-    struct Folder {
-        Folder() {
-            std::error_code failure;
-            const fs::path memory = "/dev/shm";
-            std::string made = ((fs::is_directory(memory, failure) ? memory : fs::temp_directory_path()) /
-                                "twinrun-comparison-fuzz-XXXXXX")
-                                   .string();
-            if (::mkdtemp(made.data()) == nullptr) std::abort();
-            name = made;
-        }
-        ~Folder() {
-            std::error_code ignored;
-            fs::remove_all(name, ignored);
-        }
-        std::string name;
-    };
-    static const Folder made;
-    return made.name;
+    static const fuzz::Folder made("comparison");
+    return made.name();
 }
 
 std::string hex(std::uint64_t number) {

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/checksum.hpp"
+#include "folder.hpp"
 #include "input.hpp"
 #include "record/delta_file.hpp"
 #include "record/entries.hpp"
@@ -27,24 +28,8 @@ namespace fs = std::filesystem;
 using Bytes = std::vector<std::byte>;
 
 const std::string& folder() {
-    struct Folder {
-        Folder() {
-            std::error_code failure;
-            const fs::path memory = "/dev/shm";
-            std::string made = ((fs::is_directory(memory, failure) ? memory : fs::temp_directory_path()) /
-                                "twinrun-difference-fuzz-XXXXXX")
-                                   .string();
-            if (::mkdtemp(made.data()) == nullptr) std::abort();
-            name = made;
-        }
-        ~Folder() {
-            std::error_code ignored;
-            fs::remove_all(name, ignored);
-        }
-        std::string name;
-    };
-    static const Folder made;
-    return made.name;
+    static const fuzz::Folder made("difference");
+    return made.name();
 }
 
 void check_error(const Error& error) {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <string>
 
+#include "folder.hpp"
 #include "history/history.hpp"
 #include "history/journal_line.hpp"
 #include "input.hpp"
@@ -21,24 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string& folder() {
-    struct Folder {
-        Folder() {
-            std::error_code failure;
-            const fs::path memory = "/dev/shm";
-            std::string made = ((fs::is_directory(memory, failure) ? memory : fs::temp_directory_path()) /
-                                "twinrun-history-fuzz-XXXXXX")
-                                   .string();
-            if (::mkdtemp(made.data()) == nullptr) std::abort();
-            name = made;
-        }
-        ~Folder() {
-            std::error_code ignored;
-            fs::remove_all(name, ignored);
-        }
-        std::string name;
-    };
-    static const Folder made;
-    return made.name;
+    static const fuzz::Folder made("history");
+    return made.name();
 }
 
 std::string sealed(const std::string& text) {

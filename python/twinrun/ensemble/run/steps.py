@@ -11,6 +11,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -132,18 +133,19 @@ class StepEngine(EngineBase):
             self._unused.remove(slot)
             running.extra["slot"] = slot
 
-    def _srun_lives(self, folder: Path) -> bool:
-        """Whether an earlier runner's srun for this attempt still runs here."""
+    def _srun_of(self, folder: Path) -> int | None:
+        """The process of an earlier runner's srun for this attempt, if it still runs here."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             pid = int(json.loads((folder / "submitted.json").read_text())["native_id"])
-            return os.fsencode(folder) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return False
+            if os.fsencode(folder) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return pid
+        return None
 
     def alive(self, running: Running) -> bool:
         if running.token is not None:
             ended = running.token.poll() is not None
         else:
-            ended = examine(running.folder) != State.RUNNING and not self._srun_lives(running.folder)
+            ended = examine(running.folder) != State.RUNNING and self._srun_of(running.folder) is None
         if not ended:
             return True
         # The record may not be visible here yet.
@@ -155,9 +157,10 @@ class StepEngine(EngineBase):
         if running.token is not None:
             running.token.terminate()  # srun hands it on to the watcher
             return
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            if self._srun_lives(running.folder):
-                os.kill(int(json.loads((running.folder / "submitted.json").read_text())["native_id"]), 15)
+        pid = self._srun_of(running.folder)
+        if pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
 
     def done(self, running: Running) -> None:
         if "slot" in running.extra:
