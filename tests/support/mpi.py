@@ -100,6 +100,8 @@ class Job:
     def __str__(self) -> str:
         return f"{shlex.join(self.command)}\n{self.out}"
 
+    __repr__ = __str__  # what pytest shows of a failed assertion
+
     def numbers(self, word: str) -> list[int]:
         """Of the lines "<word> <number>"."""
         return [int(n) for n in re.findall(rf"^{word} (\d+)$", self.out, re.MULTILINE)]

@@ -13,6 +13,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 
 from commands import command
 
@@ -27,25 +28,33 @@ def rank() -> int:
     return 0 if found is None else found[2]
 
 
-def break_down(fault: str) -> None:
-    """Lets this rank fail, at its second part of the work if it gets so far."""
-    leads = fault == "interrupt"
-    if (rank() == 0) != leads:
-        return
+def break_down(fault: str, begun: pathlib.Path) -> None:
+    """Lets the rank that the fault names fail in its first unit; no other rank works before that.
+
+    Else a worker that is slow to start gets no unit: the leader has done all of them.
+    begun: the file that the failing rank makes.
+    """
+    fails = (rank() == 0) == (fault == "interrupt")
     if fault == "absent":
-        sys.modules["mpi4py"] = None
+        if fails:
+            sys.modules["mpi4py"] = None
         return
-    run, runs = Worker.run, []
+    run = Worker.run
 
     def failing(self: object, unit: object) -> object:
-        runs.append(unit)
-        if len(runs) == 1:  # a rank that is slow to start may get no other
+        if not begun.exists():
+            begun.touch()
             if fault == "defect":
                 raise RuntimeError("made for a test")
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}[fault])
         return run(self, unit)
 
-    Worker.run = failing
+    def waiting(self: object, unit: object) -> object:
+        while not begun.exists():
+            time.sleep(1e-3)
+        return run(self, unit)
+
+    Worker.run = failing if fails else waiting
 
 
 def counted() -> list[object]:
@@ -67,7 +76,7 @@ def main() -> None:
     parts = counted()
     commands, folder = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2])
     if len(sys.argv) > 3:
-        break_down(sys.argv[3])
+        break_down(sys.argv[3], folder / "begun")
         from twinrun.cli import main as alone
 
         alone(commands[0])
