@@ -12,6 +12,7 @@
 
 #include "difference/difference.hpp"
 #include "engine/device_compare.hpp"
+#include "engine/device_place.hpp"
 #include "metadata/metadata.hpp"
 #include "sketch/proof.hpp"
 #include "source/source.hpp"
