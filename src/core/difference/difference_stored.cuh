@@ -1,0 +1,327 @@
+// Private to difference_cuda.cu: pairs as they are stored. Loads of a group, its values, and the exact verdict of one pair.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "difference/difference_work.cuh"
+
+namespace twinrun {
+
+namespace {
+
+enum class Rule : std::uint8_t {
+    plain,
+    measured,  // by ulps, or on circles, or both: pairs that lie as on a line
+    around,    // the groups that this left
+};
+
+enum class Kind : std::uint8_t {
+    f32,
+    f64,
+    narrow,  // of 1 or 2 bytes; float32 holds them
+    whole,   // integers of 4 or 8 bytes; float64 holds them up to 2^53
+};
+
+template <Kind kKind>
+struct Stored {
+    using Value = float;
+    static constexpr unsigned kPairs = 8;  // of a lane in a group
+    static constexpr unsigned kWords = 8;  // of 4 bytes, for one run
+};
+template <>
+struct Stored<Kind::f64> {
+    using Value = double;
+    static constexpr unsigned kPairs = 4;
+    static constexpr unsigned kWords = 8;
+};
+template <>
+struct Stored<Kind::narrow> {
+    using Value = float;
+    static constexpr unsigned kPairs = 8;
+    static constexpr unsigned kWords = 4;
+};
+template <>
+struct Stored<Kind::whole> {
+    using Value = double;
+    static constexpr unsigned kPairs = 4;
+    static constexpr unsigned kWords = 8;
+};
+
+__host__ __device__ constexpr unsigned bytes_of(DType scalar) {
+    switch (scalar) {
+        case DType::i8:
+        case DType::u8:
+        case DType::boolean: return 1;
+        case DType::f16:
+        case DType::bf16:
+        case DType::i16:
+        case DType::u16: return 2;
+        case DType::f32:
+        case DType::i32:
+        case DType::u32: return 4;
+        default: return 8;
+    }
+}
+
+__host__ __device__ inline float float_of(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+    return __uint_as_float(bits);
+#else
+    return __builtin_bit_cast(float, bits);
+#endif
+}
+__device__ inline std::uint32_t bits_in(float x) {
+#if defined(__CUDA_ARCH__)
+    return __float_as_uint(x);
+#else
+    return __builtin_bit_cast(std::uint32_t, x);
+#endif
+}
+__device__ inline std::uint64_t bits_in(double x) { return bits_of(x); }
+// signed_magnitude() of its bits, in as many of them; that of a float and of a double.
+template <class T>
+__device__ inline auto key_of(T x) {
+    using Bits = decltype(bits_in(x));
+    using Signed = std::make_signed_t<Bits>;
+    const auto bits = static_cast<Signed>(bits_in(x));
+    constexpr auto magnitude = static_cast<Signed>(~Bits{0} >> 1);
+    const Signed sign = bits >> (8 * sizeof bits - 1);
+    return ((bits & magnitude) ^ sign) - sign;
+}
+
+// The fraction and exponent of a half, as those of a float, are 2^112 too small; the product is exact for denormals, too.
+__host__ __device__ inline float from_half(std::uint32_t half) {
+    const std::uint32_t size = (half & 0x7FFF) << 13;
+    const float magnitude = size >= 0x0F800000 ? float_of(size | 0x7F800000) : float_of(size) * 0x1p112F;
+    return (half & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+// A scalar of 1 or 2 bytes, zero-extended.
+__host__ __device__ inline float from_narrow(std::uint32_t bits, DType scalar) {
+    switch (scalar) {
+        case DType::f16: return from_half(bits);
+        case DType::bf16: return float_of(bits << 16);
+        case DType::i8: return static_cast<float>(static_cast<std::int8_t>(bits));
+        case DType::i16: return static_cast<float>(static_cast<std::int16_t>(bits));
+        case DType::boolean: return bits != 0 ? 1.0F : 0.0F;
+        default: return static_cast<float>(bits);  // u8, u16
+    }
+}
+
+__device__ inline std::uint64_t word_at(const std::byte* at, unsigned bytes) {
+    switch (bytes) {
+        case 1: return __ldg(reinterpret_cast<const std::uint8_t*>(at));
+        case 2: return __ldg(reinterpret_cast<const std::uint16_t*>(at));
+        case 4: return __ldg(reinterpret_cast<const std::uint32_t*>(at));
+        default: return __ldg(reinterpret_cast<const Count64*>(at));
+    }
+}
+
+template <Kind kKind>
+struct Words {
+    std::uint32_t word[Stored<kKind>::kWords];
+};
+
+// Which scalar of a group a lane has as pair p. In words of 16 bytes where it was loaded so, else one by one.
+template <Kind kKind>
+__device__ inline unsigned place_of_pair(unsigned pair, bool in_words, unsigned lane, DType scalar) {
+    if (!in_words) return pair * kLanes + lane;
+    unsigned vector = Stored<kKind>::kPairs;  // narrow: one load
+    if constexpr (kKind == Kind::f32) vector = 4;
+    if constexpr (kKind == Kind::f64) vector = 2;
+    if constexpr (kKind == Kind::whole) vector = bytes_of(scalar) == 4 ? 4 : 2;
+    return (pair / vector * kLanes + lane) * vector + pair % vector;
+}
+
+template <Kind kKind>
+__device__ inline Words<kKind> load_words(const std::byte* group, unsigned lane, DType scalar) {
+    Words<kKind> w{};
+    if constexpr (kKind == Kind::f32 || kKind == Kind::f64) {
+        const auto* from = reinterpret_cast<const uint4*>(group) + lane;
+        const uint4 low = __ldg(from);
+        const uint4 high = __ldg(from + kLanes);
+        w.word[0] = low.x, w.word[1] = low.y, w.word[2] = low.z, w.word[3] = low.w;
+        w.word[4] = high.x, w.word[5] = high.y, w.word[6] = high.z, w.word[7] = high.w;
+    } else if constexpr (kKind == Kind::narrow) {
+        if (bytes_of(scalar) == 1) {
+            const uint2 low = __ldg(reinterpret_cast<const uint2*>(group) + lane);
+            w.word[0] = low.x, w.word[1] = low.y;
+        } else {
+            const uint4 low = __ldg(reinterpret_cast<const uint4*>(group) + lane);
+            w.word[0] = low.x, w.word[1] = low.y, w.word[2] = low.z, w.word[3] = low.w;
+        }
+    } else {
+        const auto* from = reinterpret_cast<const uint4*>(group) + lane;
+        const uint4 low = __ldg(from);
+        w.word[0] = low.x, w.word[1] = low.y, w.word[2] = low.z, w.word[3] = low.w;
+        if (bytes_of(scalar) == 8) {
+            const uint4 high = __ldg(from + kLanes);
+            w.word[4] = high.x, w.word[5] = high.y, w.word[6] = high.z, w.word[7] = high.w;
+        }
+    }
+    return w;
+}
+
+// The first n scalars of a group, one by one; zeros after them, which leave no trace.
+template <Kind kKind>
+__device__ inline Words<kKind> load_singly(const std::byte* group, unsigned n, unsigned lane, DType scalar) {
+    Words<kKind> w{};
+    constexpr unsigned pairs = Stored<kKind>::kPairs;
+    const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(scalar);
+#pragma unroll
+    for (unsigned p = 0; p < pairs; ++p) {
+        const unsigned place = p * kLanes + lane;
+        const std::uint64_t bits = place < n ? word_at(group + std::size_t{place} * bytes, bytes) : 0;
+        const auto low = static_cast<std::uint32_t>(bits);
+        if constexpr (kKind == Kind::f32) {
+            w.word[p] = low;
+        } else if constexpr (kKind == Kind::f64) {
+            w.word[2 * p] = low;
+            w.word[2 * p + 1] = static_cast<std::uint32_t>(bits >> 32);
+        } else if constexpr (kKind == Kind::narrow) {
+            if (bytes == 1) {
+                w.word[p / 4] |= low << 8 * (p % 4);
+            } else {
+                w.word[p / 2] |= low << 16 * (p % 2);
+            }
+        } else {
+            if (bytes == 4) {
+                w.word[p] = low;
+            } else {
+                w.word[2 * p] = low;
+                w.word[2 * p + 1] = static_cast<std::uint32_t>(bits >> 32);
+            }
+        }
+    }
+    return w;
+}
+
+template <Kind kKind>
+__device__ inline std::uint64_t long_word(const Words<kKind>& w, unsigned p) {
+    return static_cast<std::uint64_t>(w.word[2 * p + 1]) << 32 | w.word[2 * p];
+}
+
+template <unsigned kPairs, class To, class Read>
+__device__ inline void read_each(To (&values)[kPairs], Read read) {
+#pragma unroll
+    for (unsigned p = 0; p < kPairs; ++p)
+        values[p] = read(p);
+}
+
+// The pairs' values. *beyond is set if one of them is an integer that float64 may not hold.
+template <Kind kKind>
+__device__ inline void decode(const Words<kKind>& w, DType scalar,
+                              typename Stored<kKind>::Value (&values)[Stored<kKind>::kPairs], bool* beyond) {
+    constexpr unsigned pairs = Stored<kKind>::kPairs;
+    if constexpr (kKind == Kind::f32) {
+        read_each<pairs>(values, [&](unsigned p) { return float_of(w.word[p]); });
+    } else if constexpr (kKind == Kind::f64) {
+        read_each<pairs>(values, [&](unsigned p) { return as_double(long_word(w, p)); });
+    } else if constexpr (kKind == Kind::narrow) {
+        const auto byte = [&](unsigned p) { return w.word[p / 4] >> 8 * (p % 4) & 0xFFU; };
+        const auto half = [&](unsigned p) { return w.word[p / 2] >> 16 * (p % 2) & 0xFFFFU; };
+        switch (scalar) {  // out of the loops: the same for all
+            case DType::f16:
+                read_each<pairs>(values, [&](unsigned p) { return from_narrow(half(p), DType::f16); });
+                break;
+            case DType::bf16:
+                read_each<pairs>(values, [&](unsigned p) { return from_narrow(half(p), DType::bf16); });
+                break;
+            case DType::i16:
+                read_each<pairs>(values, [&](unsigned p) { return from_narrow(half(p), DType::i16); });
+                break;
+            case DType::u16:
+                read_each<pairs>(values, [&](unsigned p) { return from_narrow(half(p), DType::u16); });
+                break;
+            default:
+                read_each<pairs>(values, [&](unsigned p) { return from_narrow(byte(p), scalar); });
+                break;
+        }
+    } else {
+        switch (scalar) {
+            case DType::i32:
+                read_each<pairs>(values, [&](unsigned p) {
+                    return static_cast<double>(static_cast<std::int32_t>(w.word[p]));
+                });
+                break;
+            case DType::u32:
+                read_each<pairs>(values, [&](unsigned p) { return static_cast<double>(w.word[p]); });
+                break;
+            case DType::i64:
+                read_each<pairs>(values, [&](unsigned p) {
+                    const std::uint64_t bits = long_word(w, p);
+                    *beyond |= bits + kLargestExactInteger > 2 * kLargestExactInteger;
+                    return static_cast<double>(static_cast<std::int64_t>(bits));
+                });
+                break;
+            default:
+                read_each<pairs>(values, [&](unsigned p) {
+                    const std::uint64_t bits = long_word(w, p);
+                    *beyond |= bits > kLargestExactInteger;
+                    return static_cast<double>(bits);
+                });
+                break;
+        }
+    }
+}
+
+// One pair by the reference, and |a|.
+struct ExactPair {
+    Pair pair;
+    double magnitude;
+};
+// A call, so that what it takes inside takes no registers from the loop around it.
+__noinline__ __device__ Pair pair_on_circle(double a, double b, double period, double atol, double rtol,
+                                            bool nan_equal) {
+    const DifferenceRule rule{{atol, rtol}, nan_equal};
+    return period > 0 ? compare_on_circle(a, b, period, rule) : compare_pair(a, b, rule);
+}
+template <Kind kKind, Rule kRule>
+__device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_b, DType scalar,
+                                       const DifferenceRule& rule, std::uint64_t ulps, double period) {
+    double a = 0;
+    double b = 0;
+    std::uint64_t steps = 0;
+    if constexpr (kKind == Kind::f32) {
+        a = static_cast<double>(float_of(static_cast<std::uint32_t>(bits_a)));
+        b = static_cast<double>(float_of(static_cast<std::uint32_t>(bits_b)));
+        steps = steps_apart(signed_magnitude(static_cast<std::uint32_t>(bits_a)),
+                            signed_magnitude(static_cast<std::uint32_t>(bits_b)));
+    } else if constexpr (kKind == Kind::f64) {
+        a = as_double(bits_a);
+        b = as_double(bits_b);
+        steps = steps_apart(signed_magnitude(bits_a), signed_magnitude(bits_b));
+    } else if constexpr (kKind == Kind::narrow) {
+        a = static_cast<double>(from_narrow(static_cast<std::uint32_t>(bits_a), scalar));
+        b = static_cast<double>(from_narrow(static_cast<std::uint32_t>(bits_b), scalar));
+        // Of float16 or bfloat16: other types have no such rules.
+        steps = steps_apart(signed_magnitude(static_cast<std::uint16_t>(bits_a)),
+                            signed_magnitude(static_cast<std::uint16_t>(bits_b)));
+    } else {
+        if (scalar == DType::u64) {
+            return {compare_pair(bits_a, bits_b, rule), static_cast<double>(bits_a)};
+        }
+        const bool sign = scalar == DType::i32;  // to be extended
+        const std::int64_t x = sign ? static_cast<std::int32_t>(bits_a) : static_cast<std::int64_t>(bits_a);
+        const std::int64_t y = sign ? static_cast<std::int32_t>(bits_b) : static_cast<std::int64_t>(bits_b);
+        return {compare_pair(x, y, rule), absolute_value(static_cast<double>(x))};
+    }
+    if constexpr (kRule == Rule::plain) {
+        return {compare_pair(a, b, rule), absolute_value(a)};
+    } else {
+        Pair pair = kRule == Rule::around ? pair_on_circle(a, b, period, rule.tolerance.atol,
+                                                           rule.tolerance.rtol, rule.nan_equal)
+                                          : compare_pair(a, b, rule);
+        if (pair.differs && ulps != Measure::kNoUlps && pair.distance != kInfiniteDistance)
+            pair.differs = steps > ulps;
+        return {pair, absolute_value(a)};
+    }
+}
+
+}  // namespace
+
+}  // namespace twinrun

@@ -1,0 +1,161 @@
+// Private to difference_cuda.cu: what a launch of the kernels works on, and what it gives.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "device/gpu.hpp"
+#include "difference/difference_device.hpp"
+#include "difference/difference_histogram.hpp"
+#include "difference/difference_pair.hpp"
+
+namespace twinrun {
+
+namespace {
+
+// Sizes. Two blocks of 256 threads with 128 registers each fill a multiprocessor: 16 warps with 2 KiB under way each.
+constexpr unsigned kLanes = 32;
+constexpr unsigned kWarps = 8;
+constexpr unsigned kThreads = kWarps * kLanes;
+constexpr unsigned kBlocksEach = 2;    // on a multiprocessor
+constexpr unsigned kTileGroups = 64;   // as many as marks_ has bits; more: fewer starts
+constexpr unsigned kFlushGroups = 31;  // 31 groups of up to 8 a lane fit 8 bits
+constexpr unsigned kSlots = 8;         // decades that have counters in registers
+constexpr unsigned kManyLanes = 8;     // so many lanes with distances beyond them, and the base moves
+constexpr unsigned kFinishThreads = 256;
+constexpr unsigned kPairThreads = 256;  // that sum up one of many pairs
+constexpr unsigned kSharesEach = 32;    // of many pairs, a block
+constexpr unsigned kMostShareTiles = 64;
+
+// The compiler no longer knows where a value came from: what was computed from it before is not kept for later.
+__device__ inline void forget(float& x) { asm volatile("" : "+f"(x)); }
+__device__ inline void forget(double& x) { asm volatile("" : "+d"(x)); }
+
+using Count64 = unsigned long long;  // what atomic operations take
+static_assert(sizeof(Count64) == sizeof(std::uint64_t));
+
+__device__ inline double as_double(std::uint64_t bits) {
+    return __longlong_as_double(static_cast<long long>(bits));
+}
+
+// ---- what a launch works on ----
+
+struct Part {
+    const std::byte* a;
+    const std::byte* b;
+    std::uint64_t scalars;
+    std::uint64_t index;
+    std::uint64_t tile;   // its first, of all
+    std::uint64_t chunk;  // likewise
+};
+
+// Where a maximum is, and what it is. (The larger value wins, then the smaller place.)
+struct Best {
+    double value;
+    std::uint64_t at;
+};
+__device__ inline void raise(Best& best, double value, std::uint64_t at) {
+    twinrun::raise(value, at, best.value, best.at);
+}
+
+constexpr std::uint32_t kAnyPart = std::numeric_limits<std::uint32_t>::max();
+
+// Consecutive tiles of one part. Where each part is a pair of arrays with a result of its own, a block takes share after share.
+struct Share {
+    std::uint64_t tile;  // its first
+    std::uint32_t tiles;
+    std::uint32_t part;
+};
+
+// What one thread block found, or found in one share.
+struct Partial {
+    double sum;
+    double sum_different;
+    double largest;
+    std::uint64_t first;
+    Best best[3];
+};
+
+// The grid's, or of one pair of arrays; cleared before the launch.
+struct Totals {
+    Count64 bounds[3];  // bits of the largest distance and quotients so far
+    Count64 chunks;
+    Count64 all[kHistogramBins];
+    Count64 over[kHistogramBins];
+};
+
+// One circle that values lie on; on a line: 0 and 0.
+struct alignas(16) Circle {
+    double period;
+    double inverse;
+};
+
+// Measure, as the kernels take it.
+struct Measured {
+    std::uint64_t ulps;          // Measure::kNoUlps: not asked for
+    std::uint64_t least_steps;   // keys nearer than this never differ; 0: all may
+    std::uint64_t quick_offset;  // see Warp::may_differ()
+    std::uint64_t quick_limit;
+    float key_scale;      // from a narrow float to one that has the bits of its type on top
+    double near_squared;  // sums of squares below it: all distances are the shorter way on every circle
+    Count64* left;        // of each tile: groups for Rule::around; null: there are no circles
+    double period[Measure::kMostComponents];
+    std::uint32_t components;
+    std::uint32_t reciprocal;  // of components, times 2^32, rounded up
+    bool cycles;               // from scalar to scalar
+    std::uint64_t component_stride;
+};
+
+struct Work {
+    const Part* parts;
+    std::uint32_t part_count;
+    DType scalar;
+    bool nan_equal;
+    bool exactly;  // every pair goes to the reference
+    double atol;
+    double rtol;
+    double least_atol;  // see least_atol()
+    std::uint64_t tiles;
+    std::uint64_t chunk_scalars;
+    bool whole_groups;  // chunks are made of them
+    std::uint8_t* chunk_differs;
+    Totals* totals;
+    Partial* partials;
+    Measured measured;
+};
+
+// From the exponent of a distance to its bin, as HistogramTables. A counter lies at slot + scale * (-base), or 4 further.
+struct alignas(16) BinEntry {
+    double next;         // distances at or above it are one bin further
+    std::uint32_t slot;  // 4 * bin
+    std::uint32_t scale;
+};
+// That of distance 0, which is not counted: beyond all counters, and no outlier. (As large are the denormal distances, but
+// they never come to it.)
+constexpr std::uint32_t kNoSlot = 0x10000;
+constexpr std::uint32_t kOutlierBits = 0xFFE0;  // of slots less base beyond the first 32, or negative
+struct BinTable {
+    BinEntry entries[2048];
+};
+constexpr BinTable make_bin_table() {
+    BinTable table{};
+    std::uint32_t edge = 0;
+    for (std::uint64_t exponent = 0; exponent < 2048; ++exponent) {
+        const double smallest = std::bit_cast<double>(exponent << 52);
+        while (edge < kDecadeEdges.size() && kDecadeEdges[edge] <= smallest)
+            ++edge;
+        table.entries[exponent] = {
+            edge < kDecadeEdges.size() ? kDecadeEdges[edge] : std::numeric_limits<double>::infinity(),
+            4 * (1 + edge), 1};
+    }
+    table.entries[2047] = {std::numeric_limits<double>::quiet_NaN(), 4 * (kHistogramBins - 1), 1};
+    table.entries[0] = {std::numeric_limits<double>::quiet_NaN(), kNoSlot, 0};
+    return table;
+}
+__device__ const BinTable kBinTable = make_bin_table();
+
+}  // namespace
+
+}  // namespace twinrun
