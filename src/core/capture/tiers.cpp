@@ -458,15 +458,8 @@ void Tiers::retain() {
     static_cast<void>(shared_->drop_data(data));
 }
 
-Result<> Tiers::flush_one(std::int64_t step, std::string& folder) try {
-    RankStep entry;
-    {
-        const std::lock_guard guard(mutex_);
-        const auto found = local_->journal().steps.find(step);
-        if (found == local_->journal().steps.end()) return success();  // flushed earlier, and dropped since
-        entry = found->second;
-    }
-    folder = entry.folder;
+Result<> Tiers::flush_one(std::int64_t step, const RankStep& entry) try {
+    if (entry.folder.empty()) return success();  // flushed earlier, and dropped since
     if (child_ != nullptr) {
         const std::lock_guard shared(shared_mutex_);
         TWR_CHECK(child_->ask("flush " + std::to_string(step)));
@@ -499,9 +492,19 @@ void Tiers::run() {
         // an earlier try failed, and settled the step as lost
         const bool reported = unflushed_.contains(step);
         flushing_ = true;
+        // The attempt that was queued. Looked up only later, it could be a newer one, which has a place in the queue
+        // of its own: this one would then never be settled, and retention would wait for it.
+        RankStep entry;
+        Result<> done = success();
+        try {
+            const auto found = local_->journal().steps.find(step);
+            if (found != local_->journal().steps.end()) entry = found->second;
+        } catch (const std::exception&) {
+            done = Error{ErrorCode::out_of_memory, "out of memory"};
+        }
+        const std::string& folder = entry.folder;
         lock.unlock();
-        std::string folder;
-        Result<> done = flush_one(step, folder);
+        if (done) done = flush_one(step, entry);
         if (!done) {
             // Captured again meanwhile: the newer attempt is queued and replaces this one, whose failure does
             // not count.

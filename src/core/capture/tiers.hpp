@@ -155,9 +155,8 @@ class Tiers {
    private:
     Tiers() = default;
     void run();
-    // folder: becomes the folder of the attempt that was flushed; unchanged: the step is no longer on the
-    // local tier.
-    Result<> flush_one(std::int64_t step, std::string& folder);
+    // entry: the attempt; without a folder: the step is no longer on the local tier.
+    Result<> flush_one(std::int64_t step, const RankStep& entry);
     std::uint64_t local_bytes_of(std::int64_t step) const;
     bool evict(std::uint64_t bytes, std::unique_lock<std::mutex>& lock);
     // folder: of the attempt; empty: the oldest attempt that is not settled. counts: false for an attempt

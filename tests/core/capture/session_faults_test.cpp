@@ -254,6 +254,36 @@ TEST_F(SessionMishaps, StepsAreReplacedOnTheirWay) {
     }
 }
 
+// A newer attempt may arrive just as an older one is taken to be flushed. Each has its turn, or retention ends.
+TEST_F(SessionMishaps, AttemptsThatMeetTheirFlushAreSettled) {
+    SessionSettings s = settings();
+    s.local = local_;
+    s.local_bytes = 2 << 20;
+    s.replace_steps = true;
+    s.keep.steps = 2;
+    // The more threads want a core, the more often one loses it between two locks.
+    std::vector<std::jthread> others;
+    for (int i = 0; i < 2; ++i) {
+        others.emplace_back([](const std::stop_token& stop) {
+            while (!stop.stop_requested())
+                std::this_thread::yield();
+        });
+    }
+    for (int round = 0; round < 4 && !HasFailure(); ++round) {
+        s.existing = round == 0 ? Existing::refuse : Existing::replace;
+        auto run = open(s);
+        ASSERT_TRUE(run) << run.error().message;
+        std::vector<double> values(8);
+        for (int i = 0; i < 100; ++i)
+            ASSERT_TRUE((*run)->capture_fields(i % 3 / 2, {field(values, i)}));
+        for (int step = 10; step < 16; ++step)
+            ASSERT_TRUE((*run)->capture_fields(step, {field(values, step)}));
+        const auto lost = (*run)->close();
+        ASSERT_TRUE(lost && lost->empty());
+        EXPECT_EQ(check(run_), (std::vector<std::int64_t>{14, 15}));
+    }
+}
+
 // Who opens a history waits for the one that writes it, before it reads what is there.
 TEST_F(SessionMishaps, WhatIsCommittedWhileTheNextOneWaitsStays) {
     for (const bool local : {false, true}) {
