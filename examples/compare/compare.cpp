@@ -3,6 +3,7 @@
 // usage: compare A B [ATOL]
 //
 // Exit status: 0 the same, 1 different, 2 something could not be compared, or an error.
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -23,8 +24,8 @@ int main(int argc, char** argv) try {
     for (std::uint64_t i = 0; i < facts.fields; ++i) {
         const twr_field_report field = found.field(i);
         double& most = largest[field.field];
-        if (!(field.max_abs_diff <= most))
-            most = field.max_abs_diff;  // a NaN stays: not even a bound is known
+        // A NaN, where not even a bound is known, stays.
+        if (std::isnan(field.max_abs_diff) || field.max_abs_diff > most) most = field.max_abs_diff;
     }
     for (const auto& [name, most] : largest)
         std::cout << name << ": |a-b| is at most " << most << '\n';

@@ -10,21 +10,20 @@ program compare
   type(twr_comparison_t) :: found
   type(twr_comparison_report_t) :: facts
   type(twr_field_report_t) :: field
-  character(4096) :: a, b
-  character(:), allocatable :: message
+  character(:), allocatable :: a, b, message
   integer :: stat
   integer(int64) :: i
 
   if (command_argument_count() /= 2) then
     write (error_unit, '(a)') "usage: compare A B"
-    error stop 2
+    stop 2, quiet=.true.
   end if
-  call get_command_argument(1, a)
-  call get_command_argument(2, b)
+  a = argument(1)
+  b = argument(2)
   call twr_compare(found, a, b, stat=stat, errmsg=message)
   if (stat /= twr_ok .and. stat /= twr_different .and. stat /= twr_incomparable) then
     write (error_unit, '(a)') message
-    error stop 2
+    stop 2, quiet=.true.
   end if
 
   call twr_comparison_facts(found, facts)
@@ -39,6 +38,17 @@ program compare
   end do
   write (*, '(a)') twr_comparison_verdict(found)
   call twr_comparison_destroy(found)
-  if (stat == twr_different) error stop 1
-  if (stat == twr_incomparable) error stop 2
+  if (stat == twr_different) stop 1, quiet=.true.
+  if (stat == twr_incomparable) stop 2, quiet=.true.
+
+contains
+
+  function argument(number) result(text)
+    integer, intent(in) :: number
+    character(:), allocatable :: text
+    integer :: length
+    call get_command_argument(number, length=length)
+    allocate (character(length) :: text)
+    call get_command_argument(number, text)
+  end function
 end program

@@ -164,7 +164,7 @@ inline Comparison compared(int status, twr_comparison* found) {
                                         const CompareOptions& options = {}) {
     twr_comparison* found = nullptr;
     const twr_compare_options given = options.get();
-    const int status = twr_compare(a.c_str(), b.c_str(), &given, &found);
+    const int status = twr_compare(detail::text(a), detail::text(b), &given, &found);
     return detail::compared(status, found);
 }
 
@@ -184,7 +184,8 @@ inline Comparison compared(int status, twr_comparison* found) {
                                              const CompareOptions& options = {}) {
     twr_comparison* found = nullptr;
     const twr_compare_options given = options.get();
-    const int status = twr_compare_step(run.get(), reference ? reference->c_str() : nullptr, &given, &found);
+    const int status =
+        twr_compare_step(run.get(), reference ? detail::text(*reference) : nullptr, &given, &found);
     return detail::compared(status, found);
 }
 

@@ -71,6 +71,17 @@ class StepLost : public Error {
     using Error::Error;
 };
 
+namespace detail {
+// As a C string. A text that holds a zero byte would be cut there, and name something else: that throws.
+inline const char* text(const std::string& words) {
+    if (words.find('\0') != std::string::npos) {
+        throw Error(TWR_ERROR_INVALID_ARGUMENT,
+                    "'" + std::string(words.c_str()) + "': a name or path holds a zero byte after that");
+    }
+    return words.c_str();
+}
+}  // namespace detail
+
 // Throws for every status except TWR_OK, with the message of this thread's last call.
 inline void check(int status) {
     switch (status) {
@@ -201,12 +212,12 @@ class Settings {
     ~Settings() { twr_settings_destroy(settings_); }
 
     Settings& set(const std::string& name, const std::string& value) {
-        check(twr_settings_set(settings_, name.c_str(), value.c_str()));
+        check(twr_settings_set(settings_, detail::text(name), detail::text(value)));
         return *this;
     }
     // Lines "name = value"; # begins a comment.
     Settings& load(const std::string& path) {
-        check(twr_settings_load(settings_, path.c_str()));
+        check(twr_settings_load(settings_, detail::text(path)));
         return *this;
     }
     [[nodiscard]] const twr_settings* get() const noexcept { return settings_; }
@@ -269,7 +280,7 @@ inline twr_array described(const std::string& name, const Array& array, const Ar
                     "array '" + name + "': global_shape and global_offset are not one a dimension");
     }
     twr_array given = TWR_ARRAY_INIT;
-    given.name = name.c_str();
+    given.name = detail::text(name);
     given.data = array.data;
     given.dtype = array.dtype;
     given.order = static_cast<int>(options.order.value_or(detail::order_of(array)));
@@ -282,7 +293,7 @@ inline twr_array described(const std::string& name, const Array& array, const Ar
         given.atol = options.atol.value_or(0.0);
         given.rtol = options.rtol.value_or(0.0);
     }
-    given.ids = options.ids.empty() ? nullptr : options.ids.c_str();
+    given.ids = options.ids.empty() ? nullptr : detail::text(options.ids);
     given.device = options.device;
     given.stream = options.stream;
     return given;
@@ -307,12 +318,12 @@ struct Divergence {
 // destructor of a run that was not closed.
 class Run {
    public:
-    explicit Run(const std::string& path) { check(twr_open(&run_, path.c_str(), nullptr)); }
+    explicit Run(const std::string& path) { check(twr_open(&run_, detail::text(path), nullptr)); }
     Run(const std::string& path, const Settings& settings) {
-        check(twr_open(&run_, path.c_str(), settings.get()));
+        check(twr_open(&run_, detail::text(path), settings.get()));
     }
     Run(const std::string& path, const Settings& settings, const twr_comm& comm) {
-        check(twr_open_comm(&run_, path.c_str(), settings.get(), &comm));
+        check(twr_open_comm(&run_, detail::text(path), settings.get(), &comm));
     }
     // Takes ownership of a run that another function opened (twr_open_mpi).
     explicit Run(twr_run* run) noexcept : run_(run) {}
@@ -385,7 +396,7 @@ class Run {
         protect(name, Array{&value, detail::dtype<T>(), {}, {}}, options);
     }
 
-    void unprotect(const std::string& name) { check(twr_unprotect(run_, name.c_str())); }
+    void unprotect(const std::string& name) { check(twr_unprotect(run_, detail::text(name))); }
 
     // ---- capture ----
 
@@ -426,7 +437,7 @@ class Run {
     }
     [[nodiscard]] std::uint64_t stored_bytes(std::int64_t step, const std::string& name) const {
         std::uint64_t bytes = 0;
-        check(twr_stored_bytes(run_, step, name.c_str(), &bytes));
+        check(twr_stored_bytes(run_, step, detail::text(name), &bytes));
         return bytes;
     }
     // Names of the arrays of a committed step, in the order of capture.
@@ -505,7 +516,7 @@ class Run {
     static std::vector<const char*> pointers(const std::vector<std::string>& names) {
         std::vector<const char*> list;
         for (const std::string& name : names)
-            list.push_back(name.c_str());
+            list.push_back(detail::text(name));
         if (list.empty()) list.reserve(1);  // so that data() is not null
         return list;
     }

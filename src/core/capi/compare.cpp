@@ -332,8 +332,8 @@ int twr_comparison_field(const twr_comparison* comparison, uint64_t number, twr_
                              "twr_field_report"));
         const auto& fields = comparison->result.fields;
         if (number >= fields.size()) {
-            return Error{ErrorCode::not_found, "number " + std::to_string(number) + ": there are " +
-                                                   std::to_string(fields.size()) + " entries, from 0 on"};
+            return Error{ErrorCode::not_found,
+                         "there is no such entry, of " + std::to_string(fields.size()) + " entries"};
         }
         hand_out(report_of(fields[number]), report);
         return TWR_OK;

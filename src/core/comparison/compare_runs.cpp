@@ -60,6 +60,8 @@ class Comparison {
     Result<RunsResult> run() {
         const auto start = std::chrono::steady_clock::now();
         TWR_CHECK(check(options_));
+        // Else the first field of any other problem would hide that there is no such device.
+        if (options_.device.use == DeviceUse::gpu) TWR_CHECK(choose_place(options_.device, {}));
         TWR_TRY(StepMatches steps, match_steps(a_, b_));
         for (Problem& problem : steps.problems)
             add(std::move(problem));

@@ -310,9 +310,8 @@ Result<OpenPlace> HistoryRun::open(Step step, std::uint32_t rank, const StreamOp
     // Data is never newer than its metadata, except in a copy of a history. Then its content decides.
     bool touched = false;
     if (files.files.difference == kNoBase && !files.files.data.empty()) {
-        const auto current = place.metadata->check_data_files();
-        touched = !current && current.error().code == ErrorCode::stale;
-        if (!current && !touched) return current.error();
+        TWR_TRY(const auto newer, place.metadata->newer_data_file());
+        touched = newer.has_value();
     }
     TWR_CHECK(add_sources(place, files, *step, cache));
     if (touched) {

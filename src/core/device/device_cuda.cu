@@ -27,12 +27,12 @@ DeviceStatus gpu_failure(cudaError_t error, int device, const char* what) {
         case cudaErrorInvalidDevice: status.code = ErrorCode::unsupported; break;
         case cudaErrorDevicesUnavailable:
             status.code = ErrorCode::io;
-            advice = ": the device is busy or in exclusive use: wait, or use another (--device)";
+            advice = ": the device is busy or in exclusive use: wait, or use another device";
             break;
         default:
             status.code = ErrorCode::io;
             advice =
-                ": the device cannot be used by this process any more: start it again, or use --device cpu";
+                ": the device cannot be used by this process any more: start it again, or work on the CPU (device: cpu)";
     }
     // Of a call only its name: arguments would say nothing.
     const char* end = std::strchr(what, '(');

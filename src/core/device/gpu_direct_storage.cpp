@@ -180,7 +180,7 @@ Result<> DirectStorageFile::read(std::byte* memory, std::size_t to, std::uint64_
         const std::string cause =
             got == -1 ? std::string(std::strerror(why)) : words({static_cast<int>(got), 0});
         return Error{ErrorCode::io, where + ": cannot be read to the device: " + cause +
-                                        ": read through the host instead (--io auto)"};
+                                        ": read through the host instead (io: auto)"};
     }
     return success();
 }

@@ -124,7 +124,7 @@ Result<DevicePlace> choose_place(const DeviceChoice& choice, const DeviceWork& w
         place.reason = automatic ? "the array lies there" : "asked for";
     }
     const auto refuse = [&](const std::string& why) -> Result<DevicePlace> {
-        if (!automatic) return Error{ErrorCode::unsupported, why + ": use --device cpu"};
+        if (!automatic) return Error{ErrorCode::unsupported, why + ": compare on the CPU (device: cpu)"};
         return DevicePlace{{}, why};
     };
     const DeviceProbe& found = probe_devices();

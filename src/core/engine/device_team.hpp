@@ -116,7 +116,7 @@ auto with_fitting_slices(std::size_t slice_bytes, Attempt attempt) -> decltype(a
         if (last) {
             Error error = std::move(result).error();
             error.message += ", even for slices of " + std::to_string(slice_bytes >> 20) +
-                             " MiB: free some of it (other arrays, other processes), or use --device cpu";
+                             " MiB: free some of it (other arrays, other processes), or work on the CPU (device: cpu)";
             return error;
         }
         last = slice_bytes <= kSmallestDeviceSlice;

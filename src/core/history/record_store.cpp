@@ -195,7 +195,7 @@ Result<> RecordStore::stream(const StepMap& map, std::size_t segment, std::uint6
     return whole ? RecordChain::check_content(map, segment, content) : success();
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
-                 path_ + ": not enough memory to read a part of a step: give a smaller --memory"};
+                 path_ + ": not enough memory to read a part of a step: set a smaller limit of memory"};
 }
 
 Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,

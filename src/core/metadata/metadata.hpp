@@ -147,7 +147,10 @@ class MetadataFile {
     [[nodiscard]] std::optional<std::size_t> find(const std::string& field) const;
     // Absolute or working-directory-relative path of a data file.
     [[nodiscard]] std::string data_path(std::uint32_t file) const;
-    // Error (stale) if a data file has another size than when the metadata was made, or was changed after the metadata.
+    // A data file that was changed after the metadata, or was only copied or touched: its content tells. Errors: stale:
+    // a data file has grown since the metadata was made; damaged: one is truncated; not_found.
+    Result<std::optional<std::string>> newer_data_file() const;
+    // As newer_data_file(), and such a file is an error too (stale).
     Result<> check_data_files() const;
 
     // Checksums of a section's pages, read and checked at first use.
@@ -169,6 +172,7 @@ class MetadataFile {
     void count_read(std::uint64_t bytes);
 
    private:
+    [[nodiscard]] Error is_older_than(const std::string& data) const;
     MetadataFile() = default;
     Result<> fetch(std::uint64_t offset, std::span<std::byte> to);
     struct Sums;

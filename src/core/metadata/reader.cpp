@@ -111,26 +111,34 @@ std::string MetadataFile::data_path(std::uint32_t file) const {
     return (std::filesystem::path(path()).parent_path() / data).string();
 }
 
-Result<> MetadataFile::check_data_files() const {
+Result<std::optional<std::string>> MetadataFile::newer_data_file() const {
+    std::optional<std::string> newer;
     for (std::uint32_t i = 0; i < directory_.data_files.size(); ++i) {
         const DataFile& known = directory_.data_files[i];
-        const std::string data = data_path(i);
+        std::string data = data_path(i);
         TWR_TRY(const FileStamp now, stamp_of(data));
-        // A copy has other times than its original, but then its metadata was copied too, after it or with the times.
-        const bool changed_later =
-            now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns;
         if (now.size < known.stamp.size) {
             return Error{ErrorCode::damaged, data + ": truncated: " + std::to_string(known.stamp.size) +
                                                  " bytes when it was indexed, " + std::to_string(now.size) +
                                                  " now: restore it, or index it again with 'twinrun index'"};
         }
-        if (now.size != known.stamp.size || changed_later) {
-            return Error{ErrorCode::stale,
-                         path() + ": older than its data file " + data +
-                             ", which was changed since: index it again with 'twinrun index'"};
-        }
+        if (now.size != known.stamp.size) return is_older_than(data);
+        // A copy has other times than its original, but then its metadata was copied too, after it or with the times.
+        if (!newer && now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns)
+            newer = std::move(data);
     }
+    return newer;
+}
+
+Result<> MetadataFile::check_data_files() const {
+    TWR_TRY(const auto newer, newer_data_file());
+    if (newer) return is_older_than(*newer);
     return success();
+}
+
+Error MetadataFile::is_older_than(const std::string& data) const {
+    return {ErrorCode::stale, path() + ": older than its data file " + data +
+                                  ", which was changed since: index it again with 'twinrun index'"};
 }
 
 Result<std::span<const std::uint64_t>> MetadataFile::page_sums(std::size_t field, Section section) try {

@@ -38,7 +38,7 @@ class Memory {
             static_cast<std::byte*>(::operator new (bytes, std::align_val_t{alignment}, std::nothrow));
         if (data == nullptr) {
             return Error{ErrorCode::out_of_memory,
-                         "not enough memory for read buffers: give a smaller --memory"};
+                         "not enough memory for read buffers: set a smaller limit of memory"};
         }
         if (alignment == kLargePage) static_cast<void>(::madvise(data, bytes, MADV_HUGEPAGE));
         return Memory(data, alignment);
@@ -335,7 +335,7 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
             auto result = work(run, worker, slots, slot_bytes, memory[at].data(), *queues[at]);
             if (!result) run.fail(std::move(result).error());
         } catch (const std::bad_alloc&) {
-            run.fail({ErrorCode::out_of_memory, "not enough memory: give a smaller --memory"});
+            run.fail({ErrorCode::out_of_memory, "not enough memory: set a smaller limit of memory"});
         } catch (const std::exception& e) {
             run.fail({ErrorCode::internal, e.what()});
         }

@@ -615,6 +615,11 @@ TEST_F(CompareArraysTest, BadArrays) {
     refused([](auto& o) { o.ids = "id"; }, "IDs");
     refused([](auto& o) { o.size = 0; }, "sizeof(twr_array)");
     refused([](auto& o) { o.size = std::size_t{1} << 40; }, "sizeof(twr_array)");
+    // The device is asked for first: another problem must not hide that it cannot be used.
+    twr_compare_options options = TWR_COMPARE_OPTIONS_INIT;
+    options.device = 1000;
+    const auto turned = array_of("x", x_, turned_, 2);
+    TWR_EXPECT_ERROR(compare({a}, {turned}, &options), TWR_ERROR_UNSUPPORTED, "(device: cpu)");
     // The second array has another size than the first one.
     std::vector<twr_array> two = {a, array_of("z", x_, shape_, 2)};
     two[1].size = sizeof(twr_array) - 8;

@@ -1,4 +1,5 @@
 // Comparison through the C++ wrapper: owners, types and exceptions.
+#include <filesystem>
 #include <twinrun/compare.hpp>
 
 #include "core/capi/support.hpp"
@@ -58,6 +59,10 @@ TEST_F(CompareWrapperTest, ErrorsAreExceptions) {
     twr::CompareOptions options;
     options.ulps = -1;
     EXPECT_THROW(static_cast<void>(twr::compare(a, a, options)), twr::Error);
+    // Cut at the zero byte it would name the history.
+    EXPECT_THROW(static_cast<void>(twr::compare(a, a + std::string("\0x", 2))), twr::Error);
+    EXPECT_THROW(twr::Run(path("b") + std::string("\0x", 2)), twr::Error);
+    EXPECT_FALSE(std::filesystem::exists(path("b")));
     EXPECT_THROW(static_cast<void>(twr::compare(a, a).field(1)), twr::Error);
 }
 
