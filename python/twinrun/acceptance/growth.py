@@ -9,14 +9,14 @@ which it would reject reference runs is counted by leaving each of them out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .samples import Sample
 
-__all__ = ["Grown", "grown", "rate", "saturated", "typical", "variation"]
+__all__ = ["Grown", "floors", "grown", "rate", "saturated", "smallest_relative", "typical", "variation"]
 
 
 @dataclass
@@ -24,22 +24,23 @@ class Grown:
     """How far runs are from the reference runs, in one field at one step.
 
     reference: the distance of a reference run to the others, the median over them; largest: of the one that is farthest.
-    new: of each new run. bound: what is allowed. alarms: reference runs that would exceed it, were they new.
+    new: of each new run. bound: what is allowed. floor: what may be rounding alone. alarms: reference runs that would exceed it, were they new.
     """
 
     reference: float
     largest: float
     new: list[float]
     bound: float
+    floor: float
     alarms: list[int]
 
     @property
     def ratio(self) -> float:
         """The farthest new run against the farthest reference run. Rounding of the values counts as no difference."""
         most = max(self.new)
-        if self.largest > 0:
-            return most / self.largest
-        return math.inf if most > self.bound else 0.0
+        if most <= self.bound and self.largest <= self.floor:
+            return 0.0
+        return most / self.largest if self.largest > 0 else math.inf
 
 
 def typical(sample: Sample, references: int) -> float:
@@ -74,8 +75,39 @@ def _to_references(distances: np.ndarray, run: int, others: Sequence[int]) -> fl
     return float(np.median(distances[run, [o for o in others if o != run]]))
 
 
-def grown(sample: Sample, references: int, factor: float) -> Grown:
-    """The distances of one field at one step, and their bound: `factor` times the largest of a reference run."""
+def floors(samples: Sequence[Sample], references: int, factor: float, smallest: float) -> list[float]:
+    """Of each step of a field: differences that may be the rounding of sums, and are no excess.
+
+    They are measured by the largest size of the field over all steps: where terms cancel, as forces do on a lattice,
+    the rounding of the terms is all that is left. Where reference runs do not differ at all, `factor` times the smallest
+    relative difference that they have anywhere, `smallest`, is allowed too. Integers have none.
+    """
+    scale = max(s.size for s in samples)
+    found = []
+    for s in samples:
+        own = typical(s, references)
+        found.append(
+            max(8.0, factor * smallest / s.rounding if own == 0 else 0.0) * s.rounding * scale
+            if s.rounding
+            else 0.0
+        )
+    return found
+
+
+def smallest_relative(fields: Iterable[Sequence[Sample]], references: int) -> float:
+    """The smallest difference between reference runs that is not 0, as a share of the size of its field; 0 without any."""
+    shares = [
+        d / scale
+        for samples in fields
+        if (scale := max(s.size for s in samples)) > 0
+        for s in samples
+        if s.rounding and s.squares is not None and (d := typical(s, references)) > 0
+    ]
+    return min(shares, default=0.0)
+
+
+def grown(sample: Sample, references: int, factor: float, floor: float) -> Grown:
+    """The distances of one field at one step, and their bound: `factor` times the largest of a reference run, and `floor`."""
     distances = sample.distances
     own = range(references)
     to_own = [_to_references(distances, i, own) for i in own]
@@ -84,10 +116,10 @@ def grown(sample: Sample, references: int, factor: float) -> Grown:
     alarms = []
     for i in own if references > 2 else ():
         rest = [k for k in own if k != i]
-        limit = factor * max(_to_references(distances, k, rest) for k in rest) + sample.floor
+        limit = factor * max(_to_references(distances, k, rest) for k in rest) + floor
         if _to_references(distances, i, rest) > limit:
             alarms.append(i)
-    return Grown(float(np.median(to_own)), largest, new, factor * largest + sample.floor, alarms)
+    return Grown(float(np.median(to_own)), largest, new, factor * largest + floor, floor, alarms)
 
 
 def rate(steps: Sequence[int | None], distances: Sequence[float]) -> float:

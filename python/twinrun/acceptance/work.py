@@ -11,7 +11,7 @@ import numpy as np
 from ..comparison.tolerances import missing_steps, parse_steps
 from ..errors import Incomparable, MissingPackage, TwinrunError, one_line
 from ..words import counted, number
-from .growth import Grown, grown, rate, saturated
+from .growth import Grown, floors, grown, rate, saturated, smallest_relative
 from .members import Members, open_members
 from .permutation import Tested, arrangements
 from .permutation import test as test_of_choices
@@ -34,6 +34,7 @@ class Settings:
     spread: float = 0.05
     permutations: int = 4999
     seed: int = 20171128
+    leave_one_out: bool = True  # simulations of many judgements leave it out
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
@@ -302,14 +303,15 @@ def judge(
             permutations=settings.permutations,
             seed=settings.seed,
         )
-    growing = {
-        name: [
-            (s, grown(s, references, settings.growth))
-            for s, done in zip(own, settled[name], strict=True)
+    smallest = smallest_relative(by_field.values(), references)
+    growing = {}
+    for name, own in by_field.items():
+        lows = floors(own, references, settings.growth, smallest)
+        growing[name] = [
+            (s, grown(s, references, settings.growth, low))
+            for s, done, low in zip(own, settled[name], lows, strict=True)
             if not done
         ]
-        for name, own in by_field.items()
-    }
     excesses = _excesses(samples, growing, labels, references)
     decidable = tested is None or 1 / min(ways, tested.ways) <= settings.alpha
     beyond = tested is not None and decidable and tested.p <= settings.alpha
@@ -444,7 +446,7 @@ def _alarms(
     from scipy import stats
 
     testable = bool(columns.where) and 1 / references <= settings.alpha
-    if references < 4 or not (testable or any(growing.values())):
+    if references < 4 or not settings.leave_one_out or not (testable or any(growing.values())):
         return None
     rejected = {run for own in growing.values() for _, g in own for run in g.alarms}
     if testable:
@@ -548,8 +550,7 @@ def _sentence(result: Acceptance, columns: _Columns, tested: Tested | None, deci
         first = f"; {grew}" if ratios else ""
         return f"undecided: with {own} and {runs} no p value can be below {least}, and {number(result.alpha)} is asked for: {need}{first}"
     parts = []
-    if tested is not None:
-        parts.append(f"p = {number(tested.p)} ({tested.ways} choices)")
+    parts.append("no p value" if tested is None else f"p = {number(tested.p)} ({tested.ways} choices)")
     if ratios:
         parts.append(grew)
     belongs = "belongs" if m == 1 else "belong"
