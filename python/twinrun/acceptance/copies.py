@@ -82,6 +82,7 @@ def perturb_copies(
 ) -> list[PerturbedCopy]:
     """Writes perturbed copies of input files, or of a step of a history, into `folder`/member-001 and so on.
 
+    >>> from twinrun.acceptance import perturb_copies
     >>> np.save("start.npy", np.linspace(1, 2, 1000))
     >>> copies = perturb_copies(["start.npy"], "members", members=3, ulp=1)
     >>> [copy.folder for copy in copies], copies[0].changed

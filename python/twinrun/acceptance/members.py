@@ -76,7 +76,7 @@ class Members:
     def columns(self, step: int | None) -> Iterator[Column]:
         """The fields of a step; each must be read before the next is asked for."""
         with contextlib.ExitStack() as stack:
-            held = [self._held(stack, subject, step) for subject in self.subjects]
+            held = _one_name([self._held(stack, subject, step) for subject in self.subjects], self.subjects)
             self._check_names(held, step)
             kinds = [self._by_id(one) for one in held]
             for name in held[0]:
@@ -222,7 +222,7 @@ class Members:
             first = ids
             own = _read_all([ref for _, ref in run])
             values = own.reshape(len(ids), -1)[order].reshape(-1)
-            seen.add(name, values)
+            seen.add("", values)
             rows.append(_numbers(values, run[0][1].dtype))
         yield np.stack(rows)
 
@@ -233,8 +233,8 @@ class Digest:
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
 
-    def add(self, name: str, values: np.ndarray) -> None:
-        self._hash.update(name.encode("utf-8", "surrogateescape"))
+    def add(self, what: str, values: np.ndarray) -> None:
+        self._hash.update(what.encode())
         self._hash.update(str(values.dtype).encode())
         self._hash.update(np.ascontiguousarray(values).view(np.uint8).data)
 
@@ -245,6 +245,13 @@ class Digest:
 
 def _at(step: int | None) -> str:
     return "" if step is None else f"step {step}: "
+
+
+def _one_name(held: list[Held], subjects: Sequence[Subject]) -> list[Held]:
+    """Where each run is a file with one array, the array's name is the file's: all get the first run's."""
+    alone = all(len(one) == 1 for one in held) and all(s.kind == "file" for s in subjects)
+    first = next(iter(held[0]), "")
+    return [{first: next(iter(one.values()))} for one in held] if alone else held
 
 
 def _is_text(ref: FieldRef) -> bool:
@@ -303,7 +310,7 @@ def _elements(refs: Sequence[FieldRef], size: int, seen: Digest) -> Iterator[np.
         while first < ref.items:
             count = min(size - held, ref.items - first)
             values = _read(ref, source, first, count)
-            seen.add(ref.name, values)
+            seen.add(str(ref.shape), values)
             rest.append(_numbers(values, ref.dtype))
             held += count
             first += count

@@ -24,6 +24,7 @@ __all__ = ["Tested", "arrangements", "test", "zscores"]
 
 _COLUMNS = 256  # statistics that are handled at a time
 _EXPLAINED = 0.95  # share of the variance that the components hold, as in Price-Broncucia et al.
+_NOTHING = 1e-12  # of variances of columns whose variance over all runs is 1
 _TIE = 1e-9  # relative: equal statistics must not differ by rounding
 
 
@@ -53,20 +54,29 @@ def arrangements(references: int, new: int) -> int:
     return math.comb(references + new, new)
 
 
-def _choices(runs: int, new: int, most: int, seed: int) -> tuple[np.ndarray, bool]:
-    """(ways, runs) whether a run is called new; the first row is the real choice: the last runs. And whether these are all."""
+def _choices(real: np.ndarray, most: int, seed: int) -> tuple[np.ndarray, bool]:
+    """(ways, runs) whether a run is called new; the first row is the real choice. And whether these are all."""
+    runs, new = real.size, int(real.sum())
     total = math.comb(runs, new)
     if total <= most + 1:
         chosen = np.zeros((total, runs), bool)
-        for row, one in enumerate(combinations(range(runs - 1, -1, -1), new)):
+        for row, one in enumerate(combinations(range(runs), new)):
             chosen[row, list(one)] = True
+        at = int((chosen == real).all(axis=1).argmax())
+        chosen[[0, at]] = chosen[[at, 0]]
         return chosen, True
     rng = np.random.default_rng(seed)
     drawn = np.argsort(rng.random((most, runs)), axis=1)[:, :new]
     chosen = np.zeros((most + 1, runs), bool)
-    chosen[0, runs - new :] = True
+    chosen[0] = real
     np.put_along_axis(chosen[1:], drawn, True, axis=1)
     return chosen, False
+
+
+def _in_own_order(columns: np.ndarray, squares: Sequence[np.ndarray]) -> np.ndarray:
+    """The runs in an order that follows from their values alone: the results of rounding do not know which are new."""
+    keys = [*(square.sum(axis=1) for square in squares[:1]), *columns.T[:8]]
+    return np.lexsort(keys) if keys else np.arange(columns.shape[0])
 
 
 def zscores(columns: np.ndarray, floors: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -80,9 +90,15 @@ def zscores(columns: np.ndarray, floors: np.ndarray, chosen: np.ndarray) -> np.n
     mean_new = pick @ columns / new
     mean_rest = (columns.sum(axis=0) - new * mean_new) / rest
     squares = (columns**2).sum(axis=0) - pick @ columns**2
-    variance = np.maximum(squares - rest * mean_rest**2, 0.0) / (rest - 1)
+    variance = _variance(squares, mean_rest, rest)
     error = np.sqrt(variance * (1 / new + 1 / rest) + floors**2)
     return _ratio(np.abs(mean_new - mean_rest), error)
+
+
+def _variance(squares: np.ndarray, mean: np.ndarray, count: int) -> np.ndarray:
+    """Of columns of order 1: what rounding leaves of equal values is 0."""
+    found = (squares - count * mean**2) / (count - 1)
+    return np.where(found < _NOTHING, 0.0, found)
 
 
 def _ratio(difference: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -100,7 +116,7 @@ def _alone(columns: np.ndarray, floors: np.ndarray, chosen: np.ndarray) -> np.nd
     sums = pick @ columns
     mean = (columns.sum(axis=0) - sums) / rest
     squares = (columns**2).sum(axis=0) - pick @ columns**2
-    error = np.sqrt(np.maximum(squares - rest * mean**2, 0.0) / (rest - 1) * (1 + 1 / rest) + floors**2)
+    error = np.sqrt(_variance(squares, mean, rest) * (1 + 1 / rest) + floors**2)
     farthest = np.zeros(len(chosen))
     for run in range(chosen.shape[1]):
         rows = np.flatnonzero(chosen[:, run])
@@ -182,7 +198,9 @@ def test(
     mean squared differences of elements.
     """
     runs = columns.shape[0]
-    chosen, exact = _choices(runs, new, permutations, seed)
+    order = _in_own_order(columns, squares)
+    columns, squares = columns[order], [square[np.ix_(order, order)] for square in squares]
+    chosen, exact = _choices(order >= runs - new, permutations, seed)
     centre = columns.mean(axis=0)
     scale = columns.std(axis=0)
     kept = scale > 0
@@ -191,7 +209,9 @@ def test(
     bottom = np.zeros(columns.shape[1])
     bottom[kept] = floors[kept] / scale[kept]
     statistics = {"mean": np.zeros(len(chosen)), "Kolmogorov-Smirnov": np.zeros(len(chosen))}
-    if new > 1:
+    # One bad run is new in new / runs of all choices, and its p value cannot be smaller.
+    alone = new > 1 and new <= alpha * runs
+    if alone:
         statistics["single run"] = np.zeros(len(chosen))
     scores = np.zeros(columns.shape[1])
     for start in range(0, columns.shape[1], _COLUMNS):
@@ -200,9 +220,9 @@ def test(
         scores[start : start + _COLUMNS] = found[0]
         np.maximum(statistics["mean"], found.max(axis=1), out=statistics["mean"])
         statistics["Kolmogorov-Smirnov"] += _smirnov(part, chosen)
-        if new > 1:
-            alone = _alone(part, low, chosen)
-            np.maximum(statistics["single run"], alone, out=statistics["single run"])
+        if alone:
+            farthest = _alone(part, low, chosen)
+            np.maximum(statistics["single run"], farthest, out=statistics["single run"])
     # What is below the floor is noise of rounding: it must not make components.
     heard = kept & (scale > floors)
     on_components, loadings = _components(scaled[:, heard])

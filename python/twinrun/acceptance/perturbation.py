@@ -118,8 +118,8 @@ def perturb(
 
     >>> state = {"x": np.linspace(1, 2, 5), "seed": np.array([7])}
     >>> other = twinrun.perturb(state, ulp=1, seed=3)
-    >>> np.abs(other["x"] - state["x"]) <= 2.3e-16, other["seed"]
-    (array([ True,  True,  True,  True,  True]), array([7]))
+    >>> bool(np.all(np.abs(other["x"] - state["x"]) <= 4.5e-16)), other["seed"]
+    (True, array([7]))
 
     Parameters
     ----------

@@ -186,6 +186,8 @@ class Acceptance:
         The assumptions that were checked, and how.
     notes : list of str
         What the user should know.
+    document : dict
+        All of it, for JSON.
 
     Notes
     -----

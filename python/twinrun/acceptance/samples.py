@@ -130,7 +130,8 @@ class Sums:
                 values[:, 2] = np.sqrt(self._rough / self._pairs)
         if self._matched:
             own = np.diag(self._gram)
-            squares = np.maximum(own[:, None] + own[None, :] - 2 * self._gram, 0.0) / count
+            with np.errstate(invalid="ignore", over="ignore"):
+                squares = np.maximum(own[:, None] + own[None, :] - 2 * self._gram, 0.0) / count
             np.fill_diagonal(squares, 0.0)
             squares = (squares + squares.T) / 2
         size = math.sqrt(self._size / count) if math.isfinite(self._size) else math.inf

@@ -23,6 +23,8 @@ __all__ = ["Settings", "accept", "judge"]
 _POWER = 0.8416  # quantile of the normal distribution: 80%
 _DRIFT = 0.01  # p value below which the reference runs' order is said to matter
 _LEAST_FOR_DRIFT = 8
+# Reference runs, from which on the bound holds for settled steps too: of three numbers, all may lie close together by chance.
+_LEAST_FOR_BOUND = 8
 
 
 @dataclass(frozen=True)
@@ -304,15 +306,17 @@ def judge(
             seed=settings.seed,
         )
     smallest = smallest_relative(by_field.values(), references)
-    growing = {}
+    growing, bounded = {}, {}
     for name, own in by_field.items():
         lows = floors(own, references, settings.growth, smallest)
-        growing[name] = [
-            (s, grown(s, references, settings.growth, low))
+        far = {
+            s.step: (s, grown(s, references, settings.growth, low))
             for s, done, low in zip(own, settled[name], lows, strict=True)
-            if not done
-        ]
-    excesses = _excesses(samples, growing, labels, references)
+            if s.squares is not None and (not done or references >= _LEAST_FOR_BOUND)
+        }
+        bounded[name] = list(far.values())
+        growing[name] = [far[s.step] for s, done in zip(own, settled[name], strict=True) if not done]
+    excesses = _excesses(samples, bounded, labels, references)
     decidable = tested is None or 1 / min(ways, tested.ways) <= settings.alpha
     beyond = tested is not None and decidable and tested.p <= settings.alpha
     if tested is not None and beyond:
@@ -336,7 +340,7 @@ def judge(
         exact=tested is None or tested.exact,
         alpha=settings.alpha,
         growth=settings.growth,
-        alarms=_alarms(growing, columns, squares, references, settings),
+        alarms=_alarms(bounded, columns, squares, references, settings),
         detectable=(
             math.nan if tested is None or not decidable
             else (tested.threshold + _POWER) * math.sqrt(1 / new + 1 / references)
@@ -349,7 +353,7 @@ def judge(
 
 def _excesses(
     samples: Sequence[Sample],
-    growing: Mapping[str, list[tuple[Sample, Grown]]],
+    bounded: Mapping[str, list[tuple[Sample, Grown]]],
     labels: Sequence[str],
     references: int,
 ) -> list[Excess]:
@@ -359,7 +363,7 @@ def _excesses(
         for s in samples
         for run, n in s.broken.items()
     ]
-    for own in growing.values():
+    for own in bounded.values():
         for s, g in own:
             far = max(range(len(g.new)), key=lambda k: g.new[k])
             if g.new[far] > g.bound:
@@ -436,7 +440,7 @@ def _fields(
 
 
 def _alarms(
-    growing: Mapping[str, list[tuple[Sample, Grown]]],
+    bounded: Mapping[str, list[tuple[Sample, Grown]]],
     columns: _Columns,
     squares: Sequence[np.ndarray],
     references: int,
@@ -446,9 +450,9 @@ def _alarms(
     from scipy import stats
 
     testable = bool(columns.where) and 1 / references <= settings.alpha
-    if references < 4 or not settings.leave_one_out or not (testable or any(growing.values())):
+    if references < 4 or not settings.leave_one_out or not (testable or any(bounded.values())):
         return None
-    rejected = {run for own in growing.values() for _, g in own for run in g.alarms}
+    rejected = {run for own in bounded.values() for _, g in own for run in g.alarms}
     if testable:
         for run in range(references):
             order = [*(k for k in range(references) if k != run), run]
@@ -493,6 +497,12 @@ def _checked(
     said.append(
         "exchangeable runs are assumed, and no distribution; a new run that is no independent draw breaks this"
     )
+    if new > 1 and new / (references + new) > settings.alpha:
+        enough = math.ceil(new / settings.alpha - new - 1e-9)
+        said.append(
+            f"new runs are judged together: one bad run among them is found only by the bound of {number(settings.growth)} times the "
+            f"distance, or with {enough} reference runs; to judge it alone, name it alone"
+        )
     own = columns.values[:references]
     scale = own.std(axis=0)
     if (scale > 0).any():
