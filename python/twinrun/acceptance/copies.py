@@ -135,6 +135,12 @@ def perturb_copies(
     targets = [os.path.join(out, f"member-{k + 1:03d}") for k in range(members)]
     for target in targets:
         _check_ours(target)
+        for path in paths:
+            whole = os.path.realpath(target)
+            if os.path.commonpath((os.path.realpath(path), whole)) == whole:
+                raise TwinrunError(
+                    "is read here, and would be replaced", where=path, fix="name another folder with -o"
+                )
     work = _Work(change, globs, pattern, step, dict(options or {}))
     return [work.write(paths, target, first + k) for k, target in enumerate(targets)]
 

@@ -91,7 +91,7 @@ class Members:
         for place in subject.places:
             if place[0] != step:
                 continue
-            opened: Opened = stack.enter_context(subject.open(place, use_metadata=True))
+            opened: Opened = stack.enter_context(subject.open(place, use_metadata=subject.kind == "history"))
             for name, where, why in opened.skipped:
                 if self.chosen(name):
                     raise Incomparable(

@@ -33,8 +33,9 @@ class Tested:
     """p: of the whole test. by_kind: the p value of each statistic alone. ways: choices of new runs, the real one
     included; exact: whether these are all there are. scores: (columns,) the standardised difference of each
     column. adjusted: its p value, corrected for all columns. threshold: of scores, at alpha. components: how many.
-    loadings: (columns,) of the component that is farthest off. ratios: of each field's distances, new to reference against
-    reference to reference.
+    loadings: (columns,) of the component that is farthest off. ratios: of each field's distances, new
+    to reference against reference to reference. singles: with one new run, the p value of each run in its place, in
+    the order of the rows.
     """
 
     p: float
@@ -47,6 +48,7 @@ class Tested:
     components: int
     loadings: np.ndarray
     ratios: np.ndarray
+    singles: np.ndarray | None
 
 
 def arrangements(references: int, new: int) -> int:
@@ -239,11 +241,14 @@ def test(
     shares = {name: _ranks(values) for name, values in statistics.items()}
     # The smallest p value counts most, and the others break ties: of few choices, many are the most extreme in something.
     joined = np.sum([1 / share for share in shares.values()], axis=0)
-    p = float((joined >= joined[0] * (1 - _TIE)).mean())
+    singles = None
+    if new == 1 and exact:
+        singles = np.empty(runs)
+        singles[order[chosen.argmax(axis=1)]] = _ranks(joined)
     largest = np.sort(statistics["mean"])
     adjusted = (largest.size - np.searchsorted(largest, scores * (1 - _TIE), side="left")) / largest.size
     return Tested(
-        p=p,
+        p=float(_ranks(joined)[0]),
         by_kind={name: float(share[0]) for name, share in shares.items()},
         ways=len(chosen),
         exact=exact,
@@ -253,4 +258,5 @@ def test(
         components=on_components.shape[1],
         loadings=worst,
         ratios=ratios,
+        singles=singles,
     )

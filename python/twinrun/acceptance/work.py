@@ -454,19 +454,17 @@ def _alarms(
         return None
     rejected = {run for own in bounded.values() for _, g in own for run in g.alarms}
     if testable:
-        for run in range(references):
-            order = [*(k for k in range(references) if k != run), run]
-            tested = test_of_choices(
-                columns.values[order],
-                columns.floors,
-                [square[np.ix_(order, order)] for square in squares],
-                1,
-                alpha=settings.alpha,
-                permutations=settings.permutations,
-                seed=settings.seed,
-            )
-            if tested.p <= settings.alpha:
-                rejected.add(run)
+        own = test_of_choices(
+            columns.values[:references],
+            columns.floors,
+            [square[:references, :references] for square in squares],
+            1,
+            alpha=settings.alpha,
+            permutations=max(settings.permutations, references),
+            seed=settings.seed,
+        )
+        assert own.singles is not None
+        rejected |= {run for run in range(references) if own.singles[run] <= settings.alpha}
     interval = stats.binomtest(len(rejected), references).proportion_ci(settings.confidence, method="exact")
     return Alarms(len(rejected), references, float(interval.low), float(interval.high))
 

@@ -119,3 +119,15 @@ def test_what_the_floor_covers_is_no_difference():
     assert found.scores.max() < 0.01
     far = judged_columns(table, np.full(3, 1e-15), [], 1, alpha=0.05, permutations=999, seed=1)
     assert far.scores.max() > 100
+
+
+def test_each_run_in_the_place_of_the_new_one():
+    table = columns_of(9, 8, "normal")
+    square = squares_of(table)
+    every = judged_columns(table, np.zeros(6), [square], 1, alpha=0.05, permutations=99, seed=1).singles
+    for run in range(8):
+        order = [*(k for k in range(8) if k != run), run]
+        one = judged_columns(
+            table[order], np.zeros(6), [square[np.ix_(order, order)]], 1, alpha=0.05, permutations=99, seed=1
+        )
+        assert every[run] == pytest.approx(one.p) == pytest.approx(one.singles[-1])

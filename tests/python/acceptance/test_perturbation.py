@@ -203,6 +203,14 @@ def test_a_member_of_ones_own_is_replaced_and_nothing_else(tmp_path):
     refused()
 
 
+def test_an_input_in_the_place_of_a_member_is_refused(tmp_path):
+    path = written(tmp_path, "npy")
+    first = perturb_copies([path], tmp_path / "members", ulp=1)[0]
+    own = os.path.join(first.folder, "input.npy")
+    with pytest.raises(TwinrunError, match="is read here, and would be replaced"):
+        perturb_copies([own], tmp_path / "members", ulp=1, seed=7)
+
+
 def test_a_link_in_the_place_of_a_member_is_refused(tmp_path):
     path = written(tmp_path, "npy")
     elsewhere = perturb_copies([path], tmp_path / "elsewhere", ulp=1)[0].folder
