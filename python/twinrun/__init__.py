@@ -11,6 +11,7 @@
 ('different', 'x')
 
 `twinrun.golden` has golden checks, `twinrun.formats` the file formats, `twinrun.ensemble` analyses of times,
+`twinrun.acceptance` tests of new runs against many,
 and `twinrun.noise` the noise of the operating system. All errors are subclasses of `twinrun.TwinrunError`.
 Examples in docstrings assume `import numpy as np` and `import twinrun`, and write to the working folder.
 """
@@ -22,6 +23,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._core import __version__, release_device_memory
+    from .acceptance.perturbation import perturb
+    from .acceptance.result import Acceptance
+    from .acceptance.work import accept
     from .aggregate.plan import AggregationPlan, plan_aggregation
     from .assertion import NotSame, assert_same
     from .capture.records import (
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from .runs.verify import verify
 
 __all__ = [
+    "Acceptance",
     "AggregationPlan",
     "CaptureFacts",
     "CompactFacts",
@@ -77,11 +82,13 @@ __all__ = [
     "TwinrunError",
     "Unsupported",
     "__version__",
+    "accept",
     "assert_same",
     "compact",
     "compare",
     "index",
     "pack",
+    "perturb",
     "plan_aggregation",
     "read_part",
     "release_device_memory",
@@ -95,6 +102,7 @@ __all__ = [
 # Loaded at first use: the command line must be able to say that it was interrupted while numpy was still
 # loading.
 _PLACES = {
+    "Acceptance": "acceptance.result",
     "AggregationPlan": "aggregate.plan",
     "CaptureFacts": "capture.run",
     "CompactFacts": "capture.records",
@@ -110,11 +118,13 @@ _PLACES = {
     "Sketch": "runs.sketch",
     "SketchComparison": "runs.sketch",
     "__version__": "_core",
+    "accept": "acceptance.work",
     "assert_same": "assertion",
     "compact": "capture.records",
     "compare": "comparison",
     "index": "runs.index",
     "pack": "capture.records",
+    "perturb": "acceptance.perturbation",
     "plan_aggregation": "aggregate.plan",
     "read_part": "capture.records",
     "release_device_memory": "_core",

@@ -28,6 +28,8 @@ _VERBS = {
     "verify": "Check every checksum of histories or indexed files, and that files still have the fields that their metadata describes.",
     "golden": "Golden checks: keep digests of a run, a few percent of its bytes, and compare later runs with them.",
     "tolerances": "Propose tolerances from two or more RUNS of the same code: their spread, as rules for --tolerances.",
+    "accept": "Say whether new runs (other compiler, library, machine, precision) belong to the distribution of reference runs.",
+    "perturb": "Write perturbed copies of input files, or of a step of a history: for the reference runs of 'twinrun accept'.",
     "pack": "Keep every step of a run at a fraction of its size.",
     "restore": "Write steps of a record back as files, every byte checked.",
     "compact": "Remove steps of a record; chunks that other steps need are kept in few files.",

@@ -33,6 +33,7 @@ from .. import _core, bootstrap
 from .._core import __version__
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ..outputs import save_figure
+from . import sources
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -374,6 +375,20 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
     if worst["share"] and worst["run_queue_share"] is not None:
         part = min(worst["run_queue_share"] / worst["share"], 1.0)
         sentences.append(f"There {_percent(part)} of it was waiting while other threads had the core; the rest is interrupts, page faults or what lies below the system.")  # fmt: skip
+    by_core = {c["core"]: c for c in document.get("sources", {}).get(ALL, ())}
+    if (told := by_core.get(worst["core"])) is not None and (said := sources.sentence(told)):
+        sentences.append(said)
+    for c in document.get("rtla") or ():
+        if c["core"] == worst["core"]:
+            counts = ", ".join(
+                f"{name} {c[name] / c['seconds']:.3g}"
+                for name in ("hardware", "nmi", "irq", "softirq", "thread")
+            )
+            sentences.append(
+                f"rtla osnoise, right after, on core {c['core']}: {_percent(c['share'])} taken; a second: {counts}."
+            )
+    if document.get("rtla_failed"):
+        sentences.append(f"{document['rtla_failed']}.")
     # For each core: how much slower work is than its fastest piece, without the time of detours.
     rest = [(1 - c["share"]) / (1 - c["fixed_work"]["share"]) - 1 for c in first if c["fixed_work"] and c["share"] is not None and c["fixed_work"]["share"] < 1]  # fmt: skip
     if rest and sum(rest) / len(rest) > 0.01:
@@ -635,6 +650,8 @@ def read_noise(path: str | os.PathLike[str]) -> Noise:
         ):
             raise ValueError
         float(document["started"])
+        if not all(c["watched_s"] >= 0 for cores in document["arms"].values() for c in cores):
+            raise ValueError
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError):
         raise DamagedFile("is a measurement of noise that lacks something", where=path) from None
     return found
@@ -693,6 +710,7 @@ def measure(
     rounds: int = ROUNDS,
     compare: bool = True,
     confidence: float = 0.95,
+    rtla: bool = False,
     report: Callable[[int, int], None] | None = None,
 ) -> Noise:
     """Measures the time that the operating system takes from each core.
@@ -716,6 +734,8 @@ def measure(
         False: all cores only, and no arm with a free core.
     confidence : float, default 0.95
         Of intervals.
+    rtla : bool, default False
+        True: run `rtla osnoise` on the same cores right after, for a fifth of the time, and add what it says.
     report : callable, default None
         `report(done, total)` is called after each part.
 
@@ -727,7 +747,7 @@ def measure(
     Raises
     ------
     TwinrunError
-        A core cannot be used, or a parameter is out of its range.
+        A core cannot be used, a parameter is out of its range, or rtla is asked for and not installed.
     MissingPackage
         A package of twinrun[ensemble] is not installed.
 
@@ -753,6 +773,8 @@ def measure(
     if not 0.5 <= confidence < 1:
         raise TwinrunError(f"confidence must be between 0.5 and 1, not {confidence!r}")
     times, nanoseconds = parse_threshold(threshold)
+    if rtla:
+        sources.check_rtla()
     spared = chosen[0] if free is None else free
     if spared not in chosen:
         raise TwinrunError(f"the core that is left free, {spared}, is not one of {chosen}")
@@ -762,6 +784,10 @@ def measure(
     each = seconds / (rounds * len(arms))
     detours, fixed_work, fixed_time = (each * s for s in _SHARES)
     raw: dict[str, list[list[dict]]] = {arm: [] for arm in arms}
+    named: dict[str, dict[int, list[sources.Figures]]] = {
+        arm: {c: [] for c in own} for arm, own in arms.items()
+    }
+    spans = dict.fromkeys(arms, 0.0)
     started = time.time()
     clock = ""
     done = 0
@@ -773,15 +799,20 @@ def measure(
             try:
                 if elsewhere:
                     os.sched_setaffinity(0, elsewhere)  # this waiting thread must not add noise
+                before, begin = sources.Snapshot(without=[os.getpid()]), time.monotonic()
                 found = _core.measure_noise(
                     arms[arm], detours, fixed_work, fixed_time, threshold=times or 9.0, threshold_ns=nanoseconds,
                     window_ns=_WINDOW_NS,
                 )  # fmt: skip
+                spans[arm] += time.monotonic() - begin
+                after = sources.Snapshot(without=[os.getpid()])
             finally:
                 if elsewhere:
                     os.sched_setaffinity(0, own)
             clock = found["clock"]
             raw[arm].append(found["cores"])
+            for core, came in sources.since(before, after, arms[arm]).items():
+                named[arm][core].append(came)
             done += 1
             if report is not None:
                 report(done, rounds * len(arms))
@@ -789,6 +820,16 @@ def measure(
         arm: [core_figures([r[i] for r in parts], confidence=confidence) for i in range(len(arms[arm]))]
         for arm, parts in raw.items()
     }
+    told = {
+        arm: [sources.figures(core, parts, spans[arm]) for core, parts in by_core.items()]
+        for arm, by_core in named.items()
+    }
+    by_rtla, failed = None, None
+    if rtla:
+        try:
+            by_rtla = sources.rtla(chosen, seconds / 5)
+        except TwinrunError as error:  # the measurement stays
+            failed = str(error)
     comparison = None
     if BUT_ONE in arms:
         pairs = []
@@ -803,4 +844,5 @@ def measure(
         "seconds": time.time() - started, "clock": clock, "confidence": confidence, "threshold": threshold, "rounds": rounds,
         "free": spared if BUT_ONE in arms else None, "window_ns": _WINDOW_NS,
         "slowest_hz": 5 / (each * _SHARES[2]), "arms": figures, "comparison": comparison,
+        "sources": told, "rtla": by_rtla, "rtla_failed": failed,
     })  # fmt: skip

@@ -231,7 +231,7 @@ def test_the_list_of_verbs_says_what_each_says() -> None:
     listed = {
         name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))
     }
-    assert len(listed) == 16
+    assert len(listed) == 18
     for name, verb in listed.items():
         assert verb is not None and verb.name == name
         first = inspect.cleandoc(verb.help or "").split("\n\n")[0]

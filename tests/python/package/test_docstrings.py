@@ -19,10 +19,15 @@ from twinrun import errors
 
 pytest.importorskip("pandas")  # ensemble's names need the packages of analyses
 
-ROOMS = ("", "golden", "formats", "ensemble", "noise")
+ROOMS = ("", "acceptance", "golden", "formats", "ensemble", "noise")
 PLUGIN = "twinrun.pytest_plugin"
 # Classes whose attributes are what a call found.
 RESULTS = (
+    "acceptance.result.Acceptance",
+    "acceptance.result.Alarms",
+    "acceptance.result.Excess",
+    "acceptance.result.FieldAcceptance",
+    "acceptance.copies.PerturbedCopy",
     "aggregate.plan.AggregationPlan",
     "aggregate.plan.Aggregator",
     "aggregate.plan.Partition",

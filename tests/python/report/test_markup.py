@@ -238,6 +238,34 @@ def of_noise(text: Text) -> str:
     )
 
 
+def of_acceptance(text: Text) -> str:
+    pytest.importorskip("scipy")
+    from twinrun.acceptance import Acceptance, Excess, FieldAcceptance
+    from twinrun.report.acceptance import page
+
+    far = FieldAcceptance(
+        text("field"),
+        [1, 2],
+        [3],
+        2.0,
+        1,
+        1.5,
+        1.5,
+        3.0,
+        3,
+        text("statistic"),
+        0.01,
+        [(1, 0.0, 2.0), (2, 1.0, 2.0)],
+        True,
+    )
+    excesses = [Excess("growth", 1, text("excess"), "distance", text("run"), 20.0)]
+    excesses += [Excess("distribution", 3, "x", text("what"), "", 4.0, 3.0, 5.0, 0.01)]
+    return page(
+        Acceptance("rejected", text("sentence"), [text("reference")], [text("new")], [1, 2, 3], [far], excesses, 0.01,
+                   {text("test"): 0.01}, 21, True, 0.05, 10.0, None, 2.0, [text("checked")], [text("note")])
+    )  # fmt: skip
+
+
 def planned(text: Text) -> twinrun.AggregationPlan:
     plan = twinrun.plan_aggregation("flat:8", ranks_per_node=2, aggregators=4)
     placements = tuple(
@@ -257,6 +285,7 @@ def of_plan(text: Text) -> str:
 
 
 REPORTS = {
+    "acceptance": of_acceptance,
     "comparison": of_comparison,
     "error": of_error,
     "notebook": of_notebook,

@@ -1,6 +1,6 @@
 """Whether the time correlates with what the system did meanwhile.
 
-Run-queue delay, context switches, pressure, frequency and the like.
+Run-queue delay, context switches, pressure, frequency, interrupts, throttling, networks, GPUs and the like.
 
 Spearman's rank correlation of the residuals of both, without conditions, blocks and the order of tasks
 (partial correlation: a drift that both follow is no answer). Intervals: Fisher's z with the error of
@@ -38,9 +38,40 @@ COLUMNS = {
     "pressure.memory_some": "memory pressure",
     "frequency_hz.mean": "core frequency",
     "temperature_c": "temperature",
+    "page_faults.minor": "minor page faults",
+    "counters.irq_seconds": "time in interrupts",
+    "counters.softirq_seconds": "time in soft interrupts",
+    "counters.steal_seconds": "time that the hypervisor took",
+    "counters.device_interrupts": "interrupts of devices",
+    "counters.interrupts_NMI": "non-maskable interrupts",
+    "counters.interrupts_TLB": "TLB shootdowns",
+    "counters.cores_run_queue_seconds": "run-queue delay of all threads on the cores",
+    "counters.throttled": "throttling of the processor",
+    "counters.quota_seconds": "throttling by the control group",
+    "counters.node_major_page_faults": "major page faults of the node",
+    "counters.pages_swapped_in": "pages swapped in",
+    "counters.memory_compactions": "memory compactions",
+    "counters.network_received_bytes": "network, received",
+    "counters.network_sent_bytes": "network, sent",
+    "counters.network_dropped": "network, dropped packets",
+    "counters.fabric_received_bytes": "fabric, received",
+    "counters.fabric_sent_bytes": "fabric, sent",
+    "counters.fabric_send_waits": "fabric, waits before sending",
+    "gpu.clock_mhz": "GPU clock",
+    "gpu.memory_clock_mhz": "GPU memory clock",
+    "gpu.throttled": "GPU clocks held down",
+    "gpu.temperature_c": "GPU temperature",
 }
-_STATES = ("frequency_hz.mean", "temperature_c")  # as they are; all others are accumulated during the task
-_FALLS = ("frequency_hz.mean",)  # what load lowers
+# As they are; all others are accumulated during the task.
+_STATES = (
+    "frequency_hz.mean",
+    "temperature_c",
+    "gpu.clock_mhz",
+    "gpu.memory_clock_mhz",
+    "gpu.throttled",
+    "gpu.temperature_c",
+)
+_FALLS = ("frequency_hz.mean", "gpu.clock_mhz", "gpu.memory_clock_mhz")  # what load lowers
 
 
 def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
@@ -53,7 +84,9 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
             values = pd.to_numeric(good[column], errors="coerce").to_numpy(dtype=float)
             if column not in _STATES:
                 measured = "as measured" if "as measured" in good and options.value == "wall" else "wall"
-                values = values / good[measured].to_numpy(dtype=float)
+                if column.startswith("counters.") and "counters.seconds" in good:
+                    measured = "counters.seconds"
+                values = values / pd.to_numeric(good[measured], errors="coerce").to_numpy(dtype=float)
             # Counts that are almost always 0 have no useful ranks.
             if np.isfinite(values).all() and len(values) and stats.mode(values).count <= len(values) / 2:
                 x[column] = values
@@ -119,7 +152,7 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
         if falling
         else []
     )
-    if "temperature_c" in x:
+    if "temperature_c" in x or "gpu.temperature_c" in x:
         notes.append("temperature rises with the length of a task by itself")
 
     def tell(judge: Judge) -> tuple[str, str]:

@@ -449,6 +449,8 @@ def task_line(
         "pressure": record.get("pressure"),
         "frequency_hz": record.get("frequency_hz"),
         "temperature_c": record.get("temperature_c"),
+        "counters": record.get("counters"),
+        "gpu": record.get("gpu"),
         "environment": None,
         "metrics": values,
         "metrics_missing": missing,

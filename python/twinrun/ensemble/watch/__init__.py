@@ -21,6 +21,7 @@ installation on a node: that sees this folder, which is all. Being its own proce
     conditions  node and environment, as facts    checks     values of factors, as the task has them
     sampling    what is read while it runs        ends       threads that end, as the kernel says
     figures     what it took                      kernel     texts of /proc and /sys
+    system      what the node did meanwhile       gpu        GPUs, by NVML
     signals     to this process                   cores      lists of cores
 
 Run-queue delay: the kernel counts it for each thread, and never adds it up. Where permitted (root,

@@ -15,9 +15,11 @@ from .cores import cores_of_level, list_of_numbers
 from .ends import ExitListener
 from .family import Family
 from .figures import Figures
+from .gpu import Gpus
 from .kernel import node_name
 from .sampling import Pace, Sampler
 from .signals import Signals
+from .system import System
 from .task import Task, adopt_orphans
 
 __all__ = ["Attempt"]
@@ -76,6 +78,7 @@ class Attempt:
         with open(os.path.join(self.folder, "started.json"), "w", encoding="utf-8") as file:
             # the facts that remain should this process be killed
             json.dump({"pid": task.pid, "start": time.time()}, file)
+        gpus, system = Gpus(environment), System(cores)  # outside of the time that is measured
         if spec.get("gate"):
             try:
                 record["released"] = self._at_gate()
@@ -89,11 +92,12 @@ class Attempt:
         problem = task.begin()
         if problem is None:
             self._checks.see_variables(task.pid)
-        end, status, ending, period = self._wait(begin, task.pid, cores)
+        end, status, ending, period = self._wait(begin, task.pid, cores, gpus)
         record["end"] = record["start"] + (end - begin)
         left = self._family.clear(task.pid)
         record |= figures.end(task, self._family.usage, self._sampler, self._listener, self._checks)
         record["sampling"] |= {"period": period, "left_behind": left}
+        record |= {"counters": system.end(), "gpu": gpus.end()}
         if spec.get("covariates"):
             record["covariates"] = self._covariates_after(before, environment)
         exited = status is not None and os.WIFEXITED(status) and problem is None
@@ -207,7 +211,9 @@ class Attempt:
 
     # -- while it runs
 
-    def _wait(self, begin: float, task: int, cores: list[int]) -> tuple[float, int | None, str | None, float]:
+    def _wait(
+        self, begin: float, task: int, cores: list[int], gpus: Gpus
+    ) -> tuple[float, int | None, str | None, float]:
         """Waits until the first process of the task ends: when, its status, the reason if this program ended it, and
         the period of readings.
         """
@@ -227,6 +233,7 @@ class Attempt:
                     self._listener.drain()
                 if now >= look_at:
                     self._sampler.look_at_processor(cores)
+                    gpus.look()
                     look_at = now + 5
                 pace.took(now, time.thread_time() - before)
             self._checks.start_due(now, task)

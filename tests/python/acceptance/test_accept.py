@@ -1,0 +1,295 @@
+"""Verdicts on runs: right ones are accepted, wrong ones are not, and what is missing never is."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import acceptance_rates as model
+import numpy as np
+import pytest
+from commands import command
+
+import twinrun
+from twinrun.errors import Incomparable, TwinrunError, Unmatched
+
+STEPS = (20, 100, 550, 650, 750)
+RELATIVE = {"relative": 1e-14}
+
+
+def write(folder, states, names):
+    for k, name in enumerate(names):
+        for step, x in states.items():
+            place = folder / name / f"step-{step:06d}"
+            place.mkdir(parents=True)
+            np.save(place / "x.npy", x[k])
+    return [str(folder / name) for name in names]
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory):
+    """Files of runs: reference runs, new runs with another order of sums, and with a wrong constant."""
+    folder = tmp_path_factory.mktemp("ensemble")
+    own = model.runs(model.Code(), 20, 1, RELATIVE, STEPS)
+    right = model.runs(model.Code("second"), 3, 1, RELATIVE, STEPS, first=900)
+    wrong = model.runs(model.Code(forcing=8.0 * (1 + 1e-6)), 3, 1, RELATIVE, STEPS, first=900)
+    return {
+        "reference": write(folder, own, [f"ref{k:02d}" for k in range(20)]),
+        "right": write(folder, right, [f"right{k}" for k in range(3)]),
+        "wrong": write(folder, wrong, [f"wrong{k}" for k in range(3)]),
+    }
+
+
+def test_another_order_of_sums_is_accepted(ensemble):
+    found = twinrun.accept(ensemble["reference"], ensemble["right"])
+    assert found and found.verdict == "accepted" and found.excesses == []
+    (field,) = found.fields
+    assert field.growing == [20, 100] and field.settled == [550, 650, 750]
+    assert found.ways == 1771 and found.exact and found.p > 0.05
+    assert found.alarms.runs == 20 and found.alarms.low <= found.alarms.rejected / 20 <= found.alarms.high
+    assert 0 < found.detectable < 10
+    assert str(found).startswith("accepted: 3 new runs belong to the distribution of 20 reference runs")
+
+
+def test_a_wrong_constant_is_found_where_it_begins(ensemble):
+    found = twinrun.accept(ensemble["reference"], ensemble["wrong"])
+    assert found.verdict == "rejected" and not found
+    first = found.excesses[0]
+    assert (first.kind, first.step, first.field) == ("growth", 20, "x") and first.size > 1e4
+    assert "first excess: step 20, x" in found.sentence
+
+
+def test_order_of_the_runs_does_not_matter(ensemble):
+    one = twinrun.accept(ensemble["reference"], ensemble["right"])
+    other = twinrun.accept(ensemble["reference"][::-1], ensemble["right"][::-1])
+    assert other.p == pytest.approx(one.p) and other.verdict == one.verdict
+    assert other.alarms == one.alarms and other.fields[0].ratio == pytest.approx(one.fields[0].ratio)
+
+
+def test_a_wrong_constant_is_found_after_growth_too():
+    steps = (500, 600, 700, 800)
+    own = model.runs(model.Code(), 20, 1, RELATIVE, steps)
+    wrong = model.runs(model.Code(forcing=9.5), 3, 1, RELATIVE, steps, first=900)
+    found = model.judged(model.together(own, wrong, slice(None), slice(None)), 20)
+    assert found.verdict == "rejected" and found.p <= 0.05
+    assert {e.kind for e in found.excesses} <= {"distribution"}
+    for e in found.excesses:
+        assert e.low <= e.size <= e.high and e.p <= 0.05
+
+
+def test_planted_shift_lies_in_its_interval():
+    rng = np.random.default_rng(3)
+    inside = 0
+    for trial in range(40):
+        base = rng.normal(0, 1, (23, 400))
+        base[20:] += 0.4  # eight deviations of the mean of 400 numbers
+        found = twinrun.accept(*_split([{"x": b} for b in base], 20))
+        shift = [e for e in found.excesses if e.what == "mean"]
+        assert found.verdict == "rejected" and len(shift) == 1, trial
+        # the deviation of the reference means is known only as well as 20 runs tell it
+        inside += shift[0].low * 0.8 <= 8 <= shift[0].high * 1.3
+    assert inside >= 36
+
+
+def _split(runs, references):
+    return runs[:references], runs[references:]
+
+
+def test_one_bad_run_among_new_ones_is_found():
+    """It is new in 3 of 23 choices anyway: only the bound finds it, or more reference runs."""
+    rng = np.random.default_rng(5)
+    runs = [{"x": rng.normal(0, 1, 300), "y": rng.normal(0, 1, 300)} for _ in range(63)]
+    runs[-1]["y"] = runs[-1]["y"] * 3
+    few = twinrun.accept(runs[:20], runs[-3:])
+    assert few.verdict == "accepted" and any("one bad run among them" in line for line in few.checked)
+    found = twinrun.accept(*_split(runs, 60), permutations=999)
+    assert found.verdict == "rejected" and found.tests["single run"] <= 0.05
+    assert twinrun.accept(runs[:20], runs[-1:]).verdict == "rejected"
+    runs[-1]["y"] = runs[-1]["y"] * 30
+    far = twinrun.accept(runs[:20], runs[-3:])
+    assert far.verdict == "rejected" and (far.excesses[0].kind, far.excesses[0].run) == (
+        "growth",
+        "new run 3",
+    )
+
+
+def test_the_test_command(ensemble, tmp_path):
+    page, facts = tmp_path / "page.html", tmp_path / "facts.json"
+    outcome = command(
+        "accept", *ensemble["reference"], "--new", *ensemble["right"], "--html", page, "--json", facts
+    )
+    assert outcome.status == 0 and outcome.out.startswith("accepted: ")
+    document = json.loads(facts.read_text())
+    assert document["verdict"] == "accepted" and document["format"] == "twinrun acceptance"
+    assert len(document["references"]) == 20 and document["fields"][0]["growing"] == [20, 100]
+    assert "<svg" in page.read_text() and "accepted" in page.read_text()
+    # each new run may be named by an option of its own, and on standard output JSON is alone
+    words = [w for run in ensemble["wrong"] for w in ("--new", run)]
+    outcome = command("accept", *words, *[], "--json", "-", "--steps", "20", *["--", *ensemble["reference"]])
+    assert outcome.status == 1 and json.loads(outcome.out)["verdict"] == "rejected"
+    assert outcome.err.startswith("rejected: ")
+    assert command("accept", *ensemble["reference"], "--new", *ensemble["wrong"], "-q").out == ""
+
+
+def test_too_few_runs_decide_nothing(ensemble):
+    outcome = command("accept", *ensemble["reference"][:5], "--new", ensemble["right"][0])
+    assert outcome.status == 2
+    assert outcome.out.startswith(
+        "undecided: with 5 reference runs and 1 new run no p value can be below 0.167"
+    )
+    assert "19 reference runs or 2 new runs would be enough" in outcome.out
+    # but what grows too fast is wrong all the same
+    assert command("accept", *ensemble["reference"][:5], "--new", ensemble["wrong"][0]).status == 1
+    # and while differences grow, three are enough for the bound, without a p value
+    few = twinrun.accept(ensemble["reference"][:3], ensemble["right"][:1], steps="20,100")
+    assert few.verdict == "accepted" and math.isnan(few.p) and "no p value" in few.sentence
+
+
+def histories(folder, names, change=None, ranks=None):
+    """Captured histories of particles in random orders."""
+    rng = np.random.default_rng(11)
+    base = rng.normal(0, 1, 400)
+    paths = []
+    for name in names:
+        with twinrun.Run(str(folder / name), atol=1e-9) as run:
+            for step in (1, 2):
+                ids = rng.permutation(400)
+                x = base + 1e-10 * step * rng.normal(0, 1, 400)
+                if change and name.startswith("new"):
+                    x = x + change
+                run.capture(step, {"x": x[ids], "id": ids}, ids={"x": "id"})
+        paths.append(str(folder / name))
+    return paths
+
+
+def test_particles_of_histories_are_matched_by_id(tmp_path):
+    names = [*(f"ref{k}" for k in range(4)), "new"]
+    paths = histories(tmp_path / "same", names)
+    found = twinrun.accept(paths[:4], paths[4:])
+    assert found.verdict == "accepted" and found.fields[0].growing == [1, 2] and found.fields[0].ratio < 3
+    paths = histories(tmp_path / "off", names, change=1e-8)
+    found = twinrun.accept(paths[:4], paths[4:])
+    assert found.verdict == "rejected" and found.excesses[0].kind == "growth"
+
+
+def test_single_precision_against_reference_runs_that_are_perturbed_as_much():
+    own = model.runs(model.Code(precision="f8"), 6, 2, {"relative": 1e-6}, (20, 60))
+    new = model.runs(model.Code(precision="f4"), 1, 2, {"relative": 1e-6}, (20, 60), first=900)
+    runs = [{"x": x} for x in own[20]]
+    assert twinrun.accept(runs, [{"x": new[20][0].astype("f4")}]).verdict == "accepted"
+
+
+# Bad input ----------------------------------------------------------------------------------------------------------
+
+
+def normal_runs(count, **more):
+    rng = np.random.default_rng(2)
+    return [{"x": rng.normal(0, 1, 50), **more} for _ in range(count)]
+
+
+def test_equal_reference_runs_show_no_distribution(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(9.0))
+    for name in "bcde":
+        (tmp_path / f"{name}.npy").write_bytes((tmp_path / "a.npy").read_bytes())
+    paths = [str(tmp_path / f"{n}.npy") for n in "abcde"]
+    with pytest.raises(Incomparable, match="all reference runs are equal bit for bit") as error:
+        twinrun.accept(paths[:4], paths[4:])
+    assert "twinrun perturb" in str(error.value)
+    runs = normal_runs(6)
+    with pytest.raises(Incomparable, match="only 2 reference runs are different"):
+        twinrun.accept([runs[0], runs[0], runs[1], runs[1]], runs[2:3])
+
+
+def test_equal_runs_count_once():
+    runs = normal_runs(24)
+    found = twinrun.accept([*runs[:20], runs[3]], [runs[20], runs[20], runs[21], runs[4]])
+    assert len(found.references) == 20 and len(found.new) == 3
+    assert [n for n in found.notes if "both count as one run" in n] == [
+        "reference 21 equals reference 4 bit for bit: both count as one run",
+        "new run 2 equals new run 1 bit for bit: both count as one run",
+    ]
+    assert "new run 4 equals the reference run reference 5 bit for bit" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("references", "new", "said"),
+    [
+        (normal_runs(1), normal_runs(1), "1 reference run: a distribution needs three"),
+        (normal_runs(2), normal_runs(1), "2 reference runs: a distribution needs three"),
+        (normal_runs(4), [], "no new run"),
+        (normal_runs(4), normal_runs(1, y=np.ones(3)), "field 'y' of other runs: not there"),
+        (normal_runs(4, y=np.ones(3)), normal_runs(1), "field 'y' of other runs: not there"),
+        (normal_runs(4), [{"x": np.ones(49)}], "49 elements, where reference 1 has 50"),
+        (normal_runs(4), [{"x": np.ones(50, int)}], "types must agree"),
+        (normal_runs(4), [{"x": np.ones(50, complex)}], "types must agree"),
+        ([*normal_runs(4), {"x": np.full(50, np.nan)}], normal_runs(1), "no numbers"),
+        ([{"n": np.zeros(0)} for _ in range(4)], [{"n": np.zeros(0)}], "equal bit for bit"),
+    ],
+)
+def test_bad_input_is_a_clear_error(references, new, said):
+    with pytest.raises(TwinrunError, match=said) as error:
+        twinrun.accept(references, new)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"confidence": 1.0}, "confidence"),
+        ({"growth": 0.5}, "growth"),
+        ({"spread": 0.0}, "spread"),
+        ({"permutations": 3}, "permutations"),
+        ({"steps": "7"}, "no step"),
+        ({"fields": ["nobody"]}, "no field was chosen"),
+    ],
+)
+def test_parameters_without_a_meaning(arguments, said):
+    with pytest.raises(TwinrunError, match=said):
+        twinrun.accept(normal_runs(4), normal_runs(2), **arguments)
+
+
+def test_a_new_run_with_nan_is_rejected():
+    runs = normal_runs(5)
+    runs[4]["x"][7] = np.nan
+    found = twinrun.accept(runs[:4], runs[4:])
+    assert found.verdict == "rejected" and found.excesses[0].kind == "no number"
+    assert "1 values are NaN or infinite (new run 1)" in found.sentence
+    masked = normal_runs(24)
+    for run in masked:
+        run["x"][3] = np.nan  # in all of them
+    assert twinrun.accept(masked[:20], masked[20:]).verdict in ("accepted", "rejected")
+
+
+def test_runs_of_unequal_steps(ensemble, tmp_path):
+    own = model.runs(model.Code(), 5, 1, RELATIVE, (20, 100))
+    paths = write(tmp_path, own, [f"r{k}" for k in range(5)])
+    short = write(tmp_path, {20: own[20] + 1e-14}, ["short"])
+    with pytest.raises(Unmatched, match="step 100 of other runs: not there"):
+        twinrun.accept(paths, short)
+    assert command("accept", *paths, "--new", *short).status == 2
+    assert twinrun.accept(paths, short, steps="20").verdict in ("accepted", "rejected")
+
+
+def test_a_run_named_twice(ensemble):
+    outcome = command("accept", *ensemble["reference"], "--new", ensemble["reference"][3])
+    assert outcome.status == 2 and "is named twice" in outcome.err
+
+
+def test_history_without_data_is_not_accepted(tmp_path):
+    paths = []
+    for k in range(5):
+        with twinrun.Run(str(tmp_path / f"r{k}"), atol=1e-6, keep_data=False) as run:
+            run.capture(1, {"x": np.random.default_rng(k).normal(0, 1, 100)})
+        paths.append(str(tmp_path / f"r{k}"))
+    with pytest.raises(Incomparable, match="only its metadata is there"):
+        twinrun.accept(paths[:4], paths[4:])
+
+
+def test_damaged_and_missing_files(ensemble, tmp_path):
+    broken = tmp_path / "broken.npy"
+    broken.write_bytes(b"\x93NUMPY")
+    outcome = command("accept", *ensemble["reference"], "--new", broken)
+    assert outcome.status == 2 and outcome.err.count("\n") == 1
+    outcome = command("accept", *ensemble["reference"], "--new", tmp_path / "nowhere")
+    assert outcome.status == 2 and "no such file" in outcome.err
+    assert command("accept", *ensemble["reference"], "--new").status == 2
