@@ -24,13 +24,21 @@ _FILLS = {
     "zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
     "cauchy_", "log_normal_", "eye_", "resize_", "set_",
 }  # fmt: skip
+# Outputs and arguments that are room to work in, for the operation's own gradient: parts of it are never written.
+_ROOM_OUT = {
+    "mkldnn_rnn_layer": {3}, "_cudnn_rnn": {3, 4}, "miopen_rnn": {3, 4}, "cudnn_batch_norm": {3},
+    "_batch_norm_with_update": {3}, "_batch_norm_no_update": {3},
+    "_scaled_dot_product_flash_attention": {8}, "_scaled_dot_product_cudnn_attention": {8},
+    "_flash_attention_forward": {4},
+}  # fmt: skip
+_ROOM_IN = {"workspace", "reserve", "reserveSpace", "weight_buf", "save_var_transform"}
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
 
 
 class _Schema:
     """What the schema of an operation says: whether it is a view, and which arguments it writes."""
 
-    __slots__ = ("fills", "passed", "unwritten", "writes")
+    __slots__ = ("fills", "passed", "room", "unwritten", "writes")
 
     def __init__(self, func: Any) -> None:
         name = func.__name__.split(".")[0]
@@ -41,7 +49,8 @@ class _Schema:
         self.writes = writes
         self.passed = name in _PASSED or (bool(views) and not writes) or not (schema.returns or writes)
         self.unwritten = name in _UNWRITTEN
-        self.fills = set(outs) | ({writes[0]} if name in _FILLS and writes else set())
+        self.fills = set(outs) | _ROOM_IN | ({writes[0]} if name in _FILLS and writes else set())
+        self.room: set[int] = _ROOM_OUT.get(name, set())
 
 
 class OperationMode(TorchDispatchMode):
@@ -69,8 +78,12 @@ class OperationMode(TorchDispatchMode):
         seen = trace.operation_begins(func, {n: v for n, v in named.items() if n not in schema.fills})
         result = func(*args, **kwargs)
         if not schema.unwritten:
+            if schema.room and isinstance(result, (tuple, list)):
+                given = [None if n in schema.room else one for n, one in enumerate(result)]
+            else:
+                given = result
             written = {n: named[n] for n in schema.writes if n in named}
-            trace.operation_ends(seen, result, written)
+            trace.operation_ends(seen, given, written)
         return result
 
     @staticmethod

@@ -177,11 +177,13 @@ class Training:
         self.batches: Callable[[int, list], list] = lambda i, batches: batches
         self.between: Callable[[Training, int], None] = lambda t, i: None
         self.losses: list[float] = []
+        self.iteration = 0
 
     def run(self, traced=None, first: int = 0, last: int = ITERATIONS) -> None:
         for i in range(first, last):
             batches = [self.model.batch(self.generator) for _ in range(MICROBATCHES)]
             self.optimizer.zero_grad()
+            self.iteration = i
             self.before(self, i)
             for inputs, target in self.batches(i, batches):
                 loss = self.loss(self.model(*inputs), target)
