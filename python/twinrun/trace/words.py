@@ -124,7 +124,7 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
         lines.extend(one_line(f"problem: {p}") for p in problems)
         if len(result.problems) > len(problems):
             lines.append(f"problem: and {len(result.problems) - len(problems)} more")
-    return [*lines, "", verdict_text(result)]
+    return [*map(one_line, lines), "", one_line(verdict_text(result))]
 
 
 def _plain(value: object) -> object:

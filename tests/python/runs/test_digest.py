@@ -53,7 +53,12 @@ def ways() -> Iterator[tuple[str, np.ndarray, np.ndarray, set[str]]]:
     yield "reversed", whole, whole[::-1].copy(), {"xor", "sum", "norm"}
     yield "sorted", whole, np.sort(whole), {"xor", "sum", "norm"}
     for seed in range(6):
-        yield f"shuffled with {seed}", whole, np.random.default_rng(seed).permutation(whole), {"xor", "sum", "norm"}
+        yield (
+            f"shuffled with {seed}",
+            whole,
+            np.random.default_rng(seed).permutation(whole),
+            {"xor", "sum", "norm"},
+        )
     for rows, columns in ((10, 100), (25, 40), (2, 500)):
         m = whole.reshape(rows, columns)
         yield f"transposed {rows} x {columns}", m, np.ascontiguousarray(m.T), {"xor", "sum", "norm"}
@@ -74,7 +79,12 @@ def ways() -> Iterator[tuple[str, np.ndarray, np.ndarray, set[str]]]:
         x[i], y[i] = 7, -7
         yield f"the sign of element {i}", x, y, {"norm"}
     yield "all signs", whole, -whole, {"norm"}
-    yield "-0.0 for 0.0", np.zeros(4, np.float32), np.array([0, -0.0, 0, -0.0], np.float32), {"xor", "sum", "norm"}
+    yield (
+        "-0.0 for 0.0",
+        np.zeros(4, np.float32),
+        np.array([0, -0.0, 0, -0.0], np.float32),
+        {"xor", "sum", "norm"},
+    )
     yield "one -0.0", np.zeros(4, np.float32), np.array([0, 0, -0.0, 0], np.float32), {"sum", "norm"}
     yield "NaN for 0", np.zeros(4, np.float32), np.array([0, np.nan, np.nan, 0], np.float32), {"xor", "norm"}
     other_nan = np.array([0x7FC00001, 0x7FC00000], np.uint32).view(np.float32)
@@ -82,10 +92,25 @@ def ways() -> Iterator[tuple[str, np.ndarray, np.ndarray, set[str]]]:
     for n in (1, 2, 100, 512, 1024, 5000):
         longer = np.concatenate([whole, np.zeros(n, np.float32)])
         yield f"{n} zeros at the end", whole, longer, {"xor", "sum", "norm"}
-        yield f"{n} zeros in front", whole, np.concatenate([np.zeros(n, np.float32), whole]), {"xor", "sum", "norm"}
-        yield f"zeros({n}) and zeros({n + 1})", np.zeros(n, np.float32), np.zeros(n + 1, np.float32), {"xor", "sum", "norm"}
+        yield (
+            f"{n} zeros in front",
+            whole,
+            np.concatenate([np.zeros(n, np.float32), whole]),
+            {"xor", "sum", "norm"},
+        )
+        yield (
+            f"zeros({n}) and zeros({n + 1})",
+            np.zeros(n, np.float32),
+            np.zeros(n + 1, np.float32),
+            {"xor", "sum", "norm"},
+        )
     yield "nothing and a zero", np.zeros(0, np.float32), np.zeros(1, np.float32), {"xor", "sum", "norm"}
-    yield "nothing of another shape", np.zeros((0, 3), np.float32), np.zeros((3, 0), np.float32), {"xor", "sum", "norm"}
+    yield (
+        "nothing of another shape",
+        np.zeros((0, 3), np.float32),
+        np.zeros((3, 0), np.float32),
+        {"xor", "sum", "norm"},
+    )
     yield "a number and an array of one", np.float32(3), np.full(1, 3, np.float32), {"xor", "sum", "norm"}
     for kind in ("float16", "float64", "int32", "int64", "int8"):
         yield f"as {kind}", whole, whole.astype(kind), {"xor", "sum", "norm"}
@@ -131,13 +156,16 @@ def by_the_spec(x: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize(
-    "kind", ["float16", "float32", "float64", "complex64", "complex128", "int8", "uint16", "int32", "uint64", "bool"]
+    "kind",
+    ["float16", "float32", "float64", "complex64", "complex128", "int8", "uint16", "int32", "uint64", "bool"],
 )
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (5, 7), (1025,), (-1, 5)])
 def test_is_what_the_specification_says(kind: str, shape: tuple[int, ...]) -> None:
     if shape == (-1, 5):  # more than a chunk
         shape = (70000 // np.dtype(kind).itemsize // 5, 5)
-    raw = np.random.default_rng(3).integers(0, 256, max(1, int(np.prod(shape))) * np.dtype(kind).itemsize, np.uint8)
+    raw = np.random.default_rng(3).integers(
+        0, 256, max(1, int(np.prod(shape))) * np.dtype(kind).itemsize, np.uint8
+    )
     if kind == "bool":
         raw &= 1
     x = raw.view(kind)[: int(np.prod(shape))].reshape(shape)
@@ -158,7 +186,12 @@ def test_the_example_of_the_specification() -> None:
 def test_layout_and_threads_do_not_matter(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(tuple(rng.integers(1, 9, 3)))
-    same = [x.copy(order="F"), x[::-1][::-1], np.repeat(x, 2, axis=1)[:, ::2], x.astype(x.dtype.newbyteorder())]
+    same = [
+        x.copy(order="F"),
+        x[::-1][::-1],
+        np.repeat(x, 2, axis=1)[:, ::2],
+        x.astype(x.dtype.newbyteorder()),
+    ]
     assert {twinrun.digest(y) for y in same} == {twinrun.digest(x)}
 
 
@@ -235,4 +268,8 @@ def test_wrong_tolerances() -> None:
 
 def test_times_have_units() -> None:
     days = np.array([1, 2], "datetime64[D]")
-    assert twinrun.digest(days) != twinrun.digest(days.astype("datetime64[s]")) != twinrun.digest(days.view(np.int64))
+    assert (
+        twinrun.digest(days)
+        != twinrun.digest(days.astype("datetime64[s]"))
+        != twinrun.digest(days.view(np.int64))
+    )

@@ -33,6 +33,7 @@ def flipped(t: torch.Tensor, at: int = -1, bit: int = 0) -> torch.Tensor:
 
 def straight(t: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
     """`changed`, with the gradient of `t`."""
+
     class Exchange(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -64,6 +65,7 @@ def replaced(path: str, change: Callable) -> Callable[[Training], None]:
 
 def bit(path: str) -> Callable[[Training], None]:
     """One bit of the output."""
+
     def change(m, usual, *args):
         y = usual(*args)
         if isinstance(y, tuple):
@@ -75,6 +77,7 @@ def bit(path: str) -> Callable[[Training], None]:
 
 def kernel(path: str) -> Callable[[Training], None]:
     """The same product with another order of additions."""
+
     def change(m, usual, x):
         return (x.double() @ m.weight.double().T).float() + (m.bias if m.bias is not None else 0)
 
@@ -88,6 +91,7 @@ def slow_norm(m, usual, x):
 
 def weight(path: str, key: str = "weight") -> Callable[[Training], None]:
     """One bit of a parameter, before the iteration."""
+
     def plant(training: Training) -> None:
         def before(t: Training, i: int) -> None:
             if i == AT:
@@ -131,6 +135,7 @@ def at_iteration(name: str, change: Callable[[Training], None]) -> Callable[[Tra
 
 def rounded_gradient(path: str, key: str = "weight") -> Callable[[Training], None]:
     """What a lossy all-reduce does to a gradient."""
+
     def change(t: Training) -> None:
         p = getattr(t.model.get_submodule(path), key)
         p.grad.copy_(p.grad.bfloat16())
@@ -140,6 +145,7 @@ def rounded_gradient(path: str, key: str = "weight") -> Callable[[Training], Non
 
 def state(path: str, what: str, key: str = "weight") -> Callable[[Training], None]:
     """One bit of the optimizer's state."""
+
     def change(t: Training) -> None:
         one = t.optimizer.state[getattr(t.model.get_submodule(path), key)]
         one[what].copy_(flipped(one[what]))
@@ -237,9 +243,6 @@ def other_epsilon(m, usual, x):
 
 def other_rate(t: Training) -> None:
     t.optimizer.param_groups[0]["lr"] *= 1 + 2**-50
-
-
-
 
 
 def other_decay(t: Training) -> None:
