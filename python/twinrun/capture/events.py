@@ -106,6 +106,12 @@ class EventWriter:
         """Notes what was not traced: two traces with a problem are never the same."""
         self._problems.append(text)
 
+    def events(self) -> tuple[list[Event], list[str]]:
+        """(events, problems) of the step under way. Reads its digests."""
+        for traced, digest in self._pending:
+            traced.digest = int(digest)
+        return self._events, self._problems
+
     def drop(self) -> None:
         """Forgets the step under way."""
         self._events, self._pending, self._kept, self._problems = [], [], {}, []
@@ -120,8 +126,6 @@ class EventWriter:
         if not self._events and not self._problems:
             return None
         try:
-            for traced, digest in self._pending:
-                traced.digest = int(digest)
-            return capture({**encoded_events(self._events, self._problems), **self._kept, **(beside or {})})
+            return capture({**encoded_events(*self.events()), **self._kept, **(beside or {})})
         finally:
             self.drop()

@@ -20,10 +20,13 @@ import torch
 from ..arguments import step_number
 from ..capture.events import EventWriter, copied
 from ..capture.run import Run
-from ..errors import TwinrunError, Unsupported
+from ..errors import Incomparable, TwinrunError, Unsupported
 from ..runs.digest import Digest, digests_of
 from ..runs.events import Event
+from ..trace.comparison import Origin
+from ..trace.online import Reference, TraceDiverged
 from ..trace.site import Site
+from .replicas import ReplicasDiffer, check_replicas
 from .values import digest_of_text, leaves, local_tensors, tensors_of
 
 if TYPE_CHECKING:
@@ -115,7 +118,10 @@ class Trace:
         keep: Callable[[Site], bool] | None,
         start: int,
         raises: bool,
-        rng: bool,
+        rng: str,
+        reference: Reference | None,
+        on_divergence: Callable[[Origin], object] | str,
+        replicas: int,
     ) -> None:
         self.run = run
         self.iteration = start
@@ -125,6 +131,8 @@ class Trace:
         self._models, self._optimizers = dict(models), list(optimizers)
         self._start, self._every, self._patterns, self._level = start, every, list(modules), level
         self._keep, self._raises, self._rng = keep, raises, rng
+        self._reference, self._on_divergence, self._replicas = reference, on_divergence, replicas
+        self._diverged: Origin | None = None
         self._writer = EventWriter(run.path, run.keeps_data)
         self._handles: list[Any] = []
         self._frames: list[_Frame] = []
@@ -204,16 +212,21 @@ class Trace:
             self._mode.__exit__(kind, error, trace)
             self._mode = None
         self._unhook()
-        with self._guard("the last iteration"):
-            self._commit()
+        try:
+            with self._guard("the last iteration"):
+                self._commit()
+        finally:
+            self._close(error is None)
+
+    def _close(self, alone: bool) -> None:
         if not self._own_run:
             return
         try:
             self.run.close()
         except TwinrunError as e:
-            if self._raises and error is None:
+            if self._raises and alone:
                 raise
-            warnings.warn(f"twinrun: the trace could not be closed: {e}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"twinrun: the trace could not be closed: {e}", RuntimeWarning, stacklevel=3)
 
     def _unhook(self) -> None:
         for handle in self._handles:
@@ -239,6 +252,9 @@ class Trace:
             try:
                 with _no_modes(), torch.no_grad():
                     yield
+            except (TraceDiverged, ReplicasDiffer):  # the caller asked for it
+                self.stopped = True
+                raise
             except Exception as e:
                 if self._raises:
                     self.stopped = True
@@ -276,7 +292,29 @@ class Trace:
             self._captured()
 
     def _captured(self) -> None:
+        found = self._compared()
         self._writer.capture(lambda fields: self.run.capture(self.iteration, fields))
+        if found is None or self._reference is None:
+            return
+        self._diverged = self._diverged or found
+        if callable(self._on_divergence):
+            self._on_divergence(found)
+        elif self._on_divergence == "stop":
+            raise TraceDiverged.at(found, self._reference.path)
+        else:
+            warnings.warn(
+                f"twinrun: differs from {self._reference.path}: {found}", RuntimeWarning, stacklevel=4
+            )
+
+    def _compared(self) -> Origin | None:
+        """The first divergence from the reference, once; None where there is none in this iteration."""
+        if self._reference is None or self._diverged is not None or not len(self._writer):
+            return None
+        try:
+            return self._reference.first(self.iteration, *self._writer.events())
+        except Incomparable as e:
+            self.problems.append(f"iteration {self.iteration}: {e}")
+            return None
 
     # ---- values ----
 
@@ -285,7 +323,7 @@ class Trace:
     ) -> Event:
         if not self._begun:
             self._begun = True
-            if self._rng:
+            if self._rng == "all":
                 self._begin()
         inner = self._frames[-1].call if self._frames else -1
         if inner == call and len(self._frames) > 1:
@@ -325,7 +363,7 @@ class Trace:
         self._writer.known(event, name, digest_of_text(text), ("python", ()), out=out, role="setting")
 
     def _states_of_generators(self, event: Event) -> None:
-        if not self._rng:
+        if self._rng == "none":
             return
         states = {"torch": torch.get_rng_state()}
         if torch.cuda.is_initialized():
@@ -475,12 +513,31 @@ class Trace:
     def _stepping(self, label: str) -> Callable[..., None]:
         def before(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
             self._optimizing = label or "optimizer"
+            if self._replicas and (self.iteration - self._start) % self._replicas == 0:
+                self._check_replicas(optimizer, label)
             if not self.active:
                 return
             with self._guard("the optimizer's step"):
                 self._optimizer_events(optimizer, label, out=False)
 
         return before
+
+    def _check_replicas(self, optimizer: torch.optim.Optimizer, label: str) -> None:
+        values: list[tuple[str, torch.Tensor]] = []
+        for _, name, p, _ in self._each_parameter(optimizer, label):
+            values.append((name, p))
+            if p.grad is not None:
+                values.append((f"{name}.grad", p.grad))
+            for key, one in sorted(optimizer.state.get(p, {}).items()):
+                if isinstance(one, torch.Tensor):
+                    values.append((f"{name}.state.{key}", one))
+        with self._lock:
+            self._inside = True
+            try:
+                with _no_modes(), torch.no_grad():
+                    check_replicas(values, f"iteration {self.iteration}")
+            finally:
+                self._inside = False
 
     def _optimizer_events(self, optimizer: torch.optim.Optimizer, label: str, *, out: bool) -> None:
         name_of = f"{label}{type(optimizer).__name__}.step"
@@ -539,7 +596,7 @@ class Trace:
         with self._guard(f"the results of {event.operation}"):
             if not self._begun:
                 self._begun = True
-                if self._rng:
+                if self._rng == "all":
                     self._begin()
             self._see(event, "output", result, out=True)
             self._see(event, "written", written, out=True)
@@ -630,6 +687,11 @@ def _rank_path(run: str | os.PathLike[str]) -> str:
     return path
 
 
+def _rank() -> int:
+    dist = torch.distributed
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
 def trace(
     model: torch.nn.Module | Mapping[str, torch.nn.Module],
     run: Run | str | os.PathLike[str],
@@ -640,9 +702,12 @@ def trace(
     level: str = "modules",
     escalate: Any = None,
     start: int = 0,
-    rng: bool = True,
+    rng: str = "torch",
     existing: str = "refuse",
     on_error: str = "warn",
+    reference: str | os.PathLike[str] | None = None,
+    on_divergence: Callable[[Origin], object] | str = "warn",
+    replicas: bool | int = False,
 ) -> Trace:
     """Traces a training: which values go into each module and come out, forwards and backwards.
 
@@ -673,12 +738,21 @@ def trace(
         Keeps the data at these places; of two traces, at the place where they part first.
     start : int, default 0
         The number of the first iteration: of a training that is resumed, the one that comes next.
-    rng : bool, default True
-        Whether states of random number generators are traced.
+    rng : {'torch', 'all', 'none'}
+        Which states of random number generators are traced: PyTorch's, on entry to each module; those of Python and
+        NumPy too, at the beginning of each iteration; or none.
     existing : {'refuse', 'append', 'replace'}
         What happens where the folder holds a history.
     on_error : {'warn', 'raise'}
         What an error of the trace does: a warning, and the training goes on without it; or it is raised.
+    reference : path, default None
+        Another trace: each iteration is compared with the same iteration there, when it ends.
+    on_divergence : callable, 'warn' or 'stop', default 'warn'
+        What the first divergence from `reference` does: `on_divergence(origin)` is called; a warning; or
+        `TraceDiverged` is raised, which ends the training.
+    replicas : bool or int, default False
+        Data-parallel processes compare parameters, gradients and states among themselves before each step of the
+        optimizer, or before every so many: where they differ, `ReplicasDiffer` is raised on all of them.
 
     Returns
     -------
@@ -701,6 +775,8 @@ def trace(
     _check_version()
     if level not in ("modules", "ops"):
         raise TwinrunError(f"level must be 'modules' or 'ops', not {level!r}")
+    if rng not in ("torch", "all", "none"):
+        raise TwinrunError(f"rng must be 'torch', 'all' or 'none', not {rng!r}")
     if on_error not in ("warn", "raise"):
         raise TwinrunError(f"on_error must be 'warn' or 'raise', not {on_error!r}")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
@@ -727,6 +803,14 @@ def trace(
 
         sites = sites_of(escalate)
         keep = sites.__contains__
+    if not callable(on_divergence) and on_divergence not in ("warn", "stop"):
+        raise TwinrunError(f"on_divergence must be a function, 'warn' or 'stop', not {on_divergence!r}")
+    if not isinstance(replicas, int) or replicas < 0:
+        raise TwinrunError(f"replicas must be True, False or a number of iterations, not {replicas!r}")
+    dist = torch.distributed
+    if replicas and not (dist.is_available() and dist.is_initialized()):
+        raise TwinrunError("replicas need torch.distributed", fix="call init_process_group first")
+    compared = None if reference is None else Reference(os.fspath(reference), _rank())
     first = step_number(start)
     own = not isinstance(run, Run)
     made = Run(_rank_path(run), existing=existing, background=True) if not isinstance(run, Run) else run
@@ -742,7 +826,10 @@ def trace(
             keep=keep,
             start=first,
             raises=on_error == "raise",
-            rng=bool(rng),
+            rng=rng,
+            reference=compared,
+            on_divergence=on_divergence,
+            replicas=int(replicas),
         )
     except BaseException:
         if own:

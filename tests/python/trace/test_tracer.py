@@ -43,6 +43,24 @@ def test_random_states_do_not_change(tmp_path) -> None:
     assert after == (random.random(), np.random.random(), torch.rand(1).item())
 
 
+def test_generators_of_python_are_traced_where_asked(tmp_path) -> None:
+    def run(path, rng: str) -> None:
+        model = nn.Linear(2, 2)
+        with torch.no_grad():
+            model.weight.fill_(1)
+            model.bias.fill_(1)
+        torch.manual_seed(1)
+        random.seed()
+        with trace(model, path, rng=rng, on_error="raise"):
+            model(torch.ones(1, 2))
+
+    for rng, verdict in (("torch", "same"), ("none", "same"), ("all", "different")):
+        for name in "ab":
+            run(tmp_path / f"{rng}{name}", rng)
+        found = twinrun.compare_traces(tmp_path / f"{rng}a", tmp_path / f"{rng}b")
+        assert found.verdict == verdict and (found.same or found.first_divergence.reason == "generator")
+
+
 def test_every_kind_of_value_is_there(tmp_path) -> None:
     traced_training("transformer", tmp_path / "a")
     events = events_of(tmp_path / "a", 1)
@@ -404,7 +422,9 @@ def test_parameters(tmp_path) -> None:
     model = nn.Linear(2, 2)
     for wrong, text in (
         ({"level": "kernels"}, "level"), ({"every": 0}, "every"), ({"every": True}, "every"),
-        ({"on_error": "ignore"}, "on_error"), ({"optimizer": [3]}, "no torch.optim.Optimizer"),
+        ({"on_error": "ignore"}, "on_error"), ({"rng": True}, "rng"), ({"replicas": 2}, "init_process_group"),
+        ({"replicas": -1}, "replicas"), ({"on_divergence": "fail"}, "on_divergence"),
+        ({"reference": tmp_path / "none"}, "none"), ({"optimizer": [3]}, "no torch.optim.Optimizer"),
         ({"escalate": 3}, "not understood"),
     ):  # fmt: skip
         with pytest.raises(twinrun.TwinrunError, match=text):

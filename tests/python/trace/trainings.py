@@ -222,6 +222,7 @@ def traced_training(kind: str, path, plant=None, **options) -> Training:
         if plant is not None:
             plant(training)
         options.setdefault("on_error", "raise")
+        options.setdefault("rng", "all")
         with trace(training.model, path, optimizer=training.optimizer, **options) as traced:
             training.run(traced)
         return training
