@@ -118,8 +118,9 @@ class Around:
     ----------
     site : Site
         Where it is.
-    state : {'same', 'inputs differ', 'outputs differ', 'only in a', 'only in b'}
-        What the comparison found.
+    state : str
+        What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ', 'outputs differ',
+        'only in a' or 'only in b'.
     """
 
     site: Site
@@ -291,6 +292,7 @@ class _Rank:
     def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
         wheres = f"rank {self.rank}, " if self.rank else ""
         calls: dict[int, _Call] = {}  # by the number that run a gave them
+        dirty: set[str] = set()  # modules in which anything differed
         result = self.result
         for at, (one, other) in enumerate(aligned(a, b)):
             e = one or other
@@ -327,20 +329,22 @@ class _Rank:
                 call.ins_differ = True
                 if not self.differed:
                     self._entered(site, e, at, found, calls)
-            if (
-                found.outs
-                and not call.ins_differ
-                and not call.inner_differs
-                and (call.takes or not self.differed)
-            ):
+            own = found.outs and not call.ins_differ and not call.inner_differs
+            if own and (not self.differed or (call.takes and not self._explained(e, dirty))):
                 self.origin(Origin(self.rank, site, "operation", e.module, e.kind, at, found.outs))
             if differ:
                 self.differed = True
+                dirty.add(e.module)
                 outer = calls.get(e.enclosing)
                 while outer is not None and not outer.inner_differs:
                     outer.inner_differs = True
                     outer = calls.get(outer.event.enclosing)
-            self._near(site, "outputs differ" if found.outs else "inputs differ" if found.ins else "same")
+            self._near(site, _state(e, found))
+
+    @staticmethod
+    def _explained(e: Event, dirty: set[str]) -> bool:
+        """Whether a gradient may differ because of what its module kept from a forward pass that differs."""
+        return e.phase == "backward" and (e.module in dirty or not e.module)
 
     def _entered(self, site: Site, e: Event, at: int, found: _Found, calls: dict[int, _Call]) -> None:
         """A value that differs though nothing before it does: it was made by code that is not traced by itself."""
@@ -356,6 +360,15 @@ class _Rank:
             self.generator[1].generator = ""
         if self.first is not None:
             self.result.firsts[self.rank] = self.first
+
+
+def _state(e: Event, found: _Found) -> str:
+    if found.outs:
+        return "outputs differ"
+    if found.ins:
+        return "inputs differ"
+    ways = {v.out for v in e.values if v.role != "rng"}
+    return "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
 
 
 class _Call:

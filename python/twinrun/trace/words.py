@@ -100,12 +100,15 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
     if first is not None:
         lines.append("")
         lines.append("around the first divergence, in the order of execution:")
-        marks = {"same": " ", "inputs differ": ">", "outputs differ": "x"}
+        marks = {"inputs differ": ">", "outputs differ": "x", "only in a": "-", "only in b": "+"}
         for near in result.around:
-            lines.append(one_line(f"  {marks.get(near.state, '?')} {near.site}: {near.state}"))
+            lines.append(one_line(f"  {marks.get(near.state, ' ')} {near.site}: {near.state}"))
         lines.append("")
         lines.append(f"what differs at {first.site}:")
-        lines.extend(one_line(f"  {value_text(v)}") for v in first.values[: None if verbose else 10])
+        shown_values = first.values[: None if verbose else 10]
+        lines.extend(f"  {value_text(v)}" for v in shown_values)
+        if len(first.values) > len(shown_values):
+            lines.append(f"  and {len(first.values) - len(shown_values)} more")
         if first.module != first.site.module:
             lines.append(f"  made by: {first.module or 'the code around the model'}")
         others = [o for rank, o in result.firsts.items() if o is not first]

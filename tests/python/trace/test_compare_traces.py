@@ -355,7 +355,7 @@ def test_the_command(tmp_path) -> None:
     assert done.last.startswith("different: first at iteration 1, positions: inputs agree, outputs differ: x")
     told = json.loads((tmp_path / "out.json").read_text())
     assert told["verdict"] == "different" and told["first_divergence"]["phase"] == "positions"
-    assert [n["state"] for n in told["around"]][:5] == ["same"] * 4 + ["outputs differ"]
+    assert [n["state"] for n in told["around"]][:5] == ["outputs agree"] * 4 + ["outputs differ"]
     assert command("compare", a, b, "-q").out == ""
     done = command("compare", a, b, "--atol", "1")
     assert done.status == 2 and "--atol is not for traces" in done.err

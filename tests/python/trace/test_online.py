@@ -30,7 +30,7 @@ def test_a_reference_stops_the_training(tmp_path) -> None:
         with pytest.raises(TraceDiverged, match=r"layers\.1\.attn\.proj") as stopped:
             with trace(
                 training.model, tmp_path / "c", optimizer=training.optimizer, reference=tmp_path / "a",
-                on_divergence="stop",
+                on_divergence="stop", rng="all",
             ) as traced:  # fmt: skip
                 training.run(traced)
     assert stopped.value.origin.module == "layers.1.attn.proj" and stopped.value.origin.site.iteration == AT
