@@ -37,7 +37,7 @@ export TWINRUN_HACCIO ?= $(CURDIR)/$(BIN)/haccio
 # The example that compares from C.
 export TWINRUN_COMPARE_C ?= $(CURDIR)/$(BIN)/compare_c
 
-.PHONY: help setup demo test test-cpp test-python test-mpi test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
+.PHONY: help setup demo test test-cpp test-python test-mpi test-torch test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
         layers build clean
 
 help: ## List the recipes
@@ -85,6 +85,9 @@ test-tsan: setup ## Run the C++ tests with the thread sanitizer
 
 test-mpi: build ## Run the tests of aggregation with every MPI that can be had (wheels, Debian's) and in a Slurm, 15 minutes
 	@tools/mpi_matrix.sh build/$(PRESET)
+
+test-torch: build ## Run the tests that need PyTorch, with that of PyPI (several GB, into build/torch)
+	@tools/test_torch.sh $(JOBS) $(PYTEST_ARGS)
 
 test-backends: build ## Run the C++ tests once with each instruction set that this processor has
 	@tools/test_backends.sh build/$(PRESET)

@@ -177,6 +177,36 @@ Sketches move_sketches(const std::vector<PySketch*>& sketches, int device) {
     return as_list(made);
 }
 
+// The root of each tree: one number for all coarse digests of a field; 0 where it has no element. A sketch on a device is read
+// here, and not before.
+std::vector<std::uint64_t> sketch_roots(const std::vector<PySketch*>& sketches) {
+    std::vector<std::uint64_t> roots;
+    roots.reserve(sketches.size());
+    const auto work = [&]() -> Result<> {
+        for (const PySketch* one : sketches) {
+            if (one->field().settings.kind != DigestKind::linear) {
+                return Error{ErrorCode::invalid_argument, "the root of a sketch is that of linear digests"};
+            }
+            const auto root = [](const BuiltField& built) { return built.tree.empty() ? 0 : built.tree[0]; };
+            if (const HostSketch* host = std::get_if<HostSketch>(&one->sketch)) {
+                roots.push_back(root(host->built()));
+                continue;
+            }
+            BuiltField built;
+            TWR_CHECK(one->on_device()->download(built));
+            roots.push_back(root(built));
+        }
+        return success();
+    };
+    Result<> result = success();
+    {
+        const nb::gil_scoped_release unlocked;
+        result = work();
+    }
+    take(result);
+    return roots;
+}
+
 // What two sketches of a field say. Widths in x, where cells have one.
 struct PySketchComparison {
     SketchComparison found;
@@ -263,6 +293,8 @@ void twinrun::define_sketches(nb::module_& m) {
           "digest"_a, "threads"_a = 0);
     m.def("load_sketches", &load_sketches, "metadata"_a, "fields"_a, "device"_a);
     m.def("move_sketches", &move_sketches, "sketches"_a, "device"_a);
+    m.def("sketch_roots", &sketch_roots, "sketches"_a,
+          "The root of each sketch's tree, which is 0 where there is no element.");
     define_comparison_of_sketches(m);
     m.def("compare_sketches", &compare_sketches, "pairs"_a, "nan_equal"_a = true);
 }

@@ -10,9 +10,9 @@
 >>> result.verdict, result.first_divergence["field"]
 ('different', 'x')
 
-`twinrun.golden` has golden checks, `twinrun.formats` the file formats, `twinrun.ensemble` analyses of times,
-`twinrun.acceptance` tests of new runs against many,
-and `twinrun.noise` the noise of the operating system. All errors are subclasses of `twinrun.TwinrunError`.
+`twinrun.golden` has golden checks, `twinrun.torch` traces of trainings, `twinrun.formats` the file formats,
+`twinrun.ensemble` analyses of times, `twinrun.acceptance` tests of new runs against many, and `twinrun.noise` the
+noise of the operating system. All errors are subclasses of `twinrun.TwinrunError`.
 Examples in docstrings assume `import numpy as np` and `import twinrun`, and write to the working folder.
 """
 
@@ -52,9 +52,11 @@ if TYPE_CHECKING:
         TwinrunError,
         Unsupported,
     )
+    from .runs.digest import Digest, digest
     from .runs.index import index
     from .runs.sketch import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
     from .runs.verify import verify
+    from .trace.comparison import TraceComparison, compare_traces
 
 __all__ = [
     "Acceptance",
@@ -63,6 +65,7 @@ __all__ = [
     "CompactFacts",
     "Comparison",
     "DamagedFile",
+    "Digest",
     "Divergence",
     "FieldComparison",
     "FieldSketchComparison",
@@ -79,6 +82,7 @@ __all__ = [
     "SketchComparison",
     "Stale",
     "StepLost",
+    "TraceComparison",
     "TwinrunError",
     "Unsupported",
     "__version__",
@@ -86,6 +90,8 @@ __all__ = [
     "assert_same",
     "compact",
     "compare",
+    "compare_traces",
+    "digest",
     "index",
     "pack",
     "perturb",
@@ -107,6 +113,7 @@ _PLACES = {
     "CaptureFacts": "capture.run",
     "CompactFacts": "capture.records",
     "Comparison": "comparison",
+    "Digest": "runs.digest",
     "Divergence": "capture.run",
     "FieldComparison": "comparison",
     "FieldSketchComparison": "runs.sketch",
@@ -117,11 +124,14 @@ _PLACES = {
     "Run": "capture.run",
     "Sketch": "runs.sketch",
     "SketchComparison": "runs.sketch",
+    "TraceComparison": "trace.comparison",
     "__version__": "_core",
     "accept": "acceptance.work",
     "assert_same": "assertion",
     "compact": "capture.records",
     "compare": "comparison",
+    "compare_traces": "trace.comparison",
+    "digest": "runs.digest",
     "index": "runs.index",
     "pack": "capture.records",
     "perturb": "acceptance.perturbation",
@@ -137,7 +147,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    if name in ("_core", "golden"):
+    if name in ("_core", "golden", "torch"):
         return importlib.import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ src/core/capture/session.hpp.
 from __future__ import annotations
 
 import os
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -19,8 +20,11 @@ from ..arguments import check_settings, checked_path, step_number
 from ..errors import Incomparable, StepLost, TwinrunError
 from ..formats.model import label_told, labels_told, storage_dtype, unit_of
 from ..runs.arrays import DeviceArrayView, writable
+from ..runs.containers import named_arrays
 from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
+from ..runs.events import Event, is_trace_field
 from ..runs.provenance import python_facts
+from .events import EventWriter, copied
 from .records import RecordOptions, offer_packing_library
 
 __all__ = ["CaptureFacts", "Divergence", "Run"]
@@ -258,6 +262,8 @@ class Run:
         The committed steps, ascending.
     local_steps : list of int
         The steps that are only in `local`, ascending.
+    keeps_data : bool
+        Whether steps keep their data, and not digests only.
 
     Raises
     ------
@@ -361,6 +367,8 @@ class Run:
         self._keep_data = chosen["mode"].strip() == "full"
         if record is not None:
             offer_packing_library()
+        self._phases: EventWriter | None = None  # of the step `_phased`
+        self._phased = 0
         session = _core.Session(self._path, chosen, python_facts())
         self._session: _core.Session | None = session
         if on_divergence is not None:
@@ -386,6 +394,11 @@ class Run:
         """
         return self._open().local_only
 
+    @property
+    def keeps_data(self) -> bool:
+        """Whether steps keep their data, and not digests only."""
+        return self._keep_data
+
     def _open(self) -> _core.Session:
         if self._session is None:
             raise TwinrunError("the run is closed", where=self._path)
@@ -399,6 +412,7 @@ class Run:
         stream: object = None,
         ids: Mapping[str, str] | None = None,
         global_place: GlobalPlace | None = None,
+        phase: str | None = None,
     ) -> CaptureFacts:
         """Captures one step. When it returns, the arrays may change (see Notes for several GPU streams).
 
@@ -424,11 +438,15 @@ class Run:
         global_place : dict of str to (shape, offset), default None
             For a field that is a part of a global array: the shape of that array, and where this part begins
             in it.
+        phase : str, default None
+            What has just been done, such as "after forces": for several captures within a step, in this order.
+            `twinrun.compare_traces` says after which of them two runs differ first. The step is committed with
+            the first capture that has no phase or another step, or when the run is closed.
 
         Returns
         -------
         CaptureFacts
-            What the capture cost.
+            What the capture cost. With `phase`, its bytes are those that were copied.
 
         Raises
         ------
@@ -448,8 +466,63 @@ class Run:
         PyTorch are then digested after this returns: what the current stream does later waits for that. Let
         another stream that changes them wait for the current stream first.
         """
-        session = self._open()
+        self._open()
         number = step_number(step)
+        if phase is not None:
+            return self._capture_phase(number, fields, phase, ids, global_place)
+        writer, self._phases = self._phases, None
+        if writer is not None and self._phased != number:
+            self._commit_phases(writer)
+        elif writer is not None:
+            named = named_arrays(fields, self._path)
+            mine = next((n for n in named if is_trace_field(n)), None)
+            if mine is not None:
+                raise TwinrunError(f"the name {mine!r} is that of a trace", where=self._path, fix="rename it")
+            made = writer.capture(
+                lambda own: self._capture(number, {**own, **named}, stream, ids, global_place)
+            )
+            assert made is not None
+            return made
+        return self._capture(number, fields, stream, ids, global_place)
+
+    def _capture_phase(
+        self, number: int, fields: Mapping[str, object], phase: str, ids: object, global_place: object
+    ) -> CaptureFacts:
+        """Copies the arrays of a phase; the step is captured when it ends."""
+        if ids or global_place:
+            raise TwinrunError("ids and global_place are not for captures with a phase", where=self._path)
+        if not isinstance(phase, str) or not phase:
+            raise TwinrunError(f"a phase is a name, not {phase!r}", where=self._path)
+        start = time.perf_counter()
+        if self._phases is not None and self._phased != number:
+            writer, self._phases = self._phases, None
+            self._commit_phases(writer)
+        if self._phases is None:
+            self._phases, self._phased = EventWriter(self._path, self._keep_data), number
+        named = named_arrays(fields, self._path)
+        if not named:
+            raise TwinrunError("there is no field to capture", where=self._path)
+        event = Event(phase, 0, "", "", phase, -1, -1, [])
+        self._phases.see(event, named, out=True, keep=copied)
+        missing = next((v for v in event.values if v.missing), None)
+        if missing is not None:
+            raise TwinrunError(missing.missing, where=self._path)
+        self._phases.add(event)
+        held = self._phases.bytes_kept(event)
+        return CaptureFacts(number, time.perf_counter() - start, held, 0)
+
+    def _commit_phases(self, writer: EventWriter) -> None:
+        writer.capture(lambda own: self._capture(self._phased, own))
+
+    def _capture(
+        self,
+        number: int,
+        fields: Mapping[str, object],
+        stream: object = None,
+        ids: Mapping[str, str] | None = None,
+        global_place: GlobalPlace | None = None,
+    ) -> CaptureFacts:
+        session = self._open()
         entries, keep = captured_entries(fields, self._tolerances, stream, self._path, ids, global_place)
         report = session.capture(number, entries)
         del keep
@@ -466,7 +539,7 @@ class Run:
         return facts
 
     def wait(self) -> None:
-        """Waits until all captured steps are committed in `path`; with `flusher="none"`, in `local`.
+        """Ends the step of captures with a phase, and waits until all captured steps are committed in `path`; with `flusher="none"`, in `local`.
 
         Raises
         ------
@@ -475,7 +548,11 @@ class Run:
         TwinrunError
             The run is closed.
         """
-        _check_lost(self._open().wait(), self._path)
+        session = self._open()
+        writer, self._phases = self._phases, None
+        if writer is not None:
+            self._commit_phases(writer)
+        _check_lost(session.wait(), self._path)
 
     def latest(self, not_after: int | None = None) -> int | None:
         """Finds the newest committed step.
@@ -629,9 +706,15 @@ class Run:
         """
         if self._session is None:
             return
-        session, self._session = self._session, None
-        self._end.detach()
-        _check_lost(session.close(), self._path)
+        writer, self._phases = self._phases, None
+        try:
+            if writer is not None:
+                self._commit_phases(writer)
+        finally:
+            session, self._session = self._session, None
+            self._end.detach()
+            lost = session.close()
+        _check_lost(lost, self._path)
 
     def __enter__(self) -> Run:
         return self

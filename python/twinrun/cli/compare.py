@@ -13,6 +13,8 @@ from ..errors import TwinrunError
 from .common import EXIT_STATUS, console, device_options, format_options, over_ranks, progress_bar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..comparison.parallel import Team
     from ..comparison.result import Comparison
 
@@ -74,6 +76,60 @@ class _Reports(NamedTuple):
             except BaseException:
                 remove_listing(self.listing)
                 raise
+
+
+def _traces(run_a: str, run_b: str) -> bool:
+    """Whether the runs are traces; an error where only one of them is."""
+    import os
+
+    from ..marks import MANIFEST
+
+    def may_be(path: str) -> bool:
+        # Before anything large is loaded: most runs are no histories.
+        try:
+            names = os.listdir(path)
+        except OSError:
+            return False
+        return MANIFEST in names or any(n.startswith("rank") for n in names)
+
+    if not (may_be(run_a) or may_be(run_b)):
+        return False
+    from ..trace.reading import is_trace
+
+    found = [is_trace(run_a), is_trace(run_b)]
+    if any(found) and not all(found):
+        from ..errors import Incomparable
+
+        other = run_b if found[0] else run_a
+        raise Incomparable("is no trace, and the other run is one", where=other, fix="compare two traces")
+    return all(found)
+
+
+def _compare_traces(
+    run_a: str, run_b: str, asked: Mapping[str, object], json_file: str | None, verbose: bool, quiet: bool
+) -> int:
+    from ..report.document import incomparable_document, write_json
+    from ..trace.comparison import compare_traces
+    from ..trace.words import trace_document, trace_lines
+
+    given = [name for name, value in asked.items() if value not in (None, (), False)]
+    try:
+        if given:
+            raise TwinrunError(
+                f"{given[0]} is not for traces, which are compared bit by bit", fix="leave it out"
+            )
+        result = compare_traces(run_a, run_b)
+    except (Exception, KeyboardInterrupt) as e:
+        if json_file is not None:
+            with contextlib.suppress(TwinrunError):
+                write_json(json_file, incomparable_document(run_a, run_b, str(e) or type(e).__name__))
+        raise
+    if json_file is not None:
+        write_json(json_file, trace_document(result))
+    if not quiet:
+        for line in trace_lines(result, verbose):
+            click.echo(line, err=json_file == "-")
+    return EXIT_STATUS[result.verdict]
 
 
 @click.command()
@@ -225,6 +281,14 @@ def compare(
         from ..outputs import check_outputs
 
         check_outputs(outputs, [path for path in (run_a, run_b, tolerances) if path])
+    if _traces(run_a, run_b):
+        asked = {
+            "--atol": atol, "--rtol": rtol, "--field": fields, "--steps": steps, "--ranks": ranks, "--ulp": ulp,
+            "--tolerances": tolerances, "--key": key, "--period": period, "--common": common,
+            "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--nan-differs": nan_differs,
+            "--picture": picture, "--html": html_file, "--junit": junit, "--list-differences": list_differences,
+        }  # fmt: skip
+        return _compare_traces(run_a, run_b, asked, json_file, verbose, quiet)
     from ..comparison.work import compare as compare_runs
 
     reports = _Reports(json_file, picture, html_file, junit, list_differences)

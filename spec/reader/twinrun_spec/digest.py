@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 from dataclasses import dataclass
@@ -421,6 +422,24 @@ def tree_levels(leaves: list, blocks_per_chunk: int, published: bool = False) ->
 def tree_nodes(leaves: list, blocks_per_chunk: int, published: bool = False) -> list:
     """The flattened array: root first, leaves last."""
     return [node for level in reversed(tree_levels(leaves, blocks_per_chunk, published)) for node in level]
+
+
+# ---- 13. the digest of an array ----
+
+ARRAY_CHUNK = 65536
+
+
+def array_root(words: list[Number], dtype: DType, atol: float = 0.0, rtol: float = 0.0) -> int:
+    """The root of section 13. words: the bits of the scalars as signed integers, or with a tolerance the scalars."""
+    made = digest_array(words, dtype, atol, rtol, residue_bits=0, chunk_bytes=ARRAY_CHUNK)
+    levels = tree_levels(made.leaves, ARRAY_CHUNK // BLOCK_BYTES)
+    return levels[-1][0] if levels else 0
+
+
+def array_digest(kind: str, shape: tuple[int, ...], root: int, how: str = "bits") -> int:
+    """kind: the name of the type; how: 'bits', or both tolerances."""
+    text = f"twinrun digest 1\n{kind}\n{','.join(map(str, shape))}\n{how}\n".encode()
+    return int.from_bytes(hashlib.blake2b(text + root.to_bytes(8, "little"), digest_size=16).digest(), "big")
 
 
 def node_count(leaves: int) -> int:

@@ -1,0 +1,338 @@
+"""Digests: a number of 128 bits for an array, which sees every bit, every place, the type and the shape.
+
+What the number is made of: spec/digest.md, section 13.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from ..errors import TwinrunError
+from ..formats.model import dtype_of
+from .arrays import ArrayView, DeviceArrayView, row_major, taken
+from .containers import flattened, is_container, state_of
+from .entries import captured_field
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
+
+__all__ = ["Digest", "digest", "digests_of"]
+
+# The size of a chunk is a part of the definition: roots of trees with other chunks are other numbers.
+_CHUNK = 1 << 16
+# Below this a batch is digested by the calling thread alone: to wake others takes longer than the work.
+_FEW_BYTES = 1 << 20
+_WORDS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+# Names of types as PyTorch and NumPy write them.
+_LONG = {
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "c64": "complex64",
+    "c128": "complex128", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8",
+    "u16": "uint16", "u32": "uint32", "u64": "uint64", "bool": "bool",
+}  # fmt: skip
+_SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c64": 4, "c128": 8, "bool": 1}
+
+
+class _Batch:
+    """Sketches that were made together, and are read together at the first question."""
+
+    __slots__ = ("_forms", "_sketches", "_values")
+
+    def __init__(self, sketches: Sequence[_core.FieldSketch], forms: Sequence[bytes]) -> None:
+        self._sketches: Sequence[_core.FieldSketch] | None = sketches
+        self._forms = forms
+        self._values: list[int] = []
+
+    def value(self, at: int) -> int:
+        sketches = self._sketches
+        if sketches is not None:
+            roots = _core.sketch_roots(list(sketches))
+            self._values = [
+                int.from_bytes(
+                    hashlib.blake2b(form + root.to_bytes(8, "little"), digest_size=16).digest(), "big"
+                )
+                for form, root in zip(self._forms, roots, strict=True)
+            ]
+            self._sketches = None  # their memory goes back
+        return self._values[at]
+
+
+class Digest:
+    """The digest of an array: a number of 128 bits that is read from where it was made when it is asked for.
+
+    >>> d = twinrun.digest(np.zeros(4))
+    >>> d == twinrun.digest(np.zeros(4)), d == twinrun.digest(np.ones(4))
+    (True, False)
+    >>> print(d)
+    d4d2853cb00872c2fac932ff00df0c31
+
+    Attributes
+    ----------
+    hex : str
+        The number in 32 hexadecimal digits; `str(digest)` gives it.
+
+    Notes
+    -----
+    `int(digest)` is the number. Digests are equal where their numbers are, they can be keys of a mapping, and
+    `a - b` and `abs(a)` are those of the numbers, because PyTorch's DebugMode asks for them. A pickled digest
+    is its number.
+    """
+
+    __slots__ = ("_at", "_batch", "_value")
+
+    def __init__(self, value: int) -> None:
+        number = operator.index(value)
+        if not 0 <= number < 1 << 128:
+            raise TwinrunError("a digest is a number of 128 bits")
+        self._value: int | None = number
+        self._batch: _Batch | None = None
+        self._at = 0
+
+    @classmethod
+    def _of(cls, batch: _Batch, at: int) -> Digest:
+        made = cls.__new__(cls)
+        made._value, made._batch, made._at = None, batch, at
+        return made
+
+    def __int__(self) -> int:
+        if self._value is None:
+            assert self._batch is not None
+            self._value = self._batch.value(self._at)
+            self._batch = None
+        return self._value
+
+    __index__ = __int__
+
+    @property
+    def hex(self) -> str:
+        """The number in 32 hexadecimal digits."""
+        return f"{int(self):032x}"
+
+    def __str__(self) -> str:
+        return self.hex
+
+    def __repr__(self) -> str:
+        return f"<twinrun.Digest {self.hex}>"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (Digest, int)) and not isinstance(other, bool):
+            return int(self) == int(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+    def __sub__(self, other: object) -> int:
+        return int(self) - int(other) if isinstance(other, (Digest, int)) else NotImplemented
+
+    def __rsub__(self, other: object) -> int:
+        return other - int(self) if isinstance(other, int) else NotImplemented
+
+    def __abs__(self) -> int:
+        return int(self)
+
+    def __reduce__(self) -> tuple:
+        return Digest, (int(self),)
+
+
+def _tensor_type() -> type | None:
+    torch = sys.modules.get("torch")
+    return getattr(torch, "Tensor", None)
+
+
+def _words_of_tensor(name: str, tensor: Any) -> tuple[_core.CapturedField, object, str, tuple[int, ...]]:
+    """A tensor of PyTorch as words of its bits: (field, what keeps it alive, its type, its shape)."""
+    torch: Any = sys.modules["torch"]
+    shape = tuple(tensor.shape)
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout is not torch.strided:
+        raise TwinrunError(
+            f"tensors of layout {tensor.layout} have no digest",
+            where=name,
+            fix="give their indices and values, each as a tensor",
+        )
+    if tensor.device.type == "meta":
+        raise TwinrunError("a tensor on the meta device has no values", where=name)
+    if tensor.is_quantized:
+        raise TwinrunError("quantized tensors have no digest", where=name, fix="give int_repr()")
+    t = tensor.detach()
+    for pending, resolve in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):
+        if getattr(t, pending)():
+            t = getattr(t, resolve)()
+    if t.is_complex():
+        t = torch.view_as_real(t)
+    width = t.element_size()
+    if width not in _WORDS:
+        raise TwinrunError(f"tensors of {tensor.dtype} have no digest", where=name)
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
+    if t.dtype is not words:
+        t = t.view(words)
+    if t.device.type == "cuda":
+        v = row_major(taken(name, t))
+        return captured_field(name, v), v, kind, shape
+    t = (t if t.device.type == "cpu" else t.cpu()).contiguous()
+    field = _core.CapturedField(
+        name=name, dtype=_WORDS[width], shape=(t.numel(),), address=t.data_ptr(), stride=width
+    )
+    return field, t, kind, shape
+
+
+def _words_of_array(
+    name: str, array: object, stream: object
+) -> tuple[_core.CapturedField, object, str, tuple[int, ...]]:
+    """Any other array as words of its bits."""
+    unit = ""
+    if isinstance(array, np.generic):
+        array = np.asarray(array)
+    if isinstance(array, np.ndarray) and array.dtype.kind in "mM":
+        unit, array = (
+            f" {array.dtype.name}",
+            array.view(np.dtype(np.int64).newbyteorder(array.dtype.byteorder)),
+        )
+    if isinstance(array, np.ndarray) and dtype_of(array.dtype) is None and array.dtype.kind in "fV":
+        # Types that extend NumPy, as ml_dtypes has for 8 bits: their bits are known, so they have a digest.
+        named = array.dtype.name
+        if (
+            array.dtype.fields is None
+            and array.dtype.itemsize == 1
+            and named.startswith(("float8", "int", "uint"))
+        ):
+            unit, array = f" {named}", array.view(np.int8)
+    v = row_major(taken(name, array, stream))
+    kind = unit.strip() or _LONG[v.dtype]
+    shape = v.shape
+    width = _SIZES.get(v.dtype) or int(v.dtype[1:]) // 8
+    if isinstance(v, DeviceArrayView):
+        if v.swap:
+            raise TwinrunError("is not in the byte order of this machine", where=name, fix="convert it")
+        words = shape
+        strides = v.strides
+        if v.dtype in ("c64", "c128"):
+            words = (*shape, 2)
+            strides = (*strides, width) if strides else ()
+        v = replace(v, dtype=_WORDS[width], shape=words, strides=strides)
+        return captured_field(name, v), v, kind, shape
+    owner = v.owner
+    if v.swap:
+        owner = owner.astype(owner.dtype.newbyteorder("="))
+    owner = np.ascontiguousarray(owner)
+    field = _core.CapturedField(
+        name=name,
+        dtype=_WORDS[width],
+        shape=(owner.nbytes // width,),
+        address=owner.__array_interface__["data"][0],
+        stride=width,
+    )
+    return field, owner, kind, shape
+
+
+def _form(kind: str, shape: Sequence[int], how: str) -> bytes:
+    return f"twinrun digest 1\n{kind}\n{','.join(map(str, shape))}\n{how}\n".encode()
+
+
+def digests_of(
+    arrays: Mapping[str, object], atol: float = 0.0, rtol: float = 0.0, stream: object = None
+) -> list[tuple[Digest, str, tuple[int, ...]]]:
+    """(digest, type, shape) of each array, in one batch. Raises TwinrunError."""
+    fields: list[_core.CapturedField] = []
+    keep: list[object] = []
+    forms: list[bytes] = []
+    facts: list[tuple[str, tuple[int, ...]]] = []
+    tensor = _tensor_type()
+    exact = atol == 0 and rtol == 0
+    how = "bits" if exact else f"atol={float(atol).hex()} rtol={float(rtol).hex()}"
+    total = 0
+    for name, array in arrays.items():
+        if exact:
+            if tensor is not None and isinstance(array, tensor):
+                field, owner, kind, shape = _words_of_tensor(name, array)
+            else:
+                field, owner, kind, shape = _words_of_array(name, array, stream)
+        else:
+            v = row_major(taken(name, array, stream))
+            if isinstance(v, ArrayView) and v.swap:
+                native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("=")))
+                address = native.__array_interface__["data"][0]
+                v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
+            field, owner, kind, shape = captured_field(name, v), v, _LONG[v.dtype], v.shape
+        total += math.prod(shape) * 8
+        fields.append(field)
+        keep.append(owner)
+        forms.append(_form(kind, shape, how))
+        facts.append((kind, shape))
+    made = _core.sketch_fields(
+        _core.CapturedFields(fields),
+        float(atol),
+        float(rtol),
+        0,
+        _CHUNK,
+        "linear",
+        1 if total < _FEW_BYTES else 0,
+    )
+    del keep
+    batch = _Batch(made, forms)
+    return [(Digest._of(batch, at), *fact) for at, fact in enumerate(facts)]
+
+
+def digest(what: Any, *, atol: float = 0.0, rtol: float = 0.0, stream: object = None) -> Any:
+    """Digests an array: 128 bits that depend on every bit, every place, the type and the shape.
+
+    >>> x = np.arange(6.0).reshape(2, 3)
+    >>> twinrun.digest(x) == twinrun.digest(x.copy(order="F"))
+    True
+    >>> twinrun.digest(x) == twinrun.digest(x[::-1]), twinrun.digest(x) == twinrun.digest(x.ravel())
+    (False, False)
+    >>> list(twinrun.digest({"x": x, "y": x + 1}))
+    ['x', 'y']
+
+    Parameters
+    ----------
+    what : array, dict, list or model
+        An array of NumPy, PyTorch, CuPy or JAX; or many: a mapping, a model, a list or a tuple of arrays.
+    atol, rtol : float, default 0
+        0: of the exact bits. Otherwise of values: equal digests prove that every element agrees within
+        |a - b| <= atol + rtol |a|; different digests prove nothing.
+    stream : int or stream object, default None
+        The GPU stream whose work makes the array; by default the array itself names it.
+
+    Returns
+    -------
+    Digest, list of Digest or dict of str to Digest
+        As `what` is: a list for a list or tuple, a mapping by name for any other container.
+
+    Raises
+    ------
+    TwinrunError
+        An array has a type without a digest (text, objects, sparse or quantized tensors), or a tolerance has no
+        meaning.
+
+    Notes
+    -----
+    Two arrays of the same form that differ have equal digests with a probability of about 2^-60, as long as
+    nobody made them to defeat it: the 128 bits are made from a sum of 61 bits over all elements. Digests of one
+    array are the same on every device and machine, in every storage order and with any number of threads. With
+    a tolerance of 0, -0.0 differs from 0.0, and NaNs of different bits differ.
+
+    The array may change when this returns. What was made on a GPU is copied to the host when the digest is
+    asked for its number. `digest` serves as `hash_fn` for `DebugMode.log_tensor_hashes` of PyTorch, and for
+    anything that takes a function of a tensor.
+    """
+    _core.check_tolerance(float(atol), float(rtol))
+    if isinstance(what, (list, tuple)) and is_container(what):
+        numbered = {str(at): one for at, one in enumerate(what)}
+        return [d for d, _, _ in digests_of(numbered, atol, rtol, stream)]
+    tensor = _tensor_type()
+    if not (tensor is not None and isinstance(what, tensor)) and is_container(what):
+        arrays = flattened("", state_of(what))
+        return {
+            name: d for name, (d, _, _) in zip(arrays, digests_of(arrays, atol, rtol, stream), strict=True)
+        }
+    return digests_of({"array": what}, atol, rtol, stream)[0][0]

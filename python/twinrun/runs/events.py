@@ -1,0 +1,144 @@
+"""Events: what a run did, in the order in which it did it, and the digests of what went in and came out.
+
+The fields of a step that hold them: spec/trace.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ..errors import FormatError, Unsupported
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from ..later import numpy as np
+
+__all__ = [
+    "DIGESTS",
+    "EVENTS",
+    "KEPT",
+    "Event",
+    "Traced",
+    "decoded_events",
+    "encoded_events",
+    "is_trace_field",
+]
+
+EVENTS = "trace.events"
+DIGESTS = "trace.digests"
+KEPT = "trace.kept."
+VERSION = 1
+_KEPT_NAME = re.compile(re.escape(KEPT) + r"[0-9]+")
+_MOST_DIMENSIONS = 64
+
+
+class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A value that went into an event or came out of it.
+
+    role: what it is: a value, a parameter, a buffer, a gradient, a state of an optimizer, a setting, or the state
+    of a random number generator. kept: the field that has its data, or ''. missing: why it has no digest, or ''.
+    digest: 128 bits; 0 where it is missing. It is stored apart, as a number.
+    """
+
+    name: str
+    out: bool
+    role: Literal["value", "parameter", "buffer", "gradient", "state", "setting", "rng"]
+    dtype: str
+    shape: tuple[int, ...]
+    kept: str = ""
+    missing: str = ""
+    digest: int = 0
+
+    @property
+    def form(self) -> tuple[str, tuple[int, ...]]:
+        """Type and shape."""
+        return self.dtype, self.shape
+
+
+class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A point of a run at which values were seen.
+
+    phase: 'forward', 'backward', … module: the path of the module; '' for the model itself or none. kind: its class.
+    operation: what was done. call: the number of the call, which is the same for its entry and its exit; -1 for
+    none. enclosing: the call inside which this event is; -1 for none.
+    """
+
+    phase: str
+    microbatch: int
+    module: str
+    kind: str
+    operation: str
+    call: int
+    enclosing: int
+    values: list[Traced]
+
+
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    problems: list[str]
+    events: list[Event]
+
+
+class _Version(msgspec.Struct):
+    format: str
+    version: int
+
+
+def is_trace_field(name: str) -> bool:
+    """Whether a field of a step belongs to its trace."""
+    return name in (EVENTS, DIGESTS) or _KEPT_NAME.fullmatch(name) is not None
+
+
+def encoded_events(events: Sequence[Event], problems: Iterable[str] = ()) -> dict[str, np.ndarray]:
+    """The fields that hold the events of a step."""
+    numbers = [v.digest for e in events for v in e.values]
+    packed = b"".join(n.to_bytes(16, "big") for n in numbers)
+    digests = np.frombuffer(packed, ">u8").astype(np.uint64).reshape(len(numbers), 2)
+    for e in events:
+        for v in e.values:
+            v.digest = 0
+    table = _Table("twinrun trace", VERSION, list(problems), list(events))
+    text = msgspec.json.encode(table)
+    for number, v in zip(numbers, (v for e in events for v in e.values), strict=True):
+        v.digest = number
+    return {EVENTS: np.frombuffer(text, np.uint8), DIGESTS: digests}
+
+
+def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> tuple[list[Event], list[str]]:
+    """(events, problems) of a step. Raises FormatError where the fields are no trace."""
+    text = events.tobytes()
+    try:
+        if events.dtype != np.uint8 or events.ndim != 1:
+            raise ValueError(f"the field {EVENTS} is no text")
+        version = msgspec.json.decode(text, type=_Version)
+        if version.format == "twinrun trace" and version.version > VERSION:
+            raise Unsupported(
+                f"a trace of version {version.version}; this twinrun knows version {VERSION}",
+                where=where,
+                fix="update twinrun",
+            )
+        table = msgspec.json.decode(text, type=_Table)
+        if table.format != "twinrun trace" or table.version != VERSION:
+            raise ValueError(f"{table.format!r:.40}, version {table.version}")
+        values = [v for e in table.events for v in e.values]
+        if digests.dtype != np.uint64 or digests.shape != (len(values), 2):
+            raise ValueError(f"{len(values)} values, and digests of shape {list(digests.shape)}")
+        for v in values:
+            if len(v.shape) > _MOST_DIMENSIONS or any(n < 0 for n in v.shape):
+                raise ValueError(f"{v.name!r:.80} has an impossible shape")
+            if v.kept and _KEPT_NAME.fullmatch(v.kept) is None:
+                raise ValueError(f"{v.kept!r:.80} is no name of a kept value")
+        calls = [e.call for e in table.events]
+        if any(c < -1 for c in calls):
+            raise ValueError("a call has a negative number")
+    except (ValueError, msgspec.DecodeError, RecursionError) as e:
+        raise FormatError(f"its trace cannot be read: {e}", where=where, fix="capture it again") from None
+    for v, (high, low) in zip(values, digests.tolist(), strict=True):
+        v.digest = high << 64 | low
+    return table.events, table.problems

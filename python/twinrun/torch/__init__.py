@@ -1,0 +1,23 @@
+"""Traces of PyTorch's models: which operation of a training is the first to differ from another run's.
+
+>>> from twinrun.torch import trace
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..trace.online import TraceDiverged
+    from .replicas import ReplicasDiffer
+    from .tracer import Trace, trace
+
+__all__ = ["ReplicasDiffer", "Trace", "TraceDiverged", "trace"]
+_PLACES = {"ReplicasDiffer": "twinrun.torch.replicas", "TraceDiverged": "twinrun.trace.online"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES.get(name, "twinrun.torch.tracer")), name)

@@ -1,0 +1,105 @@
+"""Every operation of PyTorch as an event: a dispatch mode, which sees them forwards and backwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .values import leaves, local_tensors
+
+if TYPE_CHECKING:
+    from .tracer import Trace
+
+__all__ = ["OperationMode"]
+
+# Their outputs are memory that nobody wrote: it differs from run to run, and means nothing.
+_UNWRITTEN = {
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_",
+    "empty_quantized", "set_", "_to_copy_out",
+}  # fmt: skip
+# They write their first argument without reading it.
+_FILLS = {
+    "zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
+    "cauchy_", "log_normal_", "eye_", "resize_", "set_",
+}  # fmt: skip
+# Outputs and arguments that are room to work in, for the operation's own gradient: parts of it are never written.
+_ROOM_OUT = {
+    "mkldnn_rnn_layer": {3}, "_cudnn_rnn": {3, 4}, "miopen_rnn": {3, 4}, "cudnn_batch_norm": {3},
+    "_batch_norm_with_update": {3}, "_batch_norm_no_update": {3},
+    "_scaled_dot_product_flash_attention": {8}, "_scaled_dot_product_cudnn_attention": {8},
+    "_flash_attention_forward": {4},
+}  # fmt: skip
+_ROOM_IN = {"workspace", "reserve", "reserveSpace", "weight_buf", "save_var_transform"}
+_PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
+
+
+class _Schema:
+    """What the schema of an operation says: whether it is a view, and which arguments it writes."""
+
+    __slots__ = ("fills", "passed", "room", "unwritten", "writes")
+
+    def __init__(self, func: Any) -> None:
+        name = func.__name__.split(".")[0]
+        schema = func._schema
+        writes = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        views = [a.name for a in schema.arguments if a.alias_info is not None and not a.alias_info.is_write]
+        outs = [a.name for a in schema.arguments if a.is_out]
+        self.writes = writes
+        self.passed = name in _PASSED or (bool(views) and not writes) or not (schema.returns or writes)
+        self.unwritten = name in _UNWRITTEN
+        self.fills = set(outs) | _ROOM_IN | ({writes[0]} if name in _FILLS and writes else set())
+        self.room: set[int] = _ROOM_OUT.get(name, set())
+
+
+class OperationMode(TorchDispatchMode):
+    """Hands operations to a trace. Views are left out: what they show is seen where it is used."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+        self._schemas: dict[Any, _Schema] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        trace = self._trace
+        if not trace.active or torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        if any(t is not torch.Tensor and t is not torch.nn.Parameter and hasattr(t, "__torch_dispatch__")
+               and t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types):  # fmt: skip
+            return NotImplemented  # a subclass: its own operations come here again
+        schema = self._schemas.get(func)
+        if schema is None:
+            schema = self._schemas[func] = _Schema(func)
+        if schema.passed:
+            return func(*args, **kwargs)
+        named = self._named(func, args, kwargs)
+        seen = trace.operation_begins(func, {n: v for n, v in named.items() if n not in schema.fills})
+        result = func(*args, **kwargs)
+        if not schema.unwritten:
+            if schema.room and isinstance(result, (tuple, list)):
+                given = [None if n in schema.room else one for n, one in enumerate(result)]
+            else:
+                given = result
+            written = {n: named[n] for n in schema.writes if n in named}
+            trace.operation_ends(seen, given, written)
+        return result
+
+    @staticmethod
+    def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+        names = [a.name for a in func._schema.arguments]
+        return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """(tensors, other values as text) of the arguments of an operation."""
+    tensors: dict[str, torch.Tensor] = {}
+    plain: dict[str, str] = {}
+    for name, value in named.items():
+        for label, one in leaves(name, value):
+            if isinstance(one, torch.Tensor):
+                tensors.update(local_tensors(label, one))
+            else:
+                plain[label] = repr(one)
+    return tensors, plain

@@ -1,0 +1,61 @@
+"""What PyTorch's modules take and give, as named values."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..runs.digest import Digest
+
+__all__ = ["Leaf", "digest_of_text", "leaves", "local_tensors", "tensors_of"]
+
+# (name, value): a tensor, or a plain value of Python.
+Leaf = tuple[str, Any]
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_DEEPEST = 20
+
+
+def digest_of_text(text: str) -> Digest:
+    """The digest of a value of Python: a setting, or the state of a generator."""
+    made = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return Digest(int.from_bytes(made, "big"))
+
+
+def leaves(name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0) -> list[Leaf]:
+    """The tensors and plain values in nested lists, mappings and data classes. Other objects are left out."""
+    found = [] if found is None else found
+    if isinstance(what, torch.Tensor) or isinstance(what, (*_PLAIN, torch.dtype, torch.device)):
+        found.append((name, what))
+    elif depth >= _DEEPEST:
+        pass
+    elif isinstance(what, Mapping):
+        for key, one in what.items():
+            leaves(f"{name}.{key}", one, found, depth + 1)
+    elif isinstance(what, (list, tuple)):
+        for number, one in enumerate(what):
+            leaves(f"{name}.{number}", one, found, depth + 1)
+    elif dataclasses.is_dataclass(what) and not isinstance(what, type):
+        for field in dataclasses.fields(what):
+            leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1)
+    return found
+
+
+def tensors_of(what: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists, mappings and data classes."""
+    return [one for _, one in leaves("", what) if isinstance(one, torch.Tensor)]
+
+
+def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """A tensor as dense tensors of this process: parts of distributed and of sparse tensors have own names."""
+    local = getattr(t, "to_local", None)
+    if local is not None and hasattr(t, "placements"):
+        with torch.no_grad():
+            return local_tensors(f"{name}@local", local())
+    if t.layout is torch.sparse_coo:
+        t = t.detach()
+        return [(f"{name}.indices", t._indices()), (f"{name}.values", t._values())]
+    return [(name, t)]

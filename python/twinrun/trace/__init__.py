@@ -1,0 +1,1 @@
+"""Traces: what two runs did, in the order in which they did it, and where they part first."""

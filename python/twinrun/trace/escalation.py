@@ -1,0 +1,38 @@
+"""Where a second run of a trace is to keep its data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import TwinrunError
+from .comparison import compare_traces
+from .site import Site
+
+__all__ = ["sites_of"]
+
+
+def sites_of(what: Any) -> frozenset[Site]:
+    """The places that a caller means: sites, the first divergence of a comparison, or of two paths.
+
+    Raises TwinrunError where there is none.
+    """
+    if isinstance(what, Site):
+        return frozenset((what,))
+    if isinstance(what, tuple) and len(what) == 2 and all(isinstance(p, (str, os.PathLike)) for p in what):
+        what = compare_traces(*what)
+    first = getattr(what, "first_divergence", what)
+    if first is None:
+        raise TwinrunError("the two traces do not part: there is no place to look at")
+    site = getattr(first, "site", None)
+    if isinstance(site, Site):
+        return frozenset((site,))
+    if isinstance(first, Iterable) and not isinstance(first, (str, bytes)):
+        found = list(first)
+        if found and all(isinstance(one, Site) for one in found):
+            return frozenset(found)
+    raise TwinrunError(
+        "what is to be kept is not understood",
+        fix="give a result of compare_traces, two paths of traces, or sites",
+    )

@@ -1,0 +1,65 @@
+"""A trace compared with another one while it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import Incomparable, TwinrunError
+from ..runs.events import Event
+from .comparison import Origin, first_of_events
+from .reading import TraceSubject
+
+__all__ = ["Reference", "TraceDiverged"]
+
+
+class TraceDiverged(TwinrunError):
+    """A run differs from its reference: it was stopped.
+
+    Attributes
+    ----------
+    origin : Origin or None
+        Where the difference enters.
+
+    Parameters: see `TwinrunError`.
+    """
+
+    origin: Origin | None = None
+
+    @classmethod
+    def at(cls, origin: Origin, where: str) -> TraceDiverged:
+        """Makes the error for a place.
+
+        Parameters
+        ----------
+        origin : Origin
+            Where the difference enters.
+        where : str
+            The reference.
+
+        Returns
+        -------
+        TraceDiverged
+            The error; it is not raised.
+        """
+        error = cls(f"differs from here: {origin}", where=where)
+        error.origin = origin
+        return error
+
+
+class Reference:
+    """The trace that another one is compared with, iteration by iteration. It may still be growing."""
+
+    def __init__(self, path: str, rank: int) -> None:
+        self.path, self._rank = path, rank
+        self._subject = TraceSubject(path)
+
+    def first(self, iteration: int, events: Sequence[Event], problems: Sequence[str]) -> Origin | None:
+        """The first divergence of an iteration. Raises Incomparable where it cannot be compared."""
+        if iteration not in self._subject.iterations(self._rank):
+            self._subject = TraceSubject(self.path)  # it may have come meanwhile
+        if iteration not in self._subject.iterations(self._rank):
+            raise Incomparable(f"has no iteration {iteration} of rank {self._rank}", where=self.path)
+        theirs, told, _ = self._subject.events(self._rank, iteration)
+        for text in (*told, *problems):
+            raise Incomparable(text, where=self.path)
+        return first_of_events(iteration, theirs, events, self._rank)

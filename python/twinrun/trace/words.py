@@ -1,0 +1,183 @@
+"""Comparisons of traces in words and as a document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import one_line
+from ..words import counted, number
+
+if TYPE_CHECKING:
+    from .comparison import Origin, TraceComparison, ValueDifference
+
+__all__ = ["origin_text", "trace_document", "trace_lines", "verdict_text"]
+
+_ROLES = {"rng": "state of the generator", "state": "optimizer's state"}
+
+
+def _amount(v: ValueDifference) -> str:
+    if v.a != v.b:
+        return f"{v.a} against {v.b}"
+    if v.elements is None:
+        return v.a
+    if not v.different:
+        return f"{v.a}, kept data agree"
+    said = f"{v.different} of {counted(v.elements, 'element')}"
+    if v.max_abs_diff is not None:
+        said += f", |a-b| up to {number(v.max_abs_diff)}"
+    if v.max_ulp is not None:
+        said += f", {v.max_ulp} ulp"
+    if v.first_index is not None:
+        at = f"[{', '.join(map(str, v.first_index))}]"
+        said += f"; first at {at}: {v.first_a!r} against {v.first_b!r}"
+    return said
+
+
+def value_text(v: ValueDifference) -> str:
+    """A value that differs, and by how much."""
+    role = "" if v.role == "value" else f" ({_ROLES.get(v.role, v.role)})"
+    return f"{v.name}{role}: {_amount(v)}"
+
+
+def _names(values: list[ValueDifference]) -> str:
+    names = [v.name for v in values[:3]]
+    return ", ".join(names) + (f" and {len(values) - 3} more" if len(values) > 3 else "")
+
+
+def origin_text(o: Origin) -> str:
+    """Where a difference enters, as one sentence."""
+    where = f"{f'rank {o.rank}, ' if o.rank else ''}{o.site}" + (f" ({o.kind})" if o.kind else "")
+    if o.reason == "operation":
+        said = f"inputs agree, outputs differ: {_names(o.values)}"
+        if any(v.elements is not None for v in o.values):
+            said += f": {_amount(next(v for v in o.values if v.elements is not None))}"
+    elif o.reason == "input":
+        roles = {v.role for v in o.values}
+        if roles <= {"value"} and o.site.phase == "forward":
+            inside = "the own code of " + o.module if o.module else "the code around it"
+            if not o.site.module:
+                said = f"what the model is given differs: {_names(o.values)}"
+            else:
+                said = f"everything before agrees, its input differs: {_names(o.values)}; made by {inside}"
+        else:
+            said = (
+                f"everything before agrees, and what it takes differs: "
+                f"{', '.join(sorted(_ROLES.get(r, r) for r in roles))} {_names(o.values)}"
+            )
+    elif o.reason == "unmatched":
+        said = f"only in {o.only_in}: the other run does something else here"
+    else:
+        said = f"no value differs; the state of a random number generator does: {_names(o.values)}"
+    if o.generator:
+        said += f" (the state of a random number generator differs since {o.generator})"
+    return one_line(f"{where}: {said}")
+
+
+def verdict_text(result: TraceComparison) -> str:
+    """The last line of a report."""
+    first = result.first_divergence
+    if result.verdict == "same":
+        return (
+            f"same: {counted(result.values, 'value')} of {counted(result.events, 'event')} agree bit by bit"
+        )
+    if first is not None:
+        return f"{result.verdict}: first at {first}"
+    if result.verdict == "different":
+        return "different: in fields beside the trace"
+    return f"incomparable: {result.problems[0] if result.problems else 'something was not compared'}"
+
+
+def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
+    """A report of a comparison; the verdict comes last."""
+    lines = [f"twinrun: {one_line(n)}" for n in result.notes]
+    for c in result.conditions or []:
+        lines.append(one_line(f"condition {c.group}.{c.name}: {c.a} | {c.b}"))
+    lines.append(
+        f"{counted(result.events, 'event')} matched, {counted(result.values, 'value')} compared: "
+        f"{result.different_values} differ, {result.unmatched} unmatched"
+    )
+    first = result.first_divergence
+    if first is not None:
+        lines.append("")
+        lines.append("around the first divergence, in the order of execution:")
+        marks = {"inputs differ": ">", "outputs differ": "x", "only in a": "-", "only in b": "+"}
+        for near in result.around:
+            lines.append(one_line(f"  {marks.get(near.state, ' ')} {near.site}: {near.state}"))
+        lines.append("")
+        lines.append(f"what differs at {first.site}:")
+        shown_values = first.values[: None if verbose else 10]
+        lines.extend(f"  {value_text(v)}" for v in shown_values)
+        if len(first.values) > len(shown_values):
+            lines.append(f"  and {len(first.values) - len(shown_values)} more")
+        if first.module != first.site.module:
+            lines.append(f"  made by: {first.module or 'the code around the model'}")
+        others = [o for rank, o in result.firsts.items() if o is not first]
+        lines.extend(f"first of another rank: {o}" for o in others)
+        later = [o for o in result.origins if o is not first and o not in others]
+        if later:
+            shown = later if verbose else later[:5]
+            lines.append("")
+            lines.append("later, where inputs agree again and outputs differ:")
+            lines.extend(f"  {o}" for o in shown)
+            if len(later) > len(shown):
+                lines.append(f"  and {len(later) - len(shown)} more")
+    problems = result.problems if verbose else result.problems[:5]
+    if problems:
+        lines.append("")
+        lines.extend(one_line(f"problem: {p}") for p in problems)
+        if len(result.problems) > len(problems):
+            lines.append(f"problem: and {len(result.problems) - len(problems)} more")
+    return [*map(one_line, lines), "", one_line(verdict_text(result))]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    return value
+
+
+def _value(v: ValueDifference) -> dict[str, Any]:
+    return {
+        "name": v.name, "role": v.role, "out": v.out, "a": v.a, "b": v.b, "elements": v.elements,
+        "different": v.different, "max_abs_diff": v.max_abs_diff, "max_ulp": v.max_ulp,
+        "first_index": v.first_index, "first_a": _plain(v.first_a), "first_b": _plain(v.first_b),
+    }  # fmt: skip
+
+
+def _origin(o: Origin | None) -> dict[str, Any] | None:
+    if o is None:
+        return None
+    return {
+        "rank": o.rank, **o.site._asdict(), "reason": o.reason, "named_module": o.module, "kind": o.kind,
+        "number": o.number, "generator": o.generator, "only_in": o.only_in, "values": [_value(v) for v in o.values],
+        "text": str(o),
+    }  # fmt: skip
+
+
+def trace_document(result: TraceComparison) -> dict[str, Any]:
+    """All facts of a comparison, for JSON."""
+    return {
+        "kind": "traces",
+        "a": result.a,
+        "b": result.b,
+        "verdict": result.verdict,
+        "text": verdict_text(result),
+        "first_divergence": _origin(result.first_divergence),
+        "firsts": {str(rank): _origin(o) for rank, o in result.firsts.items()},
+        "origins": [_origin(o) for o in result.origins],
+        "around": [{**n.site._asdict(), "state": n.state} for n in result.around],
+        "events": result.events,
+        "values": result.values,
+        "different_values": result.different_values,
+        "unmatched": result.unmatched,
+        "by_module": [
+            {"iteration": i, "module": m, "values": n, "different": d}
+            for (i, m), (n, d) in result.by_module.items()
+        ],
+        "problems": result.problems,
+        "notes": result.notes,
+        "conditions": None
+        if result.conditions is None
+        else [{"group": c.group, "name": c.name, "a": c.a, "b": c.b} for c in result.conditions],
+        "seconds": result.seconds,
+    }

@@ -1,0 +1,70 @@
+"""A rank of a training of several processes: `parallel_training.py RANK RANKS STORE FOLDER HOW`."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import twinrun
+from twinrun.torch import ReplicasDiffer, trace
+
+
+def main(rank: int, ranks: int, store: str, folder: str, how: str) -> int:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=600)
+    )
+    torch.manual_seed(5)
+    inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    if how == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (ranks,))
+        for part in (inner[0], inner[2]):
+            fully_shard(part, mesh=mesh)
+        model = fully_shard(inner, mesh=mesh)
+    else:
+        model = nn.parallel.DistributedDataParallel(inner)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    data = torch.Generator().manual_seed(rank)
+    on = {} if how == "untraced" else {"replicas": how != "fsdp", "on_error": "raise"}
+    status = 0
+
+    def train() -> None:
+        for n in range(4):
+            optimizer.zero_grad()
+            x = torch.randn(6, 4, generator=data)
+            if how == "wrong" and n == 2 and rank == 1:
+                with torch.no_grad():
+                    inner[2].bias[1] += 2**-20
+            if how == "batch" and n == 2 and rank == 1:
+                x[3, 1] += 2**-10
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    if how == "untraced":
+        train()
+    else:
+        try:
+            with trace(model, folder, optimizer=optimizer, **on):
+                train()
+        except ReplicasDiffer as e:
+            print(f"{n_of(e)} {e}", flush=True)
+            status = 3
+    values = {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in inner.named_parameters()}
+    print("bits", *(str(d) for d in twinrun.digest(values).values()), flush=True)
+    dist.destroy_process_group()
+    return status
+
+
+def n_of(e: ReplicasDiffer) -> str:
+    return f"differ {e.ranks} {e.names[0]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

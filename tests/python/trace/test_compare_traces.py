@@ -1,0 +1,373 @@
+"""Traces are matched and compared: what one run alone has is never equal, and the first operation is the first."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from commands import command
+from hypothesis import given
+from hypothesis import strategies as st
+
+import twinrun
+from twinrun.capture.events import EventWriter
+from twinrun.runs.events import DIGESTS, EVENTS, Event, Traced, decoded_events, encoded_events
+from twinrun.trace.alignment import aligned
+from twinrun.trace.comparison import _ulps
+from twinrun.trace.site import Site
+from twinrun.trace.words import trace_lines
+
+
+def event(module: str, value: int, *, operation: str = "forward", out: bool = True, **more) -> Event:
+    facts = {"phase": "forward", "microbatch": 0, "kind": "", "call": -1, "enclosing": -1, **more}
+    values = [Traced("x", out, facts.pop("role", "value"), "float32", (2,), "", "", value)]
+    return Event(facts["phase"], facts["microbatch"], module, facts["kind"], operation, facts["call"],
+                 facts["enclosing"], values)  # fmt: skip
+
+
+def written(path, iterations: dict[int, list[Event]], problems=()) -> str:
+    with twinrun.Run(path) as run:
+        for step, events in iterations.items():
+            run.capture(step, encoded_events(events, problems))
+    return str(path)
+
+
+def compared(tmp_path, a: list[Event], b: list[Event]) -> twinrun.TraceComparison:
+    for name in ("a", "b"):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+    return twinrun.compare_traces(written(tmp_path / "a", {0: a}), written(tmp_path / "b", {0: b}))
+
+
+# ---- alignment ----
+
+
+@given(st.lists(st.sampled_from("abcd")), st.lists(st.sampled_from("abcd")))
+def test_alignment_keeps_everything_and_the_order(a: list[str], b: list[str]) -> None:
+    ours, theirs = [event(m, n) for n, m in enumerate(a)], [event(m, n) for n, m in enumerate(b)]
+    pairs = aligned(ours, theirs)
+    assert [p[0] for p in pairs if p[0] is not None] == ours
+    assert [p[1] for p in pairs if p[1] is not None] == theirs
+    assert all(x.module == y.module for x, y in pairs if x is not None and y is not None)
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1), st.integers(0, 1 << 30))
+def test_a_missing_event_is_the_only_one_that_is_unmatched(a: list[str], at: int) -> None:
+    ours = [event(m, n) for n, m in enumerate(a)]
+    theirs = ours[: at % len(a)] + ours[at % len(a) + 1 :]
+    pairs = aligned(ours, theirs)
+    assert sum(x is None or y is None for x, y in pairs) == 1
+
+
+def test_values_of_another_shape_are_still_matched() -> None:
+    a, b = [event("a", 1), event("b", 2), event("c", 3)], [event("a", 1), event("b", 2), event("c", 3)]
+    b[1].values[0].shape = (3,)
+    assert all(x is not None and y is not None for x, y in aligned(a, b))
+
+
+# ---- the form on storage ----
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=5), st.integers(0, (1 << 128) - 1)), max_size=8),
+    st.lists(st.text(max_size=5)),
+)
+def test_events_survive_storage(given_: list, problems: list[str]) -> None:
+    events = [event(m, d, out=bool(d % 2)) for m, d in given_]
+    fields = encoded_events(events, problems)
+    again, told = decoded_events(fields[EVENTS], fields[DIGESTS], "here")
+    assert (again, told) == (events, problems)
+    assert [e.values[0].digest for e in events] == [d for _, d in given_]
+
+
+@given(st.binary(max_size=200), st.integers(0, 3))
+def test_hostile_events_end_in_one_line(text: bytes, rows: int) -> None:
+    digests = np.zeros((rows, 2), np.uint64)
+    try:
+        decoded_events(np.frombuffer(text, np.uint8), digests, "here")
+    except twinrun.FormatError as e:
+        assert str(e).startswith("here: ")
+    else:
+        pytest.fail("random bytes are no trace")
+
+
+@given(st.integers(0, 2**32))
+def test_damaged_events_are_refused_or_read(seed: int) -> None:
+    rng = random.Random(seed)
+    fields = encoded_events([event("a", 5, call=0), event("b", 6)])
+    text = bytearray(fields[EVENTS].tobytes())
+    for _ in range(rng.randint(1, 3)):
+        text[rng.randrange(len(text))] = rng.randrange(256)
+    try:
+        decoded_events(np.frombuffer(bytes(text), np.uint8), fields[DIGESTS], "here")
+    except twinrun.FormatError:
+        pass
+
+
+def test_a_newer_version_is_named() -> None:
+    fields = encoded_events([event("a", 5)])
+    text = fields[EVENTS].tobytes().replace(b'"version":1', b'"version":9,"new":{}')
+    with pytest.raises(twinrun.Unsupported, match="version 9"):
+        decoded_events(np.frombuffer(text, np.uint8), fields[DIGESTS], "here")
+
+
+# ---- the first divergence ----
+
+
+def test_equal_traces_are_the_same(tmp_path) -> None:
+    found = compared(tmp_path, [event("a", 1), event("b", 2)], [event("a", 1), event("b", 2)])
+    assert found.verdict == "same" and found and found.first_divergence is None
+    assert (found.events, found.values, found.unmatched, found.problems) == (2, 2, 0, [])
+
+
+def test_the_operation_whose_inputs_agree(tmp_path) -> None:
+    def run(differ: set[str]) -> list[Event]:
+        def value(name: str) -> int:
+            return 100 + (name in differ)
+
+        return [
+            event("", value("in"), out=False, call=0),
+            event("z", value("in z"), out=False, call=1, enclosing=0), event("z", value("out z"), call=1, enclosing=0),
+            event("a", value("in a"), out=False, call=2, enclosing=0), event("a", value("out a"), call=2, enclosing=0),
+            event("", value("out"), call=0),
+        ]  # fmt: skip
+
+    for differ, module, reason, number in (
+        ({"out z", "in a", "out a", "out"}, "z", "operation", 2),
+        ({"out a", "out"}, "a", "operation", 4),
+        ({"out"}, "", "operation", 5),
+        ({"in", "in z", "out z", "in a", "out a", "out"}, "", "input", 0),
+        ({"in a", "out a", "out"}, "", "input", 3),
+    ):
+        found = compared(tmp_path, run(set()), run(differ))
+        first = found.first_divergence
+        assert found.verdict == "different" and found.different_values == len(differ)
+        assert (first.module, first.reason, first.number) == (module, reason, number), differ
+        assert found.origins == [first]
+
+
+def test_a_second_place_is_found_too(tmp_path) -> None:
+    def run(x: int, y: int) -> list[Event]:
+        return [
+            event("a", 1, out=False, call=0), event("a", x, call=0),
+            event("b", 3, out=False, call=1), event("b", y, call=1),
+        ]  # fmt: skip
+
+    found = compared(tmp_path, run(2, 4), run(20, 40))
+    assert [o.module for o in found.origins] == ["a", "b"]
+
+
+def test_a_generator_that_nobody_asked_is_no_operation(tmp_path) -> None:
+    def run(rng: int, value: int) -> list[Event]:
+        return [
+            event("a", rng, out=False, call=0, role="rng"), event("a", 1, call=0),
+            event("b", rng, out=False, call=1, role="rng"), event("b", value, call=1),
+        ]  # fmt: skip
+
+    found = compared(tmp_path, run(5, 1), run(6, 1))
+    assert found.verdict == "different" and found.first_divergence.reason == "generator"
+    found = compared(tmp_path, run(5, 1), run(6, 2))
+    assert (found.first_divergence.module, found.first_divergence.reason) == ("b", "operation")
+    assert "forward of a" in found.first_divergence.generator and "generator" in str(found)
+
+
+def test_what_one_run_alone_has_is_a_problem(tmp_path) -> None:
+    whole = [event("a", 1), event("b", 2), event("c", 3)]
+    for part in ([whole[0], whole[2]], whole[:2], whole[1:]):
+        for a, b, only in ((whole, part, "a"), (part, whole, "b")):
+            found = compared(tmp_path, a, b)
+            assert found.verdict == "incomparable" and not found
+            assert found.unmatched == 1 and f"only in {only}" in found.problems[0]
+            assert (found.first_divergence.reason, found.first_divergence.only_in) == ("unmatched", only)
+
+
+def test_a_value_that_one_run_alone_has(tmp_path) -> None:
+    more = event("a", 1)
+    more.values.append(Traced("y", True, "value", "float32", (2,), "", "", 7))
+    found = compared(tmp_path, [event("a", 1)], [more])
+    assert found.verdict == "different" and found.unmatched == 1 and "y is only in b" in found.problems[0]
+
+
+def test_equal_digests_of_other_forms_differ(tmp_path) -> None:
+    for change in ({"dtype": "float64"}, {"shape": (1, 2)}):
+        other = event("a", 1)
+        for name, value in change.items():
+            setattr(other.values[0], name, value)
+        assert compared(tmp_path, [event("a", 1)], [other]).verdict == "different"
+
+
+def test_missing_digests_and_problems_are_never_the_same(tmp_path) -> None:
+    missing = [event("a", 0)]
+    missing[0].values[0].missing = "quantized tensors have no digest"
+    found = compared(tmp_path, missing, missing)
+    assert found.verdict == "incomparable" and "quantized" in found.problems[0]
+    a = written(tmp_path / "c", {0: [event("a", 1)]}, ["the trace stopped"])
+    b = written(tmp_path / "d", {0: [event("a", 1)]})
+    assert twinrun.compare_traces(a, b).verdict == "incomparable"
+
+
+def test_nothing_is_not_the_same(tmp_path) -> None:
+    assert compared(tmp_path, [], []).verdict == "incomparable"
+
+
+def test_iterations_of_one_run_alone(tmp_path) -> None:
+    a = written(tmp_path / "a", {0: [event("a", 1)], 1: [event("a", 1)]})
+    b = written(tmp_path / "b", {0: [event("a", 1)]})
+    found = twinrun.compare_traces(a, b)
+    assert found.verdict == "incomparable" and found.problems == ["iteration 1: only in a"]
+
+
+def test_ranks(tmp_path) -> None:
+    for run, values in (("a", (1, 1, 1)), ("b", (1, 2, 3))):
+        for rank, value in enumerate(values):
+            steps = {n: [event("m", value if n == 3 - rank else 1)] for n in range(4)}
+            (tmp_path / run).mkdir(exist_ok=True)
+            written(tmp_path / run / f"rank{rank:05d}", steps)
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert sorted(found.firsts) == [1, 2]
+    assert (found.first_divergence.rank, found.first_divergence.site.iteration) == (2, 1)
+    shutil.rmtree(tmp_path / "b" / "rank00000")
+    assert any("rank 0" in p for p in twinrun.compare_traces(tmp_path / "a", tmp_path / "b").problems)
+
+
+def test_damage_is_seen(tmp_path) -> None:
+    a, b = (written(tmp_path / n, {0: [event("a", 1), event("b", 2)]}) for n in "ab")
+    data = next((tmp_path / "b").rglob("*.data"))
+    raw = bytearray(data.read_bytes())
+    at = raw.find((2).to_bytes(8, "little"))
+    raw[at] ^= 1
+    data.write_bytes(raw)
+    with pytest.raises(twinrun.TwinrunError, match="changed"):
+        assert twinrun.compare_traces(a, b)
+
+
+@given(st.integers(0, 2**32))
+def test_ulps(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(5).astype(np.float32)
+    assert _ulps(x, x, "f32") == 0
+    assert _ulps(x, np.nextafter(x, np.float32(9)), "f32") == 1
+    assert _ulps(np.float32([0.0]), np.float32([-0.0]), "f32") == 0
+    assert (
+        _ulps(
+            np.nextafter(np.float32([0]), np.float32(1)), np.nextafter(np.float32([0]), np.float32(-1)), "f32"
+        )
+        == 2
+    )
+    assert _ulps(np.float64([-1.7e308]), np.float64([1.7e308]), "f64") > 2**63
+    assert _ulps(np.float32([np.nan]), x[:1], "f32") is None
+
+
+# ---- phases of a simulation ----
+
+
+def simulated(path, wrong: str = "", **options) -> None:
+    x = np.linspace(0, 1, 100)
+    with twinrun.Run(path, **options) as run:
+        for step in range(3):
+            for phase in ("forces", "positions", "boundary"):
+                x = x * 1.5 + 0.25
+                if step == 1 and phase == wrong:
+                    x[7] = np.nextafter(x[7], 9)
+                run.capture(step, {"x": x, "n": np.arange(3)}, phase=phase)
+
+
+def test_phases_are_ordered(tmp_path) -> None:
+    simulated(tmp_path / "a")
+    simulated(tmp_path / "b")
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    for wrong in ("forces", "positions", "boundary"):
+        simulated(tmp_path / wrong, wrong, background=True)
+        found = twinrun.compare_traces(tmp_path / "a", tmp_path / wrong)
+        first = found.first_divergence
+        assert (first.site.iteration, first.site.phase) == (1, wrong)
+        value = first.values[0]
+        assert (value.name, value.different, value.max_ulp, value.first_index) == ("x", 1, 1, [7])
+        assert "1 of 100 elements" in str(found) and "1 ulp" in str(found)
+
+
+def test_phases_and_a_whole_step(tmp_path) -> None:
+    for name, last in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
+        with twinrun.Run(tmp_path / name) as run:
+            x = np.zeros(3)
+            run.capture(0, {"x": x}, phase="first")
+            x += 1
+            run.capture(0, {"x": x}, phase="second")
+            x += 1
+            facts = run.capture(0, {"end": np.full(3, last)})  # ends the step
+            assert facts.step == 0 and run.steps == [0]
+            run.capture(1, {"x": x}, phase="first")
+            run.wait()
+            assert run.steps == [0, 1]
+            assert run.load(0, ["end"])["end"].tolist() == [last] * 3
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "c")
+    assert found.verdict == "different" and "end" in found.notes[-1]
+    events = encoded_events([event("a", 1)])
+    with twinrun.Run(tmp_path / "d") as run:
+        run.capture(0, {"x": x}, phase="first")
+        with pytest.raises(twinrun.TwinrunError, match="that of a trace"):
+            run.capture(0, events)
+
+
+def test_phases_that_cannot_be(tmp_path) -> None:
+    with twinrun.Run(tmp_path / "a") as run:
+        for wrong in ("", 3):
+            with pytest.raises(twinrun.TwinrunError, match="phase"):
+                run.capture(0, {"x": np.zeros(3)}, phase=wrong)
+        with pytest.raises(twinrun.TwinrunError, match="no field"):
+            run.capture(0, {}, phase="p")
+        with pytest.raises(twinrun.TwinrunError, match="ids"):
+            run.capture(0, {"x": np.zeros(3)}, phase="p", ids={"x": "x"})
+    with (
+        twinrun.Run(tmp_path / "b", keep_data=False) as run,
+        pytest.raises(twinrun.TwinrunError, match="keep_data"),
+    ):
+        run.capture(0, {"x": np.zeros(3)}, phase="p")
+
+
+def test_a_writer_drops_what_failed() -> None:
+    writer = EventWriter("here", True)
+    writer.see(writer.add(Event("p", 0, "", "", "p", -1, -1, [])), {"x": np.zeros(3)}, out=True)
+    with pytest.raises(OSError):
+        writer.capture(_fails)
+    assert len(writer) == 0 and writer.capture(_fails) is None
+
+
+def _fails(fields: dict) -> None:
+    raise OSError("no")
+
+
+# ---- the command ----
+
+
+def test_the_command(tmp_path) -> None:
+    simulated(tmp_path / "a")
+    simulated(tmp_path / "b", "positions")
+    simulated(tmp_path / "c")
+    a, b, c = (str(tmp_path / n) for n in "abc")
+    done = command("compare", a, c)
+    assert done.status == 0 and done.last.startswith("same: 18 values of 9 events")
+    done = command("compare", a, b, "--json", tmp_path / "out.json")
+    assert done.status == 1
+    assert done.last.startswith("different: first at iteration 1, positions: inputs agree, outputs differ: x")
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert told["verdict"] == "different" and told["first_divergence"]["phase"] == "positions"
+    assert [n["state"] for n in told["around"]][:5] == ["outputs agree"] * 4 + ["outputs differ"]
+    assert command("compare", a, b, "-q").out == ""
+    done = command("compare", a, b, "--atol", "1")
+    assert done.status == 2 and "--atol is not for traces" in done.err
+    with twinrun.Run(tmp_path / "plain") as plain:
+        plain.capture(0, {"x": np.zeros(3)})
+    done = command("compare", a, tmp_path / "plain")
+    assert done.status == 2 and "is no trace" in done.err
+    assert command("log", a).status == command("verify", a).status == 0
+
+
+def test_words_of_hostile_names_are_one_line_each(tmp_path) -> None:
+    name = "a\n\x1b[31mred"
+    found = compared(tmp_path, [event(name, 1)], [event(name, 2)])
+    assert all("\n" not in line and "\x1b" not in line for line in trace_lines(found, True))
+    assert str(Site(1, 0, "forward", "m", "forward")) == "iteration 1, forward of m"

@@ -1,0 +1,142 @@
+"""Traces that are compared while they are made: with a reference, and among data-parallel processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
+
+from commands import HANG  # noqa: E402
+from faults import AT, kernel  # noqa: E402
+from trainings import ITERATIONS, Training, one_thread, traced_training  # noqa: E402
+
+import twinrun  # noqa: E402
+from twinrun.torch import TraceDiverged, trace  # noqa: E402
+from twinrun.trace.reading import TraceSubject  # noqa: E402
+
+PROGRAM = Path(__file__).with_name("parallel_training.py")
+
+
+def test_a_reference_stops_the_training(tmp_path) -> None:
+    traced_training("transformer", tmp_path / "a")
+    same = traced_training("transformer", tmp_path / "b", reference=tmp_path / "a", on_divergence="stop")
+    assert len(same.losses) == 2 * ITERATIONS
+    plant = kernel("layers.1.attn.proj")
+    with one_thread():
+        training = Training("transformer")
+        plant(training)
+        with pytest.raises(TraceDiverged, match=r"layers\.1\.attn\.proj") as stopped:
+            with trace(
+                training.model, tmp_path / "c", optimizer=training.optimizer, reference=tmp_path / "a",
+                on_divergence="stop", rng="all",
+            ) as traced:  # fmt: skip
+                training.run(traced)
+    assert stopped.value.origin.module == "layers.1.attn.proj" and stopped.value.origin.site.iteration == AT
+    assert len(training.losses) == 2 * (AT + 1)
+    # What was traced until then is there, and comparing it says the same.
+    assert TraceSubject(tmp_path / "c").iterations(0) == list(range(AT + 1))
+    assert (
+        twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence.site
+        == stopped.value.origin.site
+    )
+
+
+def test_a_reference_calls_back_once(tmp_path) -> None:
+    traced_training("lstm", tmp_path / "a")
+    found = []
+    training = traced_training(
+        "lstm", tmp_path / "b", kernel("head"), reference=tmp_path / "a", on_divergence=found.append
+    )
+    assert [o.module for o in found] == ["head"] and len(training.losses) == 2 * ITERATIONS
+    with pytest.warns(RuntimeWarning, match=r"differs from .*: iteration 2, forward of head"):
+        traced_training("lstm", tmp_path / "c", kernel("head"), reference=tmp_path / "a")
+
+
+def test_a_reference_that_ends_early_is_no_agreement(tmp_path) -> None:
+    with one_thread():
+        training = Training("lstm")
+        with trace(training.model, tmp_path / "a", optimizer=training.optimizer) as traced:
+            training.run(traced, last=1)
+        training = Training("lstm")
+        with trace(
+            training.model,
+            tmp_path / "b",
+            optimizer=training.optimizer,
+            reference=tmp_path / "a",
+            on_error="raise",
+        ) as traced:
+            training.run(traced)
+    assert any("no iteration 1" in p for p in traced.problems)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").verdict == "incomparable"
+
+
+def test_a_callback_that_fails_ends_the_trace_only(tmp_path) -> None:
+    traced_training("lstm", tmp_path / "a")
+
+    def fails(origin) -> None:
+        raise ValueError("mine")
+
+    with pytest.warns(RuntimeWarning, match="mine"):
+        training = traced_training(
+            "lstm",
+            tmp_path / "b",
+            kernel("head"),
+            reference=tmp_path / "a",
+            on_divergence=fails,
+            on_error="warn",
+        )
+    assert len(training.losses) == 2 * ITERATIONS
+
+
+def ranks(tmp_path, how: str) -> list[tuple[int, str]]:
+    store, folder = tmp_path / f"store-{how}", tmp_path / how
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(r), "2", str(store), str(folder), how],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(2)
+    ]
+    ended = []
+    try:
+        for p in started:
+            out, err = p.communicate(timeout=HANG)
+            assert p.returncode in (0, 3), err
+            ended.append((p.returncode, out))
+    finally:
+        for p in started:
+            p.kill()
+    return ended
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+class TestProcesses:
+    def test_data_parallel_processes(self, tmp_path) -> None:
+        plain, right = ranks(tmp_path, "untraced"), ranks(tmp_path, "right")
+        assert plain == right and plain[0] == plain[1]
+        assert TraceSubject(tmp_path / "right").ranks == [0, 1]
+        assert ranks(tmp_path, "batch") != right
+        first = twinrun.compare_traces(tmp_path / "right", tmp_path / "batch").firsts
+        # The gradients of rank 0 change too, by what rank 1 adds to them.
+        assert first[1].reason == "input" and (first[1].site.iteration, first[1].site.module) == (2, "")
+        assert (first[0].site.iteration, first[0].site.phase) == (2, "optimizer")
+
+    def test_replicas_that_differ_stop_before_the_step(self, tmp_path) -> None:
+        for status, out in ranks(tmp_path, "wrong"):
+            assert status == 3 and "differ (0, 1) 2.bias" in out and "iteration 2" in out
+
+    def test_sharded_parameters(self, tmp_path) -> None:
+        pytest.importorskip("torch.distributed.fsdp", reason="no FSDP")
+        if not hasattr(torch.distributed.fsdp, "fully_shard"):
+            pytest.skip(f"PyTorch {torch.__version__} has no fully_shard")
+        one, two = ranks(tmp_path, "fsdp"), TraceSubject(tmp_path / "fsdp")
+        assert two.ranks == [0, 1] and one[0] == one[1]
+        again = tmp_path / "again"
+        again.mkdir()
+        assert ranks(again, "fsdp") == one
+        found = twinrun.compare_traces(tmp_path / "fsdp", again / "fsdp")
+        assert found.verdict == "same", (str(found), found.problems[:3])

@@ -1,0 +1,449 @@
+"""Traces of trainings: nothing that they do changes a training or ends it, and what they say is true."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
+
+from torch import nn  # noqa: E402
+from trainings import ITERATIONS, MODELS, Training, Transformer, one_thread, traced_training  # noqa: E402
+
+import twinrun  # noqa: E402
+from twinrun.torch import trace  # noqa: E402
+from twinrun.trace.reading import TraceSubject  # noqa: E402
+
+
+def untraced(kind: str) -> dict[str, str]:
+    with one_thread():
+        training = Training(kind)
+        training.run()
+        return training.bits()
+
+
+def events_of(path, iteration: int = 0):
+    events, problems, _ = TraceSubject(path).events(0, iteration)
+    assert not problems
+    return events
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_no_bit_changes(kind: str, level: str, tmp_path) -> None:
+    assert traced_training(kind, tmp_path / "a", level=level).bits() == untraced(kind)
+
+
+def test_random_states_do_not_change(tmp_path) -> None:
+    traced_training("cnn", tmp_path / "a")
+    after = random.random(), np.random.random(), torch.rand(1).item()
+    with one_thread():
+        Training("cnn").run()
+    assert after == (random.random(), np.random.random(), torch.rand(1).item())
+
+
+def test_generators_of_python_are_traced_where_asked(tmp_path) -> None:
+    def run(path, rng: str) -> None:
+        model = nn.Linear(2, 2)
+        with torch.no_grad():
+            model.weight.fill_(1)
+            model.bias.fill_(1)
+        torch.manual_seed(1)
+        random.seed()
+        with trace(model, path, rng=rng, on_error="raise"):
+            model(torch.ones(1, 2))
+
+    for rng, verdict in (("torch", "same"), ("none", "same"), ("all", "different")):
+        for name in "ab":
+            run(tmp_path / f"{rng}{name}", rng)
+        found = twinrun.compare_traces(tmp_path / f"{rng}a", tmp_path / f"{rng}b")
+        assert found.verdict == verdict and (found.same or found.first_divergence.reason == "generator")
+
+
+def test_every_kind_of_value_is_there(tmp_path) -> None:
+    traced_training("transformer", tmp_path / "a")
+    events = events_of(tmp_path / "a", 1)
+    seen = {(e.phase, v.role, v.out) for e in events for v in e.values}
+    assert seen >= {
+        ("begin", "rng", False), ("forward", "value", False), ("forward", "value", True),
+        ("forward", "parameter", False), ("forward", "buffer", False), ("forward", "setting", False),
+        ("forward", "rng", False), ("backward", "gradient", False), ("backward", "gradient", True),
+        ("record", "value", True), ("optimizer", "gradient", False), ("optimizer", "state", False),
+        ("optimizer", "state", True), ("optimizer", "parameter", True),
+    }  # fmt: skip
+    paths = {name for name, _ in Transformer().named_modules()} - {"layers"}  # a list has no forward
+    assert paths <= {e.module for e in events if e.phase == "forward"}
+    # Every module that computes something itself is in the backward pass.
+    own = {p for p in paths if not p.endswith(".mlp")}
+    assert own <= {e.module for e in events if e.phase == "backward"}
+    assert {e.microbatch for e in events if e.phase == "backward"} == {0, 1}
+    assert all(v.digest for e in events for v in e.values)
+
+
+def test_modules_are_chosen(tmp_path) -> None:
+    traced_training("transformer", tmp_path / "a", modules=["layers.1.*", "head"])
+    found = {e.module for e in events_of(tmp_path / "a") if e.phase == "forward"}
+    assert {"", "head", "layers.1.attn"} <= found and "layers.1" not in found and "layers.0.attn" not in found
+
+
+def test_a_fault_outside_of_what_is_traced_names_what_encloses_it(tmp_path) -> None:
+    from faults import replaced
+
+    plant = replaced("layers.1.attn.proj", lambda m, usual, x: usual(x) * 1.001)
+    traced_training("transformer", tmp_path / "a", modules="layers.?")
+    traced_training("transformer", tmp_path / "b", plant, modules="layers.?")
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (first.module, first.reason) == ("layers.1", "operation")
+
+
+def test_some_iterations(tmp_path) -> None:
+    traced_training("lstm", tmp_path / "a", every=2)
+    assert TraceSubject(tmp_path / "a").iterations(0) == [0, 2]
+    assert untraced("lstm") == traced_training("lstm", tmp_path / "b", every=3).bits()
+
+
+def test_a_resumed_training_against_a_continuous_one(tmp_path) -> None:
+    traced_training("transformer", tmp_path / "a")
+    with one_thread():
+        training = Training("transformer")
+        with trace(training.model, tmp_path / "b", optimizer=training.optimizer) as traced:
+            training.run(traced, last=2)
+        saved = {
+            "model": training.model.state_dict(), "optimizer": training.optimizer.state_dict(),
+            "rng": torch.get_rng_state(), "data": training.generator.get_state(),
+        }  # fmt: skip
+        torch.save(saved, tmp_path / "saved.pt")
+        for forgotten, same in (("", True), ("rng", False)):
+            loaded = torch.load(tmp_path / "saved.pt", weights_only=True)
+            again = Training("transformer")
+            again.model.load_state_dict(loaded["model"])
+            again.optimizer.load_state_dict(loaded["optimizer"])
+            again.generator.set_state(loaded["data"])
+            if forgotten != "rng":
+                torch.set_rng_state(loaded["rng"])
+            path = tmp_path / f"resumed{forgotten}"
+            with trace(again.model, path, optimizer=again.optimizer, start=2) as traced:
+                again.run(traced, first=2)
+            found = twinrun.compare_traces(tmp_path / "a", path)
+            # The first two iterations are only in one of them, which is never the same.
+            assert [p for p in found.problems if "iteration" in p][:2] == [
+                "iteration 0: only in a", "iteration 1: only in a"
+            ]  # fmt: skip
+            assert (found.different_values == 0) is same
+            if same:
+                assert found.verdict == "incomparable" and found.first_divergence is None
+            else:
+                assert found.first_divergence.module == "layers.0.attn.drop"
+                assert "random number generator" in str(found)
+
+
+def test_checkpointed_layers(tmp_path, monkeypatch) -> None:
+    from faults import bit
+
+    plain = untraced("transformer")
+    monkeypatch.setattr(Transformer, "checkpointed", True)
+    assert traced_training("transformer", tmp_path / "a").bits() == untraced("transformer")
+    assert "recompute" in {e.phase for e in events_of(tmp_path / "a")}
+    traced_training("transformer", tmp_path / "b")
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    traced_training("transformer", tmp_path / "c", bit("layers.2.ln2"))
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence.module == "layers.2.ln2"
+    assert plain.keys() == untraced("transformer").keys()
+
+
+def test_autocast(tmp_path) -> None:
+    def run(path):
+        with one_thread():
+            training = Training("transformer")
+            with trace(training.model, path, optimizer=training.optimizer, on_error="raise") as traced:
+                with torch.autocast("cpu", torch.bfloat16):
+                    training.run(traced)
+            return training.bits()
+
+    with one_thread():
+        training = Training("transformer")
+        with torch.autocast("cpu", torch.bfloat16):
+            training.run()
+    assert run(tmp_path / "a") == run(tmp_path / "b") == training.bits()
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    assert "bfloat16" in {v.dtype for e in events_of(tmp_path / "a") for v in e.values}
+
+
+def test_what_is_compiled_is_seen_from_outside(tmp_path) -> None:
+    def run(path=None):
+        with one_thread():
+            torch._dynamo.reset()
+            training = Training("transformer")
+            compiled = torch.compile(training.model, backend="aot_eager")
+            training.model.forward_compiled = None
+            model, training.model = training.model, _Calls(compiled, training.model)
+            if path is None:
+                training.run()
+            else:
+                with trace(compiled, path, optimizer=training.optimizer, on_error="raise") as traced:
+                    training.run(traced)
+            training.model = model
+            return training.bits()
+
+    assert run(tmp_path / "a") == run()
+    run(tmp_path / "b")
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    found = {(e.phase, e.module) for e in events_of(tmp_path / "a")}
+    assert ("forward", "") in found and ("forward", "layers.0") not in found
+    assert any(phase == "backward" for phase, _ in found)
+
+
+class _Calls:
+    """A compiled model where `Training` expects a model."""
+
+    def __init__(self, compiled, model) -> None:
+        self._compiled, self.batch = compiled, model.batch
+
+    def __call__(self, *args):
+        return self._compiled(*args)
+
+
+def test_inference(tmp_path) -> None:
+    def run(path, change=0.0):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).eval()
+        with torch.inference_mode(), trace(model, path, on_error="raise") as traced:
+            for n in range(3):
+                x = torch.ones(2, 4)
+                for token in range(4):
+                    x = model(x + (change if (n, token) == (1, 2) else 0))
+                traced.step()
+
+    run(tmp_path / "a")
+    run(tmp_path / "b")
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    run(tmp_path / "c", 2**-20)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence
+    assert (first.site.iteration, first.site.microbatch, first.module, first.reason) == (1, 2, "", "input")
+
+
+def test_several_models_and_optimizers(tmp_path) -> None:
+    def run(path, factor=1.0):
+        torch.manual_seed(3)
+        first, second = nn.Linear(4, 4), nn.Linear(4, 1)
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (first, second)]
+        with trace({"g": first, "d": second}, path, optimizer=optimizers, on_error="raise"):
+            for n in range(3):
+                for o in optimizers:
+                    o.zero_grad()
+                x = first(torch.ones(2, 4))
+                second(x * (factor if n == 1 else 1)).sum().backward()
+                for o in optimizers:
+                    o.step()
+
+    run(tmp_path / "a")
+    run(tmp_path / "b")
+    same = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert same.same and TraceSubject(tmp_path / "a").iterations(0) == [0, 1, 2]
+    run(tmp_path / "c", 1 + 2**-20)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence
+    assert (first.site.module, first.reason, first.site.iteration) == ("d", "input", 1)
+
+
+def test_the_data_of_a_place_is_kept(tmp_path) -> None:
+    from faults import kernel
+
+    plant = kernel("layers.1.attn.proj")
+    traced_training("transformer", tmp_path / "a")
+    traced_training("transformer", tmp_path / "b", plant)
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.first_divergence.values[0].elements is None
+    traced_training("transformer", tmp_path / "a2", escalate=found)
+    traced_training("transformer", tmp_path / "b2", plant, escalate=(tmp_path / "a", tmp_path / "b"))
+    again = twinrun.compare_traces(tmp_path / "a2", tmp_path / "b2")
+    first = again.first_divergence
+    assert first.site == found.first_divergence.site
+    value = first.values[0]
+    assert value.elements == 4 * 6 * 16 and 0 < value.different < value.elements
+    assert 0 < value.max_abs_diff < 1e-5 and value.max_ulp >= 1
+    kept = [
+        v.kept
+        for n in range(ITERATIONS)
+        for e in TraceSubject(tmp_path / "a2").events(0, n)[0]
+        for v in e.values
+    ]
+    assert 0 < sum(map(bool, kept)) < 20
+    with pytest.raises(twinrun.TwinrunError, match="do not part"):
+        traced_training("transformer", tmp_path / "c", escalate=(tmp_path / "a", tmp_path / "a"))
+
+
+# ---- what goes wrong ----
+
+
+def small(path, during=None, **options):
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weights = []
+    with trace(model, path, optimizer=optimizer, **options) as traced:
+        for n in range(3):
+            optimizer.zero_grad()
+            if during is not None:
+                during(n, model, traced)
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+            weights.append(str(twinrun.digest(model[0].weight)))
+    return weights, traced
+
+
+def test_another_structure_is_never_the_same(tmp_path) -> None:
+    small(tmp_path / "a")
+
+    def insert(n, model, traced):
+        if n == 1:
+            model.append(nn.Identity())
+
+    small(tmp_path / "b")
+    torch.manual_seed(4)
+    other = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2), nn.Identity())
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with trace(other, tmp_path / "c", optimizer=optimizer):
+        for _ in range(3):
+            optimizer.zero_grad()
+            other(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "c")
+    assert found.verdict != "same" and found.unmatched and any("only in b" in p for p in found.problems)
+
+
+def test_hooks_that_vanish_are_a_problem(tmp_path) -> None:
+    def remove(n, model, traced):
+        if n == 1:
+            model[0]._forward_hooks.clear()
+            model[2]._forward_pre_hooks.clear()
+
+    plain, _ = small(tmp_path / "a")
+    weights, _ = small(tmp_path / "b", remove)
+    assert weights == plain
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "incomparable" and found.unmatched > 0
+
+
+def test_nan_everywhere(tmp_path) -> None:
+    def poison(n, model, traced):
+        with torch.no_grad():
+            model[0].weight.fill_(float("nan"))
+
+    small(tmp_path / "a", poison)
+    small(tmp_path / "b", poison)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    small(tmp_path / "c")
+    first = twinrun.compare_traces(tmp_path / "c", tmp_path / "b").first_divergence
+    assert (first.module, first.reason, first.values[0].name) == ("0", "input", "weight")
+
+
+class _Broken:
+    """What `Run.capture` may meet."""
+
+    def __init__(self, run) -> None:
+        self._run, self.path, self.keeps_data = run, run.path, True
+
+    def capture(self, step, fields):
+        raise OSError(28, "No space left on device")
+
+    def close(self):
+        self._run.close()
+
+
+def test_an_error_of_the_trace_is_no_error_of_the_training(tmp_path) -> None:
+    plain, _ = small(tmp_path / "a")
+    with twinrun.Run(tmp_path / "b") as run:
+        with pytest.warns(RuntimeWarning, match=r"No space left on device.*the training goes on"):
+            weights, traced = small(run, lambda n, m, t: setattr(t, "run", _Broken(run)))
+    assert weights == plain and traced.stopped and traced.problems
+    with pytest.raises(OSError, match="No space left"):
+        small(tmp_path / "c", lambda n, m, t: setattr(t, "run", _Broken(t.run)), on_error="raise")
+
+
+def test_a_value_without_a_digest_is_a_problem(tmp_path) -> None:
+    def quantized(n, model, traced):
+        traced.record("q", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+
+    small(tmp_path / "a", quantized)
+    small(tmp_path / "b", quantized)
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "incomparable" and "quantized" in found.problems[0]
+    assert found.different_values == 0
+
+
+def test_a_forward_that_raises_leaves_the_trace_in_order(tmp_path) -> None:
+    class Odd(nn.Module):
+        def forward(self, x):
+            if x.sum() > 100:
+                raise ValueError("too large")
+            return x
+
+    def run(path):
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(4, 4), Odd(), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with trace(model, path, optimizer=optimizer, on_error="raise"):
+            for _ in range(2):
+                with pytest.raises(ValueError, match="too large"):
+                    model(torch.full((1, 4), 1e6).abs() * model[0].weight.detach().sign().sum(0))
+                optimizer.zero_grad()
+                model(torch.ones(3, 4)).sum().backward()
+                optimizer.step()
+
+    try:
+        run(tmp_path / "a")
+        run(tmp_path / "b")
+    except BaseException as e:
+        if "DID NOT RAISE" in str(e):
+            pytest.fail("the input must make the module raise")
+        raise
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    outer = [e.enclosing for e in events_of(tmp_path / "a") if e.module == "" and e.phase == "forward"]
+    assert set(outer) == {-1}
+
+
+def test_nothing_is_left_behind(tmp_path) -> None:
+    _, traced = small(tmp_path / "a")
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trace(model, tmp_path / "b", optimizer=optimizer):
+        y = model(torch.ones(1, 4)).sum()
+    y.backward()  # the hooks of its graph are still there, and do nothing
+    optimizer.step()
+    assert (
+        not model._forward_hooks and not model._forward_pre_hooks and not optimizer._optimizer_step_pre_hooks
+    )
+    assert not model.weight._post_accumulate_grad_hooks
+    assert not traced.active
+
+
+def test_parameters(tmp_path) -> None:
+    model = nn.Linear(2, 2)
+    for wrong, text in (
+        ({"level": "kernels"}, "level"), ({"every": 0}, "every"), ({"every": True}, "every"),
+        ({"on_error": "ignore"}, "on_error"), ({"rng": True}, "rng"), ({"replicas": 2}, "init_process_group"),
+        ({"replicas": -1}, "replicas"), ({"on_divergence": "fail"}, "on_divergence"),
+        ({"reference": tmp_path / "none"}, "none"), ({"optimizer": [3]}, "no torch.optim.Optimizer"),
+        ({"escalate": 3}, "not understood"),
+    ):  # fmt: skip
+        with pytest.raises(twinrun.TwinrunError, match=text):
+            trace(model, tmp_path / "a", **wrong)
+        assert not (tmp_path / "a").exists(), wrong
+    with pytest.raises(twinrun.TwinrunError, match=r"torch\.nn\.Module"):
+        trace({"x": 3}, tmp_path / "a")
+    with (
+        twinrun.Run(tmp_path / "a", keep_data=False) as run,
+        pytest.raises(twinrun.TwinrunError, match="keep_data"),
+    ):
+        trace(model, run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with twinrun.Run(tmp_path / "c") as run:
+            with trace(model, run) as traced:
+                model(torch.ones(1, 2))
+            assert traced.run is run
+            run.wait()
+            assert run.steps == [0]
+    with pytest.raises(twinrun.TwinrunError):
+        trace(model, tmp_path / "c")

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# usage: test_torch.sh JOBS [ARGUMENTS OF PYTEST]    runs the tests that need PyTorch, with that of PyPI
+#
+# PyTorch goes into an environment of its own, build/torch: it is several GB, and `make test` does without. twinrun and what its tests
+# need come from .venv.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+jobs=$1
+shift
+environment=build/torch
+python=$environment/bin/python
+ours=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+stamp=$environment/made-by-test-torch
+if [[ ! -f $stamp ]]; then
+    echo "test-torch: installing PyTorch from PyPI into $environment"
+    .venv/bin/python -m venv --clear "$environment"
+    "$python" -m pip install --quiet torch transformers accelerate lightning
+    touch "$stamp"
+fi
+# After its own packages: those of .venv, with twinrun.
+echo "$ours" >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/twinrun.pth"
+exec env --default-signal "$python" -m pytest -n "$jobs" --dist worksteal tests/python/trace tests/python/runs/test_digest.py "$@"
