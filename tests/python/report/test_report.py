@@ -44,16 +44,16 @@ def test_number() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "options", "line"),
     [
-        ([0.0, 1.0], [0.0, 1.5], {}, "different: first at rank 0, array[1]: |a-b| = 0.5 > 0"),
-        ([0.0], [1.0], {"atol": 0.25, "rtol": 0.5}, "different: first at rank 0, array[0]: |a-b| = 1 > 0.25 + 0.5 |a|"),
-        ([0.0], [1.0], {"rtol": 0.5}, "different: first at rank 0, array[0]: |a-b| = 1 > 0.5 |a|"),
-        ([math.nan], [1.0], {"atol": 9.0}, "different: first at rank 0, array[0]: nan against 1"),
-        ([math.inf], [-math.inf], {}, "different: first at rank 0, array[0]: inf against -inf"),
-        ([[1, 2], [3, 4]], [[1, 2], [7, 4]], {}, "different: first at rank 0, array[1, 0]: |a-b| = 4 > 0"),
-        (1.0, 2.0, {}, "different: first at rank 0, array: |a-b| = 1 > 0"),
-        ([1 + 2j], [1 + 3j], {}, "different: first at rank 0, array[0, 1]: |a-b| = 1 > 0"),
-        ([1.0], [1.0], {}, "same: 1 field, 1 step, 1 element (8 B a run) agree; read 0% of them"),
-        ([1.0, 2.0], [1.0, 2.0], {"atol": 0.5}, "same: 1 field, 1 step, 2 elements (16 B a run) agree within 0.5; read 0% of them"),
+        ([0.0, 1.0], [0.0, 1.5], {}, "different: first at array[1]: 1 against 1.5, |a-b| = 0.5 > 0 (50%)"),
+        ([0.0], [1.0], {"atol": 0.25, "rtol": 0.5}, "different: first at array[0]: 0 against 1, |a-b| = 1 > 0.25 + 0.5 |a|"),
+        ([0.0], [1.0], {"rtol": 0.5}, "different: first at array[0]: 0 against 1, |a-b| = 1 > 0.5 |a|"),
+        ([math.nan], [1.0], {"atol": 9.0}, "different: first at array[0]: nan against 1"),
+        ([math.inf], [-math.inf], {}, "different: first at array[0]: inf against -inf"),
+        ([[1, 2], [3, 4]], [[1, 2], [7, 4]], {}, "different: first at array[1, 0]: 3 against 7, |a-b| = 4 > 0 (133%)"),
+        (1.0, 2.0, {}, "different: first at array: 1 against 2, |a-b| = 1 > 0 (100%)"),
+        ([1 + 2j], [1 + 3j], {}, "different: first at array[0, 1]: 2 against 3, |a-b| = 1 > 0 (50%)"),
+        ([1.0], [1.0], {}, "same: 1 field, 1 step, 1 element (8 B a run) agree"),
+        ([1.0, 2.0], [1.0, 2.0], {"atol": 0.5}, "same: 1 field, 1 step, 2 elements (16 B a run) agree within 0.5"),
     ],
 )  # fmt: skip
 def test_verdict_line(a: object, b: object, options: dict, line: str) -> None:
