@@ -81,7 +81,7 @@ def read_options(verb: Callable, ways: tuple[str, ...] = ("auto", "uring", "prea
 
     for option in reversed(
         [
-            click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores."),
+            click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores."),
             click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most."),
             click.option("--io", type=click.Choice(ways), default="auto", show_default=True,
                          help="How files are read."),

@@ -11,6 +11,7 @@ import click
 from ..comparison.choices import ALIGNMENTS, METHODS
 from ..errors import TwinrunError
 from .common import EXIT_STATUS, console, device_options, format_options, over_ranks, progress_bar
+from .help import Verb
 
 if TYPE_CHECKING:
     from ..comparison.parallel import Team
@@ -76,11 +77,17 @@ class _Reports(NamedTuple):
                 raise
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("run_a", type=click.Path())
 @click.argument("run_b", type=click.Path())
-@click.option("--atol", type=float, default=None, help="Absolute tolerance: |a-b| <= atol + rtol |a|.")
-@click.option("--rtol", type=float, default=None, help="Relative tolerance.")
+@click.option(
+    "--atol",
+    type=float,
+    default=None,
+    show_default="that of the metadata, else 0: equality",
+    help="Absolute tolerance: |a-b| <= atol + rtol |a|.",
+)
+@click.option("--rtol", type=float, default=None, show_default="as of --atol", help="Relative tolerance.")
 @click.option(
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
 )
@@ -212,7 +219,8 @@ def compare(
     much.
 
     RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown
-    files count too. Exit status: 0 the same, 1 different, 2 could not compare.
+    files count too. Each field has one row: the step where it first differs at all (parts), the step where it
+    first differs by more than the tolerance (above), and how the largest difference grows.
     """
     outputs = {
         "--json": json_file,

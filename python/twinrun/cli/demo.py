@@ -15,6 +15,7 @@ from ..errors import MissingFile, MissingPackage, TwinrunError
 from ..marks import MANIFEST
 from ..words import byte_size, number
 from .common import console, progress_bar
+from .help import Verb
 
 if TYPE_CHECKING:
     from ..comparison.work import Comparison
@@ -137,11 +138,19 @@ def _growth_lines(c: Comparison) -> list[str]:
     return rows
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option("--folder", type=click.Path(file_okay=False), default="twinrun-demo", show_default=True,
               help="Folder of the runs, the report and the picture; runs of an earlier demo are replaced, other histories never.")  # fmt: skip
-@click.option("--particles", type=click.IntRange(1), default=200_000, show_default=True)
-@click.option("--steps", type=click.IntRange(1), default=50, show_default=True)
+@click.option(
+    "--particles",
+    type=click.IntRange(1),
+    default=200_000,
+    show_default=True,
+    help="Particles of the simulation.",
+)
+@click.option(
+    "--steps", type=click.IntRange(1), default=50, show_default=True, help="Steps of the simulation."
+)
 @click.option("--capture", "captures", default="10,20,30,40", show_default=True, help="Steps to capture.")
 @click.option("--atol", type=float, default=1e-4, show_default=True, help="The error bound.")
 @click.option(
