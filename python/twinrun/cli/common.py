@@ -201,17 +201,19 @@ def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
 
 @contextlib.contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr for long work, on a terminal only; None elsewhere."""
+    """A bar on stderr for long work, on a terminal only; None elsewhere. What is done is counted in bytes."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
+        TransferSpeedColumn(),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console(stderr=True),
         transient=True,
     )

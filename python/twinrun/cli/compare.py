@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ..comparison.choices import ALIGNMENTS, METHODS
-from ..errors import TwinrunError
+from ..errors import TwinrunError, one_line
 from .common import EXIT_STATUS, console, device_options, format_options, over_ranks, progress_bar
 from .help import Verb
 
@@ -49,6 +49,12 @@ class _Reports(NamedTuple):
             from ..report.listing import remove_listing
 
             remove_listing(self.listing)
+
+    def say_where(self) -> None:
+        """Where the files are that people look at, on standard error: the verdict is the last line of standard output."""
+        for path in (self.html_file, self.picture, self.listing):
+            if path is not None:
+                click.echo(one_line(f"wrote {path}"), err=True)
 
     def write(self, result: Comparison) -> None:
         if self.json_file is not None:
@@ -233,6 +239,7 @@ def compare(
         from ..outputs import check_outputs
 
         check_outputs(outputs, [path for path in (run_a, run_b, tolerances) if path])
+    from ..comparison.work import Interrupted
     from ..comparison.work import compare as compare_runs
 
     reports = _Reports(json_file, picture, html_file, junit, list_differences)
@@ -265,6 +272,8 @@ def compare(
                 progress=progress,
                 team=team,
             )
+    except Interrupted as e:
+        result = e.comparison
     except (Exception, KeyboardInterrupt) as e:
         reports.write_error(run_a, run_b, e)
         raise
@@ -275,6 +284,7 @@ def compare(
         aside = json_file == "-"
         if not write_comparison(sys.stderr if aside else sys.stdout, result, verbose):
             print_comparison(console(stderr=aside), result, details=verbose)
+        reports.say_where()
     if result.problems:  # as of any other error: the first, on stderr
         more = f" (and {len(result.problems) - 1} more)" if len(result.problems) > 1 else ""
         click.echo(f"twinrun: {result.problems[0]}{more}", err=True)

@@ -18,7 +18,22 @@ if TYPE_CHECKING:
 
     from .differences import Differences
 
-__all__ = ["Comparison", "histogram_edges"]
+__all__ = ["Comparison", "Interrupted", "histogram_edges"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after some steps were compared.
+
+    Attributes
+    ----------
+    comparison : Comparison
+        What was compared until then. Its verdict is 'incomparable', and `problems` says how far it came.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__("interrupted")
+        self.comparison = comparison
+
 
 STAGES = ("tree", "sketch", "elements")
 

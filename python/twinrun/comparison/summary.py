@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..runs.provenance import Provenance, read_provenance
@@ -47,6 +49,11 @@ class Summary:
         if outcome.order is not None and not self._noted_order:
             self._noted_order = True
             step.notes.append(outcome.order[1])
+
+    def end_here(self, why: str) -> None:
+        """Makes a comparison of what was found so far: it is incomparable, whatever the caller asked for."""
+        self._request = replace(self._request, partial=True)
+        self.add(Outcome(problems=[(-1, Incomparable(why))]))
 
     def comparison(self, device: str, seconds: float, again: Again) -> Comparison:
         """The verdict. device: as the caller named it. again: how both runs are opened again.

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from .field import FieldComparison
     from .result import Comparison
 
-__all__ = ["ranked", "tolerance_text", "values_text", "verdict_line"]
+__all__ = ["INTERRUPTED", "ranked", "tolerance_text", "values_text", "verdict_line"]
+
+INTERRUPTED = "interrupted: "  # how the problem of a comparison begins that Ctrl-C ended
 
 
 def tolerance_text(f: FieldComparison) -> str:
@@ -111,6 +113,10 @@ def verdict_line(c: Comparison) -> str:
             rest = f"all else differs, first at {_difference(first, with_rank)}"
         else:
             rest = f"attributes differ: {_attributes(c)}" if c.attributes else "all else agrees"
+        stopped = next((p for p in c.problems if p.startswith(INTERRUPTED)), None)
+        if stopped is not None:
+            rest = rest.replace("all else", "what was compared")
+            return one_line(f"incomparable: {stopped}; {rest}, nothing is known of the others")
         count = counted(len(c.problems), "thing")
         return one_line(f"incomparable: {count} could not be compared: {c.problems[0]}; {rest}")
     if first is not None:

@@ -141,3 +141,24 @@ def test_no_table_of_no_fields(tmp_path: Path) -> None:
     done = command("compare", tmp_path / "a.h5", tmp_path / "b.h5")
     assert done.status == 2 and "@t: 1 against 2" in done.out, done.out
     assert "device:" not in done.out and "max |a-b|" not in done.out
+
+
+def test_where_files_are_is_said_beside_the_verdict(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    page = tmp_path / "report.html"
+    done = command("compare", tmp_path / "a.npy", tmp_path / "a.npy", "--html", page)
+    assert done.err == f"wrote {page}\n" and done.last.startswith("same: ") and page.exists()
+    assert command("compare", tmp_path / "a.npy", tmp_path / "a.npy", "--html", page, "-q").err == ""
+
+
+def test_progress_of_steps_never_goes_back(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for step in range(4):
+            np.savez(tmp_path / name / f"s_{step}.npz", x=np.arange(3000.0), y=np.arange(10.0))
+    told: list[tuple[int, int]] = []
+    twinrun.compare(
+        tmp_path / "a", tmp_path / "b", progress=lambda _, done, total: told.append((done, total))
+    )
+    assert len(told) >= 4 and len({total for _, total in told}) == 1
+    assert [d for d, _ in told] == sorted(d for d, _ in told) and told[-1][0] == told[-1][1]
