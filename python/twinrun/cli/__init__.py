@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from ..errors import TwinrunError, one_line
+from ..errors import TwinrunError, name_options, one_line
 from .help import GROUPS, write_overview
 
 __all__ = ["main"]
@@ -130,6 +130,14 @@ def _failed(error: BaseException) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a verb and exits. Every error is one line on stderr and status 2."""
+    before = name_options(True)
+    try:
+        _main(arguments)
+    finally:
+        name_options(before)
+
+
+def _main(arguments: Sequence[str] | None) -> None:
     try:
         try:
             for stream in (sys.stdout, sys.stderr):  # a character that the terminal cannot encode is no error

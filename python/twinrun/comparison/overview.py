@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..errors import in_words_of_the_caller
 from ..formats.texts import never_tolerated
 from ..words import number
 from .words import ranked, tolerance_text
@@ -196,7 +197,8 @@ def _passing(c: Comparison) -> str:
     if None in sizes or not 0 < largest < 1e300:
         return ""
     exact = any(f.dtype[0] in "iub" and not f.dtype.startswith("bf") for f in floats)
-    return f"; --atol {_rounded_up(largest)}{' --tolerate-integers' if exact else ''} would pass"
+    asked = f"--atol {_rounded_up(largest)}{' --tolerate-integers' if exact else ''}"
+    return f"; {in_words_of_the_caller(asked)} would pass"
 
 
 def _asked(c: Comparison) -> bool:
@@ -229,9 +231,9 @@ def where_they_part(c: Comparison, overviews: Sequence[Overview]) -> str:
     if with_rank and f.key is None and f.ranks is None:
         place.append(f"rank {f.rank}")
     where = ", ".join([*place, first.name + _index(f)])
-    earlier = (
-        "" if all(o.surely for o in overviews) else "; metadata leaves open whether earlier (--method direct)"
-    )
+    earlier = ""
+    if not all(o.surely for o in overviews):
+        earlier = f"; metadata leaves open whether earlier ({in_words_of_the_caller('--method direct')})"
     return f"the runs first part at {where}: {size}, within the tolerance {tolerance_text(f)}{also}{earlier}"
 
 
@@ -242,9 +244,8 @@ def tolerance_note(c: Comparison) -> str:
     used = {tolerance_text(f) for f in c.fields if f.atol or f.rtol}
     if used:
         said = used.pop() if len(used) == 1 else "one a field"
-        return (
-            f"no tolerance was given: that of the runs' metadata holds, {said}; --atol and --rtol replace it"
-        )
+        replaced = in_words_of_the_caller("--atol and --rtol replace it")
+        return f"no tolerance was given: that of the runs' metadata holds, {said}; {replaced}"
     if any(f.different and f.kind is None and f.particles is None for f in c.fields):
         return f"no tolerance was given: values must be equal{_passing(c)}"
     return ""

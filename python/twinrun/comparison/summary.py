@@ -74,7 +74,8 @@ class Summary:
                     where=request.labels,
                     fix="name runs that share fields and steps",
                 )
-            notes += [str(p) for p in problems if isinstance(p, Unmatched)]
+            # Without what to do about it: it was done.
+            notes += [str(type(p)(p.what, where=p.where)) for p in problems if isinstance(p, Unmatched)]
             problems = [p for p in problems if not isinstance(p, Unmatched)]
         if problems and (not request.partial or not (results or found.attributes_compared)):
             raise problems[0]
