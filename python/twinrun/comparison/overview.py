@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from .field import FieldComparison
     from .result import Comparison
 
-__all__ = ["Overview", "of_fields", "scale_of", "sparkline", "tolerance_note", "where_they_part"]
+__all__ = [
+    "Overview",
+    "differs",
+    "of_fields",
+    "scale_of",
+    "size_of",
+    "sparkline",
+    "tolerance_note",
+    "where_they_part",
+]
 
 _WITHIN = "▁▂▃▄"
 _ABOVE = "▅▆▇█"
@@ -40,7 +49,7 @@ def _may_differ(f: FieldComparison) -> bool:
     return f.max_abs_diff_is_bound and f.max_abs_diff != 0
 
 
-def _size(f: FieldComparison) -> float:
+def size_of(f: FieldComparison) -> float:
     """The largest |a - b|, or what bounds it; infinite where it is not known."""
     if f.max_abs_diff is not None:
         return f.max_abs_diff
@@ -84,10 +93,10 @@ class Overview:
                 self.parts = f
             elif _may_differ(f):
                 self.surely = False
-        if self.largest is None or _size(f) > _size(self.largest):
+        if self.largest is None or size_of(f) > size_of(self.largest):
             self.largest = f
         known, above = self.growth.get(f.step, (0.0, False))
-        reached = f.max_abs_diff_at_least if f.max_abs_diff_is_bound else _size(f)
+        reached = f.max_abs_diff_at_least if f.max_abs_diff_is_bound else size_of(f)
         self.growth[f.step] = (max(known, reached), above or bool(f.different))
 
     @property

@@ -162,3 +162,38 @@ def test_progress_of_steps_never_goes_back(tmp_path: Path) -> None:
     )
     assert len(told) >= 4 and len({total for _, total in told}) == 1
     assert [d for d, _ in told] == sorted(d for d, _ in told) and told[-1][0] == told[-1][1]
+
+
+def test_a_result_is_three_lines_and_its_text_the_report(tmp_path: Path) -> None:
+    a = {f"x{n}": np.arange(5.0) for n in range(1000)}
+    b = {name: x + (name == "x7") * 0.5 for name, x in a.items()}
+    result = twinrun.compare(a, b, atol=0.1)
+    lines = repr(result).splitlines()
+    assert len(lines) == 3 and lines[0].startswith("<Comparison of ") and "1000 fields, 1 step" in lines[1]
+    assert lines[2] == f"  {verdict_line(result)}>" and len(repr(result)) < 600
+    for name, x in (("a", a), ("b", b)):
+        np.savez(tmp_path / name, **{k: x[k] for k in ("x7", "x8")})
+    files = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    assert str(twinrun.compare(*files, atol=0.1)) + "\n" == command("compare", *files, "--atol", "0.1").out
+    odd = twinrun.compare({"漢": np.zeros(2)}, {"漢": np.ones(2)})  # not without Rich
+    assert str(odd).splitlines()[-1] == verdict_line(odd) and "漢" in str(odd)
+
+
+def test_the_worst_place_and_files_of_a_result(tmp_path: Path) -> None:
+    for run in "ab":
+        with twinrun.Run(tmp_path / run, atol=1e-3) as history:
+            for step, error in ((1, 0.0), (2, 0.5), (3, 0.25)):
+                history.capture(step, {"x": np.zeros(50), "y": np.full(50, error * (run == "b"))})
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert (result.worst.step, result.worst.field, result.worst.max_abs_diff) == (2, "y", 0.5)
+    assert twinrun.compare(tmp_path / "a", tmp_path / "a", method="direct").worst is None
+    assert twinrun.compare(np.zeros(3), np.zeros(3)).worst is None
+    result.to_html(tmp_path / "page.html")
+    command("compare", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "cli.html")
+    assert (
+        (tmp_path / "page.html").read_text().count("<svg")
+        == (tmp_path / "cli.html").read_text().count("<svg")
+        > 0
+    )
+    pytest.importorskip("matplotlib")
+    assert {line.get_label() for line in result.plot().axes[0].lines} >= {"y"}
