@@ -38,7 +38,7 @@ export TWINRUN_HACCIO ?= $(CURDIR)/$(BIN)/haccio
 export TWINRUN_COMPARE_C ?= $(CURDIR)/$(BIN)/compare_c
 
 .PHONY: help setup demo test test-cpp test-python test-mpi test-torch test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
-        layers build clean
+        layers build clean wheels test-wheels
 
 help: ## List the recipes
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -111,6 +111,13 @@ fuzz: ## Fuzz every target for FUZZ_SECONDS (60) seconds
 
 hunt: build ## Run the randomized tests on fresh seeds for HUNT_SECONDS (an hour), and keep what they find in tests/hunted
 	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --seconds $(HUNT_SECONDS) $(HUNT_ARGS)
+
+wheels: ## Build what is published, into build/dist: wheels for manylinux_2_28 (x86-64), and the source distribution
+	@tools/setup.sh
+	@tools/wheels.sh
+
+test-wheels: ## Test the wheels of build/dist in bare trees of Debian 12 and 13 (root; debootstrap), without a compiler
+	@tools/test_wheels.sh
 
 lint: ## Check format, what may include what, and common mistakes
 	@PRESET=$(PRESET) tools/setup.sh tests lint

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
-
 from .comparison.work import Comparison, compare
 from .errors import Incomparable
 
 __all__ = ["NotSame", "assert_same"]
-
-_WIDTH = 110
 
 
 class NotSame(AssertionError):
@@ -73,15 +69,5 @@ def assert_same(a: object, b: object, **options: object) -> Comparison:
     except Incomparable as e:
         raise NotSame(f"incomparable: {e}") from None
     if not result:
-        raise NotSame(_report(result), result)
+        raise NotSame(str(result), result)
     return result
-
-
-def _report(result: Comparison) -> str:
-    from rich.console import Console
-
-    from .report.text import print_comparison
-
-    out = io.StringIO()
-    print_comparison(Console(file=out, width=_WIDTH, no_color=True, highlight=False), result)
-    return out.getvalue().rstrip()

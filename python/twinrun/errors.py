@@ -18,6 +18,7 @@ The command line turns every one of them into one line on stderr and exit status
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 __all__ = [
@@ -35,6 +36,39 @@ __all__ = [
 ]
 
 _LONGEST = 2000  # characters of a message: names come from files, and a file may be hostile
+
+
+# What to do is written with the options of the command line; callers of the package read the parameters instead.
+_PARAMETERS = {
+    "--common": "common=True",
+    "--no-metadata": "use_metadata=False",
+    "--tolerate-integers": "tolerate_integers=True",
+    "--field": "fields",
+    "--leave-out": "leave_out",
+    "--ignore-attribute": "ignore_attributes",
+    "--format-option": "options",
+    **{f"--{name}": name for name in "steps ranks key period align atol rtol method memory device".split()},
+    **{f"--{name}": name for name in "format dtype shape offset".split()},
+}
+_options = False  # whether messages name options: in the command line
+
+
+def name_options(wanted: bool) -> bool:
+    """Sets whether messages name options of the command line, not parameters; returns what was set before."""
+    global _options
+    before, _options = _options, wanted
+    return before
+
+
+def in_words_of_the_caller(text: str) -> str:
+    """`text`, in which `--common` is written as `common=True` where Python calls."""
+    if _options or "--" not in text or "twinrun " in text:  # a command line is one for everybody
+        return text
+    return re.sub(
+        r"(?<![\w-])--[a-z][a-z-]*",
+        lambda found: _PARAMETERS.get(found[0], found[0]),
+        text,
+    )
 
 
 def one_line(text: str, longest: int = _LONGEST) -> str:
@@ -84,6 +118,7 @@ class TwinrunError(Exception):
         self.where = None if where is None else os.fspath(where)
         self.fix = fix
         place = "" if self.where is None else f"{self.where}: "
+        fix = None if fix is None else in_words_of_the_caller(fix)
         # One string in args: such an error survives pickling, so that it can come back from a worker process.
         super().__init__(one_line(place + what + (f"; {fix}" if fix else "")))
 
@@ -173,7 +208,7 @@ class Incomparable(TwinrunError):
 
     >>> twinrun.compare({"x": np.zeros(3)}, {"x": np.zeros(4)})
     Traceback (most recent call last):
-    twinrun.errors.Incomparable: rank 0: field 'x': shape [3] in arrays, [4] in arrays; shapes must agree
+    twinrun.errors.Incomparable: rank 0: field 'x': shape [3] in the first run, [4] in the second; shapes must agree
 
     A step, rank or field that only one run has is the subclass `twinrun.errors.Unmatched`. Parameters: see
     `TwinrunError`.

@@ -11,35 +11,17 @@ from collections.abc import Sequence
 
 import click
 
-from ..errors import TwinrunError, one_line
+from ..errors import TwinrunError, name_options, one_line
+from .help import GROUPS, write_overview
 
 __all__ = ["main"]
 
 _TRACEBACK = "TWINRUN_TRACEBACK"  # set: defects are shown with their traceback
 
 
-# Verbs in the order in which a new user needs them, and the first paragraph of what each says of itself. The module of
-# the same name is loaded when the verb is used: numpy, rich and the formats take longer than much of what is asked for.
-_VERBS = {
-    "compare": "Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how much.",
-    "index": "Build metadata for files of other programs, beside them, so that comparing reads a few percent.",
-    "show": "Show the fields of a history, folder, file or metadata file, or (--system, --devices) what twinrun uses on this machine.",
-    "log": "List the committed steps of a history: sizes, how long capture blocked the application, where it diverged.",
-    "verify": "Check every checksum of histories or indexed files, and that files still have the fields that their metadata describes.",
-    "golden": "Golden checks: keep digests of a run, a few percent of its bytes, and compare later runs with them.",
-    "tolerances": "Propose tolerances from two or more RUNS of the same code: their spread, as rules for --tolerances.",
-    "accept": "Say whether new runs (other compiler, library, machine, precision) belong to the distribution of reference runs.",
-    "perturb": "Write perturbed copies of input files, or of a step of a history: for the reference runs of 'twinrun accept'.",
-    "pack": "Keep every step of a run at a fraction of its size.",
-    "restore": "Write steps of a record back as files, every byte checked.",
-    "compact": "Remove steps of a record; chunks that other steps need are kept in few files.",
-    "flush": "Copy steps that a run left on a node-local tier to their history.",
-    "aggregate": "Aggregation of many ranks' data: who gathers and writes for whom.",
-    "ensemble": "Is the time reproducible?",
-    "interpose": "Run COMMAND, count and time its calls of MPI, POSIX and stdio, and print them on stderr.",
-    "noise": "Measure the time that the operating system takes from each core, with and without a free core.",
-    "demo": "Run a P3M N-body simulation twice with the same input, and show where the two runs differ.",
-}
+# Verbs, and what each does. The module of the same name is loaded when the verb is used: numpy, rich and the formats take
+# longer than much of what is asked for.
+_VERBS = {name: said for verbs in GROUPS.values() for name, said in verbs.items()}
 
 
 class _Group(click.Group):
@@ -49,18 +31,27 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        verb = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        module = "aside" if cmd_name in ("completion", "help", "manual") else cmd_name
+        verb = getattr(importlib.import_module(f"{__name__}.{module}"), cmd_name)
         return verb if isinstance(verb, click.Command) else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = formatter.width - 6 - max(map(len, _VERBS))
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, click.Command(name, help=said).get_short_help_str(width))
-                    for name, said in _VERBS.items()
-                ]
-            )
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click, with the nearest verbs in the message."""
+        if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], _VERBS, 2)
+            hint = f"did you mean {' or '.join(near)}?" if near else "verbs: twinrun --help"
+            raise TwinrunError(f"there is no verb {args[0]!r:.60}", fix=hint)
+        return super().resolve_command(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "VERB [OPTIONS] ...")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_overview(ctx, formatter, GROUPS)
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -72,7 +63,11 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
     context.exit()
 
 
-@click.group(cls=_Group, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Group,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -82,7 +77,7 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
     help="Show the version and exit.",
 )
 def cli() -> None:
-    """Run it twice. Know where, when and why it differs."""
+    """Run it twice. Know where, when and why it differs: in its results, and in its time."""
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -92,6 +87,10 @@ def _run(arguments: Sequence[str]) -> int:
     """
     if "_TWINRUN_COMPLETE" in os.environ:  # a shell asks for completions
         cli.main(prog_name="twinrun")
+    if not arguments:  # no verb did its work: what there is to do is said as an error would be
+        with click.Context(cli, info_name="twinrun", **cli.context_settings) as context:
+            click.echo(cli.get_help(context), err=True)
+        return 2
     try:
         with cli.make_context("twinrun", list(arguments)) as context:
             status = cli.invoke(context)
@@ -106,7 +105,8 @@ def _said(error: BaseException) -> str:
     if isinstance(error, (KeyboardInterrupt, click.exceptions.Abort)):
         return "interrupted: nothing was brought to its end"
     if isinstance(error, click.ClickException):
-        return f"{error.format_message()} (see: twinrun --help)"
+        context = getattr(error, "ctx", None)
+        return f"{error.format_message()} (see: {context.command_path if context else 'twinrun'} --help)"
     if isinstance(error, TwinrunError):
         return str(error)
     if isinstance(error, BrokenPipeError):
@@ -130,6 +130,14 @@ def _failed(error: BaseException) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a verb and exits. Every error is one line on stderr and status 2."""
+    before = name_options(True)
+    try:
+        _main(arguments)
+    finally:
+        name_options(before)
+
+
+def _main(arguments: Sequence[str] | None) -> None:
     try:
         try:
             for stream in (sys.stdout, sys.stderr):  # a character that the terminal cannot encode is no error

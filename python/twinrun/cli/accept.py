@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from .common import SIZE, format_options, progress_bar
+from .help import Verb
 
 __all__ = ["accept"]
 
 _STATUS = {"accepted": 0, "rejected": 1, "undecided": 2}
 
 
-class _Accept(click.Command):
+class _Accept(Verb):
     """Runs after --new, up to the next option, are new runs: shells expand patterns to several words."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import click
 from ..errors import TwinrunError
 from .choices import LAYOUTS, PLACEMENTS
 from .common import SIZE, console
+from .help import Group
 from .study import study
 
 
@@ -27,7 +28,7 @@ class _Placements(click.ParamType):
         return names
 
 
-@click.group()
+@click.group(cls=Group)
 def aggregate() -> None:
     """Aggregation of many ranks' data: who gathers and writes for whom."""
 
@@ -38,7 +39,13 @@ aggregate.add_command(study)
 @aggregate.command()
 @click.option("--topology", required=True, metavar="MACHINE",
               help="torus:AxBxC, dragonfly:GROUPSxROUTERSxNODES, fattree:RADIX,LEVELS, flat:NODES, file:PATH or hwloc.")  # fmt: skip
-@click.option("--ranks-per-node", type=click.IntRange(1, 1 << 20), default=1, show_default=True)
+@click.option(
+    "--ranks-per-node",
+    type=click.IntRange(1, 1 << 20),
+    default=1,
+    show_default=True,
+    help="Ranks on each node.",
+)
 @click.option(
     "--ranks", type=click.IntRange(1), default=None, help="Ranks; default: all that the nodes hold."
 )

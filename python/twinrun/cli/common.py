@@ -81,7 +81,7 @@ def read_options(verb: Callable, ways: tuple[str, ...] = ("auto", "uring", "prea
 
     for option in reversed(
         [
-            click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores."),
+            click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores."),
             click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most."),
             click.option("--io", type=click.Choice(ways), default="auto", show_default=True,
                          help="How files are read."),
@@ -201,17 +201,19 @@ def over_ranks(verb: Callable[..., int]) -> Callable[..., int]:
 
 @contextlib.contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr for long work, on a terminal only; None elsewhere."""
+    """A bar on stderr for long work, on a terminal only; None elsewhere. What is done is counted in bytes."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
+        TransferSpeedColumn(),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console(stderr=True),
         transient=True,
     )

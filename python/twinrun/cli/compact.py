@@ -6,9 +6,10 @@ import click
 
 from ..words import byte_size, counted
 from .common import THREADS, console
+from .help import Verb
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("record", type=click.Path())
 @click.option(
     "--keep-last",
@@ -25,7 +26,7 @@ from .common import THREADS, console
     is_flag=True,
     help="Records against this one that are not there any more were removed, not moved.",
 )
-@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
+@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
 def compact(
     record: str, keep_last: int | None, drop: tuple[int, ...], forget_missing: bool, threads: int
 ) -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ..comparison.choices import ALIGNMENTS, METHODS
-from ..errors import TwinrunError
+from ..errors import TwinrunError, one_line
 from .common import EXIT_STATUS, console, device_options, format_options, over_ranks, progress_bar
+from .help import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,12 @@ class _Reports(NamedTuple):
             from ..report.listing import remove_listing
 
             remove_listing(self.listing)
+
+    def say_where(self) -> None:
+        """Where the files are that people look at, on standard error: the verdict is the last line of standard output."""
+        for path in (self.html_file, self.picture, self.listing):
+            if path is not None:
+                click.echo(one_line(f"wrote {path}"), err=True)
 
     def write(self, result: Comparison) -> None:
         if self.json_file is not None:
@@ -132,11 +139,17 @@ def _compare_traces(
     return EXIT_STATUS[result.verdict]
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("run_a", type=click.Path())
 @click.argument("run_b", type=click.Path())
-@click.option("--atol", type=float, default=None, help="Absolute tolerance: |a-b| <= atol + rtol |a|.")
-@click.option("--rtol", type=float, default=None, help="Relative tolerance.")
+@click.option(
+    "--atol",
+    type=float,
+    default=None,
+    show_default="that of the metadata, else 0: equality",
+    help="Absolute tolerance: |a-b| <= atol + rtol |a|.",
+)
+@click.option("--rtol", type=float, default=None, show_default="as of --atol", help="Relative tolerance.")
 @click.option(
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
 )
@@ -268,7 +281,8 @@ def compare(
     much.
 
     RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown
-    files count too. Exit status: 0 the same, 1 different, 2 could not compare.
+    files count too. Each field has one row: the step where it first differs at all (parts), the step where it
+    first differs by more than the tolerance (above), and how the largest difference grows.
     """
     outputs = {
         "--json": json_file,
@@ -289,6 +303,7 @@ def compare(
             "--picture": picture, "--html": html_file, "--junit": junit, "--list-differences": list_differences,
         }  # fmt: skip
         return _compare_traces(run_a, run_b, asked, json_file, verbose, quiet)
+    from ..comparison.work import Interrupted
     from ..comparison.work import compare as compare_runs
 
     reports = _Reports(json_file, picture, html_file, junit, list_differences)
@@ -321,6 +336,8 @@ def compare(
                 progress=progress,
                 team=team,
             )
+    except Interrupted as e:
+        result = e.comparison
     except (Exception, KeyboardInterrupt) as e:
         reports.write_error(run_a, run_b, e)
         raise
@@ -331,6 +348,7 @@ def compare(
         aside = json_file == "-"
         if not write_comparison(sys.stderr if aside else sys.stdout, result, verbose):
             print_comparison(console(stderr=aside), result, details=verbose)
+        reports.say_where()
     if result.problems:  # as of any other error: the first, on stderr
         more = f" (and {len(result.problems) - 1} more)" if len(result.problems) > 1 else ""
         click.echo(f"twinrun: {result.problems[0]}{more}", err=True)

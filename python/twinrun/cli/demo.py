@@ -7,7 +7,7 @@ import itertools
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -15,6 +15,7 @@ from ..errors import MissingFile, MissingPackage, TwinrunError
 from ..marks import MANIFEST
 from ..words import byte_size, number
 from .common import console, progress_bar
+from .help import Verb
 
 if TYPE_CHECKING:
     from ..comparison.work import Comparison
@@ -23,19 +24,31 @@ MINIHACC = "TWINRUN_MINIHACC"
 MARK = ".twinrun-demo"  # in the folder of a demo's history
 
 
-def find_minihacc() -> str:
-    """The simulation's program: $TWINRUN_MINIHACC, or on the PATH."""
+def find_minihacc() -> str | None:
+    """The larger simulation's program: $TWINRUN_MINIHACC, or on the PATH; None where it is not built."""
 
     import shutil
 
     path = os.environ.get(MINIHACC) or shutil.which("minihacc")
-    if not path or not os.access(path, os.X_OK):
-        raise MissingFile(
-            "the simulation 'minihacc' is not built",
-            where=path,
-            fix=f"run 'make demo', or set {MINIHACC} to the program",
-        )
-    return path
+    return path if path and os.access(path, os.X_OK) else None
+
+
+class _Simulation(NamedTuple):
+    """A simulation of the demo, and what it runs where nobody says otherwise."""
+
+    said: str
+    particles: int
+    steps: int
+    captures: str
+    atol: float
+
+
+# In the package: seconds on two cores. minihacc is built from the source tree by `make demo`.
+_SIMULATIONS = {
+    "particles": _Simulation("particles that attract each other", 512, 300, "50,100,150,200,250,300", 1e-5),
+    "minihacc": _Simulation("a P3M N-body code", 200_000, 50, "10,20,30,40", 1e-4),
+}
+_THREADS = (2, 3)  # of the first and of the second run: so their sums have another order
 
 
 def _mark_of(run: str) -> bytes:
@@ -78,44 +91,47 @@ def _mark(run: str) -> None:
 
 
 def _simulate(
-    program: str, out: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool
-) -> None:
+    program: str | None, out: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool, second: bool
+) -> None:  # fmt: skip
     import subprocess
 
-    command = [
-        program,
+    # Histories of an earlier demonstration are replaced, as was checked; anything else in the folder stays.
+    given = [
         "--particles",
         str(particles),
         "--steps",
         str(steps),
-        "--history",
-        out,
+        "--capture",
+        captures,
         "--atol",
         repr(atol),
     ]
-    # Of an earlier demonstration, as was checked; anything else in the folder stays.
-    command += ["--setting", "existing=replace"]
-    command += ["--capture", captures, "--quiet"] + (["--deterministic"] if deterministic else [])
+    if program is not None:
+        command = [program, *given, "--history", out, "--setting", "existing=replace", "--quiet"]
+        command += ["--deterministic"] if deterministic else []
+    else:
+        threads = _THREADS[second and not deterministic]
+        command = [sys.executable, "-m", "twinrun.cli.particles", out, *given, "--threads", str(threads)]
     try:
         subprocess.run(command, check=True)
     except subprocess.CalledProcessError as e:
-        raise TwinrunError(f"the simulation ended with status {e.returncode}", where=program) from None
+        raise TwinrunError(f"the simulation ended with status {e.returncode}", where=command[0]) from None
     _mark(out)
 
 
-def _free_name(folder: str) -> str:
-    """The name of the picture: growth.png, with a number where another file has that name.
+def _free_name(folder: str, name: str, suffix: str, mark: bytes) -> str:
+    """The name of a file, with a number where another file has that name.
 
-    Pictures of a demo have a mark.
+    Files of an earlier demo have a mark.
     """
     for taken in itertools.count():
-        path = os.path.join(folder, f"growth-{taken}.png" if taken else "growth.png")
+        path = os.path.join(folder, f"{name}-{taken}{suffix}" if taken else name + suffix)
         if not os.path.lexists(path):
             return path
         with contextlib.suppress(OSError):
             if stat.S_ISREG(os.lstat(path).st_mode):
                 with open(path, "rb") as file:
-                    if b"Software\0twinrun" in file.read(4096):
+                    if mark in file.read(4096):
                         return path
     raise AssertionError
 
@@ -129,44 +145,109 @@ def _growth_lines(c: Comparison) -> list[str]:
     steps = sorted({s for points in lines.values() for s, *_ in points})
     rows = [
         "growth of the largest |a-b| (every element compared):",
-        "  step  " + "".join(f"{s:>12}" for s in steps),
+        "  step  " + "".join(f"{s:>11}" for s in steps),
     ]
+    width = max([6, *map(len, lines)])
+    rows[1] = "  " + "step".ljust(width) + rows[1][8:]
     for name, points in lines.items():
         at = {s: ("≤ " if not exact else "") + number(high) for s, _, high, exact in points}
-        rows.append(f"  {name:<6}" + "".join(f"{at.get(s, ''):>12}" for s in steps))
+        rows.append(f"  {name:<{width}}" + "".join(f"{at.get(s, ''):>11}" for s in steps))
     return rows
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option("--folder", type=click.Path(file_okay=False), default="twinrun-demo", show_default=True,
               help="Folder of the runs, the report and the picture; runs of an earlier demo are replaced, other histories never.")  # fmt: skip
-@click.option("--particles", type=click.IntRange(1), default=200_000, show_default=True)
-@click.option("--steps", type=click.IntRange(1), default=50, show_default=True)
-@click.option("--capture", "captures", default="10,20,30,40", show_default=True, help="Steps to capture.")
-@click.option("--atol", type=float, default=1e-4, show_default=True, help="The error bound.")
+@click.option(
+    "--simulation",
+    type=click.Choice(["auto", *_SIMULATIONS]),
+    default="auto",
+    help="The one in the package, or minihacc; auto: minihacc where it is built (make demo builds it).",
+)
+@click.option(
+    "--particles",
+    type=click.IntRange(1),
+    default=None,
+    show_default="512, minihacc: 200000",
+    help="Particles of the simulation.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    default=None,
+    show_default="300, minihacc: 50",
+    help="Steps of the simulation.",
+)
+@click.option(
+    "--capture",
+    "captures",
+    default=None,
+    metavar="LIST",
+    show_default="six of them, minihacc: 10,20,30,40",
+    help="Steps to capture.",
+)
+@click.option(
+    "--atol", type=float, default=None, show_default="1e-5, minihacc: 1e-4", help="The error bound."
+)
 @click.option(
     "--deterministic", is_flag=True, help="Run the simulation with a fixed order of sums: the runs are equal."
 )
-def demo(folder: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool) -> int:
-    """Run a P3M N-body simulation twice with the same input, and show where the two runs differ.
+def demo(
+    folder: str,
+    simulation: str,
+    particles: int | None,
+    steps: int | None,
+    captures: str | None,
+    atol: float | None,
+    deterministic: bool,
+) -> int:
+    """Run a simulation twice with the same input, and show where the two runs differ.
 
-    Nothing random is planted: sums of floating-point numbers whose order depends on threads are enough.
+    Nothing random is planted. Threads add up forces in float32, and a sum depends on the order of its terms: here the
+    second run has another number of threads.
     Exit status: 0 if the demonstration ran, with any verdict; 2 if it failed.
     """
 
     from ..comparison.work import compare as compare_runs
+    from ..report.html import write_html
     from ..report.picture import save_growth
     from ..report.text import print_comparison
 
     out = console()
-    program = find_minihacc()
+    program = None if simulation == "particles" else find_minihacc()
+    if simulation == "minihacc" and program is None:
+        raise MissingFile(
+            "the simulation 'minihacc' is not built",
+            where=os.environ.get(MINIHACC),
+            fix=f"run 'make demo', set {MINIHACC} to the program, or leave out --simulation",
+        )
+    chosen = _SIMULATIONS["particles" if program is None else "minihacc"]
+    particles, steps = particles or chosen.particles, steps or chosen.steps
+    atol = chosen.atol if atol is None else atol
+    if captures is None:
+        captures = (
+            chosen.captures
+            if steps == chosen.steps
+            else ",".join(map(str, range(max(1, steps // 5), steps + 1, max(1, steps // 5))))
+        )
+    try:
+        if not all(0 < int(word) <= steps for word in captures.split(",")):
+            raise ValueError
+    except ValueError:
+        raise TwinrunError(
+            f"--capture {captures} is no list of steps from 1 to {steps}", fix="give steps as 10,20,30"
+        ) from None
     runs = [os.path.join(folder, name) for name in ("run-a", "run-b")]
     for run in runs:
         _check_replaceable(run)
-    for run in runs:
-        out.print(f"simulating {particles} particles, {steps} steps, into {run} …")
+    for second, run in enumerate(runs):
+        with_threads = "" if program is not None else f", {_THREADS[second and not deterministic]} threads"
+        out.print(
+            f"simulating {chosen.said}: {particles} of them, {steps} steps{with_threads}, into {run} …",
+            soft_wrap=True,
+        )
         sys.stdout.flush()
-        _simulate(program, run, particles, steps, captures, atol, deterministic)
+        _simulate(program, run, particles, steps, captures, atol, deterministic, bool(second))
     with progress_bar() as progress:
         result = compare_runs(*runs, progress=progress)
         # The runs are small: every element is compared too, for the exact growth and as a check of the three
@@ -180,19 +261,22 @@ def demo(folder: str, particles: int, steps: int, captures: str, atol: float, de
         )
     out.print("")
     for line in _growth_lines(every):
-        out.print(line)
-    picture = _free_name(folder)
+        out.print(line, soft_wrap=True)
+    picture = _free_name(folder, "growth", ".png", b"Software\0twinrun")
     try:
         save_growth(every, picture)
         out.print(f"picture: {picture}")
     except MissingPackage as e:
-        out.print(f"no picture: {e}")
+        out.print(f"no picture: {e}", soft_wrap=True)
+    page = _free_name(folder, "report", ".html", b'<meta name="generator" content="twinrun">')
+    write_html(result, page)
+    out.print(f"page: {page}", soft_wrap=True)
     elements = 2 * sum(f.elements_read * f.bytes // f.elements for f in result.fields if f.elements)
     out.print(
         f"in stages: compared {byte_size(2 * result.bytes_compared)} in {result.seconds:.2g} s, reading {byte_size(result.bytes_read)}, "
         f"{byte_size(elements)} of it elements"
     )
-    out.print(f"again: twinrun compare {runs[0]} {runs[1]}")
+    out.print(f"again: twinrun compare {runs[0]} {runs[1]}", soft_wrap=True)
     out.print("")
     print_comparison(out, result)
     return 0

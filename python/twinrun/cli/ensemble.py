@@ -11,6 +11,7 @@ import click
 from ..errors import MissingFile, TwinrunError
 from .choices import IMPORTED
 from .common import console
+from .help import Group
 from .progress import Teller, span
 from .quick import QUICK, init, quick
 
@@ -28,7 +29,7 @@ _EXPORTS = {
 }
 
 
-class _Ensemble(click.Group):
+class _Ensemble(Group):
     """Without a verb: options and commands behind `--`, as `quick` takes them.
 
     An option, or `--`, where a verb could stand decides that: no verb begins with a dash, so that no command's name

@@ -11,6 +11,7 @@ from .. import _core
 from ..errors import MissingFile, TwinrunError, one_line
 from ..words import byte_size
 from .common import console
+from .help import Verb
 
 
 def _parts(path: str) -> list[str]:
@@ -73,7 +74,7 @@ def _flush(path: str, to: str, history_id: str) -> bool:
     return not lost
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("local", type=click.Path())
 @click.option(
     "--to", "history", type=click.Path(), default=None, metavar="HISTORY",

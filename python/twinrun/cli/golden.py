@@ -12,12 +12,13 @@ from ..errors import TwinrunError, one_line
 from ..words import byte_size
 from .choices import GOLDEN_CHUNK
 from .common import SIZE, console, format_options, progress_bar, read_options
+from .help import Group
 
 if TYPE_CHECKING:
     from ..comparison.tolerances import RulesInUse
 
 
-@click.group()
+@click.group(cls=Group)
 def golden() -> None:
     """Golden checks: keep digests of a run, a few percent of its bytes, and compare later runs with them."""
 

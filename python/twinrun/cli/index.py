@@ -7,9 +7,10 @@ import click
 from ..errors import one_line
 from ..words import byte_size
 from .common import SIZE, console, format_options, progress_bar, read_options
+from .help import Verb
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("paths", type=click.Path(), nargs=-1, required=True)
 @click.option(
     "--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance of later comparisons."
@@ -20,7 +21,8 @@ from .common import SIZE, console, format_options, progress_bar, read_options
 @click.option("--residue-bits", type=click.Choice(["0", "2", "4"]), default="4", show_default=True,
               help="Bits an element that prove small differences without reading data.")  # fmt: skip
 @click.option("--chunk", type=SIZE, default="4K", show_default=True, help="Bytes a digest covers: 4K to 1M.")
-@click.option("--digest", type=click.Choice(["linear", "published"]), default="linear", show_default=True)
+@click.option("--digest", type=click.Choice(["linear", "published"]), default="linear", show_default=True,
+              help="Kind of digests; published: those of the paper, for comparisons with its method.")  # fmt: skip
 @click.option(
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
 )

@@ -10,6 +10,7 @@ import click
 
 from ..errors import TwinrunError
 from .common import console
+from .help import Verb
 
 __all__ = ["interpose"]
 
@@ -75,7 +76,7 @@ def _not_finished(marks: list[dict], profiled: set[int], own: int, status: int) 
     return lines
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=Verb, context_settings={"ignore_unknown_options": True})
 @click.option(
     "--inject", metavar="RULES", default="", help="Delay or leave out calls, as write:delay=1ms..5ms."
 )

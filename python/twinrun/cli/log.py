@@ -13,6 +13,7 @@ from .. import _core
 from ..errors import one_line
 from ..words import byte_size
 from .common import console
+from .help import Verb
 
 if TYPE_CHECKING:
     from ..report.lines import Grid, Line
@@ -54,7 +55,7 @@ def _divergence(step: _core.HistoryStep) -> str:
     return one_line(f"{where}{at[0].divergence}{more}")
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("run", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def log(run: str, as_json: bool) -> int:

@@ -6,6 +6,7 @@ import click
 
 from ..errors import TwinrunError
 from .common import console, progress_bar
+from .help import Verb
 
 __all__ = ["noise"]
 
@@ -21,7 +22,7 @@ def _cores(text: str) -> list[int]:
     return found
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option(
     "--seconds", type=float, default=30.0, show_default=True, help="Duration of the whole measurement, about."
 )

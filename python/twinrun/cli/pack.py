@@ -11,6 +11,7 @@ from ..errors import one_line
 from ..words import byte_size
 from .choices import METHODS
 from .common import SIZE, THREADS, console
+from .help import Verb
 
 if TYPE_CHECKING:
     from ..capture.records import PackedStep
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 MOST = 20  # notes that are shown
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("source", type=click.Path())
 @click.argument("record", type=click.Path())
 @click.option(
@@ -49,11 +50,9 @@ MOST = 20  # notes that are shown
     help="Go on with an existing record. Its steps stay; a changed one is an error.",
 )
 @click.option("--update", is_flag=True, help="As --append; and a changed step becomes a new version.")
-@click.option(
-    "--table", type=SIZE, default="0", help="Memory for the table of hashes, at most; 0 (default): no limit."
-)
+@click.option("--table", type=SIZE, default="0", help="Memory for the table of hashes, at most; 0: no limit.")
 @click.option("--verify", is_flag=True, help="Compare bytes, not hashes alone. Slower.")
-@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
+@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Facts of every step, and what was left out, as JSON lines."
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from .common import format_options
+from .help import Verb
 
 __all__ = ["perturb"]
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", type=click.Path(), required=True, metavar="FOLDER",
               help="Members are written to FOLDER/member-001 and so on.")  # fmt: skip

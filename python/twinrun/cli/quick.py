@@ -13,6 +13,7 @@ import click
 
 from ..errors import TwinrunError, one_line
 from .common import console
+from .help import Verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -256,7 +257,7 @@ def _notes(found: Conditions, given: CommandLine, ended: str) -> list[str]:
     return notes
 
 
-@click.command()
+@click.command(cls=Verb)
 @_timed
 @click.option(
     "-o",

@@ -8,9 +8,10 @@ import click
 
 from ..errors import TwinrunError, one_line
 from .common import SIZE, THREADS, console
+from .help import Verb
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("record", type=click.Path())
 @click.argument("to", type=click.Path())
 @click.option(
@@ -29,7 +30,7 @@ from .common import SIZE, THREADS, console
 )
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Rank, with --field.")
 @click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Only these bytes, with --field.")
-@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
+@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
 @click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most.")
 def restore(
     record: str,

@@ -10,6 +10,7 @@ from .. import _core
 from ..errors import one_line
 from ..words import byte_size
 from .common import console, format_options
+from .help import Verb
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +89,7 @@ def _show_devices(out: Console, found: dict) -> None:
     out.print(one_line(f"GPUDirect Storage: {said}"), soft_wrap=True)
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("path", type=click.Path(), required=False)
 @click.option(
     "--step", type=int, default=None, help="Of a history or folder: this step (default: the first)."

@@ -13,6 +13,7 @@ import click
 from ..errors import TwinrunError
 from .choices import COMMUNICATORS, INTENSITIES, PARTICLES, SIZES
 from .common import console, progress_bar
+from .help import Group
 
 if TYPE_CHECKING:
     from ..aggregate.studies.launch import Stack
@@ -45,7 +46,7 @@ class _Numbers(click.ParamType):
 _SHARE = click.FloatRange(0, 1, min_open=True)
 
 
-@click.group()
+@click.group(cls=Group)
 def study() -> None:
     """Is the speed of I/O reproducible?
 
@@ -66,7 +67,7 @@ def _shared(command: Callable) -> Callable:
         click.option("--mpiexec", multiple=True, help="Launcher with options; default: the one that haccio was built with."),
         click.option("--least", type=click.IntRange(2), default=10, show_default=True, help="Repetitions, at least."),
         click.option("--most", type=click.IntRange(2), default=40, show_default=True, help="Repetitions, at most."),
-        click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True),
+        click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True, help="Of the intervals."),
         click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the order of runs."),
         click.option("--journal", type=click.Path(), default=f"haccio-{name}.jsonl", show_default=True,
                      help="File that keeps all runs."),
@@ -83,7 +84,8 @@ def _shared(command: Callable) -> Callable:
 def _storage(command: Callable) -> Callable:
     """Options of studies that write files."""
     options = [
-        click.option("--layout", type=click.Choice(["records", "blocks", "variables"]), default="records", show_default=True),
+        click.option("--layout", type=click.Choice(["records", "blocks", "variables"]), default="records", show_default=True,
+                     help="How variables lie in the file."),
         click.option("--folder", type=click.Path(exists=True, file_okay=False), default=".", show_default=True,
                      help="Folder for the files of jobs, on the storage to study."),
         click.option("--sync", is_flag=True, help="Include the time of fsync."),
@@ -238,7 +240,13 @@ def _conduct(subject: Study, module: ModuleType, options: dict) -> int:
     show_default=True,
     help="As haccio --method; may be repeated.",
 )
-@click.option("--operation", type=click.Choice(["write", "read"]), default="write", show_default=True)
+@click.option(
+    "--operation",
+    type=click.Choice(["write", "read"]),
+    default="write",
+    show_default=True,
+    help="What is measured.",
+)
 @_precision(0.05, "Precision of means (relative) and coefficients of variation.")
 @click.option(
     "--target",
@@ -324,6 +332,7 @@ def study_interference(particles: int, intensities: tuple, other_ranks: int, met
     type=_Numbers(int, 1),
     default=",".join(map(str, COMMUNICATORS)),
     show_default=True,
+    help="Communicators that are made one after the other.",
 )
 @click.option(
     "--sizes",

@@ -8,9 +8,10 @@ import click
 
 from ..errors import TwinrunError
 from .common import device_options, format_options, progress_bar
+from .help import Verb
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("runs", nargs=-1, required=True, type=click.Path())
 @click.option(
     "-o", "--output", type=click.Path(), default=None, metavar="FILE", help="File to write; default: stdout."

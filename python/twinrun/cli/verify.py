@@ -6,13 +6,14 @@ import click
 
 from ..errors import one_line
 from .common import SIZE, THREADS, console
+from .help import Verb
 
 MOST = 20
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("paths", type=click.Path(), nargs=-1, required=True)
-@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0 (default): all cores.")
+@click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
 @click.option(
     "--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most."
 )

@@ -25,6 +25,7 @@ tolerances      rules by field, step and place; proposal: rules suggested by rep
 parallel        teams of processes; launch: whether a launcher started this one
 choices         what may be asked for by word
 tables          results as tables of pandas and Arrow
+overview        one entry a field: where it parts, where it leaves the tolerance, how that grows
 words           results in a line; notebook: in a notebook
 """
 

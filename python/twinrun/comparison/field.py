@@ -205,8 +205,12 @@ class FieldComparison:
         str
             The place of the first difference, or of the field where nothing differs.
         """
+        return self._place(True)
+
+    def _place(self, with_rank: bool) -> str:
+        """The place, with the rank or without."""
         parts = [] if self.step is None else [f"step {self.step}"]
-        if self.key is None and self.ranks is None:
+        if with_rank and self.key is None and self.ranks is None:
             parts.append(f"rank {self.rank}")
         at = [] if self.first_id is None else [f"id {self.first_id}"]
         at += map(str, self.first_index or ())

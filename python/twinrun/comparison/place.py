@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ..errors import Incomparable, TwinrunError
 from ..formats.model import INTEGERS
@@ -94,7 +94,7 @@ def compare_place(
                 nothing = Incomparable(
                     f"{place_text(place)}: no field to compare",
                     where=request.a.label,
-                    fix="nothing was compared",
+                    fix=_fields_there(request.globs, [*in_a, *in_b]),
                 )
                 found.problems.append((-1, request.kept(nothing, match)))
             if request.key is None and not order_is_noted:
@@ -107,6 +107,19 @@ def compare_place(
         found.problems.append((-1, error))
     found.met = wanted.met()
     return found
+
+
+def _fields_there(globs: Sequence[str] | None, names: Sequence[str]) -> str:
+    """The names of fields that are near those asked for, or the first ones."""
+    there = list(dict.fromkeys(names))
+    if globs is None or not there:
+        return "nothing was compared"
+    from difflib import get_close_matches
+
+    near = list(dict.fromkeys(n for g in globs for n in get_close_matches(g, there, 3)))
+    said = ", ".join(repr(n) for n in (near or there)[:8])
+    more = f" and {len(there) - 8} more" if not near and len(there) > 8 else ""
+    return f"did you mean {said}?" if near else f"the fields are: {said}{more}"
 
 
 def _all_skipped(fields: Iterable[str], wanted: Selection) -> bool:

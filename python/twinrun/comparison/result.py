@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import importlib
+import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..errors import one_line
 from ..runs.provenance import Difference, Provenance, difference
+from ..words import byte_size, counted
 from .again import Again
 from .attributes import AttributeDifference
 from .field import FieldComparison, FieldGroup
+from .overview import differs, size_of
+from .words import verdict_line
 
 if TYPE_CHECKING:
+    import matplotlib.figure
     import pandas
     import pyarrow
 
     from .differences import Differences
 
-__all__ = ["Comparison", "histogram_edges"]
+__all__ = ["Comparison", "Interrupted", "histogram_edges"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after some steps were compared.
+
+    Attributes
+    ----------
+    comparison : Comparison
+        What was compared until then. Its verdict is 'incomparable', and `problems` says how far it came.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__("interrupted")
+        self.comparison = comparison
+
 
 STAGES = ("tree", "sketch", "elements")
 
@@ -37,7 +60,12 @@ def histogram_edges() -> list[float]:
     return _core.histogram_edges()
 
 
-@dataclass
+def _reports(module: str) -> Any:
+    """A module of reports. They know results, and not the other way round: one is looked up when it is asked for."""
+    return importlib.import_module(f"{__name__.partition('.')[0]}.report.{module}")
+
+
+@dataclass(repr=False)
 class Comparison:
     """The result of `compare`: the verdict, and what is known of each field.
 
@@ -89,6 +117,8 @@ class Comparison:
     first : FieldComparison or None
         The field in which the runs first differ: the earliest step, then the lowest rank, then the order of
         fields. None where no field differs.
+    worst : FieldComparison or None
+        The field at the step and rank where |a - b| is largest. None where nothing differs.
     first_divergence : dict or None
         step, rank, field, index, a, b and abs_diff of the first difference; with `key` also key and id.
     stages : dict of str to dict
@@ -208,6 +238,60 @@ class Comparison:
 
         return data_frame(self)
 
+    def __repr__(self) -> str:
+        fields, steps = len({f.field for f in self.fields}), len({f.step for f in self.fields})
+        what = f"{counted(fields, 'field')}, {counted(steps, 'step')}, {byte_size(self.bytes_compared)} a run"
+        lines = (
+            f"<Comparison of {self.a} and {self.b}",
+            f"  {what}, in {self.seconds:.3g} s",
+            f"  {verdict_line(self)}>",
+        )
+        return "\n".join(one_line(line, 400) for line in lines)
+
+    def __str__(self) -> str:
+        """The report that `twinrun compare` prints: a row for each field, and the verdict."""
+        text, out = _reports("text"), io.StringIO()
+        if not text.write_comparison(out, self):
+            from rich.console import Console
+
+            text.print_comparison(Console(file=out, width=110, no_color=True, highlight=False), self)
+        return out.getvalue().rstrip("\n")
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report as one page, with all pictures inside.
+
+        >>> twinrun.compare({"x": np.zeros(4)}, {"x": np.ones(4)}).to_html("report.html")
+
+        Parameters
+        ----------
+        path : path
+            The file; it is written whole, or not at all.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
+        _reports("html").write_html(self, path)
+
+    def plot(self) -> matplotlib.figure.Figure:
+        """Draws the growth of |a - b| over steps, a line for each field. Notebooks show it.
+
+        >>> figure = twinrun.compare({"x": np.zeros(4)}, {"x": np.ones(4)}).plot()
+        >>> figure.savefig("growth.png")
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure; it belongs to no window.
+
+        Raises
+        ------
+        MissingPackage
+            matplotlib is not installed.
+        """
+        return _reports("picture").growth_figure(self)
+
     def _repr_html_(self) -> str:
         from .notebook import comparison_html
 
@@ -253,6 +337,12 @@ class Comparison:
         None where they only differ in `attributes`, or not at all.
         """
         return next(self._differing(), None)
+
+    @property
+    def worst(self) -> FieldComparison | None:
+        """The field at the step and rank where |a - b| is largest; None where nothing differs."""
+        found = max(self.fields, key=size_of, default=None)
+        return found if found is not None and differs(found) else None
 
     @property
     def first_divergence(self) -> dict | None:

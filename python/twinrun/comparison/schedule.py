@@ -47,16 +47,57 @@ def compare_steps(request: Request, matches: Sequence[StepMatch], team: Team | N
 
 
 def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[StepOutcome]:
-    worker, index = Worker(request), 0
+    overall = None if request.progress is None else _Overall(request, matches)
+    worker, index = Worker(request if overall is None else replace(request, progress=overall)), 0
     for match in matches:
         units = _units(request, match, index)
         index += len(units)
-        outcomes = [worker.run(unit) for unit in units]
+        outcomes = []
+        for unit in units:
+            outcomes.append(worker.run(unit))
+            if overall is not None:
+                overall.ended(unit)
         again = _left(match, index, [[outcome] for outcome in outcomes])
         if again is None:
             yield StepOutcome(outcomes, None)
         else:
             yield StepOutcome(outcomes, worker.run(again), again.recut or ())
+
+
+class _Overall:
+    """How far all steps are, from how far one field is: in bytes of both runs."""
+
+    def __init__(self, request: Request, matches: Sequence[StepMatch]) -> None:
+        assert request.progress is not None
+        self._tell = request.progress
+        self._request = request
+        self._total = sum(self._size(unit) for match in matches for unit in _units(request, match, 0))
+        self._ended = 0  # bytes of the units that are done
+        self._label, self._before, self._last = (
+            "",
+            0.0,
+            0,
+        )  # of the unit that is at work: a field, those before it
+
+    def _size(self, unit: Unit) -> int:
+        a, b = self._request.a, self._request.b
+        of_a, of_b = unit.places()
+        return max(1, sum(a.size(place) for place in of_a) + sum(b.size(place) for place in of_b))
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        if label != self._label:
+            self._before += self._last
+            self._label = label
+        self._last = total
+        here = self._ended + self._before + done
+        self._tell(label, int(min(here, self._total)), self._total)
+
+    def ended(self, unit: Unit) -> None:
+        """A unit is compared."""
+        self._ended += self._size(unit)
+        self._label, self._before, self._last = "", 0.0, 0
+        step = "" if unit.match.step_a is None else f"step {unit.match.step_a}"
+        self._tell(step, self._ended, max(self._total, self._ended))
 
 
 def _compare_on_all(request: Request, matches: Sequence[StepMatch], team: Team) -> Iterator[StepOutcome]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..runs.provenance import Provenance, read_provenance
@@ -48,6 +50,11 @@ class Summary:
             self._noted_order = True
             step.notes.append(outcome.order[1])
 
+    def end_here(self, why: str) -> None:
+        """Makes a comparison of what was found so far: it is incomparable, whatever the caller asked for."""
+        self._request = replace(self._request, partial=True)
+        self.add(Outcome(problems=[(-1, Incomparable(why))]))
+
     def comparison(self, device: str, seconds: float, again: Again) -> Comparison:
         """The verdict. device: as the caller named it. again: how both runs are opened again.
 
@@ -67,7 +74,8 @@ class Summary:
                     where=request.labels,
                     fix="name runs that share fields and steps",
                 )
-            notes += [str(p) for p in problems if isinstance(p, Unmatched)]
+            # Without what to do about it: it was done.
+            notes += [str(type(p)(p.what, where=p.where)) for p in problems if isinstance(p, Unmatched)]
             problems = [p for p in problems if not isinstance(p, Unmatched)]
         if problems and (not request.partial or not (results or found.attributes_compared)):
             raise problems[0]

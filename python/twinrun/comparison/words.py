@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from .field import FieldComparison
     from .result import Comparison
 
-__all__ = ["tolerance_text", "verdict_line"]
+__all__ = ["INTERRUPTED", "ranked", "tolerance_text", "values_text", "verdict_line"]
+
+INTERRUPTED = "interrupted: "  # how the problem of a comparison begins that Ctrl-C ended
 
 
 def tolerance_text(f: FieldComparison) -> str:
@@ -34,27 +36,57 @@ def tolerance_text(f: FieldComparison) -> str:
     )
 
 
-def _difference(f: FieldComparison) -> str:
-    """'x[3]: |a-b| = 6.5e-09 > 1e-09', of the first element of a field that differs."""
+def ranked(c: Comparison) -> bool:
+    """Whether ranks are worth a word: rank 0 alone is what runs without ranks have."""
+    return any(f.rank != 0 for f in c.fields)
+
+
+def values_text(a: float | int, b: float | int, diff: float | int) -> str:
+    """'0.4667538 against 0.4667436': with the digits in which they differ, and two more."""
+    digits = 3
+    if diff and isinstance(a, float) and isinstance(b, float):
+        larger = max(abs(a), abs(b))
+        if math.isfinite(larger) and larger:
+            digits = min(17, max(3, math.ceil(math.log10(larger) - math.log10(diff)) + 2))
+    return " against ".join(f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in (a, b))
+
+
+_MOST_PERCENT = 1000  # a share of more says nothing: b is simply larger
+
+
+def _percent(a: float | int, diff: float | int) -> str:
+    """' (0.0022%)': how large a difference is beside the value of the reference."""
+    if not a or not math.isfinite(a) or not math.isfinite(share := 100 * diff / abs(a)):
+        return ""
+    return f" ({share:.{2 if share < 100 else 3}g}%)" if 0 < share < _MOST_PERCENT else ""
+
+
+def _difference(f: FieldComparison, with_rank: bool) -> str:
+    """'x[3]: 1 against 2, |a-b| = 1 > 1e-09 (100%)', of the first element of a field that differs."""
+    place = f._place(with_rank)
     if f.particles is not None:
         if f.first_a is not None and f.first_b is not None:
-            return f"{f.place()}: the runs hold this particle not equally often"
+            return f"{place}: the runs hold this particle not equally often"
         run = "first" if f.first_a is not None else "second"
-        return f"{f.place()}: only the {run} run has this particle"
+        return f"{place}: only the {run} run has this particle"
     if f.kind is not None and f.first_a is None and f.first_b is None:
-        return f"{f.place()}: another {f.kind}"
+        return f"{place}: another {f.kind}"
     if f.kind is not None:
-        return f"{f.place()}: {_element(f.first_a)} against {_element(f.first_b)}"
+        return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
     if f._texts is not None and f._texts[0] != f._texts[1]:  # the last index is that of a digest's word
-        return f"{replace(f, first_index=(f.first_index or ())[:-1]).place()}: {f._texts[0]} against {f._texts[1]}"
+        place = replace(f, first_index=(f.first_index or ())[:-1])._place(with_rank)
+        return f"{place}: {f._texts[0]} against {f._texts[1]}"
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
-        return f"{f.place()}: {_element(f.first_a)} against {_element(f.first_b)}"
+        return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
     allowed = tolerance_text(f)
     said = number(diff)
     if said == allowed and isinstance(diff, float):  # as many digits as it takes to see which is larger
         said = next((t for n in range(4, 18) if (t := f"{diff:.{n}g}") != allowed), repr(diff))
-    return f"{f.place()}: |a-b| = {said} > {allowed}"
+    a, b = f.first_a, f.first_b
+    if diff is None or a is None or b is None or isinstance(a, str) or isinstance(b, str):
+        return f"{place}: |a-b| = {said} > {allowed}"
+    return f"{place}: {values_text(a, b, diff)}, |a-b| = {said} > {allowed}{_percent(a, diff)}"
 
 
 def _element(value: float | int | str | None) -> str:
@@ -70,18 +102,26 @@ def _attributes(c: Comparison) -> str:
 
 
 def verdict_line(c: Comparison) -> str:
-    """The last line: `different: first at step 500, rank 0, x[1234, 2]: |a-b| = 6.5e-09 > 1e-09`."""
+    """The last line: `different: first at step 500, rank 3, x[2]: 1.5 against 1.6, |a-b| = 0.1 > 1e-09 (6.7%)`.
+
+    The rank is left out where the runs have none but rank 0.
+    """
     first = c.first
+    with_rank = first is not None and (first.rank != 0 or ranked(c))
     if c.problems:
         if first is not None:
-            rest = f"all else differs, first at {_difference(first)}"
+            rest = f"all else differs, first at {_difference(first, with_rank)}"
         else:
             rest = f"attributes differ: {_attributes(c)}" if c.attributes else "all else agrees"
+        stopped = next((p for p in c.problems if p.startswith(INTERRUPTED)), None)
+        if stopped is not None:
+            rest = rest.replace("all else", "what was compared")
+            return one_line(f"incomparable: {stopped}; {rest}, nothing is known of the others")
         count = counted(len(c.problems), "thing")
         return one_line(f"incomparable: {count} could not be compared: {c.problems[0]}; {rest}")
     if first is not None:
         also = f"; {counted(len(c.attributes), 'attribute')} too" if c.attributes else ""
-        return one_line(f"different: first at {_difference(first)}{also}")
+        return one_line(f"different: first at {_difference(first, with_rank)}{also}")
     if c.attributes:
         return one_line(f"different: all elements agree, attributes do not: {_attributes(c)}")
     elements = sum(f.elements for f in c.fields)
@@ -90,10 +130,20 @@ def verdict_line(c: Comparison) -> str:
     within = (
         f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
     )
-    share = 50 * c.bytes_read / c.bytes_compared if c.bytes_compared else 0
+    compared = sum(min(f.elements_read, f.elements) for f in c.fields)
     return (
         f"same: {counted(len({f.field for f in c.fields}), 'field')}, {counted(steps, 'step')}, {counted(elements, 'element')} "
-        f"({byte_size(c.bytes_compared)} a run) agree{within}; read {share:.3g}% of them"
+        f"({byte_size(c.bytes_compared)} a run) agree{within}"
+        + _how_proven(compared, elements)
         + (f"; {counted(c.attributes_compared, 'attribute')} too" if c.attributes_compared else "")
         + (f"; not compared: {counted(c.not_compared, 'thing')} (see the notes)" if c.not_compared else "")
     )
+
+
+def _how_proven(compared: int, elements: int) -> str:
+    """How many elements were compared by value: all, where nothing is said."""
+    if compared == elements:
+        return ""
+    if compared == 0:
+        return "; metadata proves it, no element was read"
+    return f"; {100 * compared / elements:.3g}% of them were read, metadata proves the rest"

@@ -22,16 +22,25 @@ from .field import FieldComparison
 from .matching import match_steps
 from .outcome import Outcome
 from .request import Request, Selection
-from .result import Comparison, histogram_edges
+from .result import Comparison, Interrupted, histogram_edges
 from .schedule import compare_steps
 from .settings import Settings
 from .summary import Summary
 from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
+from .words import INTERRUPTED
 
 if TYPE_CHECKING:
     from .parallel import Team
 
-__all__ = ["ALIGNMENTS", "Comparison", "FieldComparison", "compare", "histogram_edges", "parse_steps"]
+__all__ = [
+    "ALIGNMENTS",
+    "Comparison",
+    "FieldComparison",
+    "Interrupted",
+    "compare",
+    "histogram_edges",
+    "parse_steps",
+]
 
 
 def compare(
@@ -167,6 +176,8 @@ def compare(
         `key` or `period`.
     Stale
         Metadata is older than its data.
+    KeyboardInterrupt
+        Ctrl-C. After the first step it is an `Interrupted`, whose `comparison` has what was compared.
 
     Notes
     -----
@@ -256,8 +267,17 @@ def compare(
     summary.add(Outcome(notes=matched.notes, problems=alone))
     summary.add(uncompared_things(request, (subject_a.skipped, subject_b.skipped), wanted))
     summary.add(Outcome(met=wanted.met()))
-    for step in compare_steps(request, matched.matches, team):
-        summary.add_step(step)
+    compared = 0
+    try:
+        for step in compare_steps(request, matched.matches, team):
+            summary.add_step(step)
+            compared += 1
+    except KeyboardInterrupt:
+        if not 0 < compared < len(matched.matches):
+            raise
+        said = f"{INTERRUPTED}{compared} of {len(matched.matches)} steps were compared"
+        summary.end_here(said)
+        raise Interrupted(summary.comparison(str(device), time.perf_counter() - start, again)) from None
     return summary.comparison(str(device), time.perf_counter() - start, again)
 
 

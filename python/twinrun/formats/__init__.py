@@ -267,6 +267,25 @@ def open_as(path: str, how: str, where: str) -> FileContent:
     return open_file(path, name or None, **options)
 
 
+# By the ends of names: what is no array of numbers, and what to compare in its place.
+_NO_ARRAYS = {
+    "picture": (".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf"),
+    "pickle": (".pkl", ".pickle", ".joblib"),
+    "document": (".json", ".yaml", ".yml", ".toml", ".xml", ".md", ".log"),
+}
+
+
+def _of_no_format(path: str) -> str:
+    """What to do with a file of no known format."""
+    for kind, ends in _NO_ARRAYS.items():
+        if path.lower().endswith(ends):
+            return f"a {kind} has no arrays: --format bytes compares its bytes"
+    return (
+        "of a raw file give --dtype (f32, f64, i32, ...) and, if it has axes, --shape; else --format, one of: "
+        + " ".join(formats())
+    )
+
+
 def _choose(path: str, format: str | None, options: dict[str, object]) -> Format:
     """The format to open a path with. Raises FormatError if it is not known, or not for this kind of path."""
     folder = os.path.isdir(path)
@@ -287,7 +306,7 @@ def _choose(path: str, format: str | None, options: dict[str, object]) -> Format
             raise FormatError(
                 "is a folder, not a file of a known format", where=path, fix="name one of its files"
             )
-        fix = "give its format, or dtype= and shape= for a raw file; formats: " + " ".join(formats())
+        fix = _of_no_format(path)
         file, _ = open_regular(path)
         with file:
             if printable(file.read(_TEXT_SAMPLE)):

@@ -267,7 +267,7 @@ def _why_unknown(path: str, is_folder: bool, forced: Format | None, described: b
     if promised is not None and _is_text(path):
         return "text, and no table"
     if promised is not None:  # for example a .dat, which may be binary data or text
-        return f"{promised.name} without a description: give dtype=, or write {os.path.basename(path)}.json"
+        return f"{promised.name} without a description: give --dtype, or write {os.path.basename(path)}.json"
     hint = "; format=raw reads every file as described" if described else ""
     return f"not a data format that is known{hint}"
 

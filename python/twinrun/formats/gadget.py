@@ -94,7 +94,7 @@ def open_gadget(path: str, blocks: object = None) -> FileContent:
         names = blocks.split() if isinstance(blocks, str) else list(blocks or ())  # type: ignore[call-overload]
         if labelled and names:
             raise FormatError(
-                "a format 2 snapshot names its blocks itself", where=path, fix="leave blocks= out"
+                "a format 2 snapshot names its blocks itself", where=path, fix="leave the option blocks out"
             )
         records = _records(file, size, mark, labelled, path)
         header = _header(read_exact(file, records[0][1], _HEADER, path, "header"), mark, path)

@@ -58,7 +58,7 @@ def open_lammps(path: str, columns: object = None) -> FileContent:
         if read_exact(file, 0, min(size, 6), path, "header") == b"ITEM: ":
             if columns is not None:
                 raise FormatError(
-                    "a text dump names its columns itself", where=path, fix="leave columns= out"
+                    "a text dump names its columns itself", where=path, fix="leave the option columns out"
                 )
             frames = _text_frames(file, size, path, content)
         else:

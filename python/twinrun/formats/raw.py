@@ -104,7 +104,7 @@ def open_raw(path: str, **options: object) -> FileContent:
         typed = TYPED.get(os.path.splitext(path)[1].lower())
         if typed is None:
             _refuse_text(path, 0, size)  # otherwise the message would suggest a type for text
-            fix = f"give dtype=f32 (and shape=, offset=, order=) or write {os.path.basename(sidecar(path))}"
+            fix = f"give --dtype f32 (if need be --shape 100x200, --offset 512, --format-option order=F), or write {os.path.basename(sidecar(path))}"
             raise FormatError("a raw file whose element type is not known", where=path, fix=fix)
         given["dtype"] = typed
     elif len(kinds) > 1:

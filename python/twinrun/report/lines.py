@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -28,21 +28,52 @@ Cell = tuple[str, str]  # text, style
 
 
 class Grid:
-    """A table. columns: title, and whether its cells are right-aligned. folds: long cells are folded."""
+    """A table, of which nothing is cut. columns: title, and whether its cells are right-aligned. folds: on a terminal that is too
+    narrow, long cells are folded.
+    """
 
     def __init__(
         self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Cell]], folds: bool = False
     ) -> None:
         self.columns, self.rows, self.folds = columns, rows, folds
 
+    def width(self, measure: Callable[[str], int]) -> int:
+        """Columns of the terminal that the longest line needs."""
+        return sum(self._widths(measure)) + 2 * (len(self.columns) - 1)
+
+    def _widths(self, measure: Callable[[str], int]) -> list[int]:
+        rows = [[title for title, _ in self.columns], *([text for text, _ in row] for row in self.rows)]
+        return [max(map(measure, column)) for column in zip(*rows, strict=True)]
+
+    def lines(self, measure: Callable[[str], int]) -> Iterator[list[Cell]]:
+        """The lines as texts with their styles: columns two spaces apart, each as wide as its widest cell."""
+        widths = self._widths(measure)
+        for cells in ([(title, "dim") for title, _ in self.columns], *self.rows):
+            line: list[Cell] = []
+            gap = 0
+            for (text, style), (_, right), width in zip(cells, self.columns, widths, strict=True):
+                fill = width - measure(text)
+                before = gap + (fill if right else 0)
+                if text:
+                    line += [(" " * before, ""), (text, style)] if before else [(text, style)]
+                    gap = 2 + (0 if right else fill)
+                else:
+                    gap += width + 2
+            yield line
+
 
 def print_parts(console: Console, parts: Iterable[Line | Grid]) -> None:
     """Prints lines and tables on a terminal."""
+    from rich.cells import cell_len
     from rich.text import Text
 
     for part in parts:
         if isinstance(part, Grid):
-            console.print(_table_of(part))
+            if part.folds and console.is_terminal and part.width(cell_len) > console.width:
+                console.print(_table_of(part))
+                continue
+            for line in part.lines(cell_len):
+                console.print(Text.assemble(*line), soft_wrap=True)
         elif part.wraps:
             console.print(part.text, style=part.style)
         elif part.bare:
@@ -54,7 +85,7 @@ def print_parts(console: Console, parts: Iterable[Line | Grid]) -> None:
 def write_parts(stream: TextIO | None, parts: Iterable[Line | Grid]) -> bool:
     """Writes what `print_parts` prints where there is no terminal, without Rich.
 
-    False, with nothing written, where the lines need Rich: for a terminal, where the environment asks for colours, where lines
+    False, with nothing written, where the lines need Rich: for a terminal, where the environment asks for colours, where sentences
     are longer than the terminal is wide, and for characters that take no or two places.
     """
     if stream is None or stream.isatty() or any(name in os.environ for name in _COLOURS):
@@ -63,9 +94,7 @@ def write_parts(stream: TextIO | None, parts: Iterable[Line | Grid]) -> bool:
     width = _width()
     for part in parts:
         if isinstance(part, Grid):
-            lines += (made := _plain_table(part))
-            if any(len(line) > width for line in made):
-                return False
+            lines += ("".join(text for text, _ in line) for line in part.lines(len))
         else:
             lines.append(part.text)
             if (part.wraps and len(part.text) > width) or part.text != part.text.rstrip():
@@ -83,7 +112,7 @@ def write_parts(stream: TextIO | None, parts: Iterable[Line | Grid]) -> bool:
 # What makes Rich take any stream for a terminal.
 _COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _NARROW = frozenset(
-    "█·≤…|×"
+    "█·≤…|×▁▂▃▄▅▆▇"
 )  # of our own; names of other scripts may be wider than their number of characters
 
 
@@ -101,30 +130,13 @@ def _width() -> int:
     return min(found)
 
 
-def _plain_table(grid: Grid) -> list[str]:
-    """The lines of a table: columns two spaces apart, each as wide as its widest cell."""
-    titles = [title for title, _ in grid.columns]
-    rows = [titles, *([text for text, _ in row] for row in grid.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    last = len(widths) - 1
-    return [
-        "".join(
-            (text.rjust(size) if right else text.ljust(size)) + ("" if at == last else "  ")
-            for at, (text, size, (_, right)) in enumerate(zip(row, widths, grid.columns, strict=True))
-        )
-        for row in rows
-    ]
-
-
 def _table_of(grid: Grid) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title, right in grid.columns:
-        table.add_column(
-            title, justify="right" if right else "left", overflow="fold" if grid.folds else "ellipsis"
-        )
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
     for row in grid.rows:
         table.add_row(*(Text(text, style=style) for text, style in row))
     return table

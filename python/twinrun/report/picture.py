@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..comparison.work import Comparison
 from ..errors import MissingPackage
 from ..outputs import picture_form, save_figure
 
-__all__ = ["growth", "save_growth"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["growth", "growth_figure", "save_growth"]
 
 
 def growth(
@@ -36,6 +39,13 @@ def save_growth(comparison: Comparison, path: str, title: str | None = None) -> 
 
     Raises MissingPackage without matplotlib, TwinrunError where it cannot write.
     """
+    figure = growth_figure(comparison, title)
+    ours: dict[str, Any] = {"metadata": {"Software": "twinrun"}} if picture_form(path) == "png" else {}
+    save_figure(figure, path, dpi=120, **ours)
+
+
+def growth_figure(comparison: Comparison, title: str | None = None) -> Figure:
+    """Draws `growth`. Raises MissingPackage without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -78,5 +88,4 @@ def save_growth(comparison: Comparison, path: str, title: str | None = None) -> 
     axes.set_ylabel("largest |a − b|" + (" (▽: at most, from metadata alone)" if bounds else ""))
     axes.set_title(title or f"{comparison.a} against {comparison.b}")
     axes.grid(alpha=0.3)
-    ours: dict[str, Any] = {"metadata": {"Software": "twinrun"}} if picture_form(path) == "png" else {}
-    save_figure(figure, path, dpi=120, **ours)
+    return figure

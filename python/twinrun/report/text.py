@@ -1,12 +1,14 @@
-"""The report for a terminal: a table like `git diff --stat`, capped, and the verdict last."""
+"""The report for a terminal: notes, a table with a row for each field, and the verdict last."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from ..comparison.words import verdict_line
-from ..comparison.work import Comparison, FieldComparison
+from ..comparison.overview import Overview, of_fields, scale_of, sparkline, tolerance_note, where_they_part
+from ..comparison.words import ranked, verdict_line
+from ..comparison.work import Comparison
 from ..errors import one_line
 from ..words import byte_size, counted, exact, number
 from .lines import Cell, Grid, Line, print_parts, write_parts
@@ -22,50 +24,34 @@ __all__ = [
     "write_comparison",
 ]
 
-MOST_ROWS = 40
+MOST_ROWS = 40  # of a table on a terminal
+MOST_NOTES = 10
 MOST_CONDITIONS = 8
 _LONGEST_FACT = 200  # characters of a table's cell
 _LONGEST_LABEL = 24
 _BAR = 16
 
 
-def _rows(c: Comparison) -> tuple[list[FieldComparison], int]:
-    """The rows of the table: all if they are few, else those that differ, earliest first; and how many are
-    left out.
-    """
-    if len(c.fields) <= MOST_ROWS:
-        return c.fields, 0
-    differ = [f for f in c.fields if not f.same]
-    rest = [f for f in c.fields if f.same]
-    shown = (differ + rest)[:MOST_ROWS]
-    order = {id(f): i for i, f in enumerate(c.fields)}
-    return sorted(shown, key=lambda f: order[id(f)]), len(c.fields) - len(shown)
-
-
 def print_comparison(console: Console, c: Comparison, details: bool = False) -> None:
     """Prints notes, table and verdict. The verdict is always the last line."""
-    print_parts(console, _report(c, details))
+    print_parts(console, _report(c, details, console.width if console.is_terminal else None))
 
 
 def write_comparison(stream: TextIO | None, c: Comparison, details: bool = False) -> bool:
     """Writes what `print_comparison` prints where there is no terminal, without Rich: see `write_parts`."""
-    return write_parts(stream, _report(c, details))
+    return write_parts(stream, _report(c, details, None))
 
 
-def _bar(f: FieldComparison) -> Cell:
-    if f.different == 0:
+def _bar(different: int, elements: int) -> Cell:
+    if different == 0:
         return "", ""
-    share = f.different / f.elements
-    filled = max(1, round(share * _BAR))
+    filled = max(1, round(different / elements * _BAR))
     return "█" * filled + "·" * (_BAR - filled), "red"
 
 
-def _report(c: Comparison, details: bool) -> Iterator[Line | Grid]:
-    """Notes, table and verdict."""
-    for note in c.notes[:10]:
-        yield Line(one_line(f"note: {note}"), "dim")
-    if len(c.notes) > 10:
-        yield Line(f"note: {len(c.notes) - 10} more notes in --json", "dim", wraps=True)
+def _report(c: Comparison, details: bool, room: int | None) -> Iterator[Line | Grid]:
+    """Notes, table and verdict. room: columns of the terminal; None: no terminal, every column is printed."""
+    yield from _notes(c.notes, details)
     for problem in c.problems[:10]:
         yield Line(one_line(f"not compared: {problem}"), "red")
     if len(c.problems) > 10:
@@ -78,11 +64,10 @@ def _report(c: Comparison, details: bool) -> Iterator[Line | Grid]:
         yield Line(one_line(f"  {where}{d.text()}{meaning}"), "red")
     if len(c.attributes) > 10:
         yield Line(f"  … and {len(c.attributes) - 10} more: --json has all", "red", wraps=True)
-    shown, left_out = _rows(c)
-    if shown:
-        yield _fields_table(c, shown)
-    if left_out:
-        yield Line(f"… and {left_out} more rows: --json has all", "dim", wraps=True)
+    overviews = of_fields(c)
+    yield from _overview(c, overviews, room)
+    if details and len(c.fields) > len(overviews):
+        yield from _steps(c, room)
     warnings: dict[str, list[str]] = {}
     for f in c.fields:
         for w in f.warnings:
@@ -90,24 +75,178 @@ def _report(c: Comparison, details: bool) -> Iterator[Line | Grid]:
     for same in list(warnings.values())[:5]:
         more = f" (and {len(same) - 1} more like it)" if len(same) > 1 else ""
         yield Line(one_line(f"warning: {same[0]}{more}"), "yellow")
-    reasons = {f.reason for f in c.fields if f.reason}
-    for reason in sorted(reasons)[:3]:
-        yield Line(f"method: {reason}", "dim")
+    if details:
+        for reason in sorted({f.reason for f in c.fields if f.reason}):
+            yield Line(one_line(f"method: {reason}"), "dim")
     device = _device_line(c)
     if device and (details or c.device_asked not in ("auto", "cpu") or c.device != "cpu"):
         yield Line(one_line(device), "dim")
     if details:
         yield from _details(c)
+    if note := tolerance_note(c):
+        yield Line(one_line(note))
     yield from _conditions(c)
+    if part := where_they_part(c, overviews):
+        yield Line(one_line(part))
     yield Line(verdict_line(c), "bold green" if c.same else "bold red", bare=True)
 
 
-def _fields_table(c: Comparison, shown: Sequence[FieldComparison]) -> Grid:
+_NAMES_IN_NOTES = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[\d/@]\S*")
+
+
+def _notes(notes: Sequence[str], details: bool) -> Iterator[Line]:
+    """Notes, of which those that differ in names and numbers alone are one line; with details, all of them."""
+    kinds: dict[str, list[str]] = {}
+    for note in notes:
+        kinds.setdefault(note if details else _NAMES_IN_NOTES.sub("…", note), []).append(note)
+    shown = list(kinds.values())
+    for same in shown if details else shown[:MOST_NOTES]:
+        more = f" (and {len(same) - 1} more like it: -v)" if len(same) > 1 else ""
+        yield Line(one_line(f"note: {same[0]}") + more, "dim")
+    if not details and len(shown) > MOST_NOTES:
+        yield Line(f"note: {len(shown) - MOST_NOTES} more notes: -v", "dim", wraps=True)
+
+
+def _overview(c: Comparison, overviews: Sequence[Overview], room: int | None) -> Iterator[Line | Grid]:
+    """A row a field. Without a terminal every field that differs has its row."""
+    shown = list(overviews)
+    if len(shown) > MOST_ROWS:
+        differ = [o for o in shown if not o.same or o.parts is not None]
+        rest = [o for o in shown if o.same and o.parts is None]
+        if room is not None:
+            differ = differ[:MOST_ROWS]
+        shown = differ + rest[: max(0, MOST_ROWS - len(differ))]
+    if not shown:
+        return
+    steps = list(dict.fromkeys(f.step for f in c.fields))
+    if len(steps) > 1:
+        yield _over_steps(overviews, shown, steps, ranked(c), room)
+    else:
+        yield _at_one_step(shown, ranked(c), room)
+    if left_out := len(overviews) - len(shown):
+        differing = sum(not o.same for o in overviews) - sum(not o.same for o in shown)
+        said = f", of which {differing} differ" if differing else ", within the tolerance"
+        yield Line(f"… and {counted(left_out, 'more field')}{said}: --json has all", "dim", wraps=True)
+
+
+def _measure(room: int | None) -> Callable[[str], int]:
+    if room is None:
+        return len
+    from rich.cells import cell_len
+
+    return cell_len
+
+
+def _fitting(columns: Sequence[_Column], rows: Sequence[Sequence[Cell]], room: int | None) -> Grid:
+    """The table without the columns for which the terminal has no room: those of the highest `leaves` go first."""
+    kept = [
+        k for k, column in enumerate(columns) if not column.leaves or any(row[k][0] for row in rows)
+    ]  # an empty column says nothing
+    while True:
+        grid = Grid(
+            [(columns[k].title, columns[k].right) for k in kept], [[row[k] for k in kept] for row in rows]
+        )
+        loose = [k for k in kept if columns[k].leaves]
+        if room is None or not loose or grid.width(_measure(room)) <= room:
+            return grid
+        kept.remove(max(loose, key=lambda k: columns[k].leaves))
+
+
+class _Column(NamedTuple):
+    """A column. leaves: where it stands among those that leave a narrow terminal; the highest first, 0 never."""
+
+    title: str
+    right: bool = True
+    leaves: int = 0
+
+
+def _largest(o: Overview) -> Cell:
+    f = o.largest
+    if f is None or (f.kind is not None):
+        return "", ""
+    return ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff), ""
+
+
+def _over_steps(
+    overviews: Sequence[Overview],
+    shown: Sequence[Overview],
+    steps: Sequence[int | None],
+    with_rank: bool,
+    room: int | None,
+) -> Grid:
+    """For each field the step where it parts and where it is above the tolerance, the largest difference and the growth."""
+    columns = [
+        _Column("field", right=False), _Column("parts"), _Column("above"), _Column("steps", leaves=3), _Column("share", leaves=4),
+        _Column("max |a-b|"), _Column("at", right=False, leaves=2), _Column("growth", right=False, leaves=1),
+    ]  # fmt: skip
+    scale = scale_of(overviews)
+
+    def rows(width: int) -> list[list[Cell]]:
+        made = []
+        for o in shown:
+            parts = "" if o.parts is None else str(o.parts.step)
+            if not o.surely:
+                parts = f"≤ {parts}" if parts else "?"
+            red = "" if o.same else "red"
+            made.append(
+                [
+                    (one_line(o.name), ""),
+                    (parts, ""),
+                    ("" if o.above is None else str(o.above.step), red),
+                    (f"{len(o.steps_above)}/{len(o.steps)}", red or "green"),
+                    (f"{number(100 * o.different / o.elements)}%" if o.different else "", ""),
+                    _largest(o),
+                    (o.at(with_rank), ""),
+                    (sparkline(o, steps, scale, width), red),
+                ]
+            )
+        return made
+
+    for width in (40, 24, 16, 8):
+        made = rows(min(width, 24) if room is None else width)
+        whole = _fitting(columns, made, None)
+        if room is None or whole.width(_measure(room)) <= room:
+            return whole
+    return _fitting(columns, made, room)
+
+
+def _at_one_step(shown: Sequence[Overview], with_rank: bool, room: int | None) -> Grid:
+    columns = [
+        _Column("field", right=False), _Column("different"), _Column("of"), _Column("", right=False, leaves=3),
+        _Column("max |a-b|"), _Column("max rel", leaves=1), _Column("at", right=False, leaves=2),
+    ]  # fmt: skip
+    rows: list[list[Cell]] = []
+    for o in shown:
+        rows.append(
+            [
+                (one_line(o.name), ""),
+                (str(o.different), "red" if o.different else "green"),
+                (str(o.elements), ""),
+                _bar(o.different, o.elements),
+                _largest(o),
+                (number(o.max_rel) if o.different else "", ""),
+                (o.place(with_rank), ""),
+            ]
+        )
+    return _fitting(columns, rows, room)
+
+
+def _steps(c: Comparison, room: int | None) -> Iterator[Line | Grid]:
+    """A row for each step, rank and field: all if they are few, else those that differ, earliest first."""
+    shown = c.fields
+    if room is not None and len(c.fields) > MOST_ROWS:
+        differ = [f for f in c.fields if not f.same]
+        shown = (differ or c.fields)[:MOST_ROWS]
     with_step = any(f.step is not None for f in c.fields)
-    with_rank = any(f.rank != 0 for f in c.fields)
-    columns = [("step", True)] * with_step + [("rank", True)] * with_rank
-    columns += [("field", False), ("different", True), ("of", True), ("", False)]
-    columns += [("max |a-b|", True), ("max rel", True), ("read", True)]
+    with_rank = ranked(c)
+    columns = [_Column("step")] * with_step + [_Column("rank")] * with_rank
+    columns += [
+        _Column("field", right=False),
+        _Column("different"),
+        _Column("of"),
+        _Column("", right=False, leaves=3),
+    ]
+    columns += [_Column("max |a-b|"), _Column("max rel", leaves=1), _Column("read", leaves=2)]
     rows = []
     for f in shown:
         cells: list[Cell] = []
@@ -116,18 +255,20 @@ def _fields_table(c: Comparison, shown: Sequence[FieldComparison]) -> Grid:
         if with_rank:
             cells.append((str(f.rank), ""))
         bound = "≤ " if f.max_abs_diff_is_bound else ""
-        read = sum(s["bytes_read"] for s in f.stages.values())
+        read = 100 * min(f.elements_read, f.elements) / f.elements if f.elements else 0.0
         cells += [
             (one_line(f.field), ""),
             (str(f.different), "red" if f.different else "green"),
             (str(f.elements), ""),
-            _bar(f),
+            _bar(f.different, f.elements),
             ("" if f.kind is not None else bound + number(f.max_abs_diff), ""),
             (number(f.max_rel_diff) if f.different else "", ""),
-            (f"{50 * read / f.bytes:.3g}%" if f.bytes else "", ""),
+            (f"{read:.3g}%" if f.elements else "", ""),
         ]
         rows.append(cells)
-    return Grid(columns, rows)
+    yield _fitting(columns, rows, room)
+    if left_out := len(c.fields) - len(shown):
+        yield Line(f"… and {counted(left_out, 'more row')}: --json has all", "dim", wraps=True)
 
 
 def _conditions(c: Comparison) -> Iterator[Line | Grid]:

@@ -186,6 +186,8 @@ class FieldLayout(Protocol):
 
 def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str) -> None:
     """Raises Incomparable where the types or shapes of two fields differ. what: names the field."""
+    if label_a == label_b:  # arrays have no paths
+        label_a, label_b = "the first run", "the second"
     if a.dtype != b.dtype:
         raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
     kinds = getattr(a, "kind", None), getattr(b, "kind", None)

@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -95,7 +96,7 @@ TEST_F(CompareRunsTest, SeveralRanks) {
     ASSERT_EQ(found->first, 5U);
     EXPECT_EQ(found->fields[5].rank, 2U);
     EXPECT_THAT(found->fields[5].first_index, ElementsAre(9));
-    EXPECT_THAT(verdict_line(*found), HasSubstr("step 1, rank 2, x[9]: |a-b| = 1 > 1e-06"));
+    EXPECT_THAT(verdict_line(*found), HasSubstr("step 1, rank 2, x[9]: 9 against 10, |a-b| = 1 > 1e-06 (11%)"));
 }
 
 // What ranks hold that only one run has is never passed over; what the same ranks hold is compared.
@@ -285,8 +286,12 @@ TEST(ComparisonDocument, IsJsonWhateverTheNumbersAndNames) {
 }
 
 TEST(ComparisonVerdict, HasAsManyDigitsAsItTakes) {
+    EXPECT_THAT(verdict_line(result_of(0.4667538, 0.4667436, 1e-6)),
+                HasSubstr("[0]: 0.4667538 against 0.4667436, |a-b| = 1.02e-05 > 1e-06 (0.0022%)"));
+    EXPECT_THAT(verdict_line(result_of(0, 1, 0)), HasSubstr("[0]: 0 against 1, |a-b| = 1 > 0"));
+    EXPECT_THAT(verdict_line(result_of(1e-30, 1, 0)), EndsWith("1e-30 against 1, |a-b| = 1 > 0"));
     EXPECT_THAT(verdict_line(result_of(0, 1.0000001e-6, 1e-6)), HasSubstr("|a-b| = 1.0000001e-06 > 1e-06"));
-    EXPECT_THAT(verdict_line(result_of(1, 3, 0.5)), HasSubstr("[0]: |a-b| = 2 > 0.5"));
+    EXPECT_THAT(verdict_line(result_of(1, 3, 0.5)), HasSubstr("[0]: 1 against 3, |a-b| = 2 > 0.5 (200%)"));
     EXPECT_THAT(verdict_line(result_of(1, std::nan(""), 0.5)), HasSubstr("1 against nan"));
     EXPECT_THAT(verdict_line(result_of(1, 1.25, 0.5)),
                 HasSubstr("same: 1 field, 1 step, 1 element (8 B a run) agree within 0.5"));

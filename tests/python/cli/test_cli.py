@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import pty
+import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -17,7 +19,20 @@ from commands import COMMAND, HANG, check_error, command, load_json, process
 import twinrun
 from twinrun.cli import _VERBS, cli
 from twinrun.cli.common import SIZE
+from twinrun.cli.help import EXAMPLES, GROUPS
 from twinrun.comparison import parallel
+
+
+def each_command(
+    verb: click.Command, context: click.Context
+) -> Iterator[tuple[click.Command, click.Context]]:
+    """A verb, and all verbs below it, with their contexts."""
+    yield verb, context
+    if isinstance(verb, click.Group):
+        for name in verb.list_commands(context):
+            found = verb.get_command(context, name)
+            if found is not None and not found.hidden:
+                yield from each_command(found, click.Context(found, parent=context, info_name=name))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +60,9 @@ def test_the_same(runs: Path) -> None:
 def test_different(runs: Path) -> None:
     done = process("compare", runs / "a", runs / "different")
     assert (done.status, done.err) == (1, "")
-    assert done.last == "different: first at step 20, rank 0, v[3, 7]: |a-b| = 0.13 > 1e-09"
+    assert (
+        done.last == "different: first at step 20, v[3, 7]: 1.293 against 1.423, |a-b| = 0.13 > 1e-09 (10%)"
+    )
 
 
 def test_incomparable(runs: Path) -> None:
@@ -137,8 +154,10 @@ def test_the_table_is_capped_and_the_json_is_not(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", **fields)
     done = command("compare", tmp_path / "a.npz", tmp_path / "b.npz", "--json", tmp_path / "r.json")
     assert len(done.out.splitlines()) < 60
-    assert "field150" in done.out and "more rows: --json has all" in done.out
-    assert done.last.startswith("different: first at rank 0, field150[0]")
+    assert (
+        "field150" in done.out and "… and 160 more fields, within the tolerance: --json has all" in done.out
+    )
+    assert done.last.startswith("different: first at field150[0]")
     assert len(load_json((tmp_path / "r.json").read_text())["fields"]) == 200
 
 
@@ -166,7 +185,6 @@ def test_wrong_options_are_one_line(runs: Path, tmp_path: Path) -> None:
     raw = tmp_path / "x.dat"
     raw.write_bytes(bytes(64))
     for arguments in (
-        (),
         ("compare",),
         ("compare", a),
         ("frobnicate",),
@@ -220,22 +238,109 @@ def test_sizes(text: str, size: int) -> None:
     assert SIZE.convert(text, None, None) == size
 
 
-@pytest.mark.parametrize("verb", ["compare", "index", "show", "log", "verify", "demo"])
-def test_help(verb: str) -> None:
-    done = command(verb, "--help")
-    assert done.status == 0 and f"Usage: twinrun {verb}" in done.out and done.err == ""
+ALL = list(each_command(cli, click.Context(cli, info_name="twinrun", **cli.context_settings)))
 
 
-def test_the_list_of_verbs_says_what_each_says() -> None:
-    """It is kept beside them: a list of verbs loads none."""
+@pytest.mark.parametrize(("verb", "context"), ALL, ids=[c.command_path for _, c in ALL])
+def test_help(verb: click.Command, context: click.Context) -> None:
+    """Every verb says what it does, each option with its help, an example where it has one, and exit statuses."""
+    words = context.command_path.split()[1:]
+    done = command(*words, "--help")
+    assert done.status == 0 and f"Usage: twinrun {' '.join(words)}" in done.out and done.err == ""
+    assert command("help", *words).out == done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    if words:
+        assert "\nExit status:\n" in done.out
+    for option in verb.params:
+        if isinstance(option, click.Option) and not option.hidden and words[:1] != ["ensemble"]:
+            assert option.opts[-1] in done.out and option.help, option.opts
+    for line, _ in EXAMPLES.get(" ".join(words), []):
+        assert f"  {line}\n" in done.out
+
+
+@pytest.mark.parametrize("words", [w for w in EXAMPLES if w not in ("ensemble",)])
+def test_examples_are_of_options_that_exist(words: str) -> None:
+    for line, _ in EXAMPLES[words]:
+        found = shlex.split(line.partition(">")[0].removeprefix('eval "$(').removesuffix(')"'))
+        assert found[0] == "twinrun"
+        verb, rest, context = cli, found[1:], click.Context(cli, info_name="twinrun")
+        while isinstance(verb, click.Group) and "--" not in rest[:1]:
+            context = click.Context(verb, parent=context)
+            verb, rest = verb.get_command(context, rest[0]), rest[1:]
+            assert verb is not None, line
+        if verb.name != "ensemble":
+            verb.make_context(verb.name, rest, resilient_parsing=False)
+
+
+def test_no_verb_at_all() -> None:
+    """Nothing was done: status 2. What there is to do is printed as `--help` prints it."""
+    done = command()
+    assert (done.status, done.out) == (2, "") and done.err == command("--help").out
+    for group in GROUPS:
+        assert f"\n{group}:\n" in done.err
+    assert "twinrun compare run1/ run2/ --atol 1e-6" in done.err
+
+
+def test_an_unknown_verb_names_near_ones() -> None:
+    assert "there is no verb 'comapre'; did you mean compare?" in check_error(command("comapre", "a", "b"))
+    check_error(command("frobnicate"), "there is no verb 'frobnicate'; verbs: twinrun --help")
+    check_error(command("help", "golden", "chek"), "there is no verb 'golden chek'")
+    check_error(command("compare", "a"), "Missing argument 'RUN_B'. (see: twinrun compare --help)")
+    check_error(command("golden", "save", "a"), "(see: twinrun golden save --help)")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, tmp_path: Path) -> None:
+    script = command("completion", shell).out
+    assert "_TWINRUN_COMPLETE" in script
+    if program := shutil.which(shell):
+        (tmp_path / "script").write_text(script)
+        subprocess.run([program, "-n", tmp_path / "script"], check=True, timeout=HANG)
+    environment = os.environ | {
+        "_TWINRUN_COMPLETE": "bash_complete",
+        "COMP_WORDS": "twinrun gol",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, timeout=HANG)
+    assert done.stdout == "plain,golden\n"
+
+
+def test_manual_pages(tmp_path: Path) -> None:
+    """One for each verb; man, where it is there, warns of none."""
+    (tmp_path / "man1").mkdir()
+    (tmp_path / "man1" / "other.1").write_text("stays")
+    done = command("manual", tmp_path / "man1")
+    assert done.status == 0
+    pages = {p.name: p.read_text() for p in (tmp_path / "man1").iterdir() if p.name != "other.1"}
+    assert set(pages) == {c.command_path.replace(" ", "-") + ".1" for _, c in ALL} and len(pages) > 25
+    for name, text in pages.items():
+        title = name.removesuffix(".1").upper().replace("-", "\\-")
+        assert text.startswith(f'.TH "{title}" 1 ') and "\n.SH NAME\n" in text
+        # A line that begins with a dot is a macro that man(7) has.
+        macros = {line.split()[0] for line in text.splitlines() if line[:1] == "."}
+        assert macros <= {".TH", ".SH", ".B", ".BR", ".PP", ".TP", ".nf", ".fi", ".RS", ".RE"}, (name, macros)
+    assert "\\-\\-atol FLOAT" in pages["twinrun-compare.1"]
+    assert "\n.SH FOR EXPERTS\n" in pages["twinrun-compare.1"]
+    if man := shutil.which("groff"):
+        for name in pages:
+            said = subprocess.run(
+                [man, "-Kutf8", "-man", "-ww", "-z", tmp_path / "man1" / name],
+                capture_output=True,
+                text=True,
+                timeout=HANG,
+            )
+            assert said.stderr == ""
+
+
+def test_the_list_of_verbs_has_each() -> None:
+    """It is kept beside them: a list of verbs loads none. No line is cut or wrapped at 80 columns."""
     listed = {
         name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))
     }
-    assert len(listed) == 18
+    assert len(listed) == len(set(_VERBS)) == sum(map(len, GROUPS.values()))
     for name, verb in listed.items():
         assert verb is not None and verb.name == name
-        first = inspect.cleandoc(verb.help or "").split("\n\n")[0]
-        assert _VERBS[name] == " ".join(first.split())
+        assert verb.help and len(_VERBS[name]) <= 64 and _VERBS[name].endswith((".", "?"))
     assert cli.get_command(click.Context(cli), "common") is None
 
 
@@ -301,7 +406,7 @@ def test_names_cannot_forge_lines(tmp_path: Path) -> None:
             history.capture(1, {name: np.full(5, value)})
     done = command("compare", tmp_path / "a", tmp_path / "b")
     assert done.status == 1 and done.last.startswith(
-        "different: first at step 1, rank 0, x\\nsame: 1 field\\x1b[2J[0]"
+        "different: first at step 1, x\\nsame: 1 field\\x1b[2J[0]"
     )
     assert "\x1b" not in done.out
     shown = command("show", tmp_path / "a")

@@ -351,13 +351,13 @@ def test_a_demonstrations_picture_replaces_no_other(tmp_path: Path) -> None:
     from twinrun.report.picture import save_growth
 
     mine = tmp_path / "growth.png"
-    assert _free_name(str(tmp_path)) == str(mine)
+    assert _free_name(str(tmp_path), "growth", ".png", b"Software\0twinrun") == str(mine)
     for name, content in (("growth.png", b"mine"), ("growth-1.png", b"")):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "growth-2.png").symlink_to("growth.png")
     before = looks(tmp_path)
     for _ in range(2):
-        path = _free_name(str(tmp_path))
+        path = _free_name(str(tmp_path), "growth", ".png", b"Software\0twinrun")
         assert os.path.basename(path) == "growth-3.png"
         save_growth(twinrun.compare({"x": X}, {"x": X + 1}), path)
         check(before, tmp_path)

@@ -66,6 +66,42 @@ def moments(work: Callable[[], object], count: int) -> list[int]:
     return [2 + i * (counter.calls - 2) // count for i in range(count)]  # the first is main() itself
 
 
+def test_a_comparison_of_steps_keeps_what_was_compared(tmp_path: Path) -> None:
+    """Ctrl-C after the first step: a partial verdict that says so, and never that the runs are the same."""
+    for name, error in (("a", 0.0), ("same", 0.0), ("b", 0.5)):
+        with twinrun.Run(tmp_path / name, atol=1e-6) as run:
+            for step in range(8):
+                run.capture(step, {"x": np.arange(100.0) + error * (step == 1)})
+    report, page = tmp_path / "r.json", tmp_path / "r.html"
+    for other in ("same", "b"):
+
+        def work(other: str = other) -> object:
+            return command("compare", tmp_path / "a", tmp_path / other, "--json", report, "--html", page)
+
+        partial = 0
+        for n in moments(work, 60):
+            report.write_text('{"verdict": "same"}')
+            done = InterruptAt(n).during(work)
+            document = load_json(report.read_text())
+            assert done.status == 2, (n, done)
+            if "steps were compared" not in done.err:
+                continue
+            count = int(done.err.split("interrupted: ")[1].split(" of 8 steps")[0])
+            steps = sorted(f["step"] for f in document["fields"])
+            assert steps == list(range(len(steps))) and 0 < count <= len(steps) < 8 + 1, (n, done)
+            assert document["verdict"] == "incomparable" and document["problems"]
+            assert done.last.startswith(
+                f"incomparable: interrupted: {count} of 8 steps were compared; what was compared "
+            )
+            assert ("differs, first at step 1, x[0]" in done.last) == (other == "b" and len(steps) > 1), (
+                n,
+                done,
+            )
+            assert "interrupted: " in page.read_text()
+            partial += 1
+        assert partial > 0
+
+
 def test_compare_at_any_moment(files: tuple[Path, Path], tmp_path: Path) -> None:
     report = tmp_path / "r.json"
 

@@ -143,7 +143,7 @@ def test_descriptions_that_cannot_be(tmp_path, options):
 
 def test_unknown_types_and_missing_descriptions_say_what_to_do(tmp_path):
     (tmp_path / "x.bin").write_bytes(bytes(8))
-    with pytest.raises(FormatError, match=r"dtype=f32.*x\.bin\.json"):
+    with pytest.raises(FormatError, match=r"dtype f32.*x\.bin\.json"):
         open_file(tmp_path / "x.bin")
     (tmp_path / "x.bin.json").write_text('{"dtyp": "f32"}')
     with pytest.raises(FormatError, match="unknown key 'dtyp'"):

@@ -177,7 +177,9 @@ def test_metadata_alone_compares_as_its_file_does(tmp_path: Path) -> None:
             for x, y in ((whole, b), (b, whole)):
                 done = command("compare", f"{x}{suffixes[0]}", f"{y}{suffixes[1]}")
                 assert done.status == status, (done, suffixes)
-                assert status != 1 or done.last == "different: first at rank 0, x[0]: |a-b| = 0.5 > 0"
+                assert status != 1 or (
+                    done.last.startswith("different: first at x[0]: 1") and "|a-b| = 0.5 > 0" in done.last
+                )
     (tmp_path / "moved").mkdir()
     os.rename(f"{whole}.twm", tmp_path / "moved" / "whole.csv.twm")  # its data is not at hand
     check_error(command("compare", tmp_path / "moved" / "whole.csv.twm", same), "i64", "types must agree")

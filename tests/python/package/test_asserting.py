@@ -53,7 +53,7 @@ def test_assert_same_says_what_differs() -> None:
         twinrun.assert_same({"v": ZEROS, "w": ONES}, {"v": ONES, "w": ONES}, atol=1e-9)
     assert isinstance(caught.value, twinrun.NotSame) and caught.value.comparison.different == 5
     last = str(caught.value).splitlines()[-1]
-    assert last == "different: first at rank 0, v[0]: |a-b| = 1 > 1e-09"
+    assert last == "different: first at v[0]: 0 against 1, |a-b| = 1 > 1e-09"
 
 
 def test_assert_same_says_what_could_not_be_compared(tmp_path: Path) -> None:

@@ -69,17 +69,20 @@ def test_usual_reports_need_no_rich(tmp_path):
     )
 
 
-def test_lines_that_do_not_fit_are_left_to_rich(monkeypatch):
-    result = twinrun.compare(
-        {"x" * 90: np.zeros(3), "y": np.zeros(3)}, {"x" * 90: np.ones(3), "y": np.ones(3)}
-    )
-    assert not check(result)
-    result = twinrun.compare({"x": np.zeros(3)}, {"x": np.ones(3)})
-    assert check(result)
-    monkeypatch.setenv("COLUMNS", "30")
-    assert not check(result)
+def test_nothing_is_cut_where_there_is_no_terminal(monkeypatch):
+    """Tables are as wide as their cells; sentences that do not fit are left to Rich, which wraps them."""
+    name = "x" * 90
+    result = twinrun.compare({name: np.zeros(3), "y": np.zeros(3)}, {name: np.ones(3), "y": np.ones(3)})
+    assert check(result) and name in by_rich(result, False)
+    many = {f"x{n}": np.zeros(2) for n in range(60)}
+    result = twinrun.compare(many, {name: x + 1 for name, x in many.items()})
+    assert check(result) and all(f"\n{name} " in by_rich(result, False) for name in many)
+    agree = twinrun.compare(many, many)
+    assert check(agree)
+    monkeypatch.setenv("COLUMNS", "30")  # "… and 20 more fields, within the tolerance: --json has all"
+    assert not check(agree)
     monkeypatch.delenv("COLUMNS")
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.setenv(name, "1")
-        assert not check(result)
-        monkeypatch.delenv(name)
+    for variable in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.setenv(variable, "1")
+        assert not check(agree)
+        monkeypatch.delenv(variable)

@@ -44,16 +44,16 @@ def test_number() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "options", "line"),
     [
-        ([0.0, 1.0], [0.0, 1.5], {}, "different: first at rank 0, array[1]: |a-b| = 0.5 > 0"),
-        ([0.0], [1.0], {"atol": 0.25, "rtol": 0.5}, "different: first at rank 0, array[0]: |a-b| = 1 > 0.25 + 0.5 |a|"),
-        ([0.0], [1.0], {"rtol": 0.5}, "different: first at rank 0, array[0]: |a-b| = 1 > 0.5 |a|"),
-        ([math.nan], [1.0], {"atol": 9.0}, "different: first at rank 0, array[0]: nan against 1"),
-        ([math.inf], [-math.inf], {}, "different: first at rank 0, array[0]: inf against -inf"),
-        ([[1, 2], [3, 4]], [[1, 2], [7, 4]], {}, "different: first at rank 0, array[1, 0]: |a-b| = 4 > 0"),
-        (1.0, 2.0, {}, "different: first at rank 0, array: |a-b| = 1 > 0"),
-        ([1 + 2j], [1 + 3j], {}, "different: first at rank 0, array[0, 1]: |a-b| = 1 > 0"),
-        ([1.0], [1.0], {}, "same: 1 field, 1 step, 1 element (8 B a run) agree; read 0% of them"),
-        ([1.0, 2.0], [1.0, 2.0], {"atol": 0.5}, "same: 1 field, 1 step, 2 elements (16 B a run) agree within 0.5; read 0% of them"),
+        ([0.0, 1.0], [0.0, 1.5], {}, "different: first at array[1]: 1 against 1.5, |a-b| = 0.5 > 0 (50%)"),
+        ([0.0], [1.0], {"atol": 0.25, "rtol": 0.5}, "different: first at array[0]: 0 against 1, |a-b| = 1 > 0.25 + 0.5 |a|"),
+        ([0.0], [1.0], {"rtol": 0.5}, "different: first at array[0]: 0 against 1, |a-b| = 1 > 0.5 |a|"),
+        ([math.nan], [1.0], {"atol": 9.0}, "different: first at array[0]: nan against 1"),
+        ([math.inf], [-math.inf], {}, "different: first at array[0]: inf against -inf"),
+        ([[1, 2], [3, 4]], [[1, 2], [7, 4]], {}, "different: first at array[1, 0]: 3 against 7, |a-b| = 4 > 0 (133%)"),
+        (1.0, 2.0, {}, "different: first at array: 1 against 2, |a-b| = 1 > 0 (100%)"),
+        ([1 + 2j], [1 + 3j], {}, "different: first at array[0, 1]: 2 against 3, |a-b| = 1 > 0 (50%)"),
+        ([1.0], [1.0], {}, "same: 1 field, 1 step, 1 element (8 B a run) agree"),
+        ([1.0, 2.0], [1.0, 2.0], {"atol": 0.5}, "same: 1 field, 1 step, 2 elements (16 B a run) agree within 0.5"),
     ],
 )  # fmt: skip
 def test_verdict_line(a: object, b: object, options: dict, line: str) -> None:
@@ -141,3 +141,59 @@ def test_no_table_of_no_fields(tmp_path: Path) -> None:
     done = command("compare", tmp_path / "a.h5", tmp_path / "b.h5")
     assert done.status == 2 and "@t: 1 against 2" in done.out, done.out
     assert "device:" not in done.out and "max |a-b|" not in done.out
+
+
+def test_where_files_are_is_said_beside_the_verdict(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    page = tmp_path / "report.html"
+    done = command("compare", tmp_path / "a.npy", tmp_path / "a.npy", "--html", page)
+    assert done.err == f"wrote {page}\n" and done.last.startswith("same: ") and page.exists()
+    assert command("compare", tmp_path / "a.npy", tmp_path / "a.npy", "--html", page, "-q").err == ""
+
+
+def test_progress_of_steps_never_goes_back(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for step in range(4):
+            np.savez(tmp_path / name / f"s_{step}.npz", x=np.arange(3000.0), y=np.arange(10.0))
+    told: list[tuple[int, int]] = []
+    twinrun.compare(
+        tmp_path / "a", tmp_path / "b", progress=lambda _, done, total: told.append((done, total))
+    )
+    assert len(told) >= 4 and len({total for _, total in told}) == 1
+    assert [d for d, _ in told] == sorted(d for d, _ in told) and told[-1][0] == told[-1][1]
+
+
+def test_a_result_is_three_lines_and_its_text_the_report(tmp_path: Path) -> None:
+    a = {f"x{n}": np.arange(5.0) for n in range(1000)}
+    b = {name: x + (name == "x7") * 0.5 for name, x in a.items()}
+    result = twinrun.compare(a, b, atol=0.1)
+    lines = repr(result).splitlines()
+    assert len(lines) == 3 and lines[0].startswith("<Comparison of ") and "1000 fields, 1 step" in lines[1]
+    assert lines[2] == f"  {verdict_line(result)}>" and len(repr(result)) < 600
+    for name, x in (("a", a), ("b", b)):
+        np.savez(tmp_path / name, **{k: x[k] for k in ("x7", "x8")})
+    files = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    assert str(twinrun.compare(*files, atol=0.1)) + "\n" == command("compare", *files, "--atol", "0.1").out
+    odd = twinrun.compare({"漢": np.zeros(2)}, {"漢": np.ones(2)})  # not without Rich
+    assert str(odd).splitlines()[-1] == verdict_line(odd) and "漢" in str(odd)
+
+
+def test_the_worst_place_and_files_of_a_result(tmp_path: Path) -> None:
+    for run in "ab":
+        with twinrun.Run(tmp_path / run, atol=1e-3) as history:
+            for step, error in ((1, 0.0), (2, 0.5), (3, 0.25)):
+                history.capture(step, {"x": np.zeros(50), "y": np.full(50, error * (run == "b"))})
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert (result.worst.step, result.worst.field, result.worst.max_abs_diff) == (2, "y", 0.5)
+    assert twinrun.compare(tmp_path / "a", tmp_path / "a", method="direct").worst is None
+    assert twinrun.compare(np.zeros(3), np.zeros(3)).worst is None
+    result.to_html(tmp_path / "page.html")
+    command("compare", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "cli.html")
+    assert (
+        (tmp_path / "page.html").read_text().count("<svg")
+        == (tmp_path / "cli.html").read_text().count("<svg")
+        > 0
+    )
+    pytest.importorskip("matplotlib")
+    assert {line.get_label() for line in result.plot().axes[0].lines} >= {"y"}

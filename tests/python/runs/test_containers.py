@@ -818,7 +818,7 @@ def test_a_name_of_the_caller_is_no_label() -> None:
 
 def test_the_verdict_shows_texts() -> None:
     found = twinrun.compare({"s": ["x", "y"]}, {"s": ["x", "z"]})
-    assert verdict_line(found) == "different: first at rank 0, s@text[1]: 'y' against 'z'"
+    assert verdict_line(found) == "different: first at s@text[1]: 'y' against 'z'"
 
 
 @pytest.mark.parametrize("beside", [{}, {"x": np.arange(3.0)}])

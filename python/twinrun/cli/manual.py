@@ -1,0 +1,93 @@
+"""Manual pages of all verbs, in the language of man(7), from the same commands and examples as `--help`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from .help import EXAMPLES, GROUPS, examples_of, options_of, statuses_of
+
+__all__ = ["pages"]
+
+
+def _escaped(text: str) -> str:
+    """Text that no macro and no escape of roff is in: a line must not begin with a dot or an apostrophe."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("\b", "")
+    return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in text.split("\n"))
+
+
+def _heading(words: str, version: str, short: str) -> list[str]:
+    name = words.replace(" ", "-")
+    return [
+        f'.TH "{_escaped(name.upper())}" 1 "" "twinrun {_escaped(version)}" "twinrun"',
+        ".SH NAME",
+        f"{_escaped(name)} \\- {_escaped(short.rstrip('.'))}",
+    ]
+
+
+def _listed(title: str, rows: list[tuple[str, str]]) -> Iterator[str]:
+    yield f".SH {_escaped(title.upper())}"
+    for term, said in rows:
+        yield from (".TP", f".B {_escaped(term)}", _escaped(said) if said else "\\&")
+
+
+def _examples(rows: list[tuple[str, str]]) -> Iterator[str]:
+    if not rows:
+        return
+    yield ".SH EXAMPLES"
+    for line, said in rows:
+        if said:
+            yield from (".PP", _escaped(said[0].upper() + said[1:] + ":"))
+        yield from (".PP", ".nf", ".RS", _escaped(line), ".RE", ".fi")
+
+
+def _page(command: click.Command, ctx: click.Context, version: str) -> str:
+    words = ctx.command_path
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    lines = _heading(words, version, GROUPS_OF.get(words.split()[-1], command.get_short_help_str(1000)))
+    usage = " ".join(command.collect_usage_pieces(ctx))
+    lines += [".SH SYNOPSIS", f".B {_escaped(words)}", _escaped(usage), ".SH DESCRIPTION"]
+    for paragraph in text.split("\n\n"):
+        lines += [".PP", _escaped(" ".join(paragraph.split()))]
+    if isinstance(command, click.Group):
+        verbs = [
+            (n, c) for n in command.list_commands(ctx) if (c := command.get_command(ctx, n)) and not c.hidden
+        ]
+        lines += _listed("commands", [(n, c.get_short_help_str(1000)) for n, c in verbs])
+    for title, records in options_of(command, ctx):
+        lines += _listed(title, records)
+    lines += _examples(examples_of(ctx))
+    lines += _listed("exit status", statuses_of(ctx))
+    lines += [".SH SEE ALSO", ".BR twinrun (1)"]
+    return "\n".join(lines) + "\n"
+
+
+GROUPS_OF = {name: said for verbs in GROUPS.values() for name, said in verbs.items()}
+
+
+def _all(command: click.Command, ctx: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    yield command, ctx
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            found = command.get_command(ctx, name)
+            if found is not None and not found.hidden:
+                yield from _all(found, click.Context(found, parent=ctx, info_name=name))
+
+
+def pages(root: click.Context, version: str) -> dict[str, str]:
+    """The pages by the names of their files: twinrun.1, twinrun-compare.1, ..."""
+    found = {}
+    for command, ctx in _all(root.command, root):
+        if ctx is root:
+            continue
+        found[ctx.command_path.replace(" ", "-") + ".1"] = _page(command, ctx, version)
+    lines = _heading("twinrun", version, inspect.cleandoc(root.command.help or ""))
+    lines += [".SH SYNOPSIS", ".B twinrun", "VERB [OPTIONS] ...", ".SH DESCRIPTION"]
+    lines += ["Each verb has a page of its own, as", ".BR twinrun\\-compare (1)."]
+    for title, verbs in GROUPS.items():
+        lines += _listed(title, list(verbs.items()))
+    lines += _examples(EXAMPLES[""])
+    found["twinrun.1"] = "\n".join(lines) + "\n"
+    return found

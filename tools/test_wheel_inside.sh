@@ -1,0 +1,68 @@
+# What tools/test_wheels.sh runs inside a bare tree: from an empty environment to what a new user tries first.
+set -euo pipefail
+cd /try
+
+check() { # check STATUS COMMAND...: the command ends with this status
+    local wanted=$1 status=0
+    shift
+    "$@" >out.txt 2>err.txt || status=$?
+    if ((status != wanted)); then
+        echo "status $status instead of $wanted: $*"
+        cat out.txt err.txt
+        exit 1
+    fi
+}
+
+python3 -m venv env
+start=$EPOCHREALTIME
+env/bin/pip install --quiet --no-index --find-links /wheels twinrun
+PATH=/try/env/bin:$PATH
+cat >first.py <<'X'
+import numpy as np
+x = np.linspace(0, 1, 100_000)
+np.save("a.npy", x)
+x[1234] += 1e-3
+np.save("b.npy", x)
+X
+env/bin/python first.py
+check 1 twinrun compare a.npy b.npy --atol 1e-6
+seconds=$(env/bin/python -c "print(round($EPOCHREALTIME - $start, 1))")
+tail -n 1 out.txt | grep -q 'different: first at a\[1234\]' || { cat out.txt; exit 1; }
+installed=$(du -sm env/lib/python3*/site-packages/twinrun | cut -f1)
+
+start=$EPOCHREALTIME
+check 0 twinrun demo
+demo=$(env/bin/python -c "print(round($EPOCHREALTIME - $start, 1))")
+tail -n 1 out.txt | grep -q '^different: first at step ' || { cat out.txt; exit 1; }
+test -s twinrun-demo/report.html
+check 1 twinrun compare twinrun-demo/run-a twinrun-demo/run-b --html page.html --json all.json
+check 0 twinrun verify twinrun-demo/run-a twinrun-demo/run-b
+check 0 twinrun show --system
+grep -q 'io_uring' out.txt
+
+cat >capture.py <<'X'
+import numpy as np, sys, twinrun
+with twinrun.Run(sys.argv[1], atol=1e-9, background=True) as run:
+    x = np.random.default_rng(1).random(10_000)
+    for step in range(5):
+        x = 3.9 * x * (1 - x) if sys.argv[1] == "one" else 3.9 * (x - x * x)
+        run.capture(step, {"x": x})
+X
+check 0 python capture.py one
+check 0 python capture.py two
+check 0 twinrun compare one two
+check 0 twinrun pack one record
+check 0 twinrun restore record back --step 3
+check 0 twinrun golden save one -o golden
+check 0 twinrun golden check golden two
+check 2 twinrun golden check golden twinrun-demo/run-a
+check 0 twinrun index a.npy
+check 0 twinrun interpose -- ls
+check 0 twinrun completion bash
+check 0 twinrun manual man1
+
+env/bin/pip install --quiet --no-index --find-links /wheels 'twinrun[ensemble]'
+check 0 twinrun ensemble -r 5 -w 0 -- 'sleep 0.01' --vs 'sleep 0.02'
+grep -q 'sleep 0.01' out.txt
+! command -v cc g++ gcc >/dev/null
+echo "from pip install to the first verdict: $seconds s; twinrun demo: $demo s; $installed MB installed"
