@@ -461,7 +461,8 @@ Answer File::aggregate(const Call& call) {
         auto declared = declare(layout, call.mode, first - first % traits.block);
         if (team.broken()) return failed(team.why_broken());
         if (!declared) {
-            say(declared.error().message);
+            // Most often bytes that two ranks write, which MPI allows.
+            say("a call cannot be planned (" + declared.error().message + ")");
             return plain();
         }
     }
