@@ -110,9 +110,7 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     File& f = *file;
     f.handle_ = handle;
     f.amode_ = amode;
-    if (PMPI_Comm_dup(comm, &f.comm_) != MPI_SUCCESS) return nullptr;
-    PMPI_Comm_set_errhandler(f.comm_, MPI_ERRORS_RETURN);
-    PMPI_Comm_rank(f.comm_, &f.rank_);
+    PMPI_Comm_rank(comm, &f.rank_);
     // Why this rank cannot: 1: it was asked not to; 2: hints; 3: the file. All ranks take the largest.
     int problem = 0;
     std::string why;
@@ -161,10 +159,19 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
         return success();
     });
     if (!bytes) problem = 3;
-    // The largest problem, and whether all ranks have the same file and the same hints.
-    std::int64_t all[5] = {problem, static_cast<std::int64_t>(about[0]), -static_cast<std::int64_t>(about[0]),
-                           static_cast<std::int64_t>(about[1]), -static_cast<std::int64_t>(about[1])};
-    if (PMPI_Allreduce(MPI_IN_PLACE, all, 5, MPI_INT64_T, MPI_MAX, f.comm_) != MPI_SUCCESS) all[0] = 3;
+    // What an earlier file of the same ranks has left.
+    if (problem == 0) f.member_ = take(comm, about[1]);
+    const std::int64_t number = f.member_ ? f.member_->number : 0;
+    // The largest problem, and whether all ranks have the same file, the same hints and the same member.
+    std::int64_t all[8] = {problem,
+                           static_cast<std::int64_t>(about[0]),
+                           -static_cast<std::int64_t>(about[0]),
+                           static_cast<std::int64_t>(about[1]),
+                           -static_cast<std::int64_t>(about[1]),
+                           number,
+                           -number,
+                           last_number()};
+    if (PMPI_Allreduce(MPI_IN_PLACE, all, 8, MPI_INT64_T, MPI_MAX, comm) != MPI_SUCCESS) all[0] = 3;
     f.usable_ = all[0] == 0;
     if (all[0] == 1) return file;
     if (all[0] != 0) {
@@ -173,7 +180,16 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
         f.settle("the hints twinrun_* differ between ranks");
     } else if (all[1] != -all[2]) {
         f.settle("ranks see different files under its name");
+    } else if (number == 0 || all[5] != -all[6]) {
+        if (f.member_) give_back(f.member_);
+        f.member_ = std::make_shared<Member>();
+        f.member_->settings = about[1];
+        f.member_->number = all[7] + 1;
+        if (PMPI_Comm_dup(comm, &f.member_->comm) != MPI_SUCCESS) return nullptr;
+        PMPI_Comm_set_errhandler(f.member_->comm, MPI_ERRORS_RETURN);
+        add(f.member_);
     }
+    if (f.member_) f.comm_ = f.member_->comm;
     return file;
 }
 
@@ -187,17 +203,7 @@ void File::close() {
                      name_.c_str(), static_cast<unsigned long long>(aggregated_calls_),
                      static_cast<unsigned long long>(plans_), static_cast<unsigned long long>(plain_calls_));
     }
-    int finalised = 0;
-    PMPI_Finalized(&finalised);
-    if (finalised != 0) {
-        static_cast<void>(aggregate_.release());
-        return;
-    }
-    const bool broken = aggregate_ && aggregate_->team->broken();
-    // Ranks may come late, and a time limit watches what follows.
-    if (aggregate_ && !broken) PMPI_Barrier(comm_);
-    aggregate_.reset();
-    if (!broken && comm_ != MPI_COMM_NULL) PMPI_Comm_free(&comm_);
+    if (member_) give_back(std::exchange(member_, nullptr));
     if (number_ >= 0) ::close(std::exchange(number_, -1));
 }
 
@@ -223,13 +229,13 @@ bool File::allows(Mode mode) const {
 // ---- a collective call ----
 
 Result<> File::start() {
-    if (aggregate_) return success();
-    PMPI_Barrier(comm_);
-    twr_aggregate* made = nullptr;
-    TWR_CHECK(aggregation::create(&made, comm_, [&]() -> Result<aggregation::Settings> {
-        return hints_.settings;
-    }));
-    aggregate_.reset(made);
+    if (aggregate_ != nullptr) return success();
+    if (member_->aggregate == nullptr) {
+        PMPI_Barrier(comm_);
+        TWR_CHECK(aggregation::create(&member_->aggregate, comm_,
+                                      [&]() -> Result<aggregation::Settings> { return hints_.settings; }));
+    }
+    aggregate_ = member_->aggregate;
     return success();
 }
 
@@ -294,19 +300,19 @@ static bool moved_by(const std::vector<ArrayPart>& now, const std::vector<ArrayP
 }
 
 Result<> File::declare(const Layout& layout, Mode mode, std::uint64_t base) {
-    declared_ = false;
-    shared_ = mode == Mode::read;
+    member_->declared = false;
+    member_->shared = mode == Mode::read;
     auto sets = caught([&]() -> Result<std::vector<RankSet>> {
-        parts_ = layout.parts;
+        member_->parts = layout.parts;
         std::vector<ArrayPart> relative = layout.parts;
         for (ArrayPart& part : relative)
             part.where.offset -= base;
         return rank_sets(relative);
     });
     ++plans_;
-    TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, shared_));
-    base_ = base;
-    declared_ = true;
+    TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, member_->shared));
+    member_->base = base;
+    member_->declared = true;
     return success();
 }
 
@@ -379,16 +385,16 @@ Answer File::aggregate(const Call& call) {
     if (reason == kNone && !layout.parts.empty()) {
         largest[kBelow] = static_cast<double>(kLargest - layout.begin + 1);
         largest[kEnd] = static_cast<double>(layout.end);
-        const std::uint64_t before = parts_.empty() ? 0 : parts_.front().where.begin();
+        const std::uint64_t before = member_->parts.empty() ? 0 : member_->parts.front().where.begin();
         const std::uint64_t delta = layout.begin - before;
-        if (declared_ && moved_by(layout.parts, parts_, delta)) {
+        if (member_->declared && moved_by(layout.parts, member_->parts, delta)) {
             const auto step = static_cast<double>(static_cast<std::int64_t>(delta));
             largest[kAhead] = static_cast<double>(2 * kLargest) + step;
             largest[kBack] = static_cast<double>(2 * kLargest) - step;
         } else {
             largest[kChanged] = 1;
         }
-    } else if (!parts_.empty()) {
+    } else if (!member_->parts.empty()) {
         largest[kChanged] = 1;
     }
     vote.on_root = [&](Outcome& outcome) -> Result<> {
@@ -424,10 +430,10 @@ Answer File::aggregate(const Call& call) {
     }
     const aggregation::StorageTraits traits{agreed->payload[1], {agreed->payload[2], agreed->payload[3]}};
     if (!(traits == aggregate_->plan->traits())) {
-        declared_ = false;
+        member_->declared = false;
         if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
     }
-    bool again = declared_ && all[kChanged] == 0 && (!shared_ || call.mode == Mode::read) &&
+    bool again = member_->declared && all[kChanged] == 0 && (!member_->shared || call.mode == Mode::read) &&
                  all[kAhead] - static_cast<double>(2 * kLargest) ==
                      static_cast<double>(2 * kLargest) - all[kBack];
     const auto step = static_cast<std::int64_t>(all[kAhead] - static_cast<double>(2 * kLargest));
@@ -453,8 +459,8 @@ Answer File::aggregate(const Call& call) {
     again = again && (traits.direct.alignment == 1 ||
                       step % static_cast<std::int64_t>(traits.block) == 0);
     if (again) {
-        base_ += static_cast<std::uint64_t>(step);
-        for (ArrayPart& part : parts_)
+        member_->base += static_cast<std::uint64_t>(step);
+        for (ArrayPart& part : member_->parts)
             part.where.offset += static_cast<std::uint64_t>(step);
     } else {
         const std::uint64_t first = kLargest + 1 - static_cast<std::uint64_t>(all[kBelow]);
@@ -467,14 +473,14 @@ Answer File::aggregate(const Call& call) {
         }
     }
     void* const data[1] = {call.buffer};
-    const aggregation::OpenFile file{number_, name_, base_};
+    const aggregation::OpenFile file{number_, name_, member_->base};
     if (auto moved = aggregation::move(*aggregate_, call.mode, file, data); !moved) return failed(moved.error());
     if (auto passed = pass_pointer(call, layout.bytes); !passed) return failed(passed.error());
     return Answer{Fate::moved, layout.bytes, {}};
 }
 
 void File::abandon(const Error& error) noexcept {
-    if (aggregate_) aggregate_->team->abandon(error);
+    if (aggregate_ != nullptr) aggregate_->team->abandon(error);
 }
 
 Result<> File::pass_pointer(const Call& call, std::uint64_t bytes) {

@@ -15,6 +15,7 @@
 #include "aggregate/mpi/aggregate.hpp"
 #include "aggregate/mpi/datatype.hpp"
 #include "aggregate/mpiio/hints.hpp"
+#include "aggregate/mpiio/pool.hpp"
 #include "base/result.hpp"
 
 namespace twinrun::mpiio {
@@ -59,7 +60,7 @@ class File {
     Answer transfer(const Call& call);
     // For an error that keeps this rank from a call that the others are in: they get it too.
     void abandon(const Error& error) noexcept;
-    // [collective] Gives back what is shared with other ranks. Call it before MPI closes the file.
+    // Gives back what the next file may use. Call it before MPI closes the file.
     void close();
 
     // A split collective call that was aggregated when it began.
@@ -104,16 +105,8 @@ class File {
     View view_;
     bool native_ = true;
 
-    struct Release {
-        void operator()(twr_aggregate* a) const { aggregation::release(a); }
-    };
-    std::unique_ptr<twr_aggregate, Release> aggregate_;
-    // The last declaration: of this rank. Calls of the same shape need no other one.
-    std::vector<ArrayPart> parts_;
-    std::uint64_t base_ = 0;
-    bool shared_ = false;    // ranks may have bytes in common: for reading only
-    bool declared_ = false;  // on all ranks
-
+    std::shared_ptr<Member> member_;
+    twr_aggregate* aggregate_ = nullptr;  // the member's, since the first collective call
     std::uint64_t shared_total_ = 0;  // etypes of all ranks, of a call with the shared pointer
     std::int64_t shared_begin_ = 0;
     std::uint64_t aggregated_calls_ = 0;
