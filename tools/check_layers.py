@@ -45,6 +45,7 @@ LIBRARY_ROOMS = {
     "aggregate/topology": "base platform",
     "aggregate/plan": "base aggregate/topology",
     "aggregate/mpi": f"base platform aggregate/topology aggregate/plan {PUBLIC}",
+    "aggregate/mpiio": f"base platform aggregate/topology aggregate/plan aggregate/mpi {PUBLIC}",
     "noise": "base",
     "flush": "capture",
     # These stand on the public headers alone.
@@ -54,7 +55,7 @@ LIBRARY_ROOMS = {
 }
 ROOMS = {room: set(known.split()) for room, known in {**CORE_ROOMS, **LIBRARY_ROOMS}.items()}
 # Rooms that may include <mpi.h>; nothing else knows of MPI's types.
-MPI_ROOMS = {"aggregate/mpi", "mpi", "veloc"}
+MPI_ROOMS = {"aggregate/mpi", "aggregate/mpiio", "mpi", "veloc"}
 
 CXX_SUFFIXES = {".cpp", ".hpp", ".h", ".cc", ".cu", ".cuh", ".inc", ".c"}
 INCLUDE = re.compile(r"""^[^\S\n]*#[^\S\n]*include(?:_next)?\b[^\S\n]*(\S[^\n]*)?""", re.MULTILINE)

@@ -167,6 +167,70 @@ typedef enum twr_aggregate_layout {
 TWR_API int twr_aggregate_declare_records(twr_aggregate* aggregate, const uint64_t* item_bytes, int count,
                                           uint64_t items, int layout, uint64_t file_offset);
 
+/* Which index of an array runs fastest in memory and in the file. */
+typedef enum twr_aggregate_order {
+    /* The last one. */
+    TWR_ORDER_C = 0,
+    /* The first one. */
+    TWR_ORDER_FORTRAN = 1
+} twr_aggregate_order;
+
+/* The most dimensions of a block. */
+#define TWR_AGGREGATE_DIMENSIONS 32
+
+/* A block (hyper-rectangle) of a global array that lies in the file without gaps, and its place in an
+ * array of this rank. Arrays of lengths have `dimensions` members, in the order of the indices. This
+ * structure has no size, because it never changes. */
+typedef struct twr_aggregate_block {
+    /* Of an item of the array: any number of bytes except 0. */
+    uint64_t item_bytes;
+    /* 0 to TWR_AGGREGATE_DIMENSIONS. */
+    int dimensions;
+    /* A twr_aggregate_order, of both arrays. */
+    int order;
+    /* The first byte of the global array, within the file of this rank (twr_aggregate_file). */
+    uint64_t file_offset;
+    const uint64_t* global_shape;
+    /* The block's first item in the global array, and its lengths, which may be 0. */
+    const uint64_t* start;
+    const uint64_t* shape;
+    /* Lengths of the array in memory, with its halo; NULL: those of the block. */
+    const uint64_t* local_shape;
+    /* The block's first item in the array in memory; NULL: zeros. */
+    const uint64_t* local_start;
+} twr_aggregate_block;
+
+/* [collective] Declares blocks of global arrays, as twr_aggregate_declare declares variables: one
+ * array (data[k]) for each. Several blocks may be parts of one global array; ranks may have different
+ * numbers of blocks, also none. Items of the halo are neither written nor read.
+ * Returns
+ *   TWR_ERROR_INVALID_ARGUMENT: an invalid block, or one that leaves its global or local array;
+ *     bytes that two blocks claim, of one rank or of two
+ *   TWR_ERROR_UNSUPPORTED: a block of more than 2^22 pieces */
+TWR_API int twr_aggregate_declare_blocks(twr_aggregate* aggregate, const twr_aggregate_block* blocks,
+                                         int count);
+
+/* Data that datatypes of MPI describe. This structure has no size, because it never changes. */
+typedef struct twr_aggregate_typed {
+    /* Where the file type begins, within the file of this rank: the displacement of an MPI view. */
+    uint64_t file_offset;
+    /* The places in the file; repeated by its extent as often as the data needs. Its places ascend. */
+    MPI_Datatype file_type;
+    /* Places in memory, from data[k] on; repeated by its extent. Need not be committed. */
+    MPI_Datatype memory_type;
+    uint64_t memory_count;
+} twr_aggregate_typed;
+
+/* [collective] Declares data by datatypes of MPI, which may be freed afterwards: those that
+ * MPI_Type_contiguous, vector, indexed, struct, subarray, darray and their variants make, of any
+ * depth. Addresses relative to MPI_BOTTOM are not supported, because data[k] may not be NULL.
+ * Returns
+ *   TWR_ERROR_INVALID_ARGUMENT: a file type whose places do not ascend or are negative;
+ *     MPI_DATATYPE_NULL; bytes that two claim
+ *   TWR_ERROR_UNSUPPORTED: a datatype of another constructor, or of more than 2^22 pieces */
+TWR_API int twr_aggregate_declare_types(twr_aggregate* aggregate, const twr_aggregate_typed* types,
+                                        int count);
+
 /* [collective] Writes the declared arrays. data: a pointer for each declared variable, to host
  * memory. path: equal on all ranks. With several files, file k is PATH.kkkkk (at least five digits),
  * and the index PATH.twr-index has their number. It is written last, when all have their names, and

@@ -114,6 +114,16 @@ int twr_aggregate_declare_records(twr_aggregate* aggregate, const uint64_t* item
     });
 }
 
+int twr_aggregate_declare_blocks(twr_aggregate* aggregate, const twr_aggregate_block* blocks, int count) {
+    return answer_of_all("twr_aggregate_declare_blocks", aggregate,
+                         [&] { return declare_blocks(aggregate, blocks, count); });
+}
+
+int twr_aggregate_declare_types(twr_aggregate* aggregate, const twr_aggregate_typed* types, int count) {
+    return answer_of_all("twr_aggregate_declare_types", aggregate,
+                         [&] { return declare_types(aggregate, types, count); });
+}
+
 int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* const* data) {
     return answer_of_all("twr_aggregate_write", aggregate, [&] { return write(aggregate, path, data); });
 }

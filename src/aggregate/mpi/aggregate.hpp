@@ -68,12 +68,18 @@ void release(twr_aggregate* aggregate);
 Result<> declare(twr_aggregate* a, const twr_aggregate_variable* variables, int count);
 Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int count, std::uint64_t items,
                          int layout, std::uint64_t offset);
+Result<> declare_blocks(twr_aggregate* a, const twr_aggregate_block* blocks, int count);
+Result<> declare_types(twr_aggregate* a, const twr_aggregate_typed* types, int count);
 
 // ---- transfer.cpp ----
 
 // [collective] path: the name that the caller gave, without a sub-file's number.
 Result<> write(twr_aggregate* a, const char* path, const void* const* data);
 Result<> read(twr_aggregate* a, const char* path, void* const* data);
+// [collective] Moves the declared bytes of a file that all ranks have open; a write leaves all other bytes of it alone. For other
+// libraries of this house. The plan must know the storage's traits already (Plan::adapt), and the file must have the bytes that
+// are read.
+Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* const* data);
 
 // ---- report.cpp ----
 

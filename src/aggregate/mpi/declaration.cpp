@@ -1,5 +1,6 @@
 // Declarations of the C interface: what ranks will write or read.
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -7,12 +8,16 @@
 #include <vector>
 
 #include "aggregate/mpi/aggregate.hpp"
+#include "aggregate/mpi/datatype.hpp"
 #include "aggregate/plan/layout.hpp"
+#include "aggregate/plan/stream.hpp"
 #include "base/caught.hpp"
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
 
 namespace twinrun::aggregation {
+
+static_assert(kMostDimensions == TWR_AGGREGATE_DIMENSIONS);
 
 namespace {
 
@@ -59,7 +64,83 @@ std::optional<std::vector<twr_aggregate_variable>> records(const std::vector<std
     return variables;
 }
 
+// All dimensions of a block have these lengths where the caller gave none.
+constexpr std::array<std::uint64_t, kMostDimensions> kZeros{};
+
+Result<std::vector<RankSet>> sets_of_blocks(const twr_aggregate_block* blocks, int count) {
+    if (count < 0) return refuse("count is negative");
+    if (blocks == nullptr && count != 0) return refuse("blocks is NULL");
+    std::vector<ArrayPart> parts;
+    for (int i = 0; i < count; ++i) {
+        const twr_aggregate_block& b = blocks[i];
+        const std::string name = "block " + std::to_string(i) + ": ";
+        if (b.dimensions < 0 || b.dimensions > TWR_AGGREGATE_DIMENSIONS) {
+            return refuse(name + "dimensions is " + std::to_string(b.dimensions) + ", and may be 0 to " +
+                          std::to_string(TWR_AGGREGATE_DIMENSIONS));
+        }
+        if (b.order != TWR_ORDER_C && b.order != TWR_ORDER_FORTRAN) {
+            return refuse(name + "order is " + std::to_string(b.order) +
+                          ", and may be TWR_ORDER_C or TWR_ORDER_FORTRAN");
+        }
+        const auto dimensions = static_cast<std::size_t>(b.dimensions);
+        if (dimensions != 0 && (b.global_shape == nullptr || b.start == nullptr || b.shape == nullptr))
+            return refuse(name + "global_shape, start or shape is NULL");
+        if (b.local_start != nullptr && b.local_shape == nullptr)
+            return refuse(name + "local_start is given, and local_shape is NULL");
+        const auto span = [&](const std::uint64_t* given, const std::uint64_t* otherwise) {
+            return std::span(given != nullptr ? given : otherwise, dimensions);
+        };
+        const std::uint64_t* const zeros = kZeros.data();
+        const Block block{b.item_bytes,
+                          b.order == TWR_ORDER_C ? ArrayOrder::c : ArrayOrder::fortran,
+                          b.file_offset,
+                          span(b.global_shape, zeros),
+                          span(b.start, zeros),
+                          span(b.shape, zeros),
+                          span(b.local_shape, b.shape != nullptr ? b.shape : zeros),
+                          span(b.local_start, zeros)};
+        TWR_CHECK(block_parts(block, static_cast<std::uint32_t>(i), parts));
+    }
+    return rank_sets(parts);
+}
+
+Result<std::vector<RankSet>> sets_of_types(const twr_aggregate_typed* types, int count) {
+    if (count < 0) return refuse("count is negative");
+    if (types == nullptr && count != 0) return refuse("types is NULL");
+    std::vector<ArrayPart> parts;
+    for (int i = 0; i < count; ++i) {
+        const twr_aggregate_typed& t = types[i];
+        const auto add = [&]() -> Result<> {
+            if (t.file_offset >= std::uint64_t{1} << 62) return refuse("file_offset is 2^62 or more");
+            TWR_TRY(const TypeStream memory_type, stream_of(t.memory_type));
+            TWR_TRY(const TypeStream file_type, stream_of(t.file_type));
+            TWR_TRY(const Stream memory, stream_of_items(memory_type, t.memory_count));
+            if (memory.bytes() == 0) return success();
+            if (file_type.stream.bytes() == 0) return refuse("file_type has no bytes, and memory_type has");
+            TWR_TRY(const Stream file,
+                    slice_of_tiles(file_type.stream, file_type.extent,
+                                   static_cast<std::int64_t>(t.file_offset), 0, memory.bytes()));
+            return match(file, memory, static_cast<std::uint32_t>(i), parts);
+        };
+        if (auto added = add(); !added)
+            return std::move(added).error().at("datatypes of variable " + std::to_string(i));
+    }
+    return rank_sets(parts);
+}
+
 }  // namespace
+
+Result<> declare_blocks(twr_aggregate* a, const twr_aggregate_block* blocks, int count) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    return a->plan->declare(caught([&] { return sets_of_blocks(blocks, count); }),
+                            static_cast<std::uint64_t>(std::max(count, 0)));
+}
+
+Result<> declare_types(twr_aggregate* a, const twr_aggregate_typed* types, int count) {
+    if (a == nullptr) return refuse("aggregate is NULL");
+    return a->plan->declare(caught([&] { return sets_of_types(types, count); }),
+                            static_cast<std::uint64_t>(std::max(count, 0)));
+}
 
 Result<> declare(twr_aggregate* a, const twr_aggregate_variable* variables, int count) {
     if (a == nullptr) return refuse("aggregate is NULL");

@@ -110,10 +110,12 @@ bool Pipeline::attempt(Body&& body) {
 Storage* Pipeline::storage() {
     if (!tried_) {
         tried_ = true;
+        const auto on_end = [this] { team_.notify_self(); };
         // A new file was made by us and is no link. An existing file that is updated or read may be a link.
-        auto opened =
-            open_storage(settings_.backend, path_, {mode_, settings_.sync, !writing() || settings_.update},
-                         [this] { team_.notify_self(); });
+        auto opened = file_ != nullptr
+                          ? storage_of(settings_.backend, *file_, mode_, on_end)
+                          : open_storage(settings_.backend, path_,
+                                         {mode_, settings_.sync, !writing() || settings_.update}, on_end);
         if (opened) {
             storage_ = std::move(*opened);
         } else {

@@ -41,6 +41,8 @@ class Pipeline {
 
     // Call it before ranks agree to begin: allocates, and sets the state that other ranks of the node read.
     Result<> prepare();
+    // Moves the data through a file that is open already, in place of one that run() opens. Call it before run().
+    void use(const OpenFile* file) { file_ = file; }
     // Moves the data. After a failure of storage it still goes through all windows, because other ranks wait for them, and
     // returns the error at the end. A broken team ends it at once.
     Result<> run(const std::string& path);
@@ -94,6 +96,7 @@ class Pipeline {
     std::size_t direct_at_ = 0;  // the current direct range, and its bytes that are done
     std::uint64_t direct_done_ = 0;
     std::vector<std::byte> scratch_;
+    const OpenFile* file_ = nullptr;
     std::unique_ptr<Storage> storage_;
     bool tried_ = false;
     std::optional<Error> error_;

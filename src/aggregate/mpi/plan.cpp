@@ -92,7 +92,7 @@ Result<> Plan::reduce(void* values, int count, MPI_Datatype type, MPI_Op op) {
     return success();
 }
 
-Result<> Plan::declare(Result<std::vector<RankSet>> sets, std::uint64_t variables) {
+Result<> Plan::declare(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared) {
     declared_ = false;
     Team::Vote first;
     if (sets) {
@@ -112,11 +112,12 @@ Result<> Plan::declare(Result<std::vector<RankSet>> sets, std::uint64_t variable
     TWR_CHECK(team_.agree(first));
     sets_ = std::move(*sets);
     variables_ = variables;
-    auto gathered = gather_table();
+    auto gathered = gather_table(shared);
     if (team_.broken()) return gathered;
     wire_.reset();
     Team::Vote second;
-    second.mine = check_overlaps(std::move(gathered));
+    second.mine = shared ? std::move(gathered) : check_overlaps(std::move(gathered));
+    if (team_.broken()) return team_.why_broken();
     TWR_CHECK(team_.agree(second));
     TWR_CHECK(arrange());
     declared_ = true;
@@ -133,7 +134,7 @@ Result<> Plan::adapt(const StorageTraits& traits) {
     return success();
 }
 
-Result<> Plan::gather_table() {
+Result<> Plan::gather_table(bool shared) {
     Wire& wire = *wire_;
     const auto ranks = static_cast<std::size_t>(group_.ranks);
     MPI_Request request = MPI_REQUEST_NULL;
@@ -172,7 +173,7 @@ Result<> Plan::gather_table() {
         }
     }
     return caught([&]() -> Result<> {
-        table_ = FileTable(std::move(sets));
+        table_ = FileTable(std::move(sets), shared);
         return success();
     });
 }

@@ -81,8 +81,9 @@ class Plan {
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
 
-    // [collective] sets: of this rank, or its error. After an error nothing is declared.
-    Result<> declare(Result<std::vector<RankSet>> sets, std::uint64_t variables);
+    // [collective] sets: of this rank, or its error. After an error nothing is declared. shared: several ranks may claim a
+    // byte, so that the plan can only be read.
+    Result<> declare(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared = false);
     // [collective] Plans again for storage with other traits; does nothing if they are equal.
     Result<> adapt(const StorageTraits& traits);
 
@@ -107,7 +108,7 @@ class Plan {
 
    private:
     struct Wire;  // sets as ranks exchange them
-    Result<> gather_table();
+    Result<> gather_table(bool shared);
     Result<> check_overlaps(Result<> mine);
     Result<> arrange();
     Result<> cut();  // makes partitions; local

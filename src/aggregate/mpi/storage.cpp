@@ -52,10 +52,19 @@ class Descriptor {
    public:
     Descriptor() = default;
     ~Descriptor() {
-        if (number_ >= 0) ::close(number_);
+        if (number_ >= 0 && !borrowed_) ::close(number_);
     }
     Descriptor(const Descriptor&) = delete;
     Descriptor& operator=(const Descriptor&) = delete;
+
+    Result<> adopt(const OpenFile& file, Mode mode) {
+        number_ = file.number;
+        path_ = file.path;
+        shift_ = file.shift;
+        mode_ = mode;
+        borrowed_ = true;
+        return success();
+    }
 
     Result<> open(const std::string& path, const Opening& how) {
         sync_follows_ = how.sync_follows;
@@ -72,6 +81,7 @@ class Descriptor {
     [[nodiscard]] int number() const { return number_; }
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] Mode mode() const { return mode_; }
+    [[nodiscard]] std::uint64_t shift() const { return shift_; }
 
     // Adjacent pieces share one call.
     Result<> transfer(std::span<const Piece> pieces) const {
@@ -92,7 +102,7 @@ class Descriptor {
     }
     Result<> close() {
         const int number = std::exchange(number_, -1);
-        if (number >= 0 && ::close(number) != 0 && errno != EINTR) return file_error(path_, "close", errno);
+        if (number >= 0 && !borrowed_ && ::close(number) != 0 && errno != EINTR) return file_error(path_, "close", errno);
         return success();
     }
 
@@ -123,11 +133,11 @@ class Descriptor {
             const ssize_t moved = move(vectors.data(), count, offset);
             if (moved < 0) {
                 if (errno == EINTR) continue;
-                return file_error(path_, place_text(mode_, wanted, offset), errno);
+                return file_error(path_, place_text(mode_, wanted, offset + shift_), errno);
             }
             if (moved == 0) {
-                if (mode_ == Mode::read) return ended_early(path_, offset);
-                return file_error(path_, place_text(mode_, wanted, offset), EIO);
+                if (mode_ == Mode::read) return ended_early(path_, offset + shift_);
+                return file_error(path_, place_text(mode_, wanted, offset + shift_), EIO);
             }
             auto left = static_cast<std::uint64_t>(moved);
             while (left > 0) {
@@ -144,7 +154,7 @@ class Descriptor {
     }
 
     ssize_t move(const iovec* vectors, int count, std::uint64_t offset) const {
-        const auto at = static_cast<off_t>(offset);
+        const auto at = static_cast<off_t>(offset + shift_);
         if (mode_ == Mode::write) {
             return count == 1 ? ::pwrite(number_, vectors->iov_base, vectors->iov_len, at)
                               : ::pwritev(number_, vectors, count, at);
@@ -156,7 +166,9 @@ class Descriptor {
     int number_ = -1;
     std::string path_;
     Mode mode_ = Mode::write;
+    std::uint64_t shift_ = 0;
     bool sync_follows_ = false;
+    bool borrowed_ = false;
 };
 
 // One thread runs one job after the other.
@@ -165,6 +177,7 @@ class PosixStorage final : public Storage {
     PosixStorage(std::function<void()> on_end) : on_end_(std::move(on_end)) {}
     ~PosixStorage() override { stop(); }
     Result<> open(const std::string& path, const Opening& how) { return file_.open(path, how); }
+    Result<> adopt(const OpenFile& file, Mode mode) { return file_.adopt(file, mode); }
 
     std::uint64_t ended() override { return ended_.load(std::memory_order_acquire); }
     std::uint64_t start(std::vector<Piece> pieces) override {
@@ -249,6 +262,13 @@ class UringStorage final : public Storage {
     }
     Result<> open(const std::string& path, const Opening& how) {
         TWR_CHECK(file_.open(path, how));
+        return set_up();
+    }
+    Result<> adopt(const OpenFile& file, Mode mode) {
+        TWR_CHECK(file_.adopt(file, mode));
+        return set_up();
+    }
+    Result<> set_up() {
         if (const int result = ::io_uring_queue_init(kDepth, &ring_, 0); result < 0) {
             return file_error("io_uring", "set-up", -result);
         }
@@ -309,9 +329,9 @@ class UringStorage final : public Storage {
             const Piece& piece = parts_[slot].piece;
             const auto count = static_cast<unsigned>(std::min(piece.count, most_a_call()));
             if (file_.mode() == Mode::write) {
-                ::io_uring_prep_write(entry, file_.number(), piece.bytes, count, piece.offset);
+                ::io_uring_prep_write(entry, file_.number(), piece.bytes, count, piece.offset + file_.shift());
             } else {
-                ::io_uring_prep_read(entry, file_.number(), piece.bytes, count, piece.offset);
+                ::io_uring_prep_read(entry, file_.number(), piece.bytes, count, piece.offset + file_.shift());
             }
             // Without this flag the kernel copies to the page cache during the submitting call, and nothing overlaps.
             entry->flags |= IOSQE_ASYNC;
@@ -645,6 +665,19 @@ Error file_error(const std::string& path, const std::string& what, int error_num
     if (error_number == ENOENT || error_number == ENOTDIR) code = ErrorCode::not_found;
     if (error_number == ENOMEM) code = ErrorCode::out_of_memory;
     return Error{code, path + ": " + what + ": " + words};
+}
+
+Result<std::unique_ptr<Storage>> storage_of(Backend backend, const OpenFile& file, Mode mode,
+                                            std::function<void()> on_end) {
+    const auto adopted = [&](auto storage) -> Result<std::unique_ptr<Storage>> {
+        TWR_CHECK(storage->adopt(file, mode));
+        return std::unique_ptr<Storage>(std::move(storage));
+    };
+    if (backend == Backend::posix) return adopted(std::make_unique<PosixStorage>(std::move(on_end)));
+#if defined(TWINRUN_HAVE_URING) && TWINRUN_HAVE_URING
+    if (backend == Backend::uring) return adopted(std::make_unique<UringStorage>());
+#endif
+    return Error{ErrorCode::unsupported, "this back end takes no file that is open already"};
 }
 
 Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, const Opening& how,

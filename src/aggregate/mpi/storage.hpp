@@ -59,7 +59,17 @@ struct Opening {
     bool follow = true;         // true: follows a symbolic link; false: a link is an error
 };
 
-// on_end: another thread may call it until the storage is destroyed.
+// A file that is open already, and stays open. Offsets of pieces count from `shift` on.
+struct OpenFile {
+    int number = -1;
+    std::string path;  // for messages
+    std::uint64_t shift = 0;
+};
+// on_end: another thread may call it until the storage is destroyed. Errors: unsupported: a back end that opens files itself.
+Result<std::unique_ptr<Storage>> storage_of(Backend backend, const OpenFile& file, Mode mode,
+                                            std::function<void()> on_end);
+
+// on_end: as above.
 Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, const Opening& how,
                                               std::function<void()> on_end);
 

@@ -51,6 +51,8 @@ constexpr std::int64_t kSleep = 50'000'000;
 
 // The message of a rank that cannot go on to the leaders of other nodes.
 constexpr int kAbandonTag = 2;
+// No message has this tag: a probe for one lets MPI make progress.
+constexpr int kProgressTag = 3;
 struct Abandoned {
     std::int32_t rank = 0;
     char why[kMessage] = "";
@@ -313,16 +315,20 @@ Result<> Team::wait(FunctionRef<bool> done, bool polls, Words what, Patience pat
                             "rank " + std::to_string(who - 1) + ": " + std::string(node_slot_->why)};
             return *broken_;
         }
-        if (polls && yields++ < kYields) {
+        if (patient_) {
+            int flag = 0;
+            MPI_Iprobe(MPI_ANY_SOURCE, kProgressTag, comm_, &flag, MPI_STATUS_IGNORE);
+        }
+        if ((polls || patient_) && yields++ < kYields) {
             ::sched_yield();
             continue;
         }
         mine_->asleep.store(1);
-        if (mine_->wake.load() == value) futex_wait(mine_->wake, value, polls ? nap : kSleep);
+        if (mine_->wake.load() == value) futex_wait(mine_->wake, value, polls || patient_ ? nap : kSleep);
         mine_->asleep.store(0);
         if (leader() && nodes_ > 1) hear_other_nodes();
         nap = std::min(nap * 2, kLongNap);
-        if (limit_ < 0) continue;
+        if (limit_ < 0 || patient_) continue;
         const std::uint64_t now = node_slot_->progress.load(std::memory_order_relaxed);
         if (now != seen) {
             seen = now;
@@ -434,6 +440,11 @@ Result<Outcome> Team::agree(const Vote& vote) {
     mine_->same = vote.same;
     mine_->figures = vote.figures;
     const std::uint32_t number = ++agreement_;
+    struct Entry {
+        bool& patient;
+        ~Entry() { patient = false; }
+    } const until_the_end{patient_};
+    patient_ = vote.patient;
     mine_->arrived.store(number);
     progress();
     Outcome outcome;

@@ -197,6 +197,9 @@ class Team {
         Figures figures;
         std::function<Result<>(Outcome&)> on_node;
         std::function<Result<>(Outcome&)> on_root;
+        // For ranks that may come as late as the program likes: no time limit, and MPI makes progress meanwhile, because the
+        // late rank may wait for a message of this one.
+        bool patient = false;
     };
     Result<Outcome> agree(const Vote& vote);
 
@@ -231,6 +234,7 @@ class Team {
     double limit_;
     Exchange exchange_;
     std::optional<Error> broken_;
+    bool patient_ = false;  // during an agreement (Vote::patient)
     Watchdog watchdog_;
 };
 

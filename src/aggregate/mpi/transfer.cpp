@@ -314,4 +314,25 @@ Result<> read(twr_aggregate* a, const char* path, void* const* data) {
     return success();
 }
 
+Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* const* data) {
+    const auto start = Clock::now();
+    std::unique_ptr<Pipeline> pipeline;
+    Team::Vote ready;
+    ready.mine = caught([&]() -> Result<> {
+        pipeline = std::make_unique<Pipeline>(*a.team, a.settings, a.group, *a.plan, mode, data);
+        pipeline->use(&file);
+        return pipeline->prepare();
+    });
+    TWR_CHECK(a.team->agree(ready));
+    Team::Vote done;
+    done.mine = pipeline->run(file.path);
+    if (a.team->broken()) return a.team->why_broken();
+    if (auto closed = caught([&] { return pipeline->close(); }); done.mine && !closed)
+        done.mine = std::move(closed);
+    done.figures = figures_of(pipeline->work(), seconds_since(start));
+    TWR_TRY(const Outcome outcome, a.team->agree(done));
+    note_transfer(mode == Mode::write ? a.written : a.read, file.path.c_str(), outcome.figures, 0);
+    return success();
+}
+
 }  // namespace twinrun::aggregation

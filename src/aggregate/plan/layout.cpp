@@ -55,9 +55,22 @@ Result<> check_variable(const DeclaredVariable& variable, std::uint32_t number) 
     return success();
 }
 
+Result<> check_set(const StridedSet& set, std::uint32_t number) {
+    const auto refuse = [&](const char* what) {
+        return Error{ErrorCode::invalid_argument, variable_text(number) + ": " + what};
+    };
+    if (set.width == 0 || set.count == 0) return refuse("a part has no bytes");
+    if (set.count > 1 && set.stride < set.width) return refuse("its parts lie on each other in the file");
+    const auto span = checked_multiply(set.count - 1, set.stride);
+    const auto length = span ? checked_add(*span, set.width) : std::nullopt;
+    const auto end = length ? checked_add(*length, set.offset) : std::nullopt;
+    if (!end || *end >= kLargest) return refuse("it would end behind 2^63 in the file");
+    return success();
+}
+
 // Copies of `count` items of Bytes each, strides apart; the compiler makes single moves of them.
 template <std::size_t Bytes>
-void copy_fixed(std::byte* to, std::uint64_t to_stride, const std::byte* from, std::uint64_t from_stride,
+void copy_fixed(std::byte* to, std::int64_t to_stride, const std::byte* from, std::int64_t from_stride,
                 std::uint64_t count) {
     for (std::uint64_t i = 0; i < count; ++i) {
         std::memcpy(to, from, Bytes);
@@ -66,9 +79,9 @@ void copy_fixed(std::byte* to, std::uint64_t to_stride, const std::byte* from, s
     }
 }
 
-void copy_strided(std::byte* to, std::uint64_t to_stride, const std::byte* from, std::uint64_t from_stride,
+void copy_strided(std::byte* to, std::int64_t to_stride, const std::byte* from, std::int64_t from_stride,
                   std::uint64_t bytes, std::uint64_t count) {
-    if (bytes == to_stride && bytes == from_stride) {
+    if (static_cast<std::int64_t>(bytes) == to_stride && static_cast<std::int64_t>(bytes) == from_stride) {
         std::memcpy(to, from, bytes * count);
         return;
     }
@@ -81,8 +94,11 @@ void copy_strided(std::byte* to, std::uint64_t to_stride, const std::byte* from,
         case 16: return copy_fixed<16>(to, to_stride, from, from_stride, count);
         case 24: return copy_fixed<24>(to, to_stride, from, from_stride, count);
         default:
-            for (std::uint64_t i = 0; i < count; ++i)
-                std::memcpy(to + i * to_stride, from + i * from_stride, bytes);
+            for (std::uint64_t i = 0; i < count; ++i) {
+                std::memcpy(to, from, bytes);
+                to += to_stride;
+                from += from_stride;
+            }
     }
 }
 
@@ -109,12 +125,13 @@ void copy_items(const RankSet& set, Arrays<kGather> data, std::uint64_t first, s
     for (std::uint64_t at = first; at < last;) {
         const std::uint64_t count = std::min(step, last - at);
         for (const Field& field : set.fields) {
-            auto* const array = array_of<kGather>(data, field) + at * field.memory_stride;
+            auto* const array = array_of<kGather>(data, field) + field.memory_of(at);
             auto* const place = packed + (at - first) * stride + field.offset;
+            const auto here = static_cast<std::int64_t>(stride);
             if constexpr (kGather) {
-                copy_strided(place, stride, array, field.memory_stride, field.bytes, count);
+                copy_strided(place, here, array, field.memory_stride, field.bytes, count);
             } else {
-                copy_strided(array, field.memory_stride, place, stride, field.bytes, count);
+                copy_strided(array, field.memory_stride, place, here, field.bytes, count);
             }
         }
         at += count;
@@ -128,7 +145,7 @@ void copy_cut(const RankSet& set, Arrays<kGather> data, const SetPart::Cut& cut,
         const std::uint64_t end = std::min(cut.end, field.offset + field.bytes);
         if (begin >= end) continue;
         auto* const array =
-            array_of<kGather>(data, field) + cut.item * field.memory_stride + (begin - field.offset);
+            array_of<kGather>(data, field) + field.memory_of(cut.item) + (begin - field.offset);
         if constexpr (kGather) {
             std::memcpy(packed + (begin - cut.begin), array, end - begin);
         } else {
@@ -210,18 +227,33 @@ std::optional<std::uint64_t> first_common(const StridedSet& a, const StridedSet&
 }
 
 Result<std::vector<RankSet>> rank_sets(std::span<const DeclaredVariable> variables) {
-    std::vector<RankSet> all;
+    std::vector<ArrayPart> parts;
     for (std::uint32_t i = 0; i < variables.size(); ++i) {
         const DeclaredVariable& given = variables[i];
         TWR_CHECK(check_variable(given, i));
         if (given.items == 0) continue;
         const std::uint64_t stride = given.file_stride == 0 ? given.item_bytes : given.file_stride;
         const std::uint64_t memory = given.memory_stride == 0 ? given.item_bytes : given.memory_stride;
-        StridedSet where{given.file_offset, given.item_bytes, given.items, stride};
-        if (where.count == 1 || (stride == given.item_bytes && memory == given.item_bytes)) {
-            where = {given.file_offset, where.bytes(), 1, where.bytes()};
-        }
-        all.push_back({where, {{i, 0, where.width, where.count == 1 ? where.width : memory}}});
+        parts.push_back({i,
+                         {given.file_offset, given.item_bytes, given.items, stride},
+                         0,
+                         static_cast<std::int64_t>(memory)});
+    }
+    return rank_sets(parts);
+}
+
+Result<std::vector<RankSet>> rank_sets(std::span<const ArrayPart> parts) {
+    std::vector<RankSet> all;
+    all.reserve(parts.size());
+    for (const ArrayPart& part : parts) {
+        StridedSet where = part.where;
+        TWR_CHECK(check_set(where, part.variable));
+        const auto width = static_cast<std::int64_t>(where.width);
+        if (where.count == 1 || (where.stride == where.width && part.memory_stride == width))
+            where = {where.offset, where.bytes(), 1, where.bytes()};
+        const std::int64_t memory =
+            where.count == 1 ? static_cast<std::int64_t>(where.width) : part.memory_stride;
+        all.push_back({where, {{part.variable, 0, where.width, memory, part.memory_offset}}});
     }
     const auto by_offset = [](const RankSet& a, const RankSet& b) { return a.where.offset < b.where.offset; };
     // Records: of the sets with the same stride and count, those whose items lie side by side become one.
@@ -351,7 +383,8 @@ MemoryRun memory_run(const RankSet& set, std::uint64_t at) {
     const std::uint64_t within = (at - set.where.offset) % set.where.stride;
     for (const Field& field : set.fields) {
         if (within >= field.offset && within < field.offset + field.bytes) {
-            return {field.variable, item * field.memory_stride + (within - field.offset),
+            return {field.variable,
+                    field.memory_of(item) + static_cast<std::ptrdiff_t>(within - field.offset),
                     field.offset + field.bytes - within};
         }
     }

@@ -52,12 +52,29 @@ struct DeclaredVariable {
     std::uint64_t memory_stride = 0;
 };
 
-// A part of every item of a set, and the array that it comes from.
+// A part of every item of a set, and the array that it comes from. In memory items may lie in any order and on either side of the
+// array's address: the offset and the stride are signed.
 struct Field {
     std::uint32_t variable = 0;
     std::uint64_t offset = 0;  // within the item
     std::uint64_t bytes = 0;
-    std::uint64_t memory_stride = 0;
+    std::int64_t memory_stride = 0;
+    std::int64_t memory_offset = 0;  // of the first item
+
+    // Where item `item` begins, from the array's address on.
+    [[nodiscard]] std::ptrdiff_t memory_of(std::uint64_t item) const {
+        return static_cast<std::ptrdiff_t>(static_cast<std::uint64_t>(memory_offset) +
+                                           item * static_cast<std::uint64_t>(memory_stride));
+    }
+};
+
+// Items of one array that lie at a constant distance, in the file and in memory. What blocks and datatypes are cut into.
+struct ArrayPart {
+    std::uint32_t variable = 0;
+    StridedSet where;
+    std::int64_t memory_offset = 0;
+    std::int64_t memory_stride = 0;
+    bool operator==(const ArrayPart&) const = default;
 };
 
 // Items whose bytes come from one array or several. Example: nine variables interleaved by record are one set of nine fields.
@@ -69,6 +86,8 @@ struct RankSet {
 // The variables of one rank as sets, ascending by offset. Adjacent variables with the same stride and count become one set.
 // Errors: invalid_argument: an item of no bytes, strides below the item, an end behind 2^63, bytes that two variables claim.
 Result<std::vector<RankSet>> rank_sets(std::span<const DeclaredVariable> variables);
+// The same for parts. Errors: a part that is no strided set, bytes that two parts claim.
+Result<std::vector<RankSet>> rank_sets(std::span<const ArrayPart> parts);
 
 // The variable that claims this byte of the file.
 [[nodiscard]] std::optional<std::uint32_t> variable_at(std::span<const RankSet> sets, std::uint64_t offset);
@@ -108,7 +127,7 @@ void scatter_cut(const RankSet& set, void* const* data, const SetPart::Cut& cut,
 // Memory that holds the bytes from `at` on as they are in the file, as far as one piece goes: what need not be copied to be written.
 struct MemoryRun {
     std::uint32_t variable = 0;
-    std::uint64_t offset = 0;  // in the variable's array
+    std::ptrdiff_t offset = 0;  // from the variable's address
     std::uint64_t bytes = 0;
 };
 [[nodiscard]] MemoryRun memory_run(const RankSet& set, std::uint64_t at);

@@ -40,7 +40,7 @@ std::vector<Range> merged(std::vector<Range> ranges) {
 
 }  // namespace
 
-FileTable::FileTable(std::vector<OwnedSet> sets) : sets_(std::move(sets)) {
+FileTable::FileTable(std::vector<OwnedSet> sets, bool shared) : sets_(std::move(sets)), shared_(shared) {
     std::stable_sort(sets_.begin(), sets_.end(), [](const OwnedSet& a, const OwnedSet& b) {
         return a.set.offset != b.set.offset ? a.set.offset < b.set.offset : a.rank < b.rank;
     });

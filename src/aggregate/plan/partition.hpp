@@ -25,19 +25,21 @@ struct OwnedSet {
 class FileTable {
    public:
     FileTable() = default;
-    explicit FileTable(std::vector<OwnedSet> sets);
+    // shared: several ranks may claim a byte; their sum then says nothing of gaps.
+    explicit FileTable(std::vector<OwnedSet> sets, bool shared = false);
 
     [[nodiscard]] const std::vector<OwnedSet>& sets() const { return sets_; }  // ascending by offset
     // From the first declared byte to the end of the last; 0, 0 if none is declared.
     [[nodiscard]] Range span() const { return span_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-    [[nodiscard]] bool gapless() const { return bytes_ == span_.bytes(); }
+    [[nodiscard]] bool gapless() const { return !shared_ && bytes_ == span_.bytes(); }
     [[nodiscard]] std::uint64_t bytes_within(Range range) const;
 
    private:
     std::vector<OwnedSet> sets_;
     Range span_;
     std::uint64_t bytes_ = 0;
+    bool shared_ = false;
 };
 
 // Cuts the file into consecutive ranges with about the same number of declared bytes. They begin and end at multiples of the

@@ -1,0 +1,532 @@
+#include "aggregate/mpiio/file.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "aggregate/mpi/target.hpp"
+#include "base/caught.hpp"
+#include "base/checked.hpp"
+
+namespace twinrun::mpiio {
+
+using aggregation::mpi_error;
+using aggregation::Outcome;
+using aggregation::Team;
+
+namespace {
+
+// Figures are doubles: larger places could not be told apart.
+constexpr std::uint64_t kLargest = std::uint64_t{1} << 50;
+
+// Of Vote::figures.largest. Zero: nothing to say, which never wins.
+enum Figure : std::size_t { kReason, kBelow, kAhead, kBack, kChanged, kEnd };
+
+// ROMIO and OMPIO take a prefix from a name. These name file systems whose files are the kernel's.
+const char* without_prefix(const char* name) {
+    for (const char* const prefix :
+         {"ufs:", "xfs:", "lustre:", "gpfs:", "panfs:", "ext2:", "ext3:", "ext4:", "btrfs:", "bluegene:"}) {
+        const std::size_t length = std::strlen(prefix);
+        if (::strncasecmp(name, prefix, length) == 0) return name + length;
+    }
+    return name;
+}
+
+// File systems where a write by another process is not seen at once, or where two writers of one page may undo each other.
+bool incoherent(int number) {
+    constexpr std::array<std::uint32_t, 5> kKinds{0x6969,      // NFS
+                                                  0xFF534D42,  // CIFS
+                                                  0xFE534D42,  // SMB2
+                                                  0x517B,      // SMB
+                                                  0x5346414F};  // AFS
+    struct statfs system {};
+    if (::fstatfs(number, &system) != 0) return true;
+    return std::find(kKinds.begin(), kKinds.end(), static_cast<std::uint32_t>(system.f_type)) != kKinds.end();
+}
+
+// Memory of a GPU, which this library must not touch. Asks CUDA's driver, if the program has loaded it.
+bool on_device(const void* buffer) {
+    using Ask = int (*)(void*, int, unsigned long long);
+    static const Ask ask = reinterpret_cast<Ask>(::dlsym(RTLD_DEFAULT, "cuPointerGetAttribute"));
+    if (ask == nullptr || buffer == nullptr) return false;
+    constexpr int kMemoryType = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    constexpr unsigned kDevice = 2;
+    unsigned type = 0;
+    return ask(&type, kMemoryType, reinterpret_cast<std::uintptr_t>(buffer)) == 0 && type == kDevice;
+}
+
+bool reports() {
+    static const bool given = [] {
+        const char* const text = std::getenv("TWINRUN_MPIIO_REPORT");
+        return text != nullptr && *text != '\0' && std::strcmp(text, "0") != 0;
+    }();
+    return given;
+}
+
+}  // namespace
+
+// The bytes of a call, in the file and in memory.
+struct File::Layout {
+    std::vector<ArrayPart> parts;
+    std::uint64_t bytes = 0;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    Stream file;
+    Stream memory;
+};
+
+// ---- opening ----
+
+void File::say(const std::string& why) const {
+    static std::mutex mutex;
+    static std::set<std::string> said;
+    if (rank_ != 0) return;
+    const std::lock_guard lock(mutex);
+    if (!said.insert(why).second) return;
+    std::fprintf(stderr, "twinrun_mpiio: %s: %s: plain MPI-IO is used\n", name_.c_str(), why.c_str());
+}
+
+void File::settle(const std::string& why) {
+    usable_ = false;
+    if (!why.empty()) say(why);
+}
+
+std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* name, int amode,
+                                   MPI_Info info) {
+    const std::shared_ptr<File> file(new File);
+    File& f = *file;
+    f.handle_ = handle;
+    f.amode_ = amode;
+    PMPI_Comm_rank(comm, &f.rank_);
+    // Why this rank cannot: 1: it was asked not to; 2: hints; 3: the file. All ranks take the largest.
+    int problem = 0;
+    std::string why;
+    std::uint64_t about[2] = {0, 0};  // the same on all ranks: the file, the hints
+    auto ready = caught([&]() -> Result<> {
+        f.name_ = name;
+        auto hints = hints_of(info);
+        if (!hints) {
+            problem = 2;
+            return hints.error();
+        }
+        f.hints_ = *hints;
+        about[1] = hash_of(f.hints_) >> 1;
+        if (!f.hints_.enable) problem = 1;
+        if (problem != 0) return success();
+        problem = 3;
+        if ((amode & MPI_MODE_SEQUENTIAL) != 0)
+            return Error{ErrorCode::unsupported, "the file is opened with MPI_MODE_SEQUENTIAL"};
+        const char* const path = without_prefix(name);
+        if (std::strchr(path, ':') != nullptr) {
+            return Error{ErrorCode::unsupported,
+                         "the name has a colon, which MPI-IO may take for a kind of file system"};
+        }
+        const int flags = (amode & MPI_MODE_RDWR) != 0 ? O_RDWR
+                          : (amode & MPI_MODE_WRONLY) != 0 ? O_WRONLY
+                                                           : O_RDONLY;
+        f.number_ = ::open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        struct stat found {};
+        if (f.number_ < 0 || ::fstat(f.number_, &found) != 0) return aggregation::file_error(path, "open", errno);
+        if (!S_ISREG(found.st_mode))
+            return Error{ErrorCode::unsupported, "it is no regular file"};
+        if (incoherent(f.number_))
+            return Error{ErrorCode::unsupported, "its file system does not keep writers of a page apart"};
+        about[0] = static_cast<std::uint64_t>(found.st_ino) >> 1;
+        problem = 0;
+        return success();
+    });
+    if (!ready) {
+        if (problem == 0) problem = 3;
+        why = ready.error().message;
+    }
+    f.view_.usable = true;
+    const auto bytes = caught([&]() -> Result<> {
+        TWR_CHECK(f.view_.filetype.stream.append({0, 1, 1, 0}));
+        f.view_.filetype.extent = 1;
+        return success();
+    });
+    if (!bytes) problem = 3;
+    // What an earlier file of the same ranks has left.
+    if (problem == 0) f.member_ = take(comm, about[1]);
+    const std::int64_t number = f.member_ ? f.member_->number : 0;
+    // The largest problem, and whether all ranks have the same file, the same hints and the same member.
+    std::int64_t all[8] = {problem,
+                           static_cast<std::int64_t>(about[0]),
+                           -static_cast<std::int64_t>(about[0]),
+                           static_cast<std::int64_t>(about[1]),
+                           -static_cast<std::int64_t>(about[1]),
+                           number,
+                           -number,
+                           last_number()};
+    if (PMPI_Allreduce(MPI_IN_PLACE, all, 8, MPI_INT64_T, MPI_MAX, comm) != MPI_SUCCESS) all[0] = 3;
+    f.usable_ = all[0] == 0;
+    if (all[0] == 1) return file;
+    if (all[0] != 0) {
+        f.settle(why.empty() ? "another rank cannot aggregate it" : why);
+    } else if (all[3] != -all[4]) {
+        f.settle("the hints twinrun_* differ between ranks");
+    } else if (all[1] != -all[2]) {
+        f.settle("ranks see different files under its name");
+    } else if (number == 0 || all[5] != -all[6]) {
+        if (f.member_) give_back(f.member_);
+        f.member_ = std::make_shared<Member>();
+        f.member_->settings = about[1];
+        f.member_->number = all[7] + 1;
+        if (PMPI_Comm_dup(comm, &f.member_->comm) != MPI_SUCCESS) return nullptr;
+        PMPI_Comm_set_errhandler(f.member_->comm, MPI_ERRORS_RETURN);
+        add(f.member_);
+    }
+    if (f.member_) f.comm_ = f.member_->comm;
+    return file;
+}
+
+File::~File() {
+    if (number_ >= 0) ::close(number_);
+}
+
+void File::close() {
+    if (reports() && rank_ == 0) {
+        std::fprintf(stderr, "twinrun_mpiio: %s: %llu collective calls aggregated by %llu plans, %llu by MPI-IO\n",
+                     name_.c_str(), static_cast<unsigned long long>(aggregated_calls_),
+                     static_cast<unsigned long long>(plans_), static_cast<unsigned long long>(plain_calls_));
+    }
+    if (member_) give_back(std::exchange(member_, nullptr));
+    if (number_ >= 0) ::close(std::exchange(number_, -1));
+}
+
+void File::set_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char* datarep) {
+    native_ = ::strcasecmp(datarep, "native") == 0;
+    view_.usable = false;
+    const auto taken = caught([&]() -> Result<> {
+        MPI_Count size = 0;
+        TWR_MPI("MPI_Type_size_x", MPI_Type_size_x(etype, &size));
+        TWR_TRY(view_.filetype, aggregation::stream_of(filetype));
+        view_.etype_bytes = static_cast<std::uint64_t>(std::max<MPI_Count>(size, 0));
+        view_.displacement = displacement;
+        view_.usable = size > 0 && displacement >= 0 && view_.filetype.stream.bytes() != 0;
+        return success();
+    });
+    static_cast<void>(taken);
+}
+
+bool File::allows(Mode mode) const {
+    return (amode_ & (MPI_MODE_RDWR | (mode == Mode::write ? MPI_MODE_WRONLY : MPI_MODE_RDONLY))) != 0;
+}
+
+// ---- a collective call ----
+
+Result<> File::start() {
+    if (aggregate_ != nullptr) return success();
+    if (member_->aggregate == nullptr) {
+        PMPI_Barrier(comm_);
+        TWR_CHECK(aggregation::create(&member_->aggregate, comm_,
+                                      [&]() -> Result<aggregation::Settings> { return hints_.settings; }));
+    }
+    aggregate_ = member_->aggregate;
+    return success();
+}
+
+// The place of this rank's bytes in the view, in etypes.
+Result<MPI_Offset> File::place(const Call& call, std::uint64_t bytes) {
+    if (call.where == Where::at_offset) return MPI_Offset{call.offset};
+    MPI_Offset at = 0;
+    if (call.where == Where::own_pointer) {
+        TWR_MPI("MPI_File_get_position", PMPI_File_get_position(handle_, &at));
+        return MPI_Offset{at};
+    }
+    // Ranks follow each other from the shared pointer on.
+    std::int64_t begin = -1;
+    if (rank_ == 0 && PMPI_File_get_position_shared(handle_, &at) == MPI_SUCCESS) begin = at;
+    auto own = static_cast<std::int64_t>(bytes / view_.etype_bytes);
+    std::int64_t before = 0;
+    std::int64_t total = own;
+    TWR_MPI("MPI_Bcast", PMPI_Bcast(&begin, 1, MPI_INT64_T, 0, comm_));
+    TWR_MPI("MPI_Exscan", PMPI_Exscan(&own, &before, 1, MPI_INT64_T, MPI_SUM, comm_));
+    TWR_MPI("MPI_Allreduce", PMPI_Allreduce(MPI_IN_PLACE, &total, 1, MPI_INT64_T, MPI_SUM, comm_));
+    if (rank_ == 0) before = 0;
+    if (begin < 0) return Error{ErrorCode::unsupported, "MPI does not tell the shared file pointer"};
+    shared_begin_ = begin;
+    shared_total_ = static_cast<std::uint64_t>(total);
+    return static_cast<MPI_Offset>(begin + before);
+}
+
+Result<File::Layout> File::lay_out(const Call& call, MPI_Offset offset, Reason& reason) const {
+    Layout layout;
+    reason = kDatatype;
+    TWR_TRY(const aggregation::TypeStream type, aggregation::stream_of(call.type));
+    TWR_TRY(layout.memory, aggregation::stream_of_items(type, static_cast<std::uint64_t>(call.count)));
+    layout.bytes = layout.memory.bytes();
+    reason = kNone;
+    if (layout.bytes == 0) return layout;
+    if (on_device(call.buffer)) {
+        reason = kDevice;
+        return layout;
+    }
+    reason = kView;
+    const auto begin = checked_multiply(static_cast<std::uint64_t>(offset), view_.etype_bytes);
+    const auto end = begin ? checked_add(*begin, layout.bytes) : std::nullopt;
+    if (!end) return Error{ErrorCode::invalid_argument, "the offset is too large"};
+    TWR_TRY(layout.file, slice_of_tiles(view_.filetype.stream, view_.filetype.extent, view_.displacement,
+                                        *begin, *end));
+    TWR_CHECK(match(layout.file, layout.memory, 0, layout.parts));
+    layout.begin = layout.parts.front().where.begin();
+    layout.end = layout.parts.back().where.end();
+    reason = layout.end > kLargest ? kFar : kNone;
+    return layout;
+}
+
+// Whether parts are the old ones, all `delta` bytes farther in the file.
+static bool moved_by(const std::vector<ArrayPart>& now, const std::vector<ArrayPart>& before,
+                     std::uint64_t delta) {
+    return std::equal(now.begin(), now.end(), before.begin(), before.end(),
+                      [&](const ArrayPart& a, const ArrayPart& b) {
+                          return a.where.offset == b.where.offset + delta && a.where.width == b.where.width &&
+                                 a.where.count == b.where.count && a.where.stride == b.where.stride &&
+                                 a.memory_offset == b.memory_offset && a.memory_stride == b.memory_stride;
+                      });
+}
+
+Result<> File::declare(const Layout& layout, Mode mode, std::uint64_t base) {
+    member_->declared = false;
+    member_->shared = mode == Mode::read;
+    auto sets = caught([&]() -> Result<std::vector<RankSet>> {
+        member_->parts = layout.parts;
+        std::vector<ArrayPart> relative = layout.parts;
+        for (ArrayPart& part : relative)
+            part.where.offset -= base;
+        return rank_sets(relative);
+    });
+    ++plans_;
+    TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, member_->shared));
+    member_->base = base;
+    member_->declared = true;
+    return success();
+}
+
+Answer File::transfer(const Call& call) {
+    const Answer answer = aggregate(call);
+    ++(answer.fate == Fate::plain ? plain_calls_ : aggregated_calls_);
+    return answer;
+}
+
+Answer File::aggregate(const Call& call) {
+    const auto plain = [] { return Answer{}; };
+    const auto failed = [](Error error) { return Answer{Fate::failed, 0, std::move(error)}; };
+    // What all ranks know alike.
+    if (!usable_ || !allows(call.mode)) return plain();
+    if (!native_) {
+        say("the view's data representation is not native");
+        return plain();
+    }
+    int atomic = 0;
+    if (PMPI_File_get_atomicity(handle_, &atomic) != MPI_SUCCESS || atomic != 0) {
+        say("the file is in atomic mode");
+        return plain();
+    }
+    if (auto started = start(); !started) {
+        settle(started.error().message);
+        return plain();
+    }
+    Team& team = *aggregate_->team;
+    if (team.broken()) return failed(team.why_broken());
+
+    // What this rank knows alone.
+    Layout layout;
+    Reason reason = view_.usable ? kNone : kView;
+    Team::Vote vote;
+    vote.patient = !hints_.limited;
+    vote.same = static_cast<std::uint64_t>(call.mode) * 8 + static_cast<std::uint64_t>(call.where) + 1;
+    vote.same_of = "collective calls of one file";
+    std::uint64_t bytes = 0;
+    vote.mine = caught([&]() -> Result<> {
+        const auto refuse = [](const char* what) { return Error{ErrorCode::invalid_argument, what}; };
+        if (call.count < 0) return refuse("count is negative");
+        if (call.type == MPI_DATATYPE_NULL) return refuse("the datatype is MPI_DATATYPE_NULL");
+        if (call.where == Where::at_offset && call.offset < 0) return refuse("the offset is negative");
+        MPI_Count size = 0;
+        TWR_MPI("MPI_Type_size_x", MPI_Type_size_x(call.type, &size));
+        const auto all = checked_multiply(static_cast<std::uint64_t>(std::max<MPI_Count>(size, 0)),
+                                          static_cast<std::uint64_t>(call.count));
+        if (!all) return refuse("it has more than 2^64 bytes");
+        bytes = *all;
+        if (view_.usable && bytes % view_.etype_bytes != 0)
+            return refuse("the data is not a whole number of the view's etypes");
+        return success();
+    });
+    MPI_Offset offset = 0;
+    if (auto placed = place(call, vote.mine ? bytes : 0)) {
+        offset = *placed;
+    } else if (reason == kNone) {
+        reason = kView;
+    }
+    if (vote.mine && reason == kNone) {
+        auto laid = caught([&] { return lay_out(call, offset, reason); });
+        if (laid) {
+            layout = std::move(*laid);
+        } else if (reason == kNone || laid.error().code == ErrorCode::out_of_memory) {
+            reason = kNoMemory;
+        }
+    }
+    auto& largest = vote.figures.largest;
+    largest[kReason] = reason;
+    if (reason == kNone && !layout.parts.empty()) {
+        largest[kBelow] = static_cast<double>(kLargest - layout.begin + 1);
+        largest[kEnd] = static_cast<double>(layout.end);
+        const std::uint64_t before = member_->parts.empty() ? 0 : member_->parts.front().where.begin();
+        const std::uint64_t delta = layout.begin - before;
+        if (member_->declared && moved_by(layout.parts, member_->parts, delta)) {
+            const auto step = static_cast<double>(static_cast<std::int64_t>(delta));
+            largest[kAhead] = static_cast<double>(2 * kLargest) + step;
+            largest[kBack] = static_cast<double>(2 * kLargest) - step;
+        } else {
+            largest[kChanged] = 1;
+        }
+    } else if (!member_->parts.empty()) {
+        largest[kChanged] = 1;
+    }
+    vote.on_root = [&](Outcome& outcome) -> Result<> {
+        struct stat about {};
+        if (::fstat(number_, &about) != 0) return aggregation::file_error(name_, "stat", errno);
+        outcome.payload[0] = static_cast<std::uint64_t>(about.st_size);
+        auto traits = caught([&] {
+            return aggregation::storage_traits("/proc/self/fd/" + std::to_string(number_),
+                                               hints_.settings.block_bytes);
+        });
+        if (!traits) return traits.error();
+        outcome.payload[1] = traits->block;
+        outcome.payload[2] = traits->direct.least_bytes;
+        outcome.payload[3] = traits->direct.alignment;
+        return success();
+    };
+    auto agreed = team.agree(vote);
+    if (!agreed) return failed(agreed.error());
+
+    // From here on all ranks decide alike.
+    const auto& all = agreed->figures.largest;
+    switch (static_cast<int>(all[kReason])) {
+        case kNone: break;
+        case kDevice: say("a buffer is memory of a GPU"); return plain();
+        case kDatatype: say("a datatype was made in a way that is not supported, or has too many pieces"); return plain();
+        case kView: say("the file view is not supported, or has too many pieces"); return plain();
+        case kFar: say("the data lies behind 2^50 bytes"); return plain();
+        default: say("memory is lacking"); return plain();
+    }
+    if (all[kBelow] == 0) {  // no rank has data
+        if (auto passed = pass_pointer(call, 0); !passed) return failed(passed.error());
+        return Answer{Fate::moved, 0, {}};
+    }
+    const aggregation::StorageTraits traits{agreed->payload[1], {agreed->payload[2], agreed->payload[3]}};
+    if (!(traits == aggregate_->plan->traits())) {
+        member_->declared = false;
+        if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
+    }
+    bool again = member_->declared && all[kChanged] == 0 && (!member_->shared || call.mode == Mode::read) &&
+                 all[kAhead] - static_cast<double>(2 * kLargest) ==
+                     static_cast<double>(2 * kLargest) - all[kBack];
+    const auto step = static_cast<std::int64_t>(all[kAhead] - static_cast<double>(2 * kLargest));
+    const std::uint64_t size = agreed->payload[0];
+    Result<> mine = success();
+    if (call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > size) {
+        // The file ends before the last byte: what lies behind its end is not read.
+        again = false;
+        mine = caught([&]() -> Result<> {
+            const std::uint64_t left = bytes_before(layout.file, static_cast<std::int64_t>(size));
+            if (left == layout.bytes) return success();
+            layout.bytes = left;
+            layout.parts.clear();
+            TWR_TRY(const Stream file, slice(layout.file, 0, left));
+            TWR_TRY(const Stream memory, slice(layout.memory, 0, left));
+            return match(file, memory, 0, layout.parts);
+        });
+        Team::Vote cut;
+        cut.mine = std::move(mine);
+        if (auto done = team.agree(cut); !done) return failed(done.error());
+    }
+    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks there.
+    again = again && (traits.direct.alignment == 1 ||
+                      step % static_cast<std::int64_t>(traits.block) == 0);
+    if (again) {
+        member_->base += static_cast<std::uint64_t>(step);
+        for (ArrayPart& part : member_->parts)
+            part.where.offset += static_cast<std::uint64_t>(step);
+    } else {
+        const std::uint64_t first = kLargest + 1 - static_cast<std::uint64_t>(all[kBelow]);
+        auto declared = declare(layout, call.mode, first - first % traits.block);
+        if (team.broken()) return failed(team.why_broken());
+        if (!declared) {
+            // Most often bytes that two ranks write, which MPI allows.
+            say("a call cannot be planned (" + declared.error().message + ")");
+            return plain();
+        }
+    }
+    void* const data[1] = {call.buffer};
+    const aggregation::OpenFile file{number_, name_, member_->base};
+    if (auto moved = aggregation::move(*aggregate_, call.mode, file, data); !moved) return failed(moved.error());
+    if (auto passed = pass_pointer(call, layout.bytes); !passed) return failed(passed.error());
+    return Answer{Fate::moved, layout.bytes, {}};
+}
+
+void File::abandon(const Error& error) noexcept {
+    if (aggregate_ != nullptr) aggregate_->team->abandon(error);
+}
+
+Result<> File::pass_pointer(const Call& call, std::uint64_t bytes) {
+    if (call.where == Where::own_pointer) {
+        MPI_Offset at = 0;
+        TWR_MPI("MPI_File_get_position", PMPI_File_get_position(handle_, &at));
+        at += static_cast<MPI_Offset>(bytes / view_.etype_bytes);
+        TWR_MPI("MPI_File_seek", PMPI_File_seek(handle_, at, MPI_SEEK_SET));
+    } else if (call.where == Where::shared_pointer) {
+        TWR_MPI("MPI_File_seek_shared",
+                PMPI_File_seek_shared(handle_, shared_begin_ + static_cast<MPI_Offset>(shared_total_),
+                                      MPI_SEEK_SET));
+    }
+    return success();
+}
+
+// ---- the files that are open ----
+
+namespace {
+
+struct Table {
+    std::mutex mutex;
+    std::map<MPI_File, std::shared_ptr<File>> files;
+};
+// Never destroyed: programs may close files when they exit.
+Table& table() {
+    static Table* const all = new Table;
+    return *all;
+}
+
+}  // namespace
+
+void remember(MPI_File handle, std::shared_ptr<File> file) {
+    const std::lock_guard lock(table().mutex);
+    table().files.insert_or_assign(handle, std::move(file));
+}
+
+std::shared_ptr<File> find(MPI_File handle) {
+    const std::lock_guard lock(table().mutex);
+    const auto at = table().files.find(handle);
+    return at == table().files.end() ? nullptr : at->second;
+}
+
+void forget(MPI_File handle) {
+    const std::lock_guard lock(table().mutex);
+    table().files.erase(handle);
+}
+
+}  // namespace twinrun::mpiio

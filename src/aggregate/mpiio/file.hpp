@@ -1,0 +1,122 @@
+// A file that a program opened by MPI-IO, beside MPI's own handle: its view, and how collective calls of it are aggregated.
+//
+// MPI's handle stays what it is: it has the view, both file pointers, hints and modes, and every call that is not aggregated goes
+// to it. Aggregated calls use descriptors of their own for the same file, and then move MPI's file pointers.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aggregate/mpi/aggregate.hpp"
+#include "aggregate/mpi/datatype.hpp"
+#include "aggregate/mpiio/hints.hpp"
+#include "aggregate/mpiio/pool.hpp"
+#include "base/result.hpp"
+
+namespace twinrun::mpiio {
+
+using aggregation::Mode;
+
+enum class Where : std::uint8_t { at_offset, own_pointer, shared_pointer };
+
+// A collective call of a program. offset: in etypes, for Where::at_offset.
+struct Call {
+    Mode mode = Mode::read;
+    Where where = Where::at_offset;
+    MPI_Offset offset = 0;
+    void* buffer = nullptr;  // a write only reads from it
+    MPI_Count count = 0;
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+};
+
+// What became of a call, the same on all ranks.
+enum class Fate : std::uint8_t {
+    plain,   // it is MPI-IO's affair, and nothing was done
+    moved,   // it was aggregated
+    failed,  // an error of this rank or of another
+};
+struct Answer {
+    Fate fate = Fate::plain;
+    std::uint64_t bytes = 0;  // moved, of this rank
+    Error error;
+};
+
+class File {
+   public:
+    // [collective] of a file that MPI has just opened. Never fails: a file that cannot be aggregated stays MPI-IO's.
+    static std::shared_ptr<File> opened(MPI_File handle, MPI_Comm comm, const char* name, int amode,
+                                        MPI_Info info);
+    ~File();
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+
+    void set_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char* datarep);
+    // [collective]
+    Answer transfer(const Call& call);
+    // For an error that keeps this rank from a call that the others are in: they get it too.
+    void abandon(const Error& error) noexcept;
+    // Gives back what the next file may use. Call it before MPI closes the file.
+    void close();
+
+    // A split collective call that was aggregated when it began.
+    struct Split {
+        Mode mode = Mode::read;
+        Where where = Where::at_offset;
+        std::uint64_t bytes = 0;
+    };
+    std::optional<Split> split;
+
+   private:
+    // Why a call goes to MPI-IO. Ranks agree on the largest.
+    enum Reason : std::uint8_t { kNone, kSettled, kNoMemory, kDevice, kDatatype, kView, kFar };
+    struct Layout;  // where the bytes of a call lie
+
+    File() = default;
+    void settle(const std::string& why);  // from now on every call of this file is plain
+    void say(const std::string& why) const;
+    [[nodiscard]] bool allows(Mode mode) const;
+    Result<> start();  // [collective] makes the aggregate
+    Result<MPI_Offset> place(const Call& call, std::uint64_t bytes);
+    Result<Layout> lay_out(const Call& call, MPI_Offset offset, Reason& reason) const;
+    Answer aggregate(const Call& call);
+    Result<> declare(const Layout& layout, Mode mode, std::uint64_t base);
+    Result<> pass_pointer(const Call& call, std::uint64_t bytes);
+
+    MPI_File handle_ = MPI_FILE_NULL;
+    MPI_Comm comm_ = MPI_COMM_NULL;
+    std::string name_;
+    int rank_ = 0;
+    int amode_ = 0;
+    int number_ = -1;  // descriptor
+    Hints hints_;
+    bool usable_ = false;
+
+    struct View {
+        std::int64_t displacement = 0;
+        std::uint64_t etype_bytes = 1;
+        aggregation::TypeStream filetype;
+        bool usable = false;  // on this rank
+    };
+    View view_;
+    bool native_ = true;
+
+    std::shared_ptr<Member> member_;
+    twr_aggregate* aggregate_ = nullptr;  // the member's, since the first collective call
+    std::uint64_t shared_total_ = 0;  // etypes of all ranks, of a call with the shared pointer
+    std::int64_t shared_begin_ = 0;
+    std::uint64_t aggregated_calls_ = 0;
+    std::uint64_t plain_calls_ = 0;
+    std::uint64_t plans_ = 0;
+};
+
+// The files that are open. Any thread may call these.
+void remember(MPI_File handle, std::shared_ptr<File> file);
+[[nodiscard]] std::shared_ptr<File> find(MPI_File handle);
+void forget(MPI_File handle);
+
+}  // namespace twinrun::mpiio

@@ -1,0 +1,37 @@
+// Aggregates that wait for the next file. Making one takes several collective calls, and programs open one file after the other.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "aggregate/mpi/aggregate.hpp"
+
+namespace twinrun::mpiio {
+
+// For the ranks of one communicator, with these settings. One open file uses it at a time.
+struct Member {
+    MPI_Comm comm = MPI_COMM_NULL;  // a duplicate
+    std::uint64_t settings = 0;     // their hash
+    std::int64_t number = 0;        // the same on all ranks of comm
+    bool used = false;
+    twr_aggregate* aggregate = nullptr;  // null: not made yet
+    // The last declaration: of this rank. Calls of the same shape, also of the next file, need no other one.
+    std::vector<ArrayPart> parts;
+    std::uint64_t base = 0;  // the plan's zero in the file
+    bool shared = false;     // ranks may have bytes in common: for reading only
+    bool declared = false;   // on all ranks
+};
+
+// A member that no file uses, of the same ranks in the same order; null: there is none. Marks it as used.
+[[nodiscard]] std::shared_ptr<Member> take(MPI_Comm comm, std::uint64_t settings);
+// What a new member's number must exceed.
+[[nodiscard]] std::int64_t last_number();
+// Adds a member, used. Its aggregate and communicator are released when MPI ends. Throws std::bad_alloc.
+void add(std::shared_ptr<Member> member);
+// Gives it back for the next file. One whose team is broken is never used again.
+void give_back(const std::shared_ptr<Member>& member);
+
+}  // namespace twinrun::mpiio

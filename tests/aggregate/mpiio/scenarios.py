@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""MPI-IO of a program that knows nothing of twinrun: starts tests/aggregate/mpiio/views.cpp under mpiexec with libtwinrun_mpiio.so preloaded.
+
+usage: TWINRUN_MPIIO_LIBRARY=LIBRARY scenarios.py --program VIEWS --mpiexec "MPIEXEC FLAGS" --ranks N [--nodes K] SCENARIO [ARGUMENT ...]
+
+Exit status 0 if all is as it should be; else what is not, on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from mpi import Job, Scenarios, expect, is_hydra, start
+
+REPORT = re.compile(
+    r"twinrun_mpiio: \S*/ours: (\d+) collective calls aggregated by \d+ plans, (\d+) by MPI-IO"
+)
+# What is said once, for all files of a job.
+SAID = (
+    "the file is in atomic mode",
+    "no setting of the name 'agregators'",
+    "setting buffers = 'many'",
+)
+
+
+class Tests(Scenarios):
+    prefix = "twinrun-mpiio-"
+    limit = 900.0
+
+    def preloaded(self, *arguments: object) -> Job:
+        """With the library in every rank, and in nothing else."""
+        library = os.environ["TWINRUN_MPIIO_LIBRARY"]
+        # Hydra hands over an environment that is given; Open MPI takes names of what is set.
+        option = (
+            ["-genv", "LD_PRELOAD", library] if is_hydra(self.mpiexec) else ["-x", f"LD_PRELOAD={library}"]
+        )
+        command = [*self.mpiexec, *option, "-n", str(self.ranks), self.program, *map(str, arguments)]
+        return Job(command, {**self.environment, "TWINRUN_MPIIO_REPORT": "1"}, self.limit)
+
+    def done(self, job: Job) -> tuple[int, int]:
+        """Collective calls that were aggregated, and others, of the files that may be."""
+        expect(job.status == 0, f"status {job.status}:", job)
+        expect("\ndone\n" in "\n" + job.out, "it did not reach its end:", job)
+        files = REPORT.findall(job.out)
+        return sum(int(f[0]) for f in files), sum(int(f[1]) for f in files)
+
+    def views(self, *arguments: str) -> None:
+        aggregated, plain = self.done(self.preloaded("views", self.folder, *arguments))
+        expect(aggregated > 0 and plain == 0, aggregated, "calls were aggregated, and", plain, "were not")
+
+    def semantics(self) -> None:
+        job = self.preloaded("semantics", self.folder)
+        aggregated, plain = self.done(job)
+        expect(aggregated > 15 and plain > 0, aggregated, "calls were aggregated, and", plain, "were not")
+        said = SAID if self.ranks == 1 else (*SAID, "both claim the byte", "hints twinrun_* differ")
+        for text in said:
+            expect(job.out.count(text) == 1, f"'{text}' is not said once:", job)
+
+    def linked(self) -> None:
+        """Without LD_PRELOAD: the program is linked with the library."""
+        self.program += "_linked"
+        job = self.start("semantics", self.folder, environment={"TWINRUN_MPIIO_REPORT": "1"})
+        expect(self.done(job)[0] > 15, "nothing was aggregated:", job)
+
+    def die(self) -> None:
+        job = self.preloaded("die", self.folder)
+        for rank in range(self.ranks - 1):
+            path = self.folder / f"survivor-{rank}"
+            expect(path.exists(), f"rank {rank} came to no end:", job)
+            text = path.read_text()
+            expect("time_limit" in text and "1 s" in text, f"rank {rank} was told:", text)
+
+
+if __name__ == "__main__":
+    sys.exit(start(Tests))

@@ -1,0 +1,818 @@
+// An unchanged program of MPI-IO: knows nothing of twinrun but the hint that turns it off. scenarios.py preloads the library. Random views
+// and calls go to two files, one of them without twinrun, and everything that MPI says of both is compared.
+//
+// usage: mpiio_views SCENARIO FOLDER [ARGUMENT ...]; exit status 0 and "done" by rank 0 if all is as it should be.
+#include <fcntl.h>
+#include <mpi.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "random_types.hpp"
+
+namespace {
+
+using random_types::Draw;
+using random_types::end_of;
+using random_types::extent_of;
+using random_types::random_type;
+
+int me = 0;
+int ranks = 1;
+std::string doing;
+std::string folder;
+
+[[noreturn]] void stop(const std::string& what) {
+    std::fprintf(stderr, "views.cpp: rank %d: %s (%s)\n", me, what.c_str(), doing.c_str());
+    std::fflush(nullptr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    std::abort();
+}
+
+void expect(bool condition, const std::string& what) {
+    if (!condition) stop(what);
+}
+
+std::string text_of(int code) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    if (code == MPI_SUCCESS) return "success";
+    MPI_Error_string(code, text, &length);
+    return text;
+}
+
+void well(int code, const char* what) {
+    if (code != MPI_SUCCESS) stop(std::string(what) + ": " + text_of(code));
+}
+
+std::vector<unsigned char> contents(const std::string& path) {
+    std::vector<unsigned char> bytes;
+    std::FILE* const file = std::fopen(path.c_str(), "rb");
+    if (file == nullptr) stop("cannot open " + path);
+    unsigned char buffer[65536];
+    while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, file))
+        bytes.insert(bytes.end(), buffer, buffer + got);
+    std::fclose(file);
+    return bytes;
+}
+
+MPI_File open_file(const std::string& path, int amode, bool plain, const char* more = nullptr,
+                   const char* value = nullptr) {
+    MPI_Info info = MPI_INFO_NULL;
+    MPI_Info_create(&info);
+    if (plain) MPI_Info_set(info, "twinrun_enable", "false");
+    if (more != nullptr) MPI_Info_set(info, more, value);
+    MPI_File file = MPI_FILE_NULL;
+    well(MPI_File_open(MPI_COMM_WORLD, path.c_str(), amode, info, &file), "MPI_File_open");
+    MPI_Info_free(&info);
+    return file;
+}
+
+// ---- random views ----
+
+struct View {
+    MPI_Offset displacement = 0;
+    MPI_Datatype etype = MPI_BYTE;
+    MPI_Datatype filetype = MPI_BYTE;
+    int most = 40;  // etypes of this rank from the view's beginning on, so that ranks do not meet
+    bool meets = false;
+};
+
+// Of all ranks: they have no bytes in common, unless `meets`.
+View random_view(Draw& all, Draw& own, bool may_meet) {
+    View view;
+    const MPI_Datatype bases[] = {MPI_BYTE, MPI_INT, MPI_DOUBLE, MPI_SHORT};
+    view.etype = bases[all(0, 3)];
+    view.displacement = all.one_in(2) ? 0 : all(0, 5000);
+    const int item = static_cast<int>(extent_of(view.etype));
+    const int depth = all(1, 3);
+    const int kind = all(0, may_meet ? 5 : 4);
+    doing += ", view of kind " + std::to_string(kind);
+    switch (kind) {
+        case 0: {  // tiles of all ranks in turns
+            MPI_Datatype tile = random_type(own, view.etype, depth, true);
+            std::int64_t longest = end_of(tile);
+            MPI_Allreduce(MPI_IN_PLACE, &longest, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+            longest = (longest + item - 1) / item * item + item * all(0, 2);
+            MPI_Type_create_resized(tile, 0, static_cast<MPI_Aint>(longest * ranks), &view.filetype);
+            MPI_Type_free(&tile);
+            view.displacement += longest * me;
+            view.most = 400;
+            break;
+        }
+        case 1: {  // one region a rank
+            view.filetype = random_type(own, view.etype, depth, true);
+            MPI_Count size = 0;
+            MPI_Type_size_x(view.filetype, &size);
+            std::int64_t longest = std::max<std::int64_t>(extent_of(view.filetype), end_of(view.filetype)) * 4;
+            MPI_Allreduce(MPI_IN_PLACE, &longest, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+            view.displacement += longest * me;
+            view.most = static_cast<int>(size / item * 3);
+            break;
+        }
+        case 2: {  // a block of an array
+            const int dimensions = all(1, 3);
+            std::vector<int> grid(static_cast<std::size_t>(dimensions), 0);
+            MPI_Dims_create(ranks, dimensions, grid.data());
+            std::vector<int> sizes, parts, starts;
+            int left = me;
+            for (const int across : grid) {
+                const int each = all(1, 9);
+                sizes.push_back(each * across + all(0, 3));
+                parts.push_back(each);
+                starts.push_back(each * (left % across));
+                left /= across;
+            }
+            MPI_Type_create_subarray(dimensions, sizes.data(), parts.data(), starts.data(),
+                                     all.one_in(2) ? MPI_ORDER_C : MPI_ORDER_FORTRAN, view.etype, &view.filetype);
+            view.most = 600;
+            break;
+        }
+        case 3: {  // a distributed array
+            const int dimensions = all(1, 3);
+            std::vector<int> grid(static_cast<std::size_t>(dimensions), 0);
+            MPI_Dims_create(ranks, dimensions, grid.data());
+            std::vector<int> sizes, kinds, arguments;
+            for (const int across : grid) {
+                sizes.push_back(across + all(0, 12));
+                const bool cyclic = all.one_in(2);
+                kinds.push_back(cyclic ? MPI_DISTRIBUTE_CYCLIC : MPI_DISTRIBUTE_BLOCK);
+                arguments.push_back(cyclic && all.one_in(2) ? all(1, 3) : MPI_DISTRIBUTE_DFLT_DARG);
+            }
+            MPI_Type_create_darray(ranks, me, dimensions, sizes.data(), kinds.data(), arguments.data(), grid.data(),
+                                   all.one_in(2) ? MPI_ORDER_C : MPI_ORDER_FORTRAN, view.etype, &view.filetype);
+            MPI_Count size = 0;
+            MPI_Type_size_x(view.filetype, &size);
+            if (size == 0) {  // no item for this rank: a view needs one
+                MPI_Type_free(&view.filetype);
+                MPI_Type_dup(view.etype, &view.filetype);
+                view.most = 0;
+            } else {
+                view.most = static_cast<int>(size / item) * 3;
+            }
+            break;
+        }
+        case 4: {  // no holes
+            MPI_Type_dup(view.etype, &view.filetype);
+            const int each = all(1, 2000);
+            view.displacement += static_cast<MPI_Offset>(each) * item * me;
+            view.most = each;
+            break;
+        }
+        default:  // all ranks the same
+            view.filetype = random_type(all, view.etype, depth, true);
+            view.most = 300;
+            view.meets = true;
+            break;
+    }
+    MPI_Type_commit(&view.filetype);
+    return view;
+}
+
+// Memory of a datatype: MPI's address of it is inside of the allocated bytes.
+struct Memory {
+    MPI_Datatype type = MPI_BYTE;
+    int count = 0;
+    std::vector<unsigned char> bytes;
+    std::size_t origin = 0;
+    void* address() { return bytes.data() + origin; }
+};
+
+Memory random_memory(Draw& draw, MPI_Datatype etype, int most) {
+    Memory memory;
+    memory.type = random_type(draw, etype, draw.one_in(2) ? 0 : draw(1, 3), false);
+    MPI_Count size = 0;
+    MPI_Count item = 0;
+    MPI_Type_size_x(memory.type, &size);
+    MPI_Type_size_x(etype, &item);
+    if (size / item > most) {
+        MPI_Type_free(&memory.type);
+        MPI_Type_dup(etype, &memory.type);
+        size = item;
+    }
+    MPI_Type_commit(&memory.type);
+    memory.count = most == 0 ? 0 : draw(0, most / static_cast<int>(size / item));
+    MPI_Aint lower = 0;
+    MPI_Aint true_extent = 0;
+    MPI_Type_get_true_extent(memory.type, &lower, &true_extent);
+    const MPI_Aint extent = extent_of(memory.type);
+    const MPI_Aint last = extent * std::max(memory.count - 1, 0);
+    const MPI_Aint low = std::min<MPI_Aint>(0, std::min(lower, lower + last));
+    const MPI_Aint high = std::max(lower, lower + last) + true_extent;
+    memory.origin = static_cast<std::size_t>(-low);
+    memory.bytes.resize(static_cast<std::size_t>(std::max<MPI_Aint>(high - low, 1)));
+    for (auto& byte : memory.bytes)
+        byte = static_cast<unsigned char>(draw(0, 255));
+    return memory;
+}
+
+// ---- pairs of files ----
+
+struct Pair {
+    MPI_File ours = MPI_FILE_NULL;
+    MPI_File plain = MPI_FILE_NULL;
+};
+
+// What both files say of themselves.
+void same_positions(const Pair& files) {
+    MPI_Offset here[3] = {0, 0, 0};
+    MPI_Offset there[3] = {0, 0, 0};
+    MPI_File_get_position(files.ours, &here[0]);
+    MPI_File_get_position(files.plain, &there[0]);
+    MPI_File_get_byte_offset(files.ours, here[0], &here[1]);
+    MPI_File_get_byte_offset(files.plain, there[0], &there[1]);
+    expect(here[0] == there[0] && here[1] == there[1],
+           "the file pointer is at " + std::to_string(here[0]) + " instead of " + std::to_string(there[0]));
+}
+
+void same_status(MPI_Status& ours, MPI_Status& plain, MPI_Datatype type) {
+    int here[2] = {-1, -1};
+    int there[2] = {-1, -1};
+    MPI_Get_count(&ours, type, &here[0]);
+    MPI_Get_count(&plain, type, &there[0]);
+    MPI_Get_elements(&ours, type, &here[1]);
+    MPI_Get_elements(&plain, type, &there[1]);
+    expect(here[0] == there[0], "MPI_Get_count: " + std::to_string(here[0]) + " instead of " + std::to_string(there[0]));
+    expect(here[1] == there[1],
+           "MPI_Get_elements: " + std::to_string(here[1]) + " instead of " + std::to_string(there[1]));
+}
+
+int transfer(MPI_File file, int kind, bool writes, MPI_Offset offset, void* buffer, int count, MPI_Datatype type,
+             MPI_Status* status) {
+    int code = MPI_SUCCESS;
+    switch (kind) {
+        case 0:
+            return writes ? MPI_File_write_all(file, buffer, count, type, status)
+                          : MPI_File_read_all(file, buffer, count, type, status);
+        case 1:
+            return writes ? MPI_File_write_at_all(file, offset, buffer, count, type, status)
+                          : MPI_File_read_at_all(file, offset, buffer, count, type, status);
+        case 2:
+            code = writes ? MPI_File_write_all_begin(file, buffer, count, type)
+                          : MPI_File_read_all_begin(file, buffer, count, type);
+            if (code != MPI_SUCCESS) return code;
+            return writes ? MPI_File_write_all_end(file, buffer, status) : MPI_File_read_all_end(file, buffer, status);
+        case 3:
+            code = writes ? MPI_File_write_at_all_begin(file, offset, buffer, count, type)
+                          : MPI_File_read_at_all_begin(file, offset, buffer, count, type);
+            if (code != MPI_SUCCESS) return code;
+            return writes ? MPI_File_write_at_all_end(file, buffer, status)
+                          : MPI_File_read_at_all_end(file, buffer, status);
+        case 4:
+            return writes ? MPI_File_write_at(file, offset, buffer, count, type, status)
+                          : MPI_File_read_at(file, offset, buffer, count, type, status);
+        default:
+            return writes ? MPI_File_write(file, buffer, count, type, status)
+                          : MPI_File_read(file, buffer, count, type, status);
+    }
+}
+
+// mask: a file that says which bytes count; empty: all.
+void compare_files(const std::string& truth, const std::string& path, const std::string& mask) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == 0) {
+        auto there = contents(truth);
+        auto here = contents(path);
+        expect(here.size() == there.size(), path + ": " + std::to_string(here.size()) + " bytes instead of " +
+                                                std::to_string(there.size()));
+        const auto counts = mask.empty() ? std::vector<unsigned char>(here.size(), 1) : contents(mask);
+        for (std::size_t at = 0; at < here.size(); ++at) {
+            if (counts[at] != 0 && here[at] != there[at])
+                stop(path + ": the byte at " + std::to_string(at) + " is wrong");
+        }
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+// The same write by MPI_Pack, MPI_Unpack and pwrite alone. at: in etypes. mask: a file that has a 1 for each byte that was written.
+void write_truth(int file, int mask_file, const View& view, MPI_Offset at, const void* buffer, int count, MPI_Datatype type) {
+    MPI_Count size = 0;
+    MPI_Count item = 0;
+    MPI_Count tile = 0;
+    MPI_Type_size_x(type, &size);
+    MPI_Type_size_x(view.etype, &item);
+    MPI_Type_size_x(view.filetype, &tile);
+    const int bytes = static_cast<int>(size) * count;
+    if (bytes == 0) return;
+    const int before = static_cast<int>(at * item);
+    const int tiles = static_cast<int>((before + bytes + tile - 1) / tile);
+    std::vector<unsigned char> data(static_cast<std::size_t>(tiles * tile), 0);
+    std::vector<unsigned char> mask(data.size(), 0);
+    int position = before;
+    MPI_Pack(buffer, count, type, data.data(), static_cast<int>(data.size()), &position, MPI_COMM_WORLD);
+    std::fill(mask.begin() + before, mask.begin() + before + bytes, static_cast<unsigned char>(1));
+    const auto length = static_cast<std::size_t>(extent_of(view.filetype) * (tiles - 1) + end_of(view.filetype));
+    std::vector<unsigned char> image(length, 0);
+    std::vector<unsigned char> covered(length, 0);
+    position = 0;
+    MPI_Unpack(data.data(), static_cast<int>(data.size()), &position, image.data(), tiles, view.filetype,
+               MPI_COMM_WORLD);
+    position = 0;
+    MPI_Unpack(mask.data(), static_cast<int>(mask.size()), &position, covered.data(), tiles, view.filetype,
+               MPI_COMM_WORLD);
+    for (std::size_t begin = 0; begin < length;) {
+        std::size_t end = begin;
+        while (end < length && covered[end] == covered[begin])
+            ++end;
+        const off_t place = static_cast<off_t>(view.displacement) + static_cast<off_t>(begin);
+        const auto wanted = static_cast<ssize_t>(end - begin);
+        if (covered[begin] != 0 && (::pwrite(file, &image[begin], end - begin, place) != wanted ||
+                                    ::pwrite(mask_file, &covered[begin], end - begin, place) != wanted))
+            stop("pwrite");
+        begin = end;
+    }
+}
+
+// Rounds of one seed: each with a view or two, and some calls.
+void views(std::uint64_t seed, int rounds) {
+    const std::string ours = folder + "/ours";
+    const std::string plain = folder + "/plain";
+    for (int round = 0; round < rounds; ++round) {
+        const std::uint64_t number = seed * 1000003 + static_cast<std::uint64_t>(round);
+        Draw all(number * 2);
+        Draw own(number * 131 + static_cast<std::uint64_t>(me) + 1);
+        doing = "seed " + std::to_string(seed) + ", round " + std::to_string(round);
+        if (me == 0) {
+            ::unlink(ours.c_str());
+            ::unlink(plain.c_str());
+            ::unlink((folder + "/truth").c_str());
+            ::unlink((folder + "/mask").c_str());
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        const char* const hints[] = {"twinrun_buffer_bytes", "twinrun_aggregators", "twinrun_block_bytes"};
+        const char* const values[] = {"4096", "3", "512"};
+        const int hint = all(0, 4);
+        const int amode = MPI_MODE_CREATE | MPI_MODE_RDWR;
+        Pair files;
+        files.ours = hint < 3 ? open_file(ours, amode, false, hints[hint], values[hint])
+                              : open_file(ours, amode, false);
+        files.plain = open_file(plain, amode, true);
+        const int truth = ::open((folder + "/truth").c_str(), O_WRONLY | O_CREAT, 0666);
+        const int mask = ::open((folder + "/mask").c_str(), O_WRONLY | O_CREAT, 0666);
+        expect(truth >= 0 && mask >= 0, "cannot make the file truth");
+        const bool reads = all.one_in(2);
+        if (reads) {
+            if (::ftruncate(truth, off_t{1} << 22) != 0) stop("ftruncate");
+            // So large that no read comes to its end.
+            for (const MPI_File file : {files.ours, files.plain})
+                well(MPI_File_set_size(file, MPI_Offset{1} << 22), "MPI_File_set_size");
+        }
+        for (int v = all(1, 2); v > 0; --v) {
+            const bool may_meet = reads && all.one_in(3);
+            View view = random_view(all, own, may_meet);
+            for (const MPI_File file : {files.ours, files.plain}) {
+                well(MPI_File_set_view(file, view.displacement, view.etype, view.filetype, "native", MPI_INFO_NULL),
+                     "MPI_File_set_view");
+            }
+            same_positions(files);
+            for (int call = all(1, 4); call > 0; --call) {
+                const int kind = all(0, 5);
+                // Where ranks meet, only reads have one result.
+                const bool writes = !view.meets && (!reads || all.one_in(2));
+                const std::string before = doing;
+                doing += ", call of kind " + std::to_string(kind) + (writes ? ", writes" : ", reads");
+                MPI_Offset at = 0;
+                if (kind == 1 || kind == 3 || kind == 4) {
+                    at = own(0, view.most / 2);
+                } else {
+                    MPI_Offset now = 0;
+                    MPI_File_get_position(files.plain, &now);
+                    if (now > view.most / 2 || own.one_in(3)) {
+                        const int to = own(0, view.most / 2);
+                        MPI_File_seek(files.ours, to, MPI_SEEK_SET);
+                        MPI_File_seek(files.plain, to, MPI_SEEK_SET);
+                        now = to;
+                    }
+                    at = now;
+                }
+                Memory memory = random_memory(own, view.etype, view.most - static_cast<int>(at));
+                Memory other = memory;
+                MPI_Status here;
+                MPI_Status there;
+                std::memset(&here, 0, sizeof here);
+                std::memset(&there, 0, sizeof there);
+                if (writes) write_truth(truth, mask, view, at, memory.address(), memory.count, memory.type);
+                const int one = transfer(files.ours, kind, writes, at, memory.address(), memory.count, memory.type, &here);
+                const int two =
+                    transfer(files.plain, kind, writes, at, other.address(), other.count, other.type, &there);
+                expect(one == MPI_SUCCESS && two == MPI_SUCCESS,
+                       "results: " + text_of(one) + "; plainly: " + text_of(two));
+                same_status(here, there, memory.type);
+                same_positions(files);
+                expect(memory.bytes == other.bytes, "the bytes that were read differ, or those between them");
+                MPI_Type_free(&memory.type);
+                // What others wrote is read after this.
+                if (all.one_in(3)) {
+                    MPI_File_sync(files.ours);
+                    MPI_File_sync(files.plain);
+                }
+                MPI_Barrier(MPI_COMM_WORLD);
+                MPI_Offset sizes[2] = {0, 0};
+                MPI_File_get_size(files.ours, &sizes[0]);
+                MPI_File_get_size(files.plain, &sizes[1]);
+                expect(sizes[0] == sizes[1], "MPI_File_get_size: " + std::to_string(sizes[0]) + " instead of " +
+                                                 std::to_string(sizes[1]));
+                MPI_Barrier(MPI_COMM_WORLD);
+                doing = before;
+            }
+            MPI_Type_free(&view.filetype);
+        }
+        MPI_File_close(&files.ours);
+        MPI_File_close(&files.plain);
+        ::close(truth);
+        ::close(mask);
+        // Holes behind the end of a file that grows are undefined: ROMIO fills them with whatever its buffers have.
+        for (const std::string& path : {ours, plain})
+            compare_files(folder + "/truth", path, reads ? "" : folder + "/mask");
+    }
+}
+
+// ---- what MPI promises besides ----
+
+constexpr int kChange = MPI_MODE_CREATE | MPI_MODE_RDWR;
+
+void remove_files() {
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (const char* const name : {"/ours", "/plain"}) {
+        if (me == 0) ::unlink((folder + name).c_str());
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+Pair open_pair(int amode) { return {open_file(folder + "/ours", amode, false), open_file(folder + "/plain", amode, true)}; }
+
+void close_pair(Pair& files) {
+    well(MPI_File_close(&files.ours), "MPI_File_close");
+    well(MPI_File_close(&files.plain), "MPI_File_close");
+}
+
+std::vector<int> numbers(int count, int salt) {
+    std::vector<int> all;
+    for (int i = 0; i < count; ++i)
+        all.push_back(salt * 1000003 + me * 10007 + i);
+    return all;
+}
+
+int class_of(int code) {
+    int kind = 0;
+    MPI_Error_class(code, &kind);
+    return kind;
+}
+
+// Calls with the shared file pointer, whole and split.
+void ordered() {
+    doing = "ordered";
+    remove_files();
+    Pair files = open_pair(kChange);
+    for (const MPI_File file : {files.ours, files.plain})
+        MPI_File_set_view(file, 100, MPI_INT, MPI_INT, "native", MPI_INFO_NULL);
+    for (int step = 0; step < 3; ++step) {
+        const auto data = numbers((me * 7 + step * 3) % 50, step);
+        const int count = static_cast<int>(data.size());
+        for (const MPI_File file : {files.ours, files.plain}) {
+            MPI_Status status;
+            if (step == 1) {
+                well(MPI_File_write_ordered_begin(file, data.data(), count, MPI_INT), "write_ordered_begin");
+                well(MPI_File_write_ordered_end(file, data.data(), &status), "write_ordered_end");
+            } else {
+                well(MPI_File_write_ordered(file, data.data(), count, MPI_INT, &status), "write_ordered");
+            }
+            int got = -1;
+            MPI_Get_count(&status, MPI_INT, &got);
+            expect(got == count, "the count of an ordered write is " + std::to_string(got));
+        }
+        MPI_Offset here = -1;
+        MPI_Offset there = -2;
+        MPI_File_get_position_shared(files.ours, &here);
+        MPI_File_get_position_shared(files.plain, &there);
+        expect(here == there, "the shared pointer is at " + std::to_string(here) + " instead of " + std::to_string(there));
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    for (const MPI_File file : {files.ours, files.plain})
+        MPI_File_seek_shared(file, 0, MPI_SEEK_SET);
+    std::vector<int> read[2] = {std::vector<int>(20, -1), std::vector<int>(20, -1)};
+    MPI_Status status;
+    well(MPI_File_read_ordered(files.ours, read[0].data(), me % 5, MPI_INT, &status), "read_ordered");
+    well(MPI_File_read_ordered(files.plain, read[1].data(), me % 5, MPI_INT, &status), "read_ordered");
+    expect(read[0] == read[1], "an ordered read differs");
+    close_pair(files);
+    compare_files(folder + "/plain", folder + "/ours", "");
+}
+
+// A file that ends within what is read: the bytes that are there, and nothing else in memory.
+void ends() {
+    doing = "ends";
+    remove_files();
+    if (me == 0) {
+        std::FILE* const file = std::fopen((folder + "/ours").c_str(), "wb");
+        for (int i = 0; i < 1001; ++i)
+            std::fputc(i % 251, file);
+        std::fclose(file);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_File file = open_file(folder + "/ours", MPI_MODE_RDONLY, false);
+    // 8 bytes of each rank in turns.
+    MPI_Datatype tile = MPI_DATATYPE_NULL;
+    MPI_Datatype view = MPI_DATATYPE_NULL;
+    MPI_Type_contiguous(8, MPI_BYTE, &tile);
+    MPI_Type_create_resized(tile, 0, 8 * ranks, &view);
+    MPI_Type_commit(&view);
+    MPI_File_set_view(file, 8 * me, MPI_BYTE, view, "native", MPI_INFO_NULL);
+    int expected = 0;
+    for (int i = 0; i < 1001; ++i)
+        expected += i / 8 % ranks == me ? 1 : 0;
+    std::vector<unsigned char> bytes(2000, 0xEE);
+    MPI_Status status;
+    int got = -1;
+    well(MPI_File_read_all(file, bytes.data(), 2000, MPI_BYTE, &status), "MPI_File_read_all");
+    MPI_Get_count(&status, MPI_BYTE, &got);
+    expect(got == expected, std::to_string(got) + " bytes read, and " + std::to_string(expected) + " are there");
+    for (int i = 0; i < 2000; ++i) {
+        const int place = (i / 8 * ranks + me) * 8 + i % 8;
+        const int wanted = i < expected ? place % 251 : 0xEE;
+        expect(bytes[static_cast<std::size_t>(i)] == wanted, "byte " + std::to_string(i) + " is wrong");
+    }
+    well(MPI_File_read_all(file, bytes.data(), 16, MPI_BYTE, &status), "MPI_File_read_all");
+    MPI_Get_count(&status, MPI_BYTE, &got);
+    expect(got == 0, "bytes behind the end");
+    MPI_Type_free(&tile);
+    MPI_Type_free(&view);
+    MPI_File_close(&file);
+}
+
+// Independent calls see what collective ones wrote, and the other way round; atomic mode, sizes, other data representations.
+void mixed() {
+    doing = "mixed";
+    remove_files();
+    Pair files = open_pair(kChange);
+    const auto data = numbers(100, 1);
+    const int next = (me + 1) % ranks;
+    for (const MPI_File file : {files.ours, files.plain}) {
+        for (const int atomic : {0, 1}) {
+            well(MPI_File_set_atomicity(file, atomic), "MPI_File_set_atomicity");
+            const MPI_Offset base = 4 * 100 * ranks * atomic;
+            well(MPI_File_write_at_all(file, base + 400 * me, data.data(), 100, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+            MPI_Barrier(MPI_COMM_WORLD);
+            std::vector<int> read(100, -1);
+            well(MPI_File_read_at(file, base + 400 * next, read.data(), 100, MPI_INT, MPI_STATUS_IGNORE), "read_at");
+            expect(read[5] == 1000003 + next * 10007 + 5, "a read of what another rank wrote");
+            const auto mine = numbers(100, 2);
+            MPI_Barrier(MPI_COMM_WORLD);
+            well(MPI_File_write_at(file, base + 400 * me, mine.data(), 100, MPI_INT, MPI_STATUS_IGNORE), "write_at");
+            MPI_Barrier(MPI_COMM_WORLD);
+            well(MPI_File_read_at_all(file, base + 400 * next, read.data(), 100, MPI_INT, MPI_STATUS_IGNORE), "read_at_all");
+            expect(read[5] == 2000006 + next * 10007 + 5, "a collective read of what another rank wrote alone");
+        }
+        well(MPI_File_set_atomicity(file, 0), "MPI_File_set_atomicity");
+        // A file that is cut between two calls of the same shape.
+        well(MPI_File_set_size(file, 0), "MPI_File_set_size");
+        well(MPI_File_write_at_all(file, 400 * me, data.data(), 100, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+        MPI_Offset size = 0;
+        MPI_File_get_size(file, &size);
+        expect(size <= 400 * ranks && size > 400 * me, "a size of " + std::to_string(size));
+        // No rank has data.
+        well(MPI_File_write_all(file, nullptr, 0, MPI_INT, MPI_STATUS_IGNORE), "write_all of nothing");
+        // One rank only.
+        well(MPI_File_write_at_all(file, 400 * ranks, data.data(), me == ranks - 1 ? 100 : 0, MPI_INT, MPI_STATUS_IGNORE),
+             "write_at_all of one rank");
+        MPI_Info info = MPI_INFO_NULL;
+        well(MPI_File_get_info(file, &info), "MPI_File_get_info");
+        MPI_Info_free(&info);
+    }
+    close_pair(files);
+    compare_files(folder + "/plain", folder + "/ours", "");
+}
+
+// Where all ranks write the same bytes MPI leaves open which stay, and it is no error.
+void overlaps() {
+    doing = "overlaps";
+    remove_files();
+    MPI_File file = open_file(folder + "/ours", kChange, false);
+    const auto same = std::vector<int>(1000, 42);
+    well(MPI_File_write_at_all(file, 0, same.data(), 1000, MPI_INT, MPI_STATUS_IGNORE), "write_at_all of the same");
+    MPI_Barrier(MPI_COMM_WORLD);
+    std::vector<int> read(1000, 0);
+    well(MPI_File_read_at_all(file, 0, read.data(), 1000, MPI_INT, MPI_STATUS_IGNORE), "read_at_all");
+    expect(read == same, "what all ranks wrote is not there");
+    MPI_File_close(&file);
+}
+
+int called = 0;
+void handler(MPI_File*, int* code, ...) { called = *code; }
+
+// Errors of one rank are errors of all, by the file's error handler, and the file can be used again.
+void errors() {
+    doing = "errors";
+    remove_files();
+    MPI_File file = open_file(folder + "/ours", kChange, false);
+    const auto data = numbers(100, 1);
+    const auto fails = [&](int code, const char* what) {
+        expect(code != MPI_SUCCESS, std::string(what) + ": no error");
+        if (me != ranks - 1)
+            expect(text_of(code).find("rank " + std::to_string(ranks - 1)) != std::string::npos, text_of(code));
+    };
+    const bool last = me == ranks - 1;
+    fails(MPI_File_write_at_all(file, 400 * me, data.data(), last ? -1 : 100, MPI_INT, MPI_STATUS_IGNORE), "a negative count");
+    fails(MPI_File_write_at_all(file, last ? -8 : 400 * me, data.data(), 100, MPI_INT, MPI_STATUS_IGNORE),
+          "a negative offset");
+    MPI_Errhandler own = MPI_ERRHANDLER_NULL;
+    MPI_File_create_errhandler(handler, &own);
+    MPI_File_set_errhandler(file, own);
+    MPI_File_set_view(file, 0, MPI_INT, MPI_INT, "native", MPI_INFO_NULL);
+    const int code = MPI_File_write_at_all(file, 100 * me, data.data(), last ? 3 : 4, MPI_BYTE, MPI_STATUS_IGNORE);
+    fails(code, "a part of an etype");
+    expect(called == code, "the file's error handler was not called");
+    well(MPI_File_write_at_all(file, 100 * me, data.data(), 100, MPI_INT, MPI_STATUS_IGNORE), "the next call");
+    // Storage that refuses.
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{};
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = 100000;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const int refused = MPI_File_write_at_all(file, 100000 + 100 * me, data.data(), 100, MPI_INT, MPI_STATUS_IGNORE);
+    expect(refused != MPI_SUCCESS, "a write that the system refuses");
+    limit.rlim_cur = before;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    MPI_Barrier(MPI_COMM_WORLD);
+    well(MPI_File_write_at_all(file, 100 * me, data.data(), 100, MPI_INT, MPI_STATUS_IGNORE), "the call after that");
+    MPI_File_close(&file);
+    // Not allowed, and said so by MPI itself.
+    file = open_file(folder + "/ours", MPI_MODE_RDONLY, false);
+    const int denied = MPI_File_write_at_all(file, 0, data.data(), 1, MPI_INT, MPI_STATUS_IGNORE);
+    expect(denied != MPI_SUCCESS && class_of(denied) != MPI_ERR_ARG, "a write to a file for reading: " + text_of(denied));
+    MPI_File_close(&file);
+    MPI_Errhandler_free(&own);
+}
+
+void modes() {
+    doing = "modes";
+    remove_files();
+    const auto data = numbers(10, 1);
+    for (int round = 0; round < 2; ++round) {
+        Pair files = open_pair(kChange | MPI_MODE_APPEND);
+        same_positions(files);
+        MPI_Offset at = 0;
+        MPI_File_get_position(files.plain, &at);
+        expect(at == 40 * ranks * round, "MPI_MODE_APPEND begins at " + std::to_string(at));
+        for (const MPI_File file : {files.ours, files.plain}) {
+            MPI_File_seek(file, 40 * me, MPI_SEEK_CUR);
+            well(MPI_File_write_all(file, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE), "write_all");
+        }
+        same_positions(files);
+        close_pair(files);
+        compare_files(folder + "/plain", folder + "/ours", "");
+    }
+    MPI_File file = open_file(folder + "/ours", MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, false);
+    well(MPI_File_write_at_all(file, 40 * me, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+    MPI_File_close(&file);
+    MPI_Barrier(MPI_COMM_WORLD);
+    expect(::access((folder + "/ours").c_str(), F_OK) != 0, "MPI_MODE_DELETE_ON_CLOSE left the file");
+    file = open_file("ufs:" + folder + "/ours", kChange | MPI_MODE_EXCL, false);
+    well(MPI_File_write_at_all(file, 40 * me, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+    MPI_File_close(&file);
+    // Renamed while it is open: calls go to the file, not to the name.
+    file = open_file(folder + "/ours", MPI_MODE_RDWR, false);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == 0) expect(::rename((folder + "/ours").c_str(), (folder + "/other").c_str()) == 0, "rename");
+    MPI_Barrier(MPI_COMM_WORLD);
+    well(MPI_File_write_at_all(file, 40 * me, numbers(10, 9).data(), 10, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+    MPI_File_close(&file);
+    MPI_Barrier(MPI_COMM_WORLD);
+    expect(::access((folder + "/ours").c_str(), F_OK) != 0, "a new file has the old name");
+    expect(contents(folder + "/other").size() == static_cast<std::size_t>(40 * ranks), "the renamed file's size");
+}
+
+// A rank comes late because it waits for a message that only another rank's MPI can send on.
+void late() {
+    doing = "late";
+    remove_files();
+    MPI_File file = open_file(folder + "/ours", kChange, false);
+    const auto data = numbers(10, 1);
+    std::vector<char> message(std::size_t{16} << 20, 'm');
+    for (int round = 0; round < 3; ++round) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        const int size = static_cast<int>(message.size());
+        if (me == 0 && ranks > 1) MPI_Isend(message.data(), size, MPI_BYTE, ranks - 1, 7, MPI_COMM_WORLD, &request);
+        if (me == ranks - 1 && ranks > 1) MPI_Recv(message.data(), size, MPI_BYTE, 0, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        well(MPI_File_write_at_all(file, 40 * me, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+    }
+    MPI_File_close(&file);
+}
+
+// Hints that are wrong, or differ: plain MPI-IO, and that is said.
+void hints() {
+    doing = "hints";
+    const auto data = numbers(10, 1);
+    for (const int round : {0, 1, 2}) {
+        remove_files();
+        const char* const names[] = {"twinrun_agregators", "twinrun_buffers", "twinrun_aggregators"};
+        const char* const values[] = {"3", "many", me == 0 ? "1" : "2"};
+        MPI_File file = open_file(folder + "/ours", kChange, false, names[round], values[round]);
+        well(MPI_File_write_at_all(file, 40 * me, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+        MPI_File_close(&file);
+        MPI_Barrier(MPI_COMM_WORLD);
+        expect(contents(folder + "/ours").size() == static_cast<std::size_t>(40 * ranks), "the size");
+    }
+}
+
+// The last rank stops for good before a call: the others get an error.
+void die() {
+    doing = "die";
+    remove_files();
+    std::vector<int> processes(static_cast<std::size_t>(ranks));
+    const int own = static_cast<int>(::getpid());
+    MPI_Allgather(&own, 1, MPI_INT, processes.data(), 1, MPI_INT, MPI_COMM_WORLD);
+    MPI_File file = open_file(folder + "/ours", kChange, false, "twinrun_time_limit", "1");
+    const auto data = numbers(10, 1);
+    well(MPI_File_write_at_all(file, 40 * me, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == ranks - 1) ::raise(SIGSTOP);
+    const int code = MPI_File_write_at_all(file, 40 * me, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE);
+    const std::string text = text_of(code);
+    std::FILE* const said = std::fopen((folder + "/survivor-" + std::to_string(me)).c_str(), "w");
+    std::fputs(text.c_str(), said);
+    std::fclose(said);
+    // The first to know waits until all others have said so, and then ends the job.
+    if (me == 0) {
+        for (int rank = 1; rank < ranks - 1; ++rank) {
+            while (::access((folder + "/survivor-" + std::to_string(rank)).c_str(), F_OK) != 0)
+                ::sched_yield();
+        }
+        ::kill(processes.back(), SIGKILL);
+    }
+    ::raise(SIGKILL);
+}
+
+#if MPI_VERSION >= 4
+void large() {
+    doing = "large";
+    remove_files();
+    Pair files = open_pair(kChange);
+    const auto data = numbers(100, 1);
+    for (const MPI_File file : {files.ours, files.plain}) {
+        MPI_Datatype view = MPI_DATATYPE_NULL;
+        const MPI_Count lengths[] = {2, 1};
+        const MPI_Count places[] = {0, 16};
+        // Holes of a file that grows are undefined.
+        well(MPI_File_set_size(file, 4096 * ranks), "MPI_File_set_size");
+        MPI_Datatype tile = MPI_DATATYPE_NULL;
+        MPI_Type_create_hindexed_c(2, lengths, places, MPI_INT, &tile);
+        MPI_Type_create_resized_c(tile, 0, MPI_Count{32} * ranks, &view);
+        MPI_Type_commit(&view);
+        well(MPI_File_set_view(file, 32 * me, MPI_INT, view, "native", MPI_INFO_NULL), "MPI_File_set_view");
+        well(MPI_File_write_all_c(file, data.data(), MPI_Count{99}, MPI_INT, MPI_STATUS_IGNORE), "write_all_c");
+        std::vector<int> read(99, 0);
+        well(MPI_File_read_at_all_c(file, 0, read.data(), MPI_Count{99}, MPI_INT, MPI_STATUS_IGNORE), "read_at_all_c");
+        expect(std::equal(read.begin(), read.end(), data.begin()), "read_at_all_c");
+        MPI_Type_free(&tile);
+        MPI_Type_free(&view);
+    }
+    close_pair(files);
+    compare_files(folder + "/plain", folder + "/ours", "");
+}
+#else
+void large() {}
+#endif
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (argc < 3) stop("usage: mpiio_views SCENARIO FOLDER [ARGUMENT ...]");
+    const std::string scenario = argv[1];
+    folder = argv[2];
+    const auto number = [&](int at, int otherwise) { return argc > at ? std::atoi(argv[at]) : otherwise; };
+    if (scenario == "views") {
+        views(static_cast<std::uint64_t>(number(3, 1)), number(4, 20));
+    } else if (scenario == "semantics") {
+        ordered();
+        ends();
+        mixed();
+        overlaps();
+        errors();
+        modes();
+        late();
+        hints();
+        large();
+    } else if (scenario == "die") {
+        die();
+    } else {
+        stop("there is no scenario " + scenario);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (me == 0) std::puts("done");
+    MPI_Finalize();
+    return 0;
+}
