@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..errors import Stale, TwinrunError
 from .attributes import AttributeDifference
-from .field import FieldComparison, FieldGroup
+from .field import FieldComparison, FieldGroup, JoinedFields
 from .ranges import FieldPart, put_together
 from .tolerances import Met
 
@@ -34,8 +34,8 @@ class Compared:
 class Outcome:
     """The result of a unit, or of a share of it.
 
-    results, problems: each after the number of the field pair that it belongs to, -1 for the place itself; a group of results
-    is all pairs of a place.
+    results, problems: each after the number of the field pair that it belongs to, -1 for the place itself. A group of results
+    has numbers of its own; without them it is all pairs of a place.
     pairs: of a share, all field pairs of the unit: name, bytes, whether they are divisible. parts: ranges of
     fields that several shares divide, after the number of the field pair. order: (field pair, note) where
     particles only lie in another order. opening: bytes of headers and directories. keyed: fields of IDs.
@@ -139,7 +139,10 @@ def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
     # A share that failed has no ranges: its error is reported, and the field has no result.
     if not changed and len(seen) == len(outcomes):
         results += [(at, put_together(parts)) for at, parts in divided.items() if at not in said]
-    whole.results = sorted(results, key=lambda pair: pair[0])
+    if any(isinstance(found, FieldGroup) for _, found in results):
+        whole.results = [(0, JoinedFields(results))]
+    else:
+        whole.results = sorted(results, key=lambda pair: pair[0])
     whole.order = min((o.order for o in outcomes if o.order is not None), default=None)
     for outcome in outcomes:
         whole.met = whole.met | outcome.met

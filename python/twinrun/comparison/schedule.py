@@ -18,6 +18,7 @@ from .shares import Unit, pieces, shares_by_size
 from .unit import Worker
 
 if TYPE_CHECKING:
+    from .executors import Workers
     from .parallel import Team
 
 __all__ = ["StepOutcome", "compare_steps"]
@@ -38,9 +39,12 @@ class StepOutcome:
     recut: tuple[str, ...] = ()
 
 
-def compare_steps(request: Request, matches: Sequence[StepMatch], team: Team | None) -> Iterator[StepOutcome]:
+def compare_steps(
+    request: Request, matches: Sequence[StepMatch], team: Team | Workers | None
+) -> Iterator[StepOutcome]:
     """Compares all steps, here or on all ranks of the team; steps in their order."""
-    if team is None or team.size == 1 or "arrays" in (request.a.kind, request.b.kind):
+    alone = team is None or (team.sends_entries and team.size == 1)
+    if team is None or alone or "arrays" in (request.a.kind, request.b.kind):
         yield from _compare_here(request, matches)
     else:
         yield from _compare_on_all(request, matches, team)
@@ -59,7 +63,9 @@ def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[St
             yield StepOutcome(outcomes, worker.run(again), again.recut or ())
 
 
-def _compare_on_all(request: Request, matches: Sequence[StepMatch], team: Team) -> Iterator[StepOutcome]:
+def _compare_on_all(
+    request: Request, matches: Sequence[StepMatch], team: Team | Workers
+) -> Iterator[StepOutcome]:
     steps: list[list[Unit]] = []
     index = 0
     for match in matches:
@@ -94,7 +100,7 @@ def _left(match: StepMatch, index: int, outcomes: Sequence[Sequence[Outcome]]) -
     return Unit(index, match, recut=tuple(recut)) if recut else None
 
 
-def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[list[Outcome]]:
+def _on_all(request: Request, units: Sequence[Unit], team: Team | Workers) -> Iterator[list[Outcome]]:
     """Runs the units on all ranks of the team. Returns for each the outcomes of its shares."""
     if not units:
         return iter(())
@@ -102,8 +108,13 @@ def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[lis
     sizes, known = [], []
     for unit in units:
         of_a, of_b = unit.places()
-        entries_a, entries_b = ({place: s.entry(place) for place in of} for s, of in ((a, of_a), (b, of_b)))
-        known.append(replace(unit, entries_a=entries_a, entries_b=entries_b))
+        if team.sends_entries:
+            entries_a, entries_b = (
+                {place: s.entry(place) for place in of} for s, of in ((a, of_a), (b, of_b))
+            )
+            known.append(replace(unit, entries_a=entries_a, entries_b=entries_b))
+        else:
+            known.append(replace(unit, stamps=(a.stamp_of(of_a), b.stamp_of(of_b))))
         sizes.append(sum(a.size(place) for place in of_a) + sum(b.size(place) for place in of_b))
     shares = _shares(request, units, sizes, team.size)
     parts = [replace(unit, share=(k, n)) for unit, n in zip(known, shares, strict=True) for k in range(n)]
@@ -114,7 +125,10 @@ def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[lis
         b=b.without_places(),
         progress=None,
     )
-    made = iter(team.share(_Job(sent), parts, part_sizes, request.progress))
+    if team.sends_entries:
+        made = iter(team.share(_Job(sent), parts, part_sizes, request.progress))
+    else:
+        made = iter(team.share(sent, parts, part_sizes, request.progress))
     return iter([[next(made) for _ in range(n)] for n in shares])
 
 

@@ -29,6 +29,7 @@ from .summary import Summary
 from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
 
 if TYPE_CHECKING:
+    from .executors import Executor, Workers
     from .parallel import Team
 
 __all__ = ["ALIGNMENTS", "Comparison", "FieldComparison", "compare", "histogram_edges", "parse_steps"]
@@ -65,6 +66,7 @@ def compare(
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     team: Team | None = None,
+    executor: Executor | None = None,
     leave_out: Iterable[str] = (),
     ignore_attributes: Iterable[str] = (),
 ) -> Comparison:
@@ -145,6 +147,11 @@ def compare(
     team : Team, default None
         The ranks of an MPI job that share the work; the leader calls this, the others serve
         (docs/scaling.md).
+    executor : executor, default None
+        An executor of `concurrent.futures`' kind, whose workers share the work: ProcessPoolExecutor, mpi4py's
+        MPIPoolExecutor, Dask's `client.get_executor()` and others. Workers open both paths themselves. Arrays
+        are compared by this process. `threads` then counts for each worker, and 0 is one thread; `memory` is
+        divided by the number of workers (docs/scaling.md).
     leave_out : iterable of str, default ()
         Globs of fields and files that are not compared.
     ignore_attributes : iterable of str, default ()
@@ -213,6 +220,13 @@ def compare(
             raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
     if ulp is not None and not 0 <= ulp < (1 << 64) - 1:
         raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
+    shared: Team | Workers | None = team
+    if executor is not None:
+        if team is not None:
+            raise TwinrunError("team and executor are both given", fix="give one of them")
+        from .executors import Workers  # few comparisons need it
+
+        shared = Workers(executor, options)
     use, devices = chosen_devices(device)
     if tolerances is None or isinstance(tolerances, Tolerances):
         rules = Tolerances() if tolerances is None else tolerances
@@ -256,7 +270,7 @@ def compare(
     summary.add(Outcome(notes=matched.notes, problems=alone))
     summary.add(uncompared_things(request, (subject_a.skipped, subject_b.skipped), wanted))
     summary.add(Outcome(met=wanted.met()))
-    for step in compare_steps(request, matched.matches, team):
+    for step in compare_steps(request, matched.matches, shared):
         summary.add_step(step)
     return summary.comparison(str(device), time.perf_counter() - start, again)
 

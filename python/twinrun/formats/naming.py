@@ -62,6 +62,7 @@ class Place:
     name: str
 
 
+@functools.lru_cache(1 << 15)  # both runs have the same names, as a rule
 def parse_path(path: str) -> Place:
     """Place of a file, from its path relative to the folder of the run, by the rules above."""
     *folders, base = path.replace(os.sep, "/").split("/")
