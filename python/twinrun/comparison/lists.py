@@ -7,8 +7,10 @@ fields of a container that the core cannot take.
 from __future__ import annotations
 
 import array
+import bisect
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +18,7 @@ from .. import _core
 from ..errors import TwinrunError
 from ..formats.model import FLOATING
 from ..runs.fields import FieldRef
+from ..runs.files import Files
 from ..runs.subject import Listed, Opened, Place
 from .facts import compare_facts
 from .field import FieldComparison, FieldGroup, bytes_read_by, place_text
@@ -26,7 +29,7 @@ from .ranges import DIRECT, FieldPart, put_together
 from .request import Request, Selection
 from .settings import Decision, Settings
 
-__all__ = ["ListedFields", "Rules", "compare_lists"]
+__all__ = ["ListedFields", "Rules", "compare_lists", "compare_places"]
 
 
 @dataclass
@@ -87,8 +90,8 @@ class ListedFields(FieldGroup):
         )
         self._results = results
         self._place = place
-        self._decisions, self._reasons = rules.decisions, rules.reasons
         self._where = where
+        self._decisions, self._reasons = rules.decisions, rules.reasons
 
     def make(self, at: int) -> FieldComparison:
         if at in self._beside:
@@ -101,8 +104,12 @@ class ListedFields(FieldGroup):
         decision = replace(self._decisions[rule], atol=r.atol(at), rtol=r.rtol(at))
         result = r.result(at)
         seconds = sum(stage["seconds"] for stage in result.stages.values())
-        part = FieldPart(Found.of(result), 0, like, self._place, decision, self._reasons[rule], seconds)
+        place = self._place_of(at)
+        part = FieldPart(Found.of(result), 0, like, place, decision, self._reasons[rule], seconds)
         return put_together([part])
+
+    def _place_of(self, at: int) -> Place:
+        return self._place
 
     def lists_of_integers(self) -> Iterator[FieldComparison]:
         """Those that differ and may be IDs of particles."""
@@ -114,6 +121,93 @@ class ListedFields(FieldGroup):
             )
             if dtype not in FLOATING and len(shape) == 1:
                 yield self[at]
+
+
+class FieldsOfPlaces(ListedFields):
+    """The same of many places, one after another. ends: of each place, where its fields end."""
+
+    def __init__(
+        self,
+        results: _core.ListResults,
+        places: Sequence[Place],
+        ends: Sequence[int],
+        rules: Rules,
+        where: str,
+    ) -> None:
+        super().__init__(results, places[0], rules, where)
+        self._places = places
+        self._ends = ends
+
+    def _place_of(self, at: int) -> Place:
+        return self._places[bisect.bisect_right(self._ends, at)]
+
+
+def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | None:
+    """Compares steps of one rank each by one call, where all that is there are arrays of .npy files. None where that is not so,
+    or where anything must be looked at place by place.
+    """
+    settings = request.settings
+    if not (isinstance(request.a, Files) and isinstance(request.b, Files)):
+        return None
+    if request.globs is not None or request.key is not None or not request.use_metadata:
+        return None
+    if settings.tolerances.rules or settings.periods.axes or settings.periods.named:
+        return None
+    if settings.device == "cuda" or settings.method not in ("auto", "direct"):
+        return None
+    a, b = (
+        side.arrays_of([(step, ranks[0]) for step, ranks in places])
+        for side, places in (
+            (request.a, [(match.step_a, match.ranks_a) for match in matches]),
+            (request.b, [(match.step_b, match.ranks_b) for match in matches]),
+        )
+    )
+    if a is None or b is None or a[1] != b[1]:
+        return None
+    places: list[Place] = [
+        (match.step, match.ranks_a[0] if match.step_a is not None else match.ranks_b[0]) for match in matches
+    ]
+    rules = Rules()
+    reason = DIRECT if settings.method == "auto" else ""
+    of_floating, of_others = (
+        rules.number(_asked_for(settings, "", floating, None, False)[0], reason) for floating in (True, False)
+    )
+    chosen = [of_floating if floating else of_others for floating in a[0].floating]
+    results = _compare(request, a[0], b[0], rules, chosen, places[0])
+    if results is None or results.failed:
+        return None
+    group = FieldsOfPlaces(results, places, list(itertools.accumulate(a[1])), rules, request.a.label)
+    if next(group.lists_of_integers(), None) is not None:
+        return None  # they may be IDs in another order, which is noted place by place
+    return Outcome(results=[(0, group)])
+
+
+def _compare(
+    request: Request,
+    a: _core.FieldList,
+    b: _core.FieldList,
+    rules: Rules,
+    chosen: Sequence[int],
+    place: Place,
+) -> _core.ListResults | None:
+    settings = request.settings
+    advance = None
+    if request.progress is not None:
+        advance = functools.partial(request.progress, place_text(place))
+    return _core.compare_lists(
+        a,
+        b,
+        rules.core,
+        chosen,
+        threads=settings.threads,
+        memory=settings.memory,
+        io=settings.io,
+        cache=settings.cache,
+        device=settings.device,
+        devices=settings.devices,
+        method=settings.method,
+        progress=advance,
+    )
 
 
 def _in_order(
@@ -166,23 +260,7 @@ def compare_lists(
         chosen = _chosen(request, match.step, a, wanted, rules)
         if chosen is None:
             return None
-        advance = None
-        if request.progress is not None:
-            advance = functools.partial(request.progress, place_text(place))
-        results = _core.compare_lists(
-            a.fields,
-            b.fields,
-            rules.core,
-            chosen,
-            threads=settings.threads,
-            memory=settings.memory,
-            io=settings.io,
-            cache=settings.cache,
-            device=settings.device,
-            devices=settings.devices,
-            method=settings.method,
-            progress=advance,
-        )
+        results = _compare(request, a.fields, b.fields, rules, chosen, place)
         if results is None or results.failed:
             return None
         if a.opened is not None and b.opened is not None and (a.opened.facts or b.opened.facts):

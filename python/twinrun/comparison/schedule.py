@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import TwinrunError
+from .lists import compare_places
 from .matching import StepMatch, same_ranks
 from .outcome import Outcome, in_shares
 from .request import Request
@@ -25,6 +28,7 @@ __all__ = ["StepOutcome", "compare_steps"]
 
 # Shares for each rank, where places have enough fields: a rank with a slow share takes fewer of them.
 _SHARES_A_RANK = 4
+_TOGETHER = 1024  # steps that are compared together where each is small
 _LEAST_MEMORY = 64 << 20  # bytes of a rank's read buffers: ranks of a node share what one process would take
 
 
@@ -52,15 +56,33 @@ def compare_steps(
 
 def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[StepOutcome]:
     worker, index = Worker(request), 0
-    for match in matches:
-        units = _units(request, match, index)
-        index += len(units)
-        outcomes = [worker.run(unit) for unit in units]
-        again = _left(match, index, [[outcome] for outcome in outcomes])
-        if again is None:
-            yield StepOutcome(outcomes, None)
-        else:
-            yield StepOutcome(outcomes, worker.run(again), again.recut or ())
+    left = deque(matches)
+    while left:
+        together = _single_places(left)
+        if len(together) > 1 and (at_once := compare_places(request, together)) is not None:
+            yield StepOutcome([at_once], None)
+            index += len(together)
+            for _ in together:
+                left.popleft()
+            continue
+        for match in together or [left[0]]:
+            left.popleft()
+            units = _units(request, match, index)
+            index += len(units)
+            outcomes = [worker.run(unit) for unit in units]
+            again = _left(match, index, [[outcome] for outcome in outcomes])
+            if again is None:
+                yield StepOutcome(outcomes, None)
+            else:
+                yield StepOutcome(outcomes, worker.run(again), again.recut or ())
+
+
+def _single_places(matches: Iterable[StepMatch]) -> list[StepMatch]:
+    """The first of these steps, as many as have one rank in both runs and are compared together."""
+    single = itertools.takewhile(
+        lambda match: len(match.ranks_a) == len(match.ranks_b) == 1 and same_ranks(match), matches
+    )
+    return list(itertools.islice(single, _TOGETHER))
 
 
 def _compare_on_all(

@@ -50,6 +50,11 @@ def formats() -> dict[str, Format]:
     return dict(_ordered(*_extra.values()))
 
 
+def format_named(name: str) -> Format | None:
+    """The format of a name, as `formats` has it; None if there is none."""
+    return _ordered(*_extra.values()).get(name)
+
+
 @functools.cache
 def _ordered(*extra: Format) -> dict[str, Format]:
     return {f.name: f for f in sorted((*BUILT_IN, *extra), key=lambda f: (f.order, f.name))}

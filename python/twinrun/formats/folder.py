@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile, TwinrunError
 from ..marks import MANIFEST
-from . import by_name, by_suffix, detect, formats, is_npy, open_file, open_whatever
+from . import by_name, by_suffix, detect, format_named, formats, is_npy, open_file, open_whatever
 from .files import is_own, reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
@@ -278,7 +278,7 @@ def _format_of(path: str, described: bool) -> Format | None:
     described: options describe raw files.
     """
     if is_npy(path):
-        return formats()["npy"]
+        return format_named("npy")
     promised = by_suffix(path)
     try:
         found = detect(path)

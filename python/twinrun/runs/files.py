@@ -6,14 +6,14 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import _core
 from ..arguments import checked_path
 from ..errors import FormatError, TwinrunError
-from ..formats import FileContent, detect, formats, is_plain, open_file, open_whatever
+from ..formats import FileContent, detect, format_named, is_plain, open_file, open_whatever
 from ..formats.facts import FILE, Fact
 from ..formats.files import is_metadata
 from ..formats.folder import BYTES, DataFile
@@ -73,8 +73,10 @@ class Files(Subject):
 
     def _steps_in(self, file: DataFile | str) -> list[int | None]:
         """The steps within a file, None for fields without a step; [None] for a file of one step."""
-        if not isinstance(file, str) and not formats()[file.format].many_steps:
-            return [None]
+        if not isinstance(file, str):
+            known = format_named(file.format)
+            if known is not None and not known.many_steps:
+                return [None]
         if isinstance(file, str) and (plain := self._plain_file(file)) is not None:
             self._plain = plain
             return [None]
@@ -141,6 +143,32 @@ class Files(Subject):
     def listed(self, place: Place) -> Iterator[Listed | None]:
         yield self._listed(place)
 
+    def arrays_of(self, places: Sequence[Place]) -> tuple[_core.FieldList, list[int]] | None:
+        """The arrays of .npy files of many places as one list, place after place, and how many are at each. None where a place
+        has anything else.
+        """
+        known = format_named("npy")
+        if self._options or self.kind != "folder" or known is None or not is_plain(known):
+            return None
+        paths: list[str] = []
+        names: list[str] = []
+        counts: list[int] = []
+        for place in places:
+            before = len(names)
+            for part in self._by_place[place]:
+                file = part.file
+                if isinstance(file, str) or file.format != "npy" or file.leads_to is not None:
+                    return None
+                if part.step is not None:
+                    return None
+                paths.append(file.path)
+                names.append(file.prefix)
+            counts.append(len(names) - before)
+            if counts[-1] > 1 and len({*names[before:]}) < counts[-1]:
+                return None
+        found = _core.FieldList.of_files(paths, names, "npy", unique=False)
+        return None if found is None else (found, counts)
+
     def _listed(self, place: Place) -> Listed | None:
         parts = self._by_place[place]
         if self._plain is not None:
@@ -152,7 +180,8 @@ class Files(Subject):
         kind = files[0].format
         if any(file.format != kind or file.leads_to is not None for file in files):
             return None
-        if not is_plain(formats()[kind]):
+        known = format_named(kind)
+        if known is None or not is_plain(known):
             return None
         one_array = one_array_format(kind)
         names = [f.prefix if one_array else f"{f.prefix}/" if f.use_prefix else "" for f in files]
@@ -295,5 +324,5 @@ def _keep(opened: Opened, fact: Fact, format: str) -> None:
 
 def one_array_format(name: str) -> bool:
     """Whether files of a format usually hold one array, which is named after the file."""
-    known = formats().get(name)
+    known = format_named(name)
     return known is not None and known.one_array

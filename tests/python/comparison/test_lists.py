@@ -26,7 +26,7 @@ from random_containers import changed, random_pair
 
 import twinrun
 from twinrun import _core
-from twinrun.comparison import pairs, place
+from twinrun.comparison import pairs, place, schedule
 from twinrun.comparison.field import FieldGroup
 from twinrun.comparison.tolerances import Rule, Tolerances
 from twinrun.errors import Incomparable, TwinrunError
@@ -64,6 +64,7 @@ def one_by_one(a: object, b: object, **how: object) -> twinrun.Comparison:
     """The same comparison, field after field."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, "compare_lists", lambda *_: None)
+        patch.setattr(schedule, "compare_places", lambda *_: None)
         patch.setattr(pairs, "_LEAST", 1 << 60)
         return twinrun.compare(a, b, **how)
 
@@ -72,6 +73,7 @@ def in_pairs(a: object, b: object, **how: object) -> twinrun.Comparison:
     """The same comparison, with the fields that Python opened and matched in lists."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, "compare_lists", lambda *_: None)
+        patch.setattr(schedule, "compare_places", lambda *_: None)
         return twinrun.compare(a, b, **how)
 
 
@@ -271,6 +273,33 @@ def test_files_metadata_and_pairs_are_compared_in_lists(tmp_path) -> None:
         assert groups(twinrun.compare(a, b, leave_out=["y"])) == 2
         assert groups(twinrun.compare(a, b, tolerances=Tolerances((Rule(fields=("x",), atol=1.0),)))) == 3
         assert groups(one_by_one(a, b)) == 0
+
+
+def test_steps_of_files_are_compared_together(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(schedule, "_TOGETHER", 7)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for step in range(23):
+            for field in "xy":
+                np.save(tmp_path / name / f"{field}_{step}.npy", np.arange(4.0) + step)
+            np.save(tmp_path / name / f"ids_{step}.npy", np.arange(5))
+    a, b = tmp_path / "a", tmp_path / "b"
+    np.save(b / "y_5.npy", np.arange(4.0))
+    np.save(b / "x_20.npy", np.full(4, np.nan))
+    result = twinrun.compare(a, b)
+    assert [len(one) for one in result._found] == [21, 21, 21, 6] and result.first_divergence["step"] == 5
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+    for rank in range(2):  # places of several ranks are not joined
+        np.save(b / f"x.{rank}.step3.npy", np.arange(4.0))
+    assert outcome(twinrun.compare, a, b, partial=True) == outcome(one_by_one, a, b, partial=True)
+    (b / "x.0.step3.npy").unlink()
+    (b / "x.1.step3.npy").unlink()
+    np.save(b / "ids_9.npy", np.arange(5)[::-1])  # the note of another order
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+    assert any("another order" in note for note in twinrun.compare(a, b).notes)
+    np.save(b / "ids_9.npy", np.arange(6))
+    for how in ({"partial": True}, {}, {"leave_out": ["ids"]}, {"steps": "3:15"}):
+        assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
 
 
 def test_a_file_is_opened_once_for_all_of_its_fields(tmp_path) -> None:
