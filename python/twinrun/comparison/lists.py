@@ -143,7 +143,7 @@ class FieldsOfPlaces(ListedFields):
 
 
 def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | None:
-    """Compares steps of one rank each by one call, where all that is there are arrays of .npy files. None where that is not so,
+    """Compares steps whose ranks match by one call, where all that is there are arrays of .npy files. None where that is not so,
     or where anything must be looked at place by place.
     """
     settings = request.settings
@@ -156,7 +156,7 @@ def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | 
     if settings.device == "cuda" or settings.method not in ("auto", "direct"):
         return None
     a, b = (
-        side.arrays_of([(step, ranks[0]) for step, ranks in places])
+        side.arrays_of([(step, rank) for step, ranks in places for rank in ranks])
         for side, places in (
             (request.a, [(match.step_a, match.ranks_a) for match in matches]),
             (request.b, [(match.step_b, match.ranks_b) for match in matches]),
@@ -165,7 +165,9 @@ def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | 
     if a is None or b is None or a[1] != b[1]:
         return None
     places: list[Place] = [
-        (match.step, match.ranks_a[0] if match.step_a is not None else match.ranks_b[0]) for match in matches
+        (match.step, rank)
+        for match in matches
+        for rank in (match.ranks_a if match.step_a is not None else match.ranks_b)
     ]
     rules = Rules()
     reason = DIRECT if settings.method == "auto" else ""
@@ -269,7 +271,7 @@ def compare_lists(
         others: dict[int, FieldComparison | None] = dict.fromkeys(a.rest_places.values())
         if a.rest is not None and b.rest is not None:
             rest = compare_rest(replace(request, a=a.rest, b=b.rest))
-            for _, one in rest.without(()):
+            for _, one in rest.fields():
                 if one.field not in a.rest_places:
                     return None
                 others[a.rest_places[one.field]] = one

@@ -82,14 +82,17 @@ class Outcome:
         self.periodic |= other.periodic
         self.parts += other.parts
 
-    def without(self, names: Container[str]) -> list[tuple[int, FieldComparison | FieldGroup]]:
-        """The results but those of these fields that were not matched by ID. A group comes one by one."""
-        every = [
+    def fields(self) -> list[tuple[int, FieldComparison]]:
+        """The results; a group comes one by one."""
+        return [
             (at, one)
             for at, found in self.results
             for one in (found.all() if isinstance(found, FieldGroup) else [found])
         ]
-        return [(at, f) for at, f in every if f.field not in names or f.key is not None]
+
+    def without(self, names: Container[str]) -> list[tuple[int, FieldComparison | FieldGroup]]:
+        """The results but those of these fields that were not matched by ID."""
+        return [(at, f) for at, f in self.fields() if f.field not in names or f.key is not None]
 
     def add_entry(self, found: Compared) -> None:
         """Adds what comparing a field pair found."""

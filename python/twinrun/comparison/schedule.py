@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ __all__ = ["StepOutcome", "compare_steps"]
 
 # Shares for each rank, where places have enough fields: a rank with a slow share takes fewer of them.
 _SHARES_A_RANK = 4
-_TOGETHER = 1024  # steps that are compared together where each is small
+_TOGETHER = 1024  # places that are compared together where all are files of one array
 _LEAST_MEMORY = 64 << 20  # bytes of a rank's read buffers: ranks of a node share what one process would take
 
 
@@ -58,10 +57,10 @@ def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[St
     worker, index = Worker(request), 0
     left = deque(matches)
     while left:
-        together = _single_places(left)
+        together = _steps_of_places(left)
         if len(together) > 1 and (at_once := compare_places(request, together)) is not None:
             yield StepOutcome([at_once], None)
-            index += len(together)
+            index += sum(len(match.ranks_a) for match in together)
             for _ in together:
                 left.popleft()
             continue
@@ -77,12 +76,16 @@ def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[St
                 yield StepOutcome(outcomes, worker.run(again), again.recut or ())
 
 
-def _single_places(matches: Iterable[StepMatch]) -> list[StepMatch]:
-    """The first of these steps, as many as have one rank in both runs and are compared together."""
-    single = itertools.takewhile(
-        lambda match: len(match.ranks_a) == len(match.ranks_b) == 1 and same_ranks(match), matches
-    )
-    return list(itertools.islice(single, _TOGETHER))
+def _steps_of_places(matches: Iterable[StepMatch]) -> list[StepMatch]:
+    """The first of these steps whose places match one by one, as many as are compared together."""
+    found: list[StepMatch] = []
+    places = 0
+    for match in matches:
+        places += len(match.ranks_a)
+        if not same_ranks(match) or places > _TOGETHER:
+            break
+        found.append(match)
+    return found
 
 
 def _compare_on_all(

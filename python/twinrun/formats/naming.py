@@ -49,10 +49,14 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 @functools.cache
 def _usual() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Of a file's name that has one number, its last, behind a separator; and of names that end with a word for a step or a rank."""
+    """Of a file's name whose only numbers are a step behind a separator and perhaps a rank (`x_250.npy`, `x.250.3.npy`); and of
+    what ends with a word for a step or a rank.
+    """
     words = r"(?i)(?<![a-z])(?:rank|proc|mpi|time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt"
     words += r"|snapshot|snapdir|snap|dump|restart|output|out|frame|epoch|gen)[-_]*$"
-    return re.compile(r"([A-Za-z][A-Za-z_-]*)[-_]([0-9]{1,18})\.[A-Za-z]+"), re.compile(words)
+    return re.compile(r"([A-Za-z][A-Za-z_-]*)[-_.]([0-9]{1,18})(?:\.([0-9]{1,18}))?\.[A-Za-z]+"), re.compile(
+        words
+    )
 
 
 _DOUBLE_SUFFIX = (".gz", ".bz2", ".xz", ".zst")
@@ -80,7 +84,7 @@ def parse_path(path: str) -> Place:
         and words.search(found[1]) is None
         and not path.lower().endswith((".ckpt", *_DOUBLE_SUFFIX))
     ):
-        return Place(int(found[2]), 0, found[1].rstrip("-_"))  # what the rules below come to
+        return Place(int(found[2]), int(found[3] or 0), found[1].rstrip("-_"))  # what the rules below come to
     *folders, base = path.replace(os.sep, "/").split("/")
     if base.lower().endswith(_DOUBLE_SUFFIX):
         base = os.path.splitext(base)[0]
