@@ -5,8 +5,8 @@
     .venv/bin/python bench/entries_bench.py --package OLD=/path/site-packages --package NEW=/path/site-packages
 
 Each repetition runs in a process that has imported twinrun and compared the same inputs once. With packages, each repetition asks
-a process of each of them in turn, so that what the machine does beside hits all alike. "memory" is what the process holds more
-while the result is alive, by the field.
+a process of each of them in turn, so that what the machine does beside hits all alike. "memory" is what a
+process holds more for a further result, by the field.
 """
 
 from __future__ import annotations
@@ -105,12 +105,17 @@ call()
 print("ready", flush=True)
 for line in sys.stdin:
     gc.collect()
-    held = now()
+    if line == "memory\\n":
+        found = [call() for _ in range(2)]  # what is freed meanwhile is used again
+        held = now()
+        found += [call() for _ in range(4)]
+        print(json.dumps((now() - held) / 4), flush=True)
+        break
     start, used = time.perf_counter(), time.process_time()
     found = call()
     taken = time.perf_counter() - start, time.process_time() - used
     assert found.verdict == "same" and len(found.fields) == fields, (found.verdict, len(found.fields))
-    print(json.dumps([*taken, now() - held]), flush=True)
+    print(json.dumps(taken), flush=True)
     del found
 """
 
@@ -142,8 +147,12 @@ class _Process:
         return answer
 
     def measure(self) -> list[float]:
-        """Seconds, seconds of processors, bytes that are held."""
+        """Seconds, seconds of processors."""
         return json.loads(self._say("go"))
+
+    def memory(self) -> float:
+        """Bytes that a result holds."""
+        return json.loads(self._say("memory"))
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -153,8 +162,8 @@ class _Process:
 
 def measured(
     case: str, packages: dict[str, str | None], repeat: int, scale: int
-) -> dict[str, list[list[float]]]:
-    """The repetitions of a case, by package."""
+) -> tuple[dict[str, list[list[float]]], dict[str, float]]:
+    """The repetitions of a case, and the bytes that a result holds, by package."""
     fields, items, write, path, options = CASES[case]
     fields //= scale
     with tempfile.TemporaryDirectory() as name:
@@ -166,9 +175,10 @@ def measured(
         for _ in range(repeat):
             for label, process in processes.items():
                 found[label].append(process.measure())
+        memory = {label: process.memory() for label, process in processes.items()}
         for process in processes.values():
             process.end()
-    return found
+    return found, memory
 
 
 def main(arguments: list[str]) -> None:
@@ -188,14 +198,14 @@ def main(arguments: list[str]) -> None:
         if given.only is not None and given.only not in case:
             continue
         scale = 50 if given.quick else 1
-        found = measured(case, packages, 3 if given.quick else given.repeat, scale)
+        found, memory = measured(case, packages, 3 if given.quick else given.repeat, scale)
         fields = CASES[case][0] // scale
         for label, taken in found.items():
             each = [
                 [1e6 * seconds / fields for seconds in part] for part in list(zip(*taken, strict=True))[:2]
             ]
             middle = [statistics.median(part) for part in each]
-            held = statistics.median(row[2] for row in taken) / fields
+            held = memory[label] / fields
             print(
                 f"| {case} | {fields} | {label} | {middle[0]:.2f} ({min(each[0]):.2f} to {max(each[0]):.2f}) "
                 f"| {middle[1]:.2f} | {held:.0f} |",

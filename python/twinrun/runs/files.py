@@ -125,6 +125,10 @@ class Files(Subject):
             return open_file(file, format, **options) if isinstance(file, str) else file.open(options)
         return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
 
+    def __getstate__(self) -> dict:
+        """For other processes, which read headers themselves."""
+        return {**self.__dict__, "_plain": None}
+
     def _plain_file(self, path: str) -> tuple[_core.FieldList, str] | None:
         """The fields of a single file, where the core reads its header."""
         if self._options or os.path.isdir(path):
@@ -136,7 +140,7 @@ class Files(Subject):
         if found is None or not is_plain(found):
             return None
         name = field_name(path) if found.one_array else ""
-        plain = _core.FieldList.of_files([path], [name], found.name)
+        plain = _headers([path], [name], found.name)
         return None if plain is None else (plain, found.name)
 
     @contextlib.contextmanager
@@ -166,7 +170,7 @@ class Files(Subject):
             counts.append(len(names) - before)
             if counts[-1] > 1 and len({*names[before:]}) < counts[-1]:
                 return None
-        found = _core.FieldList.of_files(paths, names, "npy", unique=False)
+        found = _headers(paths, names, "npy", unique=False)
         return None if found is None else (found, counts)
 
     def _listed(self, place: Place) -> Listed | None:
@@ -185,7 +189,7 @@ class Files(Subject):
             return None
         one_array = one_array_format(kind)
         names = [f.prefix if one_array else f"{f.prefix}/" if f.use_prefix else "" for f in files]
-        found = _core.FieldList.of_files([file.path for file in files], names, kind)
+        found = _headers([file.path for file in files], names, kind)
         return None if found is None else self._with_texts(found, parts, kind)
 
     def _with_texts(self, plain: _core.FieldList, parts: list[_Part], format: str) -> Listed:
@@ -289,6 +293,15 @@ class Files(Subject):
         if file.use_prefix:
             return lambda name: f"{file.prefix}/{name}" if name else file.prefix
         return lambda name: name
+
+
+def _headers(paths: list[str], names: list[str], format: str, unique: bool = True) -> _core.FieldList | None:
+    """The fields of files, if the core can read all their headers: see `_core.FieldList.of_files`."""
+    try:
+        "".join((*paths, *names)).encode()
+    except UnicodeEncodeError:  # the core takes texts
+        return None
+    return _core.FieldList.of_files(paths, names, format, unique=unique)
 
 
 def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[list[FieldRef], list[str]]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from commands import load_json
 from support import run_of_ranks
+from test_lists import write_safetensors
 from test_parallel import (
     captured,
     cut,
@@ -70,10 +71,20 @@ def runs_of(at: Path) -> Runs:
         ),
         "another order": (shuffled(at / "o1", 1), shuffled(at / "o2", 2), {}),
         "steps of files": (at / "s1", at / "s2", {}),
+        "one file": (at / "s1" / "x.3.npy", at / "s2" / "x.30.npy", {}),
+        "safetensors": (tensors(at / "t1.safetensors", 0.0), tensors(at / "t2.safetensors", 1.0), {}),
         "arrays": ({"x": np.ones(3)}, {"x": np.zeros(3)}, {}),
         "large": (large(at / "l1.npz"), large(at / "l2.npz", 1e-3), {}),
     }
     return {name: (x, y, {"device": "cpu", **how}) for name, (x, y, how) in everything.items()}
+
+
+def tensors(path: Path, change: float) -> Path:
+    """A file of twenty tensors."""
+    write_safetensors(
+        path, {f"x{at}": np.arange(5.0) + at + change * (at == 7) for at in range(20)}, {"a": "b"}
+    )
+    return path
 
 
 def said(a: object, b: object, **how: object) -> object:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gc
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ from twinrun.comparison.tolerances import Rule, Tolerances
 from twinrun.errors import Incomparable, TwinrunError
 from twinrun.runs.containers import flattened
 from twinrun.runs.fields import FieldRef
+from twinrun.runs.opening import open_subject
 
 
 def listed(container: object) -> _core.FieldList | None:
@@ -320,6 +322,24 @@ def test_a_file_is_opened_once_for_all_of_its_fields(tmp_path) -> None:
     subprocess.run([trace, "-f", "-qq", "-e", "trace=openat", "-o", str(log), *words], check=True)
     opened = [line for line in log.read_text().splitlines() if "a.safetensors" in line]
     assert 0 < len(opened) < 10, opened
+
+
+def test_names_that_are_not_utf8_are_left_to_python(tmp_path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for field in (b"x\xff.npy", b"y.npy"):
+            with open(os.path.join(os.fsencode(tmp_path / name), field), "wb") as file:
+                np.save(file, np.arange(3.0))
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+
+
+def test_a_subject_of_one_file_is_sent_to_other_processes(tmp_path) -> None:
+    write_safetensors(tmp_path / "a.safetensors", {"x": np.ones(3)}, None)
+    subject = open_subject(tmp_path / "a.safetensors")
+    assert groups(twinrun.compare(subject, subject)) == 1
+    other = pickle.loads(pickle.dumps(subject))
+    assert twinrun.compare(other, copy.deepcopy(subject)).same
 
 
 def test_one_damaged_file_of_many_is_reported_and_the_others_are_compared(tmp_path) -> None:
