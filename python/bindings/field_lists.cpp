@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -12,15 +13,19 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "engine/batch.hpp"
+#include "engine/packed_layouts.hpp"
+#include "engine/packed_results.hpp"
 #include "history/field.hpp"
 #include "listed_arrays.hpp"
 #include "shared.hpp"
 #include "source/device_array.hpp"
+#include "source/plain_files.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -102,7 +107,8 @@ class FieldList {
         const Directory& directory = metadata.file->directory();
         if (directory.fields.empty()) return std::nullopt;
         list.fields_.reserve(directory.fields.size());
-        for (const FieldMetadata& own : directory.fields) {
+        for (std::size_t number = 0; number < directory.fields.size(); ++number) {
+            const FieldMetadata& own = directory.fields[number];
             if (own.name.find('@') != std::string::npos || !own.key.empty()) return std::nullopt;
             if (own.extents.empty() && own.items() != 0 && has_data) return std::nullopt;
             ListedField field;
@@ -112,9 +118,76 @@ class FieldList {
             field.items = own.items();
             field.shape = own.shape;
             field.metadata = &own;
+            field.number = number;
             list.fields_.push_back(std::move(field));
         }
         return list;
+    }
+
+    // The fields of files that hold arrays as they lie in memory. names: of the fields of .npy files, and what stands before those
+    // of .safetensors files. Nothing where Python has to look at one: the readers of formats know more, and say what is wrong.
+    static std::optional<FieldList> of_files(const std::vector<std::string>& paths,
+                                             const std::vector<std::string>& names,
+                                             const std::string& format, bool without_metadata, bool unique,
+                                             int threads) {
+        const bool npy = format == "npy";
+        if (!npy && format != "safetensors")
+            raise({ErrorCode::invalid_argument, "format must be npy or safetensors"});
+        if (names.size() != paths.size()) raise({ErrorCode::invalid_argument, "a name for each path"});
+        FieldList list;
+        std::vector<std::optional<PlainFile>> files;
+        {
+            const nb::gil_scoped_release unlocked;
+            for (const std::string& path : paths) {
+                if (without_metadata && is_there(path + kMetadataSuffix)) return std::nullopt;
+            }
+            StreamOptions stream;
+            stream.threads = threads;
+            files = read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors,
+                                     worker_count(stream));
+        }
+        std::unordered_set<std::string_view> known;
+        for (std::size_t at = 0; at < files.size(); ++at) {
+            if (!files[at] || files[at]->arrays.empty()) return std::nullopt;
+            for (PlainArray& array : files[at]->arrays) {
+                list.names_.push_back(names[at] + array.name);
+                ListedField field;
+                field.text = list.names_.back();
+                if (field.text.empty() || field.text.find('@') != std::string_view::npos) return std::nullopt;
+                if (unique && !known.insert(field.text).second) return std::nullopt;
+                field.dtype = array.dtype;
+                field.byte_order = array.byte_order;
+                field.fortran_order = array.fortran_order;
+                field.items = array.items;
+                field.shape = std::move(array.shape);
+                field.in_file = true;
+                if (array.items != 0) {
+                    field.extents.push_back({static_cast<std::uint32_t>(at), array.offset,
+                                             item_bytes(array.dtype), array.items});
+                }
+                list.fields_.push_back(std::move(field));
+            }
+            list.texts_.push_back({files[at]->has_texts, std::move(files[at]->texts)});
+        }
+        list.paths_ = paths;
+        list.in_order_ = !unique;
+        if (list.fields_.empty()) return std::nullopt;
+        return list;
+    }
+    // What the files say beside their arrays: of each a dictionary, or None where it says nothing.
+    [[nodiscard]] nb::list texts() const {
+        nb::list all;
+        for (const auto& [has_texts, texts] : texts_) {
+            if (!has_texts) {
+                all.append(nb::none());
+                continue;
+            }
+            nb::dict own;
+            for (const auto& [word, text] : texts)
+                own[nb::str(word.data(), word.size())] = nb::str(text.data(), text.size());
+            all.append(own);
+        }
+        return all;
     }
 
     [[nodiscard]] const std::vector<ListedField>& fields() const { return fields_; }
@@ -129,6 +202,8 @@ class FieldList {
         std::string_view text;
     };
     [[nodiscard]] const std::vector<Other>& rest() const { return rest_; }
+    // Fields belong to those at the same place of another list: names may be there several times.
+    [[nodiscard]] bool in_order() const { return in_order_; }
     [[nodiscard]] bool any_on_device() const {
         return std::any_of(fields_.begin(), fields_.end(),
                            [](const ListedField& field) { return field.device != kHostMemory; });
@@ -325,83 +400,135 @@ class FieldList {
     std::vector<ListedField> fields_;
     std::vector<Other> rest_;
     std::deque<std::uint64_t> numbers_;  // addresses stay
+    std::deque<std::string> names_;      // of fields of files; addresses stay
+    struct Texts {
+        bool there = false;
+        std::vector<std::pair<std::string, std::string>> texts;
+    };
+    std::vector<Texts> texts_;           // of files
     bool made_ = false;                  // not all are arrays that the caller keeps
     std::shared_ptr<MetadataFile> file_;
     bool has_data_ = true;
+    bool in_order_ = false;
     std::vector<std::string> paths_;
 };
 
 // The results of all fields, in the order of the first run.
 class ListResults {
    public:
-    struct Layout {
-        nb::object name;
-        DType dtype;
-        bool fortran_order;
-        std::vector<std::uint64_t> shape;
-        Tolerance tolerance;  // that was used
-    };
+    explicit ListResults(std::size_t count) : results_(count), failed_(count) {}
 
-    // Nothing where there are errors: who asked finds them again, one field after another.
-    static std::optional<ListResults> of(std::vector<Result<FieldResult>> results,
-                                         const std::vector<ListedField>& fields,
-                                         std::span<const FieldPair> pairs) {
-        ListResults all;
-        for (const auto& result : results) {
-            if (result) continue;
-            if (result.error().code == ErrorCode::interrupted) raise(result.error());
-            return std::nullopt;
-        }
-        all.layouts_.reserve(results.size());
-        for (std::size_t at = 0; at < results.size(); ++at) {
-            const FieldResult& r = *results[at];
-            const ListedField& field = fields[at];
-            nb::object name =
-                field.name.is_valid() ? field.name : nb::object(file_text(std::string(field.text)));
-            all.layouts_.push_back(
-                {std::move(name), field.dtype, field.fortran_order, field.shape, pairs[at].rule.tolerance});
-            all.bytes_ += field.items * item_bytes(field.dtype);
-            all.bytes_read_ += r.tree.bytes_read + r.sketch.bytes_read + r.elements.bytes_read;
-            if (!r.same()) all.different_.push_back(at);
-        }
-        all.results_ = std::move(results);
-        return all;
+    // In the order of fields. names_of_files: names are bytes of files, not texts of Python.
+    void describe(const NamedLayout& layout, bool names_of_files) {
+        layouts_.add(layout);
+        names_of_files_ = names_of_files;
     }
+    // Called as compare_fields() calls it.
+    void take(std::size_t at, const Result<FieldResult>& result) {
+        if (!result) {
+            failed_[at] = true;
+            if (result.error().code == ErrorCode::interrupted) interrupted_ = true;
+            return;
+        }
+        const FieldResult& r = *result;
+        results_.put(at, r);
+        bytes_read_ += r.tree.bytes_read + r.sketch.bytes_read + r.elements.bytes_read;
+        bytes_ += r.scalars / scalars_per_item(layouts_.get(at).dtype) * item_bytes(layouts_.get(at).dtype);
+        if (!r.same()) different_.push_back(at);
+    }
+    // When all were taken. Raises where somebody interrupted it.
+    void finish() {
+        if (interrupted_) raise({ErrorCode::interrupted, "interrupted"});
+        std::sort(different_.begin(), different_.end());
+    }
+
     [[nodiscard]] std::size_t size() const { return results_.size(); }
     [[nodiscard]] const std::vector<std::size_t>& different() const { return different_; }
+    [[nodiscard]] std::vector<std::size_t> failed() const {
+        std::vector<std::size_t> found;
+        for (std::size_t at = 0; at < failed_.size(); ++at) {
+            if (failed_[at]) found.push_back(at);
+        }
+        return found;
+    }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_; }
-    [[nodiscard]] PyFieldResult at(std::size_t at) const { return {*results_[at], layout(at).dtype}; }
-    [[nodiscard]] const Layout& layout(std::size_t at) const {
+    [[nodiscard]] PyFieldResult at(std::size_t at) const {
+        const DType dtype = layout(at).dtype;
+        if (!results_.has(at)) throw nb::index_error();
+        return {results_.get(at), dtype};
+    }
+    [[nodiscard]] NamedLayout layout(std::size_t at) const {
         if (at >= layouts_.size()) throw nb::index_error();
-        return layouts_[at];
+        return layouts_.get(at);
+    }
+    [[nodiscard]] nb::object name(std::size_t at) const {
+        const std::string_view text = layout(at).name;
+        if (names_of_files_) return file_text(std::string(text));
+        return nb::str(text.data(), text.size());
+    }
+
+    using State = std::tuple<nb::bytes, nb::bytes, std::vector<std::size_t>, std::vector<std::size_t>,
+                             std::uint64_t, std::uint64_t, bool>;
+    [[nodiscard]] State state() const {
+        const auto results = results_.bytes();
+        const auto layouts = layouts_.bytes();
+        return {nb::bytes(results.data(), results.size()), nb::bytes(layouts.data(), layouts.size()),
+                different_, failed(), bytes_, bytes_read_, names_of_files_};
+    }
+    static ListResults of(const State& state) {
+        const auto bytes = [](const nb::bytes& b) {
+            return std::span(static_cast<const std::byte*>(b.data()), b.size());
+        };
+        const auto& [results, layouts, different, failed, all_bytes, bytes_read, names_of_files] = state;
+        ListResults made(0);
+        made.results_ = twinrun::take(PackedResults::from(bytes(results)));
+        made.layouts_ = twinrun::take(PackedLayouts::from(bytes(layouts)));
+        made.failed_.resize(made.results_.size());
+        const auto known = [&](std::size_t at) { return at < made.size(); };
+        if (made.layouts_.size() != made.size() || !std::ranges::all_of(different, known) ||
+            !std::ranges::all_of(failed, known))
+            raise({ErrorCode::damaged, "these are not the results of a comparison"});
+        for (const std::size_t at : failed)
+            made.failed_[at] = true;
+        made.different_ = different;
+        made.bytes_ = all_bytes;
+        made.bytes_read_ = bytes_read;
+        made.names_of_files_ = names_of_files;
+        return made;
     }
 
    private:
-    std::vector<Result<FieldResult>> results_;
-    std::vector<Layout> layouts_;
+    PackedResults results_;
+    PackedLayouts layouts_;
+    std::vector<bool> failed_;
     std::vector<std::size_t> different_;
     std::uint64_t bytes_ = 0;
     std::uint64_t bytes_read_ = 0;
+    bool names_of_files_ = false;
+    bool interrupted_ = false;
 };
 
 // Whether two fields are compared as they lie: of one type, shape and order, the same part of the same array.
 bool are_alike(const ListedField& a, const ListedField& b) {
     if (a.dtype != b.dtype || a.shape != b.shape || a.fortran_order != b.fortran_order) return false;
+    if (a.in_file != b.in_file) return false;
     if ((a.metadata == nullptr) != (b.metadata == nullptr)) return false;
     return a.metadata == nullptr || (a.metadata->global_shape == b.metadata->global_shape &&
                                      a.metadata->global_offset == b.metadata->global_offset);
 }
 
 // Which field of b has the name of each of a, and is like it; nothing where one has none.
-std::optional<std::vector<std::size_t>> matched(const std::vector<ListedField>& a,
-                                                const std::vector<ListedField>& b) {
-    if (a.size() != b.size()) return std::nullopt;
+std::optional<std::vector<std::size_t>> matched(const FieldList& list_a, const FieldList& list_b) {
+    const std::vector<ListedField>& a = list_a.fields();
+    const std::vector<ListedField>& b = list_b.fields();
+    if (a.size() != b.size() || list_a.in_order() != list_b.in_order()) return std::nullopt;
     std::vector<std::size_t> found(a.size());
     std::unordered_map<std::string_view, std::size_t> by_name;
     for (std::size_t i = 0; i < a.size(); ++i) {
         std::size_t j = i;
         if (a[i].text != b[i].text) {
+            if (list_a.in_order()) return std::nullopt;
             if (by_name.empty()) {
                 for (std::size_t k = 0; k < b.size(); ++k)
                     by_name.emplace(b[k].text, k);
@@ -428,17 +555,19 @@ class Sources {
             devices_.push_back(std::make_unique<DeviceSource>(array_of(field)));
             return FieldSide{devices_.back().get(), nullptr, 0};
         }
-        if (field.metadata == nullptr) {
+        if (field.metadata == nullptr && !field.in_file) {
             memory_.emplace_back(field.dtype, field.items, field.data, item_bytes(field.dtype), false);
             return FieldSide{&memory_.back(), nullptr, 0};
         }
-        FieldSide side{nullptr, list.file().get(), at};
+        FieldSide side;
+        if (!field.in_file) side = {nullptr, list.file().get(), field.number};
         if (field.items != 0 && !list.has_data()) return side;
         std::vector<PathExtent> extents;
-        for (const Extent& extent : field.metadata->extents)
+        for (const Extent& extent : field.in_file ? field.extents : field.metadata->extents)
             extents.push_back({list.path(extent.file), extent.offset, extent.stride, extent.count});
-        auto source = FileSource::create(field.dtype, field.metadata->byte_order, field.items,
-                                         std::move(extents), cache_);
+        auto source =
+            FileSource::create(field.dtype, field.in_file ? field.byte_order : field.metadata->byte_order,
+                               field.items, std::move(extents), cache_, files_open_);
         if (!source) return std::nullopt;
         files_.push_back(std::move(source).value());
         side.elements = files_.back().get();
@@ -447,57 +576,163 @@ class Sources {
 
    private:
     CacheUse cache_;
+    std::shared_ptr<OpenFiles> files_open_ = std::make_shared<OpenFiles>();
     std::vector<MemorySource> memory_;  // reserved: addresses stay
     std::vector<std::unique_ptr<FileSource>> files_;
     std::vector<std::unique_ptr<DeviceSource>> devices_;
 };
 
-std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
-                                         const DifferenceRule& floating, const DifferenceRule& others,
-                                         bool own_tolerance, bool own_tolerance_of_others, int threads,
-                                         std::uint64_t memory, const std::string& io,
-                                         const std::string& cache, const std::string& device,
-                                         std::vector<int> devices, const std::string& method,
-                                         nb::object progress) {
-    const auto of_b = matched(a.fields(), b.fields());
-    if (!of_b) return std::nullopt;
+// How fields are compared that a rule is for.
+struct ListRule {
+    DifferenceRule rule;
+    bool own_tolerance = false;  // that of the metadata counts
+};
+
+// How a comparison of lists works, as the caller says it.
+CompareOptions list_options(int threads, std::uint64_t memory, const std::string& io, const std::string& cache,
+                            const std::string& device, std::vector<int> devices, const std::string& method,
+                            nb::object progress) {
     const bool direct_storage = io == "gds";
     CompareOptions options;
     options.method = parse_method(method);
     options.stream = stream_options(threads, memory, direct_storage ? "auto" : io, std::move(progress));
     options.cache = parse_cache(cache);
     options.device = parse_device(device, std::move(devices), direct_storage);
-    const std::size_t count = a.fields().size();
+    return options;
+}
+
+bool order_matters(const std::vector<std::uint64_t>& shape) {
+    return std::count_if(shape.begin(), shape.end(), [](std::uint64_t n) { return n > 1; }) > 1;
+}
+
+void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, ListResults& results) {
+    const auto run = [&] {
+        const nb::gil_scoped_release unlocked;
+        compare_fields(pairs, options, [&](std::size_t at, const Result<FieldResult>& result) {
+            results.take(at, result);
+        });
+    };
+    run();
+    // An interrupt may come when all is done: nobody was stopped by it then.
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    results.finish();
+}
+
+// chosen: of each field of a the number of its rule, kLeftOut for none.
+constexpr int kLeftOut = -1;
+
+std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
+                                         const std::vector<ListRule>& rules, const std::vector<int>& chosen,
+                                         int threads, std::uint64_t memory, const std::string& io,
+                                         const std::string& cache, const std::string& device,
+                                         std::vector<int> devices, const std::string& method,
+                                         nb::object progress) {
+    const auto of_b = matched(a, b);
+    if (!of_b) return std::nullopt;
+    const CompareOptions options =
+        list_options(threads, memory, io, cache, device, std::move(devices), method, std::move(progress));
+    if (chosen.size() != a.fields().size())
+        raise({ErrorCode::invalid_argument, "a rule or none for each field"});
+    const auto count = static_cast<std::size_t>(
+        std::count_if(chosen.begin(), chosen.end(), [](int rule) { return rule != kLeftOut; }));
     Sources sources(count * 2, options.cache);
     std::vector<FieldPair> pairs(count);
-    for (std::size_t i = 0; i < count; ++i) {
+    ListResults results(count);
+    for (std::size_t i = 0, at = 0; i < a.fields().size(); ++i) {
+        if (chosen[i] == kLeftOut) continue;
+        const ListRule& rule = rules.at(static_cast<std::size_t>(chosen[i]));
         const ListedField& field = a.fields()[i];
-        const bool is_other = !is_floating(scalar_type(field.dtype));
         const auto side_a = sources.side(a, i);
         const auto side_b = sources.side(b, (*of_b)[i]);
         if (!side_a || !side_b) return std::nullopt;
-        pairs[i].a = *side_a;
-        pairs[i].b = *side_b;
-        pairs[i].rule = is_other ? others : floating;
-        if (field.metadata != nullptr && (is_other ? own_tolerance_of_others : own_tolerance)) {
+        FieldPair& pair = pairs[at++];
+        pair.a = *side_a;
+        pair.b = *side_b;
+        pair.rule = rule.rule;
+        if (field.metadata != nullptr && rule.own_tolerance) {
             const Tolerance& own = field.metadata->settings.tolerance;
             const Tolerance& theirs = b.fields()[(*of_b)[i]].metadata->settings.tolerance;
             if (own.atol != theirs.atol || own.rtol != theirs.rtol) return std::nullopt;
-            pairs[i].rule.tolerance = own;
+            pair.rule.tolerance = own;
         }
-        if (field.fortran_order &&
-            std::count_if(field.shape.begin(), field.shape.end(), [](std::uint64_t n) { return n > 1; }) > 1)
-            pairs[i].columns = field.shape;
+        if (field.fortran_order && order_matters(field.shape)) pair.columns = field.shape;
+        results.describe({field.text, field.dtype, field.fortran_order, field.shape,
+                          static_cast<std::uint64_t>(chosen[i]), pair.rule.tolerance},
+                         field.metadata != nullptr);
     }
-    const auto run = [&] {
-        const nb::gil_scoped_release unlocked;
-        return compare_fields(pairs, options);
-    };
-    std::vector<Result<FieldResult>> results = run();
-    // An interrupt may come when all is done: nobody was stopped by it then.
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
-    return ListResults::of(std::move(results), a.fields(), pairs);
+    run_list(pairs, options, results);
+    return results;
 }
+
+// Pairs of fields that Python opened and matched.
+class PairList {
+   public:
+    void add(nb::str name, const std::string& dtype, std::vector<std::uint64_t> shape, bool fortran_order,
+             const Source* a, const PyMetadata* a_metadata, std::size_t a_field, const Source* b,
+             const PyMetadata* b_metadata, std::size_t b_field, std::size_t rule) {
+        FieldPair pair;
+        pair.a = side(a, a_metadata, a_field);
+        pair.b = side(b, b_metadata, b_field);
+        if (fortran_order && order_matters(shape)) pair.columns = shape;
+        pairs_.push_back(std::move(pair));
+        fields_.push_back({std::move(name), parse_dtype(dtype), fortran_order, std::move(shape), rule});
+    }
+
+    ListResults compare(const std::vector<ListRule>& rules, int threads, std::uint64_t memory,
+                        const std::string& io, const std::string& cache, const std::string& device,
+                        std::vector<int> devices, const std::string& method, nb::object progress) {
+        const CompareOptions options =
+            list_options(threads, memory, io, cache, device, std::move(devices), method, std::move(progress));
+        ListResults results(pairs_.size());
+        for (std::size_t at = 0; at < pairs_.size(); ++at) {
+            const Field& field = fields_[at];
+            pairs_[at].rule = rules.at(field.rule).rule;
+            Py_ssize_t length = 0;
+            const char* name = PyUnicode_AsUTF8AndSize(field.name.ptr(), &length);
+            if (name == nullptr) throw nb::python_error();
+            results.describe({{name, static_cast<std::size_t>(length)},
+                              field.dtype,
+                              field.fortran_order,
+                              field.shape,
+                              field.rule,
+                              pairs_[at].rule.tolerance},
+                             false);
+        }
+        run_list(pairs_, options, results);
+        return results;
+    }
+    [[nodiscard]] std::size_t size() const { return pairs_.size(); }
+
+   private:
+    struct Field {
+        nb::str name;
+        DType dtype;
+        bool fortran_order;
+        std::vector<std::uint64_t> shape;
+        std::size_t rule;
+    };
+
+    FieldSide side(const Source* source, const PyMetadata* metadata, std::size_t field) {
+        FieldSide made;
+        if (source != nullptr) {
+            made.elements = source->elements.get();
+            held_.push_back(*source);
+        }
+        if (metadata != nullptr) {
+            if (field >= metadata->file->directory().fields.size())
+                raise({ErrorCode::invalid_argument, "no such field in the metadata"});
+            made.metadata = metadata->file.get();
+            if (metadata_.empty() || metadata_.back() != metadata->file) metadata_.push_back(metadata->file);
+        }
+        made.field = field;
+        return made;
+    }
+
+    std::vector<FieldPair> pairs_;
+    std::vector<Field> fields_;
+    std::vector<Source> held_;
+    std::vector<std::shared_ptr<MetadataFile>> metadata_;
+};
 
 }  // namespace
 
@@ -512,6 +747,14 @@ void define_field_lists(nb::module_& m) {
             "where the container is not for a list: see runs.containers.")
         .def_static("of_metadata", &FieldList::of_metadata, "metadata"_a, "has_data"_a,
                     "The fields of metadata, and their data. None where Python has to look at one of them.")
+        .def_static("of_files", &FieldList::of_files, "paths"_a, "names"_a, "format"_a,
+                    "without_metadata"_a = true, "unique"_a = true, "threads"_a = 0,
+                    "The arrays of .npy or .safetensors files as they lie there. names: of the array of each "
+                    ".npy file, what stands before the names of a .safetensors file. None where Python has to "
+                    "look at one of them, or, without_metadata, where there is metadata beside it. "
+                    "unique: where a name is there twice; else fields belong to those at the same place.")
+        .def_prop_ro("texts", &FieldList::texts, nb::for_getter(nb::sig("def texts(self, /) -> list[dict[str, str] | None]")),
+                     "Of each file its texts beside the arrays, None where it has none.")
         .def("arrays", &FieldList::arrays, nb::sig("def arrays(self) -> dict[str, object]"),
              "The arrays by name.")
         .def_prop_ro(
@@ -542,6 +785,30 @@ void define_field_lists(nb::module_& m) {
             "The fields of the list, as they are captured and sketched; they are valid as long as it is. "
             "tolerances: of fields that have one of their own.")
         .def_prop_ro("any_on_device", &FieldList::any_on_device)
+        .def_prop_ro(
+            "floating",
+            [](const FieldList& self) {
+                std::vector<bool> found;
+                for (const ListedField& field : self.fields())
+                    found.push_back(is_floating(scalar_type(field.dtype)));
+                return found;
+            },
+            "Whether each holds floating-point numbers.")
+        .def_prop_ro(
+            "names",
+            [](const FieldList& self) {
+                nb::list found;
+                for (const ListedField& field : self.fields()) {
+                    if (field.name.is_valid()) {
+                        found.append(field.name);
+                    } else if (field.in_file) {
+                        found.append(nb::str(field.text.data(), field.text.size()));
+                    } else {
+                        found.append(file_text(std::string(field.text)));
+                    }
+                }
+                return nb::typed<nb::list, nb::str>(found);
+            })
         .def("held", &FieldList::held,
              "Where the arrays are, without keeping them alive. None where some are not the caller's own.")
         .def("__len__", [](const FieldList& self) { return self.fields().size(); });
@@ -556,20 +823,25 @@ void define_field_lists(nb::module_& m) {
         results.def(
             name, [get](const ListResults& self, std::size_t at) { return get(self.layout(at)); }, "at"_a);
     };
-    using L = ListResults::Layout;
+    using L = NamedLayout;
     results.def("__len__", &ListResults::size)
         .def("result", &ListResults::at, "at"_a)
-        .def(
-            "name", [](const ListResults& self, std::size_t at) { return self.layout(at).name; }, "at"_a,
-            nb::sig("def name(self, at: int) -> str"));
+        .def("name", &ListResults::name, "at"_a, nb::sig("def name(self, at: int) -> str"));
     add("dtype", [](const L& l) { return std::string(dtype_name(l.dtype)); });
-    add("shape", [](const L& l) { return shape_tuple(l.shape); });
+    add("shape", [](const L& l) { return shape_tuple({l.shape.begin(), l.shape.end()}); });
     add("fortran_order", [](const L& l) { return l.fortran_order; });
+    add("rule", [](const L& l) { return l.rule; });
     add("atol", [](const L& l) { return l.tolerance.atol; });
     add("rtol", [](const L& l) { return l.tolerance.rtol; });
     results.def_prop_ro("different", &ListResults::different, "Numbers of the fields that differ, ascending.")
+        .def_prop_ro("failed", &ListResults::failed,
+                     "Numbers of the fields that could not be compared: comparing each alone says why.")
         .def_prop_ro("bytes", &ListResults::bytes, "Of one run.")
-        .def_prop_ro("bytes_read", &ListResults::bytes_read);
+        .def_prop_ro("bytes_read", &ListResults::bytes_read)
+        .def("__getstate__", &ListResults::state)
+        .def("__setstate__", [](ListResults& self, const ListResults::State& state) {
+            new (&self) ListResults(ListResults::of(state));
+        });
     nb::class_<DifferenceRule>(m, "Rule", "What counts as different.")
         .def(
             "__init__",
@@ -581,13 +853,23 @@ void define_field_lists(nb::module_& m) {
             },
             "atol"_a, "rtol"_a, "nan_equal"_a = true, "ulps"_a = nb::none(),
             "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1});
-    m.def("compare_lists", &compare_lists, "a"_a, "b"_a, "floating"_a, "others"_a, "own_tolerance"_a,
-          "own_tolerance_of_others"_a, "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto",
-          "cache"_a = "auto", "device"_a = "auto", "devices"_a = std::vector<int>(), "method"_a = "auto",
-          "progress"_a = nb::none(),
-          "own_tolerance: that of the metadata counts, for floating-point numbers and for others. None where "
-          "the lists do not "
-          "match in names, types and shapes, or a field cannot be compared: Python then says why.");
+    nb::class_<ListRule>(m, "ListRule", "The rule of fields of a list.")
+        .def(nb::init<DifferenceRule, bool>(), "rule"_a, "own_tolerance"_a = false,
+             "own_tolerance: that of the metadata counts.");
+    m.def("compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "threads"_a = 0,
+          "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto", "device"_a = "auto",
+          "devices"_a = std::vector<int>(), "method"_a = "auto", "progress"_a = nb::none(),
+          "chosen: of each field of a the number of its rule, -1: it is left out. None where the lists do not "
+          "match in names, types and shapes: Python then says why.");
+    nb::class_<PairList>(m, "PairList", "Pairs of fields, which the core compares at once.")
+        .def(nb::init<>())
+        .def("add", &PairList::add, "name"_a, "dtype"_a, "shape"_a, "fortran_order"_a, "a"_a.none(),
+             "a_metadata"_a.none(), "a_field"_a, "b"_a.none(), "b_metadata"_a.none(), "b_field"_a, "rule"_a,
+             "The sources are this pair's alone. rule: its number.")
+        .def("__len__", &PairList::size)
+        .def("compare", &PairList::compare, "rules"_a, "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30,
+             "io"_a = "auto", "cache"_a = "auto", "device"_a = "auto", "devices"_a = std::vector<int>(),
+             "method"_a = "auto", "progress"_a = nb::none());
 }
 
 }  // namespace twinrun

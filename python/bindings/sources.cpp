@@ -1,5 +1,6 @@
 // Where elements come from: memory, devices, files, decoders.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -14,6 +15,8 @@ namespace twinrun {
 
 void define_sources(nb::module_& m) {
     nb::class_<Source>(m, "Source");
+    nb::class_<OpenFiles>(m, "OpenFiles", "Files that are open for several sources.")
+        .def("__init__", [](OpenFiles* self) { new (self) OpenFiles(); });
     m.def(
         "memory_source",
         [](const std::string& dtype, std::uint64_t items, std::uintptr_t address, std::uint64_t stride,
@@ -38,16 +41,18 @@ void define_sources(nb::module_& m) {
         "file_source",
         [](const std::string& dtype, const std::string& byte_order, std::uint64_t items,
            const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>>& extents,
-           const std::string& cache) {
+           const std::string& cache, std::shared_ptr<OpenFiles> files) {
             std::vector<PathExtent> list;
             for (const auto& [path, offset, stride, count] : extents)
                 list.push_back({path, offset, stride, count});
             return Source{take(FileSource::create(parse_dtype(dtype),
                                                   byte_order == "big" ? ByteOrder::big : ByteOrder::little,
-                                                  items, std::move(list), parse_cache(cache))),
+                                                  items, std::move(list), parse_cache(cache),
+                                                  std::move(files))),
                           nb::none()};
         },
-        "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto");
+        "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto",
+        "files"_a = nb::none(), "files: that are open for other sources too.");
     m.def(
         "decoded_source",
         [](const std::string& dtype, std::uint64_t items, nb::object fetch) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,14 @@ from ..runs.subject import Place
 from .merge import Found
 from .settings import Decision
 
-__all__ = ["FieldComparison", "FieldGroup", "facts_of", "place_text"]
+__all__ = [
+    "FieldComparison",
+    "FieldGroup",
+    "JoinedFields",
+    "bytes_read_by",
+    "facts_of",
+    "place_text",
+]
 
 
 def place_text(place: Place) -> str:
@@ -222,13 +230,22 @@ class FieldGroup:
     """Many fields of one place, each made when it is asked for, by any thread.
 
     count: of fields. different: the numbers of those that differ, ascending. bytes: of one run. bytes_read: of both runs.
+    numbers: of each, its field pair among all of the place; None: they are all pairs of the place.
     """
 
-    def __init__(self, count: int, different: Sequence[int], bytes: int, bytes_read: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        different: Sequence[int],
+        bytes: int,
+        bytes_read: int,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
         self._count = count
         self._different = different
         self.bytes = bytes
         self.bytes_read = bytes_read
+        self.numbers = numbers
         self._made: dict[int, FieldComparison] = {}
 
     def make(self, at: int) -> FieldComparison:
@@ -249,6 +266,11 @@ class FieldGroup:
         """Nothing differs."""
         return not self._different
 
+    @property
+    def different(self) -> Sequence[int]:
+        """The numbers of those that differ, ascending."""
+        return self._different
+
     def all(self) -> list[FieldComparison]:
         """All, in their order."""
         return [self[at] for at in range(self._count)]
@@ -257,16 +279,55 @@ class FieldGroup:
         """Those that differ, in their order."""
         return (self[at] for at in self._different)
 
-    def __reduce__(self) -> tuple:
-        return _made_group, (self.all(), list(self._different), self.bytes, self.bytes_read)
+    def __getstate__(self) -> dict:
+        """What was made is made again elsewhere."""
+        return {**self.__dict__, "_made": {}}
 
 
-def _made_group(
-    fields: list[FieldComparison], different: list[int], bytes: int, bytes_read: int
-) -> FieldGroup:
-    group = FieldGroup(len(fields), different, bytes, bytes_read)
-    group._made = dict(enumerate(fields))
-    return group
+class JoinedFields(FieldGroup):
+    """The fields of several parts of a place, in the order of their field pairs.
+
+    parts: groups with numbers, and single fields after the number of their field pair.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, FieldComparison | FieldGroup]]) -> None:
+        self._parts = [part for _, part in parts]
+        entries: list[tuple[int, int, int]] = []  # number, part, its number in the part
+        for part, (number, one) in enumerate(parts):
+            if isinstance(one, FieldGroup):
+                assert one.numbers is not None
+                entries += [(found, part, at) for at, found in enumerate(one.numbers)]
+            else:
+                entries.append((number, part, 0))
+        entries.sort()
+        self._part = array.array("I", [part for _, part, _ in entries])
+        self._at = array.array("Q", [at for _, _, at in entries])
+        differ = [
+            {*one.different} if isinstance(one, FieldGroup) else set[int]() if one.same else {0}
+            for one in self._parts
+        ]
+        different = [
+            number
+            for number, (part, at) in enumerate(zip(self._part, self._at, strict=True))
+            if at in differ[part]
+        ]
+        super().__init__(
+            len(entries),
+            different,
+            sum(one.bytes for one in self._parts),
+            sum(bytes_read_by(one) for one in self._parts),
+        )
+
+    def make(self, at: int) -> FieldComparison:
+        part = self._parts[self._part[at]]
+        return part[self._at[at]] if isinstance(part, FieldGroup) else part
+
+
+def bytes_read_by(found: FieldComparison | FieldGroup) -> int:
+    """Bytes that comparing them read, of both runs."""
+    if isinstance(found, FieldGroup):
+        return found.bytes_read
+    return sum(stage["bytes_read"] for stage in found.stages.values())
 
 
 def _abs_diff(a: float | int | None, b: float | int | None, period: float = 0.0) -> float | int | None:

@@ -6,74 +6,110 @@ fields of a container that the core cannot take.
 
 from __future__ import annotations
 
+import array
+import bisect
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from .. import _core
 from ..errors import TwinrunError
 from ..formats.model import FLOATING
 from ..runs.fields import FieldRef
-from ..runs.subject import Place
-from .field import FieldComparison, FieldGroup, place_text
+from ..runs.files import Files
+from ..runs.subject import Listed, Opened, Place
+from .facts import compare_facts
+from .field import FieldComparison, FieldGroup, bytes_read_by, place_text
 from .matching import StepMatch
 from .merge import Found
 from .outcome import Outcome
 from .ranges import DIRECT, FieldPart, put_together
-from .request import Request
+from .request import Request, Selection
 from .settings import Decision, Settings
 
-__all__ = ["ListedFields", "compare_lists"]
+__all__ = ["ListedFields", "Rules", "compare_lists", "compare_places"]
+
+
+@dataclass
+class Rules:
+    """The rules of many fields: each once, by its number.
+
+    reasons: why this method, of the fields of each rule.
+    """
+
+    decisions: list[Decision] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    core: list[_core.ListRule] = field(default_factory=list)
+    _numbers: dict[tuple[Decision, str, bool], int] = field(default_factory=dict)
+
+    def number(self, decision: Decision, reason: str, own_tolerance: bool = False) -> int:
+        """The number of a rule. own_tolerance: that of the fields' metadata counts."""
+        known = self._numbers.setdefault((decision, reason, own_tolerance), len(self.core))
+        if known == len(self.core):
+            self.decisions.append(decision)
+            self.reasons.append(reason)
+            self.core.append(_core.ListRule(_core.Rule(**decision.arguments()), own_tolerance))
+        return known
 
 
 class ListedFields(FieldGroup):
     """The comparison of each field of two lists, made when it is asked for.
 
-    others: of each field beside the lists, by its place among all fields. None: it has no result, a problem says why.
+    listed: of each field its number in the results, -1: it is beside them; None: they are the results. beside: the others by
+    their place. where: the first run.
     """
 
     def __init__(
         self,
         results: _core.ListResults,
         place: Place,
-        decisions: tuple[Decision, Decision],
-        reason: str,
+        rules: Rules,
         where: str,
-        others: Mapping[int, FieldComparison | None],
+        listed: Sequence[int] | None = None,
+        beside: Mapping[int, FieldComparison] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
-        self._listed: list[int] | None = None  # the number in the lists of each field; -1: beside them
+        self._listed = listed
+        self._beside = dict(beside or {})
         different = results.different
-        made: dict[int, FieldComparison] = {}
-        if others:
-            self._listed, made = _in_order(len(results), others)
-            numbers = [at for at, listed in enumerate(self._listed) if listed >= 0]
-            different = sorted(
-                [*(numbers[at] for at in different), *(at for at, other in made.items() if not other.same)]
-            )
-        super().__init__(len(results) + len(made), different, results.bytes, results.bytes_read)
-        self._made.update(made)
-        self.bytes += sum(other.bytes for other in made.values())
-        self.bytes_read += sum(
-            stage["bytes_read"] for other in made.values() for stage in other.stages.values()
+        if listed is not None:
+            differ = {*different}
+            different = [
+                at
+                for at, number in enumerate(listed)
+                if (number in differ if number >= 0 else not self._beside[at].same)
+            ]
+        super().__init__(
+            len(results) if listed is None else len(listed),
+            different,
+            results.bytes + sum(other.bytes for other in self._beside.values()),
+            results.bytes_read + sum(map(bytes_read_by, self._beside.values())),
+            numbers,
         )
         self._results = results
         self._place = place
-        self._decisions = decisions  # of floating-point fields, and of others
-        self._reason = reason
         self._where = where
+        self._decisions, self._reasons = rules.decisions, rules.reasons
 
     def make(self, at: int) -> FieldComparison:
+        if at in self._beside:
+            return self._beside[at]
         r = self._results
         if self._listed is not None:
             at = self._listed[at]
-        dtype = r.dtype(at)
-        like = FieldRef(r.name(at), dtype, "little", r.shape(at), r.fortran_order(at), self._where)
-        decision = replace(self._decisions[0 if dtype in FLOATING else 1], atol=r.atol(at), rtol=r.rtol(at))
+        like = FieldRef(r.name(at), r.dtype(at), "little", r.shape(at), r.fortran_order(at), self._where)
+        rule = r.rule(at)
+        decision = replace(self._decisions[rule], atol=r.atol(at), rtol=r.rtol(at))
         result = r.result(at)
         seconds = sum(stage["seconds"] for stage in result.stages.values())
-        part = FieldPart(Found.of(result), 0, like, self._place, decision, self._reason, seconds)
+        place = self._place_of(at)
+        part = FieldPart(Found.of(result), 0, like, place, decision, self._reasons[rule], seconds)
         return put_together([part])
+
+    def _place_of(self, at: int) -> Place:
+        return self._place
 
     def lists_of_integers(self) -> Iterator[FieldComparison]:
         """Those that differ and may be IDs of particles."""
@@ -87,11 +123,100 @@ class ListedFields(FieldGroup):
                 yield self[at]
 
 
+class FieldsOfPlaces(ListedFields):
+    """The same of many places, one after another. ends: of each place, where its fields end."""
+
+    def __init__(
+        self,
+        results: _core.ListResults,
+        places: Sequence[Place],
+        ends: Sequence[int],
+        rules: Rules,
+        where: str,
+    ) -> None:
+        super().__init__(results, places[0], rules, where)
+        self._places = places
+        self._ends = ends
+
+    def _place_of(self, at: int) -> Place:
+        return self._places[bisect.bisect_right(self._ends, at)]
+
+
+def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | None:
+    """Compares steps whose ranks match by one call, where all that is there are arrays of .npy files. None where that is not so,
+    or where anything must be looked at place by place.
+    """
+    settings = request.settings
+    if not (isinstance(request.a, Files) and isinstance(request.b, Files)):
+        return None
+    if request.globs is not None or request.key is not None or not request.use_metadata:
+        return None
+    if settings.tolerances.rules or settings.periods.axes or settings.periods.named:
+        return None
+    if settings.device == "cuda" or settings.method not in ("auto", "direct"):
+        return None
+    a, b = (
+        side.arrays_of([(step, rank) for step, ranks in places for rank in ranks])
+        for side, places in (
+            (request.a, [(match.step_a, match.ranks_a) for match in matches]),
+            (request.b, [(match.step_b, match.ranks_b) for match in matches]),
+        )
+    )
+    if a is None or b is None or a[1] != b[1]:
+        return None
+    places: list[Place] = [
+        (match.step, rank)
+        for match in matches
+        for rank in (match.ranks_a if match.step_a is not None else match.ranks_b)
+    ]
+    rules = Rules()
+    reason = DIRECT if settings.method == "auto" else ""
+    of_floating, of_others = (
+        rules.number(_asked_for(settings, "", floating, None, False)[0], reason) for floating in (True, False)
+    )
+    chosen = [of_floating if floating else of_others for floating in a[0].floating]
+    results = _compare(request, a[0], b[0], rules, chosen, places[0])
+    if results is None or results.failed:
+        return None
+    group = FieldsOfPlaces(results, places, list(itertools.accumulate(a[1])), rules, request.a.label)
+    if next(group.lists_of_integers(), None) is not None:
+        return None  # they may be IDs in another order, which is noted place by place
+    return Outcome(results=[(0, group)])
+
+
+def _compare(
+    request: Request,
+    a: _core.FieldList,
+    b: _core.FieldList,
+    rules: Rules,
+    chosen: Sequence[int],
+    place: Place,
+) -> _core.ListResults | None:
+    settings = request.settings
+    advance = None
+    if request.progress is not None:
+        advance = functools.partial(request.progress, place_text(place))
+    return _core.compare_lists(
+        a,
+        b,
+        rules.core,
+        chosen,
+        threads=settings.threads,
+        memory=settings.memory,
+        io=settings.io,
+        cache=settings.cache,
+        device=settings.device,
+        devices=settings.devices,
+        method=settings.method,
+        progress=advance,
+    )
+
+
 def _in_order(
     count: int, others: Mapping[int, FieldComparison | None]
-) -> tuple[list[int], dict[int, FieldComparison]]:
+) -> tuple[Sequence[int], dict[int, FieldComparison]]:
     """The number in the lists of each field that has a result (-1: beside them), and the results beside them by their place in that."""
-    listed: list[int] = []
+    listed = array.array("q")
     made: dict[int, FieldComparison] = {}
     left = iter(range(count))
     for place in range(count + len(others)):
@@ -108,6 +233,7 @@ def compare_lists(
     match: StepMatch,
     ranks: tuple[int, int],
     place: Place,
+    wanted: Selection,
     compare_rest: Callable[[Request], Outcome],
 ) -> Outcome | None:
     """Compares a place by one call. None where something else is to be compared, or not all of it can be compared.
@@ -115,9 +241,9 @@ def compare_lists(
     compare_rest: compares the fields that no list takes.
     """
     settings = request.settings
-    chosen = request.globs is not None or request.key is not None or not request.use_metadata
-    ruled = settings.tolerances.rules or settings.periods.axes or settings.periods.named
-    if chosen or ruled:
+    if request.key is not None or not request.use_metadata:
+        return None
+    if settings.periods.axes or settings.periods.named:
         return None
     with contextlib.ExitStack() as stack:
         try:
@@ -125,56 +251,87 @@ def compare_lists(
             b = None if a is None else stack.enter_context(request.b.listed((match.step_b, ranks[1])))
         except TwinrunError:  # is found again where it is reported
             return None
-        if a is None or b is None or a.of_arrays != b.of_arrays or set(a.rest_places) != set(b.rest_places):
+        if a is None or b is None or a.kind != b.kind or set(a.rest_places) != set(b.rest_places):
             return None
         if settings.device == "cuda" and not a.fields.any_on_device:
             return None
-        if settings.method not in (("auto", "direct") if a.of_arrays else ("auto", "staged")):
+        if settings.method not in (("auto", "staged") if a.kind == "metadata" else ("auto", "direct")):
             return None
         found = Outcome(opening=a.bytes_read + b.bytes_read)
-        floating, integers = (_asked_for(settings, dtype, a.of_arrays) for dtype in ("f64", "i64"))
-        advance = None
-        if request.progress is not None:
-            advance = functools.partial(request.progress, place_text(place))
-        results = _core.compare_lists(
-            a.fields,
-            b.fields,
-            _core.Rule(**floating[0].arguments()),
-            _core.Rule(**integers[0].arguments()),
-            floating[1],
-            integers[1],
-            threads=settings.threads,
-            memory=settings.memory,
-            io=settings.io,
-            cache=settings.cache,
-            device=settings.device,
-            devices=settings.devices,
-            method=settings.method,
-            progress=advance,
-        )
-        if results is None:
+        rules = Rules()
+        chosen = _chosen(request, match.step, a, wanted, rules)
+        if chosen is None:
             return None
+        results = _compare(request, a.fields, b.fields, rules, chosen, place)
+        if results is None or results.failed:
+            return None
+        if a.opened is not None and b.opened is not None and (a.opened.facts or b.opened.facts):
+            sides = [_with_names(side.opened, side.fields) for side in (a, b) if side.opened is not None]
+            found.add(compare_facts(request, match, ([sides[0]], [sides[1]]), place, wanted))
         others: dict[int, FieldComparison | None] = dict.fromkeys(a.rest_places.values())
         if a.rest is not None and b.rest is not None:
             rest = compare_rest(replace(request, a=a.rest, b=b.rest))
-            for _, one in rest.results:
-                if not isinstance(one, FieldComparison) or one.field not in a.rest_places:
+            for _, one in rest.fields():
+                if one.field not in a.rest_places:
                     return None
                 others[a.rest_places[one.field]] = one
             if rest.recut or rest.parts or rest.error is not None:
                 return None
             rest.results = []
             found.add(rest)
-    reason = DIRECT if a.of_arrays and settings.method == "auto" else ""
-    group = ListedFields(results, place, (floating[0], integers[0]), reason, request.a.label, others)
+    listed, beside = _in_order(len(results), others) if others else (None, {})
+    group = ListedFields(results, place, rules, request.a.label, listed, beside)
     found.results.append((0, group))
     return found
 
 
-def _asked_for(settings: Settings, dtype: str, of_arrays: bool) -> tuple[Decision, bool]:
-    """The decision for all fields of a type, but for its tolerance where that of the metadata counts."""
-    like = FieldRef("", dtype, "little", (), False, "")
-    decision = settings.decision(like, like, None)
+def _with_names(opened: Opened, fields: _core.FieldList) -> Opened:
+    """What files say beside their fields, with the names of these, which is all that is asked of fields there."""
+    return opened.with_fields(dict.fromkeys(fields.names))  # type: ignore[arg-type]
+
+
+def _chosen(
+    request: Request, step: int | None, of: Listed, wanted: Selection, rules: Rules
+) -> Sequence[int] | None:
+    """Of each field of a list the number of its rule; -1 where it is left out. None where fields must be looked at one by one."""
+    settings = request.settings
+    by_metadata = of.kind == "metadata"
+    reason = DIRECT if not by_metadata and settings.method == "auto" else ""
+    if request.globs is None and not settings.tolerances.rules:
+        of_floating, of_others = (
+            rules.number(decision, reason, own)
+            for decision, own in (
+                _asked_for(settings, "", floating, step, by_metadata) for floating in (True, False)
+            )
+        )
+        return [of_floating if floating else of_others for floating in of.fields.floating]
+    if of.rest_places:
+        return None
+    found: list[int] = []
+    known: dict[tuple[int | None, bool], int] = {}
+    for name, floating in zip(of.fields.names, of.fields.floating, strict=True):
+        if not wanted(name):
+            found.append(-1)
+            continue
+        key = settings.tolerances.number(name, step), floating
+        if key not in known:
+            decision, own = _asked_for(settings, name, floating, step, by_metadata)
+            if decision.period:
+                return None
+            known[key] = rules.number(decision, reason, own)
+        found.append(known[key])
+    return found if known else None  # nothing to compare: that is reported elsewhere
+
+
+def _asked_for(
+    settings: Settings, name: str, floating: bool, step: int | None, by_metadata: bool
+) -> tuple[Decision, bool]:
+    """The decision for all fields of a rule, but for its tolerance where that of the metadata counts."""
+    like = FieldRef(name, "f64" if floating else "i64", "little", (1,), False, "")
+    decision = settings.decision(like, like, step)
+    rule = settings.rule(name, step)
     asked = not (settings.atol is None and settings.rtol is None and settings.ulps is None)
-    tolerant = dtype in FLOATING or settings.integers
-    return decision, tolerant and not asked and not of_arrays
+    if rule is not None and not (rule.atol is None and rule.rtol is None and rule.ulps is None):
+        asked = True
+    tolerant = floating or (settings.integers if rule is None or rule.integers is None else rule.integers)
+    return decision, tolerant and not asked and by_metadata

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..errors import Stale, TwinrunError
 from .attributes import AttributeDifference
-from .field import FieldComparison, FieldGroup
+from .field import FieldComparison, FieldGroup, JoinedFields
 from .ranges import FieldPart, put_together
 from .tolerances import Met
 
@@ -34,8 +34,8 @@ class Compared:
 class Outcome:
     """The result of a unit, or of a share of it.
 
-    results, problems: each after the number of the field pair that it belongs to, -1 for the place itself; a group of results
-    is all pairs of a place.
+    results, problems: each after the number of the field pair that it belongs to, -1 for the place itself. A group of results
+    has numbers of its own; without them it is all pairs of a place.
     pairs: of a share, all field pairs of the unit: name, bytes, whether they are divisible. parts: ranges of
     fields that several shares divide, after the number of the field pair. order: (field pair, note) where
     particles only lie in another order. opening: bytes of headers and directories. keyed: fields of IDs.
@@ -82,14 +82,17 @@ class Outcome:
         self.periodic |= other.periodic
         self.parts += other.parts
 
-    def without(self, names: Container[str]) -> list[tuple[int, FieldComparison | FieldGroup]]:
-        """The results but those of these fields that were not matched by ID. A group comes one by one."""
-        every = [
+    def fields(self) -> list[tuple[int, FieldComparison]]:
+        """The results; a group comes one by one."""
+        return [
             (at, one)
             for at, found in self.results
             for one in (found.all() if isinstance(found, FieldGroup) else [found])
         ]
-        return [(at, f) for at, f in every if f.field not in names or f.key is not None]
+
+    def without(self, names: Container[str]) -> list[tuple[int, FieldComparison | FieldGroup]]:
+        """The results but those of these fields that were not matched by ID."""
+        return [(at, f) for at, f in self.fields() if f.field not in names or f.key is not None]
 
     def add_entry(self, found: Compared) -> None:
         """Adds what comparing a field pair found."""
@@ -139,7 +142,10 @@ def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
     # A share that failed has no ranges: its error is reported, and the field has no result.
     if not changed and len(seen) == len(outcomes):
         results += [(at, put_together(parts)) for at, parts in divided.items() if at not in said]
-    whole.results = sorted(results, key=lambda pair: pair[0])
+    if any(isinstance(found, FieldGroup) for _, found in results):
+        whole.results = [(0, JoinedFields(results))]
+    else:
+        whole.results = sorted(results, key=lambda pair: pair[0])
     whole.order = min((o.order for o in outcomes if o.order is not None), default=None)
     for outcome in outcomes:
         whole.met = whole.met | outcome.met

@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import MissingPackage, TwinrunError
 from .launch import alone, launched
@@ -195,6 +195,8 @@ class Team:
 
     threads: of this rank, its part of the node's cores. node_rank, node_size: on this node.
     """
+
+    sends_entries: Literal[True] = True  # the leader alone lists the runs
 
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi

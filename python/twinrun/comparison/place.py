@@ -10,12 +10,13 @@ from ..formats.model import INTEGERS
 from ..runs.fields import FieldRef
 from ..runs.subject import Place
 from .attributes import under_one_name, with_summaries
-from .entry import compare_entry, pieces_of_share
+from .entry import pieces_of_share
 from .facts import compare_facts
 from .field import FieldComparison, place_text
 from .lists import ListedFields, compare_lists
 from .matching import StepMatch, match_fields
 from .outcome import Outcome
+from .pairs import compare_pieces
 from .request import Request, Selection
 
 __all__ = ["compare_place"]
@@ -45,6 +46,7 @@ def compare_place(
             match,
             ranks,
             place,
+            wanted,
             lambda rest: compare_place(rest, match, ranks, order_is_noted=True),
         )
         if at_once is not None:
@@ -79,8 +81,7 @@ def compare_place(
             }
             found.opening = sum(m.bytes_read for m in opened.values())
             mine, found.pairs = pieces_of_share(list(enumerate(fields.pairs)), share, request.settings)
-            for piece in mine:
-                found.add_entry(compare_entry(request, match, *fields.pairs[piece.at], place, piece))
+            found.add(compare_pieces(request, match, fields.pairs, mine, place, share[1] == 1))
             if (
                 not fields.pairs
                 and not fields.recut
@@ -98,8 +99,9 @@ def compare_place(
                 )
                 found.problems.append((-1, request.kept(nothing, match)))
             if request.key is None and not order_is_noted:
-                results = [f for _, f in found.results if isinstance(f, FieldComparison)]
-                found.order = _another_order(in_a, in_b, place, results, request.settings.memory)
+                found.order = _another_order(
+                    in_a, in_b, place, _lists_of_integers(found), request.settings.memory
+                )
             found.recut = fields.recut
     except TwinrunError as error:
         if not request.goes_on:
@@ -127,12 +129,20 @@ def _all_skipped(fields: Iterable[str], wanted: Selection) -> bool:
     return bool(skipped) and all(skipped)
 
 
+def _lists_of_integers(found: Outcome) -> list[FieldComparison]:
+    """The fields that may be IDs in another order."""
+    return [
+        f
+        for _, one in found.results
+        for f in (one.lists_of_integers() if isinstance(one, ListedFields) else [one])
+        if isinstance(f, FieldComparison)
+    ]
+
+
 def _order_of_lists(
     request: Request, match: StepMatch, ranks: tuple[int, int], place: Place, found: Outcome
 ) -> tuple[int, str] | None:
-    lists = [
-        f for _, group in found.results if isinstance(group, ListedFields) for f in group.lists_of_integers()
-    ]
+    lists = _lists_of_integers(found)
     if not lists:
         return None
     with (

@@ -19,7 +19,7 @@ from .field import FieldComparison, facts_of, place_text
 from .merge import Found, merged
 from .settings import Decision, Settings
 
-__all__ = ["DIRECT", "FieldPart", "compare_part", "divisible", "put_together"]
+__all__ = ["DIRECT", "NOT_WORTH_IT", "FieldPart", "compare_part", "divisible", "is_small", "put_together"]
 
 # Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
@@ -27,7 +27,7 @@ _BUILT = "only one run had metadata: the other's was built on the fly, reading o
 # order.
 _WHOLE_LIST = 1 << 26
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
-_NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
+NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
 DIRECT = "no metadata at hand: every element is compared, which reads no more than building metadata would"
 
 
@@ -132,6 +132,11 @@ def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
     return result
 
 
+def is_small(ref: FieldRef) -> bool:
+    """Whether reading both runs' elements of a field takes less than building metadata of one."""
+    return ref.items * ref.itemsize <= _SMALL
+
+
 def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
     """Whether ranges of a field can be compared separately, each at the cost of its share.
 
@@ -183,10 +188,10 @@ def compare_part(
                 side.metadata = None
         have = [s.metadata is not None for s in sides]
         at_hand = all(s.source is not None for s in sides)
-        if settings.method == "auto" and have[0] != have[1] and at_hand and a.items * a.itemsize <= _SMALL:
+        if settings.method == "auto" and have[0] != have[1] and at_hand and is_small(a):
             for side in sides:
                 side.metadata = None
-            have, reason = [False, False], _NOT_WORTH_IT
+            have, reason = [False, False], NOT_WORTH_IT
         for ref, side in zip((a, b), sides, strict=True):
             if side.source is None and (side.metadata is None or settings.method in ("direct", "published")):
                 if side.metadata is not None and settings.method == "published" and ref.digest == "published":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import TwinrunError
+from .lists import compare_places
 from .matching import StepMatch, same_ranks
 from .outcome import Outcome, in_shares
 from .request import Request
@@ -18,12 +20,14 @@ from .shares import Unit, pieces, shares_by_size
 from .unit import Worker
 
 if TYPE_CHECKING:
+    from .executors import Workers
     from .parallel import Team
 
 __all__ = ["StepOutcome", "compare_steps"]
 
 # Shares for each rank, where places have enough fields: a rank with a slow share takes fewer of them.
 _SHARES_A_RANK = 4
+_TOGETHER = 1024  # places that are compared together where all are files of one array
 _LEAST_MEMORY = 64 << 20  # bytes of a rank's read buffers: ranks of a node share what one process would take
 
 
@@ -36,11 +40,15 @@ class StepOutcome:
     units: list[Outcome]
     again: Outcome | None
     recut: tuple[str, ...] = ()
+    steps: int = 1  # that were compared together
 
 
-def compare_steps(request: Request, matches: Sequence[StepMatch], team: Team | None) -> Iterator[StepOutcome]:
+def compare_steps(
+    request: Request, matches: Sequence[StepMatch], team: Team | Workers | None
+) -> Iterator[StepOutcome]:
     """Compares all steps, here or on all ranks of the team; steps in their order."""
-    if team is None or team.size == 1 or "arrays" in (request.a.kind, request.b.kind):
+    alone = team is None or (team.sends_entries and team.size == 1)
+    if team is None or alone or "arrays" in (request.a.kind, request.b.kind):
         yield from _compare_here(request, matches)
     else:
         yield from _compare_on_all(request, matches, team)
@@ -48,20 +56,34 @@ def compare_steps(request: Request, matches: Sequence[StepMatch], team: Team | N
 
 def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[StepOutcome]:
     overall = None if request.progress is None else _Overall(request, matches)
-    worker, index = Worker(request if overall is None else replace(request, progress=overall)), 0
-    for match in matches:
-        units = _units(request, match, index)
-        index += len(units)
-        outcomes = []
-        for unit in units:
-            outcomes.append(worker.run(unit))
-            if overall is not None:
-                overall.ended(unit)
-        again = _left(match, index, [[outcome] for outcome in outcomes])
-        if again is None:
-            yield StepOutcome(outcomes, None)
-        else:
-            yield StepOutcome(outcomes, worker.run(again), again.recut or ())
+    own = request if overall is None else replace(request, progress=overall)
+    worker, index = Worker(own), 0
+    left = deque(matches)
+    while left:
+        together = _steps_of_places(left)
+        if len(together) > 1 and (at_once := compare_places(own, together)) is not None:
+            yield StepOutcome([at_once], None, steps=len(together))
+            for match in together:
+                if overall is not None:
+                    for unit in _units(request, match, index):
+                        overall.ended(unit)
+                index += len(match.ranks_a)
+                left.popleft()
+            continue
+        for match in together or [left[0]]:
+            left.popleft()
+            units = _units(request, match, index)
+            index += len(units)
+            outcomes = []
+            for unit in units:
+                outcomes.append(worker.run(unit))
+                if overall is not None:
+                    overall.ended(unit)
+            again = _left(match, index, [[outcome] for outcome in outcomes])
+            if again is None:
+                yield StepOutcome(outcomes, None)
+            else:
+                yield StepOutcome(outcomes, worker.run(again), again.recut or ())
 
 
 class _Overall:
@@ -73,11 +95,8 @@ class _Overall:
         self._request = request
         self._total = sum(self._size(unit) for match in matches for unit in _units(request, match, 0))
         self._ended = 0  # bytes of the units that are done
-        self._label, self._before, self._last = (
-            "",
-            0.0,
-            0,
-        )  # of the unit that is at work: a field, those before it
+        # Of the unit that is at work: a field, and the bytes of those before it.
+        self._label, self._before, self._last = "", 0.0, 0
 
     def _size(self, unit: Unit) -> int:
         a, b = self._request.a, self._request.b
@@ -100,7 +119,21 @@ class _Overall:
         self._tell(step, self._ended, max(self._total, self._ended))
 
 
-def _compare_on_all(request: Request, matches: Sequence[StepMatch], team: Team) -> Iterator[StepOutcome]:
+def _steps_of_places(matches: Iterable[StepMatch]) -> list[StepMatch]:
+    """The first of these steps whose places match one by one, as many as are compared together."""
+    found: list[StepMatch] = []
+    places = 0
+    for match in matches:
+        places += len(match.ranks_a)
+        if not same_ranks(match) or places > _TOGETHER:
+            break
+        found.append(match)
+    return found
+
+
+def _compare_on_all(
+    request: Request, matches: Sequence[StepMatch], team: Team | Workers
+) -> Iterator[StepOutcome]:
     steps: list[list[Unit]] = []
     index = 0
     for match in matches:
@@ -135,7 +168,7 @@ def _left(match: StepMatch, index: int, outcomes: Sequence[Sequence[Outcome]]) -
     return Unit(index, match, recut=tuple(recut)) if recut else None
 
 
-def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[list[Outcome]]:
+def _on_all(request: Request, units: Sequence[Unit], team: Team | Workers) -> Iterator[list[Outcome]]:
     """Runs the units on all ranks of the team. Returns for each the outcomes of its shares."""
     if not units:
         return iter(())
@@ -143,8 +176,13 @@ def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[lis
     sizes, known = [], []
     for unit in units:
         of_a, of_b = unit.places()
-        entries_a, entries_b = ({place: s.entry(place) for place in of} for s, of in ((a, of_a), (b, of_b)))
-        known.append(replace(unit, entries_a=entries_a, entries_b=entries_b))
+        if team.sends_entries:
+            entries_a, entries_b = (
+                {place: s.entry(place) for place in of} for s, of in ((a, of_a), (b, of_b))
+            )
+            known.append(replace(unit, entries_a=entries_a, entries_b=entries_b))
+        else:
+            known.append(replace(unit, stamps=(a.stamp_of(of_a), b.stamp_of(of_b))))
         sizes.append(sum(a.size(place) for place in of_a) + sum(b.size(place) for place in of_b))
     shares = _shares(request, units, sizes, team.size)
     parts = [replace(unit, share=(k, n)) for unit, n in zip(known, shares, strict=True) for k in range(n)]
@@ -155,7 +193,10 @@ def _on_all(request: Request, units: Sequence[Unit], team: Team) -> Iterator[lis
         b=b.without_places(),
         progress=None,
     )
-    made = iter(team.share(_Job(sent), parts, part_sizes, request.progress))
+    if team.sends_entries:
+        made = iter(team.share(_Job(sent), parts, part_sizes, request.progress))
+    else:
+        made = iter(team.share(sent, parts, part_sizes, request.progress))
     return iter([[next(made) for _ in range(n)] for n in shares])
 
 

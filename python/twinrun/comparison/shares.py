@@ -38,7 +38,8 @@ class Unit:
 
     ranks: of the place in a and b; None for the whole step. share: (which, of how many) of the unit's fields.
     recut: the fields to compare as global arrays, after the places of the step; else None. entries_a,
-    entries_b: facts of the places, for processes that do not have them.
+    entries_b: facts of the places, for processes that do not have them. stamps: of the places of both runs, for processes
+    that open the runs themselves.
     """
 
     index: int  # among the units, in the order of the serial comparison
@@ -48,6 +49,7 @@ class Unit:
     recut: tuple[str, ...] | None = None
     entries_a: dict[Place, object] = field(default_factory=dict)
     entries_b: dict[Place, object] = field(default_factory=dict)
+    stamps: tuple[str, str] = ("", "")
 
     def places(self) -> tuple[list[Place], list[Place]]:
         """The places of both subjects."""

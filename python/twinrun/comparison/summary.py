@@ -9,7 +9,7 @@ from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Subject
 from .again import Again
-from .field import FieldComparison, FieldGroup
+from .field import FieldGroup, bytes_read_by
 from .outcome import Outcome
 from .request import Request
 from .result import Comparison
@@ -94,7 +94,7 @@ class Summary:
         provenance_a, said_a = _provenance(a)
         provenance_b, said_b = _provenance(b)
         notes = list(dict.fromkeys([*notes, *said_a, *said_b]))
-        of_stages = sum(_bytes_read(f) for f in results)
+        of_stages = sum(bytes_read_by(f) for f in results)
         agree = all(f.same for f in results) and not found.attributes
         return Comparison._of(
             results,
@@ -125,12 +125,6 @@ class Summary:
             )  # fmt: skip
         said = ", ".join(f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(periodic.items())[:8])
         return f"compared on the circle: {said}"
-
-
-def _bytes_read(found: FieldComparison | FieldGroup) -> int:
-    if isinstance(found, FieldGroup):
-        return found.bytes_read
-    return sum(stage["bytes_read"] for stage in found.stages.values())
 
 
 def _provenance(subject: Subject) -> tuple[Provenance | None, list[str]]:

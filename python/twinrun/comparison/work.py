@@ -30,6 +30,7 @@ from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_to
 from .words import INTERRUPTED
 
 if TYPE_CHECKING:
+    from .executors import Executor, Workers
     from .parallel import Team
 
 __all__ = [
@@ -74,6 +75,7 @@ def compare(
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     team: Team | None = None,
+    executor: Executor | None = None,
     leave_out: Iterable[str] = (),
     ignore_attributes: Iterable[str] = (),
 ) -> Comparison:
@@ -154,6 +156,11 @@ def compare(
     team : Team, default None
         The ranks of an MPI job that share the work; the leader calls this, the others serve
         (docs/scaling.md).
+    executor : executor, default None
+        An executor of `concurrent.futures`' kind, whose workers share the work: ProcessPoolExecutor, mpi4py's
+        MPIPoolExecutor, Dask's `client.get_executor()` and others. Workers open both paths themselves. Arrays
+        are compared by this process. `threads` then counts for each worker, and 0 is one thread; `memory` is
+        divided by the number of workers (docs/scaling.md).
     leave_out : iterable of str, default ()
         Globs of fields and files that are not compared.
     ignore_attributes : iterable of str, default ()
@@ -224,6 +231,13 @@ def compare(
             raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
     if ulp is not None and not 0 <= ulp < (1 << 64) - 1:
         raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
+    shared: Team | Workers | None = team
+    if executor is not None:
+        if team is not None:
+            raise TwinrunError("team and executor are both given", fix="give one of them")
+        from .executors import Workers  # few comparisons need it
+
+        shared = Workers(executor, options)
     use, devices = chosen_devices(device)
     if tolerances is None or isinstance(tolerances, Tolerances):
         rules = Tolerances() if tolerances is None else tolerances
@@ -269,9 +283,9 @@ def compare(
     summary.add(Outcome(met=wanted.met()))
     compared = 0
     try:
-        for step in compare_steps(request, matched.matches, team):
+        for step in compare_steps(request, matched.matches, shared):
             summary.add_step(step)
-            compared += 1
+            compared += step.steps
     except KeyboardInterrupt:
         if not 0 < compared < len(matched.matches):
             raise

@@ -32,6 +32,7 @@ __all__ = [
 
 _extra: dict[str, Format] = {}
 _TEXT_SAMPLE = 4096
+_NPY = b"\x93NUMPY"
 _HEAD = 16  # bytes: the longest magic
 
 
@@ -47,6 +48,11 @@ def formats() -> dict[str, Format]:
         In the order in which detection asks them.
     """
     return dict(_ordered(*_extra.values()))
+
+
+def format_named(name: str) -> Format | None:
+    """The format of a name, as `formats` has it; None if there is none."""
+    return _ordered(*_extra.values()).get(name)
 
 
 @functools.cache
@@ -126,6 +132,25 @@ def detect(path: str) -> Format | None:
                 if candidate.sniff(path, file):
                     return candidate
     return promised
+
+
+def is_plain(format: Format) -> bool:
+    """Whether the core reads the headers of files of a format: it is its built-in reader, and none of another package."""
+    return format.name in ("npy", "safetensors") and format.name not in _extra
+
+
+def is_npy(path: str) -> bool:
+    """Whether `detect` finds that a regular file is .npy, by its suffix and its first bytes; False where more must be looked at."""
+    if _extra or not path.endswith(".npy"):
+        return False
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            return os.read(file, len(_NPY)) == _NPY
+        finally:
+            os.close(file)
+    except OSError:
+        return False
 
 
 def by_suffix(path: str) -> Format | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile, TwinrunError
 from ..marks import MANIFEST
-from . import by_name, by_suffix, detect, formats, open_file, open_whatever
+from . import by_name, by_suffix, detect, format_named, formats, is_npy, open_file, open_whatever
 from .files import is_own, reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
@@ -215,8 +215,8 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
         )  # fmt: skip
     described = bool({"dtype", "fields", "arrays"} & given)
     sidecars: list[tuple[str, str]] = []
-    for path, relative, is_folder in _walk(folder, listing, forced, sidecars):
-        if not is_folder and not os.path.isfile(path):
+    for path, relative, is_folder, is_file in _walk(folder, listing, forced, sidecars):
+        if not is_folder and not is_file:
             dangling = os.path.islink(path) and not os.path.exists(path)
             reason = "a link that leads nowhere" if dangling else "not a regular file"
             listing.unreadable.append((relative, reason))
@@ -277,6 +277,8 @@ def _format_of(path: str, described: bool) -> Format | None:
 
     described: options describe raw files.
     """
+    if is_npy(path):
+        return format_named("npy")
     promised = by_suffix(path)
     try:
         found = detect(path)
@@ -290,14 +292,14 @@ def _format_of(path: str, described: bool) -> Format | None:
 
 def _walk(
     folder: str, listing: Listing, forced: Format | None, sidecars: list[tuple[str, str]]
-) -> list[tuple[str, str, bool]]:
-    """(path, relative path, whether it is a folder that is one data set) of all files and data sets; each
-    folder once.
+) -> list[tuple[str, str, bool, bool]]:
+    """(path, relative path, whether it is a folder that is one data set, whether it is a regular file) of all files and data
+    sets; each folder once.
 
     Adds links to folders that were visited already to `listing`, and (path, relative path) of files that may
     describe another file to `sidecars`.
     """
-    found: list[tuple[str, str, bool]] = []
+    found: list[tuple[str, str, bool, bool]] = []
     seen: dict[tuple[int, int], str] = {}
     candidates = formats().values() if forced is None else (forced,)
     folder_formats = any(f.is_folder is not None for f in candidates)
@@ -314,10 +316,11 @@ def _walk(
                     DataFile(path, relative, BYTES, None, 0, relative, leads_to=first or ".")
                 )
                 continue
-            entries = sorted(os.listdir(path))
-        names = set(entries)
-        for name in entries:
-            below = os.path.join(path, name)
+            with os.scandir(path) as scanned:
+                entries = sorted(scanned, key=lambda entry: entry.name)
+        names = {entry.name for entry in entries}
+        for entry in entries:
+            name, below = entry.name, entry.path
             label = f"{relative}/{name}" if relative else name
             if is_own(below):
                 continue
@@ -325,17 +328,33 @@ def _walk(
             if beside or name in describers:
                 sidecars.append((below, label))
                 continue
-            if not os.path.isdir(below):
-                found.append((below, label, False))
+            if not _is_folder(entry):
+                found.append((below, label, False, _is_file(entry)))
             elif folder_formats and _data_set(below, forced) is not None:
-                found.append((below, label, True))
-            elif os.path.islink(below):
+                found.append((below, label, True, False))
+            elif entry.is_symlink():
                 links.append((label, below))
             else:
                 stack.append((label, below))
             if len(found) > _MOST_FILES:
                 raise FormatError(f"more than {_MOST_FILES} files", where=folder)
     return found
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    """As `os.path.isdir`: a link counts as what it leads to."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads round in a circle
+        return False
+
+
+def _is_file(entry: os.DirEntry) -> bool:
+    """As `os.path.isfile`."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def _drop_parts(listing: Listing) -> None:
@@ -386,7 +405,10 @@ def _settle_names(listing: Listing) -> None:
         # A file of a format with one array may still hold several: members of records, several arrays in
         # sequence.
         others = everything if kinds[file.format].one_array else many
-        listing.files[at] = replace(file, use_prefix=len(others) > 1)
+        if len(others) > 1:
+            listing.files[at] = DataFile(
+                file.path, file.relative, file.format, file.step, file.rank, file.prefix, True, file.leads_to
+            )
         places.setdefault((file.step, file.rank, file.prefix), []).append(at)
     for same in places.values():
         if len(same) == 1:

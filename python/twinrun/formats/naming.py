@@ -47,6 +47,18 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
     return tuple(map(re.compile, (rank, step, dotted, apart, number, pair)))
 
 
+@functools.cache
+def _usual() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of a file's name whose only numbers are a step behind a separator and perhaps a rank (`x_250.npy`, `x.250.3.npy`); and of
+    what ends with a word for a step or a rank.
+    """
+    words = r"(?i)(?<![a-z])(?:rank|proc|mpi|time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt"
+    words += r"|snapshot|snapdir|snap|dump|restart|output|out|frame|epoch|gen)[-_]*$"
+    return re.compile(r"([A-Za-z][A-Za-z_-]*)[-_.]([0-9]{1,18})(?:\.([0-9]{1,18}))?\.[A-Za-z]+"), re.compile(
+        words
+    )
+
+
 _DOUBLE_SUFFIX = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -62,8 +74,17 @@ class Place:
     name: str
 
 
+@functools.lru_cache(1 << 15)  # both runs have the same names, as a rule
 def parse_path(path: str) -> Place:
     """Place of a file, from its path relative to the folder of the run, by the rules above."""
+    usual, words = _usual()
+    found = usual.fullmatch(path)
+    if (
+        found is not None
+        and words.search(found[1]) is None
+        and not path.lower().endswith((".ckpt", *_DOUBLE_SUFFIX))
+    ):
+        return Place(int(found[2]), int(found[3] or 0), found[1].rstrip("-_"))  # what the rules below come to
     *folders, base = path.replace(os.sep, "/").split("/")
     if base.lower().endswith(_DOUBLE_SUFFIX):
         base = os.path.splitext(base)[0]

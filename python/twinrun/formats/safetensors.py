@@ -66,10 +66,7 @@ def open_safetensors(path: str) -> FileContent:
     ranges: list[tuple[int, int, str]] = []
     for name, entry in header.items():
         if name == "__metadata__":
-            for word, value in entry.items() if isinstance(entry, dict) else (("__metadata__", entry),):
-                content.say("", word, value)
-            if entry == {}:  # the package distinguishes empty metadata from none
-                content.say("", "(metadata)", "empty")
+            _say_texts(content, entry)
             continue
         dtype, shape, begin, end = _entry(name, entry, data_size, path)
         ranges.append((begin, end, name))
@@ -99,6 +96,21 @@ def open_safetensors(path: str) -> FileContent:
         at = end
     if at != data_size:
         raise DamagedFile(f"{data_size - at} bytes after the last tensor belong to none", where=path)
+    return content
+
+
+def _say_texts(content: FileContent, entry: object) -> None:
+    for word, value in entry.items() if isinstance(entry, dict) else (("__metadata__", entry),):
+        content.say("", word, value)
+    if entry == {}:  # the package distinguishes empty metadata from none
+        content.say("", "(metadata)", "empty")
+
+
+def texts_of_header(path: str, texts: dict[str, str] | None) -> FileContent:
+    """The facts of a file without its tensors. texts: its `__metadata__`."""
+    content = FileContent(path, "safetensors")
+    if texts is not None:
+        _say_texts(content, texts)
     return content
 
 

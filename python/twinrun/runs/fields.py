@@ -143,8 +143,8 @@ class FieldRef:
             self.reader = self.open_reader()
             self.told_as_text = self.reader is not None and self.reader.told_as_text
 
-    def source(self, cache: str = "auto") -> _core.Source | None:
-        """A source of its elements; None if only metadata was kept."""
+    def source(self, cache: str = "auto", files: _core.OpenFiles | None = None) -> _core.Source | None:
+        """A source of its elements; None if only metadata was kept. files: that are open for other sources too."""
         if self.no_data:
             return None
         if self.recorded is not None and self.items:
@@ -158,7 +158,7 @@ class FieldRef:
                 )
             return _core.memory_source(m.dtype, m.items, m.address, m.stride, m.swap, m.owner)
         if self.extents is not None:
-            return _core.file_source(self.dtype, self.byte_order, self.items, self.extents, cache)
+            return _core.file_source(self.dtype, self.byte_order, self.items, self.extents, cache, files)
         self.load()
         if self.reader is None:
             raise Stale(

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import _core
 from ..arguments import checked_path
-from ..errors import FormatError
-from ..formats import FileContent, formats, open_file, open_whatever
+from ..errors import FormatError, TwinrunError
+from ..formats import FileContent, detect, format_named, is_plain, open_file, open_whatever
 from ..formats.facts import FILE, Fact
 from ..formats.files import is_metadata
 from ..formats.folder import BYTES, DataFile
 from ..formats.model import label_field
+from ..formats.naming import field_name
+from ..formats.safetensors import texts_of_header
 from .fields import FieldRef, refs_of_fields
 from .metadata import attach, metadata_path
-from .subject import Opened, Place, Subject
+from .subject import Listed, Opened, Place, Subject
 
 __all__ = ["Files", "one_array_format"]
 
@@ -44,6 +47,7 @@ class Files(Subject):
 
     def __init__(self, kind: str, path: str, files: Iterable[DataFile | str], options: dict) -> None:
         self._options = options
+        self._plain: tuple[_core.FieldList, str] | None = None  # of a single file, and its format
         self._times: dict[int | None, float] = {}
         self._timed = False
         self._by_place: dict[Place, list[_Part]] = {}
@@ -69,7 +73,12 @@ class Files(Subject):
 
     def _steps_in(self, file: DataFile | str) -> list[int | None]:
         """The steps within a file, None for fields without a step; [None] for a file of one step."""
-        if not isinstance(file, str) and not formats()[file.format].many_steps:
+        if not isinstance(file, str):
+            known = format_named(file.format)
+            if known is not None and not known.many_steps:
+                return [None]
+        if isinstance(file, str) and (plain := self._plain_file(file)) is not None:
+            self._plain = plain
             return [None]
         with self._open_file(file) as content:
             steps = content.steps()
@@ -98,6 +107,14 @@ class Files(Subject):
     def entry(self, place: Place) -> object:
         return self._by_place[place]
 
+    def stamp(self, place: Place) -> str:
+        # Names in the folder: where the run lies may differ between processes.
+        parts = [
+            part.file if isinstance(part.file, str) else part.file.relative for part in self._by_place[place]
+        ]
+        names = "\0".join(map(os.path.basename, parts) if self.kind == "file" else parts)
+        return f"{self.size(place)} {hashlib.sha256(names.encode(errors='surrogateescape')).hexdigest()}"
+
     def know(self, entries: Mapping[Place, Any]) -> None:
         self._by_place = dict(entries)
 
@@ -107,6 +124,91 @@ class Files(Subject):
             format = self._options["format"]
             return open_file(file, format, **options) if isinstance(file, str) else file.open(options)
         return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
+
+    def __getstate__(self) -> dict:
+        """For other processes, which read headers themselves."""
+        return {**self.__dict__, "_plain": None}
+
+    def _plain_file(self, path: str) -> tuple[_core.FieldList, str] | None:
+        """The fields of a single file, where the core reads its header."""
+        if self._options or os.path.isdir(path):
+            return None
+        try:
+            found = detect(path)
+        except TwinrunError:  # is found again, and reported, where it is opened
+            return None
+        if found is None or not is_plain(found):
+            return None
+        name = field_name(path) if found.one_array else ""
+        plain = _headers([path], [name], found.name)
+        return None if plain is None else (plain, found.name)
+
+    @contextlib.contextmanager
+    def listed(self, place: Place) -> Iterator[Listed | None]:
+        yield self._listed(place)
+
+    def arrays_of(self, places: Sequence[Place]) -> tuple[_core.FieldList, list[int]] | None:
+        """The arrays of .npy files of many places as one list, place after place, and how many are at each. None where a place
+        has anything else.
+        """
+        known = format_named("npy")
+        if self._options or self.kind != "folder" or known is None or not is_plain(known):
+            return None
+        paths: list[str] = []
+        names: list[str] = []
+        counts: list[int] = []
+        for place in places:
+            before = len(names)
+            for part in self._by_place[place]:
+                file = part.file
+                if isinstance(file, str) or file.format != "npy" or file.leads_to is not None:
+                    return None
+                if part.step is not None:
+                    return None
+                paths.append(file.path)
+                names.append(file.prefix)
+            counts.append(len(names) - before)
+            if counts[-1] > 1 and len({*names[before:]}) < counts[-1]:
+                return None
+        found = _headers(paths, names, "npy", unique=False)
+        return None if found is None else (found, counts)
+
+    def _listed(self, place: Place) -> Listed | None:
+        parts = self._by_place[place]
+        if self._plain is not None:
+            plain, kind = self._plain
+            return self._with_texts(plain, parts, kind)
+        files = [part.file for part in parts if not isinstance(part.file, str)]
+        if self._options or len(files) != len(parts) or any(part.step is not None for part in parts):
+            return None
+        kind = files[0].format
+        if any(file.format != kind or file.leads_to is not None for file in files):
+            return None
+        known = format_named(kind)
+        if known is None or not is_plain(known):
+            return None
+        one_array = one_array_format(kind)
+        names = [f.prefix if one_array else f"{f.prefix}/" if f.use_prefix else "" for f in files]
+        found = _headers([file.path for file in files], names, kind)
+        return None if found is None else self._with_texts(found, parts, kind)
+
+    def _with_texts(self, plain: _core.FieldList, parts: list[_Part], format: str) -> Listed:
+        """The list, with what its files say beside their fields, as `_refs` keeps it."""
+        opened = Opened()
+        opened.facts = {}
+        opened.formats.add(format)
+        if one_array_format(format):
+            return Listed(plain, "files", opened=opened)
+        for part, texts in zip(parts, plain.texts, strict=True):
+            owner = ""
+            if not isinstance(part.file, str):
+                if part.file.use_prefix:
+                    owner = part.file.prefix
+                else:
+                    _keep(opened, Fact.of(part.file.label, FILE, format), format)
+            for fact in texts_of_header(part.path, texts).facts.values():
+                _keep(opened, replace(fact, owner=owner), format)
+        return Listed(plain, "files", opened=opened)
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
@@ -193,6 +295,15 @@ class Files(Subject):
         return lambda name: name
 
 
+def _headers(paths: list[str], names: list[str], format: str, unique: bool = True) -> _core.FieldList | None:
+    """The fields of files, if the core can read all their headers: see `_core.FieldList.of_files`."""
+    try:
+        "".join((*paths, *names)).encode()
+    except UnicodeEncodeError:  # the core takes texts
+        return None
+    return _core.FieldList.of_files(paths, names, format, unique=unique)
+
+
 def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[list[FieldRef], list[str]]:
     """Renames fields to the names that arrays have in every step. Returns them and notes.
 
@@ -226,5 +337,5 @@ def _keep(opened: Opened, fact: Fact, format: str) -> None:
 
 def one_array_format(name: str) -> bool:
     """Whether files of a format usually hold one array, which is named after the file."""
-    known = formats().get(name)
+    known = format_named(name)
     return known is not None and known.one_array

@@ -109,6 +109,10 @@ class HistorySubject(Subject):
     def entry(self, place: Place) -> object:
         return self._files[place]
 
+    def stamp(self, place: Place) -> str:
+        folder, files = self._files[place]
+        return f"{folder}/{files.metadata} {files.metadata_bytes} {files.header_xxh3} {files.data_bytes}"
+
     def know(self, entries: Mapping[Place, Any]) -> None:
         self._files = dict(entries)
 
@@ -219,7 +223,7 @@ class HistorySubject(Subject):
                 yield None
                 return
         fields = _core.FieldList.of_metadata(metadata, bool(files.data))
-        yield None if fields is None else Listed(fields, of_arrays=False, bytes_read=read)
+        yield None if fields is None else Listed(fields, "metadata", bytes_read=read)
 
     @staticmethod
     def _by_name(refs: list[FieldRef], use_metadata: bool) -> Opened:

@@ -64,7 +64,7 @@ class Arrays(Subject):
         rest = self.plain.rest
         yield Listed(
             self.plain,
-            of_arrays=True,
+            kind="arrays",
             rest=Arrays(rest, self.label, stream=self._stream) if rest else None,
             rest_places=dict(zip(rest, self.plain.rest_places, strict=True)),
         )

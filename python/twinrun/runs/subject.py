@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -51,15 +51,17 @@ class Opened(dict[str, FieldRef]):
 class Listed:
     """Fields of a place as the core takes them, and the rest of its fields.
 
-    of_arrays: of arrays in memory, else of metadata. bytes_read: to open them. rest: the fields that are not in the list;
-    rest_places: their numbers among all fields, by name.
+    kind: 'arrays' in memory, 'metadata', or 'files' that hold elements as they are. bytes_read: to open them. rest: the fields
+    that are not in the list; rest_places: their numbers among all fields, by name. opened: of files, what they say beside their
+    fields, without these.
     """
 
     fields: _core.FieldList
-    of_arrays: bool
+    kind: str
     bytes_read: int = 0
     rest: Subject | None = None
     rest_places: Mapping[str, int] = field(default_factory=dict)
+    opened: Opened | None = None
 
 
 _Same = TypeVar("_Same", bound="Subject")
@@ -110,6 +112,15 @@ class Subject:
     def entry(self, place: Place) -> object:
         """The entry of a place that `open` needs."""
         return None
+
+    def stamp(self, place: Place) -> str:
+        """What tells what is at a place from what is at the same place of another run, as far as known without opening it."""
+        return ""
+
+    def stamp_of(self, places: Sequence[Place]) -> str:
+        """The stamps of several places; of one that the run does not have, that it does not."""
+        known = {*self.places}
+        return "\n".join(self.stamp(place) if place in known else "not there" for place in places)
 
     def know(self, entries: Mapping[Place, Any]) -> None:
         """Replaces the entries of places."""

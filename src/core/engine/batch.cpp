@@ -7,6 +7,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,27 +25,32 @@ namespace {
 constexpr std::size_t kMostInBlock = 64;  // pairs that a thread takes at a time
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
 
-// Bytes of both sides; nothing where a pair is not compared by its own thread: elements that are not in memory of the host, or
-// so many that threads share them.
-std::optional<std::uint64_t> small_bytes(const FieldPair& pair) {
+// Bytes of both sides; nothing where a pair is not compared by its own thread: elements that are neither in memory of the host nor
+// in files, or so many that threads share them. On devices threads take turns anyway.
+std::optional<std::uint64_t> small_bytes(const FieldPair& pair, DeviceUse use) {
     const ElementSource* a = pair.a.elements;
     const ElementSource* b = pair.b.elements;
     if (pair.a.metadata != nullptr || pair.b.metadata != nullptr || a == nullptr || b == nullptr)
         return std::nullopt;
-    if (!a->in_memory() || !b->in_memory() || a->device_array() != nullptr || b->device_array() != nullptr)
-        return std::nullopt;
+    for (const ElementSource* side : {a, b}) {
+        const bool any_thread = side->in_memory() || (side->in_files() && use != DeviceUse::gpu);
+        if (!any_thread || side->device_array() != nullptr) return std::nullopt;
+    }
     const std::uint64_t most = kInlineBytes / 2 / std::max<std::size_t>(1, item_bytes(a->dtype()));
     if (a->items() > most || b->items() > most) return std::nullopt;
     return (a->items() + b->items()) * item_bytes(a->dtype());
 }
 
 Error interrupted() { return {ErrorCode::interrupted, "interrupted"}; }
+Error out_of_memory() {
+    return {ErrorCode::out_of_memory, "not enough memory for the comparison: give a smaller --memory"};
+}
 
 // What one batch compares, and what its threads share.
 class Batch {
    public:
-    Batch(std::span<const FieldPair> pairs, const CompareOptions& options)
-        : pairs_(pairs), options_(options) {
+    Batch(std::span<const FieldPair> pairs, const CompareOptions& options, const TakeResult& take)
+        : pairs_(pairs), options_(options), take_(take), is_done_(pairs.size()) {
         options_.ranges.reset();
         options_.stream.threads = worker_count(options.stream);
         // Pairs that follow one another, of so many bytes that a thread is worth it.
@@ -54,7 +61,7 @@ class Batch {
                 place->pairs.push_back(at);
                 continue;
             }
-            const auto small = small_bytes(pairs[at]);
+            const auto small = small_bytes(pairs[at], options.device.use);
             if (!small) {
                 large_.push_back(at);
                 continue;
@@ -71,9 +78,8 @@ class Batch {
         if (block.size() != 0) blocks_.push_back(block);
     }
 
-    std::vector<Result<FieldResult>> run() {
+    void run() {
         start_devices();
-        results_.assign(pairs_.size(), Result<FieldResult>(interrupted()));  // while devices work
         const std::uint64_t threads =
             std::min<std::uint64_t>({static_cast<std::uint64_t>(options_.stream.threads), blocks_.size(),
                                      std::max<std::uint64_t>(1, small_bytes_ / kBytesOfAThread)});
@@ -81,12 +87,12 @@ class Batch {
             std::vector<std::jthread> others;
             for (std::uint64_t t = 1; t < threads; ++t) {
                 try {
-                    others.emplace_back([this] { take_blocks(false); });
+                    others.emplace_back([this, threads] { take_blocks(false, threads); });
                 } catch (const std::exception&) {  // no thread is to be had: fewer do it
                     break;
                 }
             }
-            take_blocks(true);
+            take_blocks(true, threads);
         }
         finish_devices();
         CompareOptions own = options_;
@@ -96,7 +102,10 @@ class Batch {
             compare(at, own);
             poll(false);
         }
-        return std::move(results_);
+        const Error why = stopped_.load() ? interrupted() : out_of_memory();
+        for (std::size_t at = 0; at < pairs_.size(); ++at) {
+            if (!is_done_[at]) take_(at, why);
+        }
     }
 
    private:
@@ -226,11 +235,13 @@ class Batch {
         }
     }
 
-    // ---- arrays in memory of the host ----
+    // ---- arrays in memory of the host, or in files ----
 
-    void take_blocks(bool polls) {
+    // threads: that do this.
+    void take_blocks(bool polls, std::uint64_t threads) {
         CompareOptions own = options_;
         own.stream.threads = 1;
+        own.stream.memory_bytes /= std::max<std::uint64_t>(1, threads);
         own.stream.poll = nullptr;  // Python's is called by the calling thread, between blocks
         for (;;) {
             const std::size_t at = next_.fetch_add(1);
@@ -247,11 +258,31 @@ class Batch {
             CompareOptions own = options;
             own.rule = pair.rule;
             own.columns = pair.columns;
-            results_[at] = compare_field(pair.a, pair.b, own, compared);
+            give(at, compare_field(pair.a, pair.b, own, compared));
+        } catch (const std::bad_alloc&) {
+            fail(at, nullptr);
         } catch (const std::exception& e) {
-            results_[at] = Error{ErrorCode::internal, e.what()};
+            fail(at, e.what());
+        }
+        for (const FieldSide* side : {&pair.a, &pair.b}) {
+            if (side->elements != nullptr) side->elements->release();
         }
         done_.fetch_add(1);
+    }
+
+    // what: the error, or null: out of memory. Where there is no memory to say so either, run() says it at the end.
+    void fail(std::size_t at, const char* what) noexcept {
+        try {
+            give(at, what == nullptr ? out_of_memory() : Error{ErrorCode::internal, what});
+        } catch (const std::exception&) {
+        }
+    }
+    // A result that was taken stays, whatever fails later.
+    void give(std::size_t at, Result<FieldResult> result) {
+        const std::lock_guard lock(mutex_);
+        if (is_done_[at]) return;
+        take_(at, std::move(result));
+        is_done_[at] = true;
     }
 
     // Fields that are done, of all. now: whoever asks has waited long enough. False: the work ends.
@@ -266,7 +297,9 @@ class Batch {
 
     std::span<const FieldPair> pairs_;
     CompareOptions options_;
-    std::vector<Result<FieldResult>> results_;
+    const TakeResult& take_;
+    std::mutex mutex_;            // of the next, and of calls of take_
+    std::vector<bool> is_done_;   // by pair
     std::vector<Range> blocks_;
     std::vector<std::size_t> large_;
     std::map<int, OnDevice> places_;  // by device
@@ -283,7 +316,14 @@ class Batch {
 
 std::vector<Result<FieldResult>> compare_fields(std::span<const FieldPair> pairs,
                                                 const CompareOptions& options) {
-    return Batch(pairs, options).run();
+    std::vector<Result<FieldResult>> results(pairs.size(), Result<FieldResult>(interrupted()));
+    compare_fields(pairs, options,
+                   [&](std::size_t at, Result<FieldResult> result) { results[at] = std::move(result); });
+    return results;
+}
+
+void compare_fields(std::span<const FieldPair> pairs, const CompareOptions& options, const TakeResult& take) {
+    Batch(pairs, options, take).run();
 }
 
 }  // namespace twinrun

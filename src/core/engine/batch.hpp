@@ -1,9 +1,11 @@
-// The comparison of many fields at once: pairs of arrays on a device go there together, small fields in memory are divided over a
-// team of threads meanwhile, and others follow one by one. A field's result is that of compare_field; of arrays on a device the
-// sums of squares may differ in their last bits.
+// The comparison of many fields at once: pairs of arrays on a device go there together, small fields in memory or in files are
+// divided over a team of threads meanwhile, and others follow one by one. A field's result is that of compare_field; of arrays on
+// a device the sums of squares may differ in their last bits. Files are closed when their field is done.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,5 +26,10 @@ struct FieldPair {
 // several: no two pairs may share a source or metadata.
 std::vector<Result<FieldResult>> compare_fields(std::span<const FieldPair> pairs,
                                                 const CompareOptions& options);
+
+// Takes the result of a pair by its number, each once. Calls come from several threads in any order, one at a time.
+using TakeResult = std::function<void(std::size_t at, Result<FieldResult> result)>;
+// The same, with no more results in memory than are made at a time.
+void compare_fields(std::span<const FieldPair> pairs, const CompareOptions& options, const TakeResult& take);
 
 }  // namespace twinrun

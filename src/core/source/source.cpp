@@ -38,8 +38,10 @@ ElementView MemorySource::view(std::uint64_t first, std::uint64_t, std::byte*) {
 }
 
 Result<std::unique_ptr<FileSource>> FileSource::create(DType dtype, ByteOrder order, std::uint64_t items,
-                                                       std::vector<PathExtent> extents, CacheUse cache) {
+                                                       std::vector<PathExtent> extents, CacheUse cache,
+                                                       std::shared_ptr<OpenFiles> shared) {
     std::unique_ptr<FileSource> source(new FileSource(dtype, items));
+    source->shared_ = std::move(shared);
     source->swap_ = (order == ByteOrder::big) == (std::endian::native == std::endian::little) &&
                     item_bytes(scalar_type(dtype)) > 1;
     source->cache_ = cache;
@@ -75,7 +77,7 @@ Result<> FileSource::prepare() {
     for (const PathExtent& e : extents_) {
         auto& file = opened[e.path];
         if (!file) {
-            TWR_TRY(file, InputFile::open(e.path));
+            TWR_TRY(file, shared_ ? shared_->open(e.path) : InputFile::open(e.path));
         }
         // The last item may end before its stride does.
         const std::uint64_t end = e.offset + (e.count - 1) * e.stride + item_bytes(dtype());
@@ -97,6 +99,11 @@ Result<> FileSource::prepare() {
     }
     files_ = std::move(files);
     return success();
+}
+
+void FileSource::release() {
+    const std::lock_guard lock(mutex_);
+    files_.clear();
 }
 
 template <class Visit>

@@ -12,6 +12,7 @@
 #include "element/convert.hpp"
 #include "metadata/metadata.hpp"
 #include "platform/file_io.hpp"
+#include "source/open_files.hpp"
 
 namespace twinrun {
 
@@ -38,6 +39,10 @@ class ElementSource {
     virtual ElementView view(std::uint64_t first, std::uint64_t count, std::byte* buffer) = 0;
     // Opens what needs opening; called before the first plan.
     virtual Result<> prepare() { return success(); }
+    // Gives back what prepare() opened; it can be prepared again. Nothing may be reading.
+    virtual void release() {}
+    // True if items lie in files as they are: any thread may read them, without a lock that others need.
+    [[nodiscard]] virtual bool in_files() const { return false; }
     // True if reads mostly go to storage, not to memory: for the planner's gaps.
     [[nodiscard]] virtual bool on_storage() const { return false; }
     // True if views point into the caller's memory, and no buffer is needed.
@@ -80,10 +85,14 @@ struct PathExtent {
 // Items that lie in files as they are.
 class FileSource final : public ElementSource {
    public:
+    // shared: files that other sources have open too; null: this one opens its own.
     // Errors: extents that do not cover `items`, or whose sizes overflow.
     static Result<std::unique_ptr<FileSource>> create(DType dtype, ByteOrder order, std::uint64_t items,
-                                                      std::vector<PathExtent> extents, CacheUse cache);
+                                                      std::vector<PathExtent> extents, CacheUse cache,
+                                                      std::shared_ptr<OpenFiles> shared = nullptr);
     Result<> prepare() override;  // opens the files; error: one is missing or shorter than its extents
+    void release() override;
+    [[nodiscard]] bool in_files() const override { return true; }
     [[nodiscard]] std::size_t buffer_bytes(std::uint64_t count) const override;
     Result<> plan(std::uint64_t first, std::uint64_t count, std::byte* buffer,
                   std::vector<ReadRequest>& requests) override;
@@ -107,6 +116,7 @@ class FileSource final : public ElementSource {
     std::vector<PathExtent> extents_;
     std::vector<std::uint64_t> begins_;              // first item of each extent, and the end
     std::vector<std::shared_ptr<InputFile>> files_;  // of each extent
+    std::shared_ptr<OpenFiles> shared_;
     std::uint64_t largest_stride_ = 0;
     bool swap_ = false;
     bool all_dense_ = true;

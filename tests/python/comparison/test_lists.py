@@ -5,13 +5,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import json
+import os
 import pickle
+import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +27,13 @@ from random_containers import changed, random_pair
 
 import twinrun
 from twinrun import _core
-from twinrun.comparison import place
+from twinrun.comparison import pairs, place, schedule
+from twinrun.comparison.field import FieldGroup
+from twinrun.comparison.tolerances import Rule, Tolerances
 from twinrun.errors import Incomparable, TwinrunError
 from twinrun.runs.containers import flattened
+from twinrun.runs.fields import FieldRef
+from twinrun.runs.opening import open_subject
 
 
 def listed(container: object) -> _core.FieldList | None:
@@ -56,7 +66,22 @@ def one_by_one(a: object, b: object, **how: object) -> twinrun.Comparison:
     """The same comparison, field after field."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, "compare_lists", lambda *_: None)
+        patch.setattr(schedule, "compare_places", lambda *_: None)
+        patch.setattr(pairs, "_LEAST", 1 << 60)
         return twinrun.compare(a, b, **how)
+
+
+def in_pairs(a: object, b: object, **how: object) -> twinrun.Comparison:
+    """The same comparison, with the fields that Python opened and matched in lists."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, "compare_lists", lambda *_: None)
+        patch.setattr(schedule, "compare_places", lambda *_: None)
+        return twinrun.compare(a, b, **how)
+
+
+def groups(result: twinrun.Comparison) -> int:
+    """How many fields were compared in lists."""
+    return sum(len(one) for one in result._found if isinstance(one, FieldGroup))
 
 
 def outcome(compare: Callable, a: object, b: object, **how: object) -> str:
@@ -78,6 +103,22 @@ HOW = {
     "partial": st.booleans(),
     "common": st.booleans(),
     "device": st.sampled_from(["auto", "cpu"]),
+}
+RULES = [
+    Rule(fields=("x*",), atol=1e-3),
+    Rule(fields=("id*", "*2"), ulps=2, equal_nan=False),
+    Rule(fields=("*1",), skip=True),
+    Rule(fields=("x3",), steps="1:", rtol=0.5, integers=True),
+    Rule(fields=("*",), integers=False),
+    Rule(fields=("x*",), period=(7.0,)),
+    Rule(fields=("*@*",), of_attributes=True, skip=True),
+]
+CHOSEN = {
+    "fields": st.lists(st.sampled_from(["x*", "id*", "*1", "nothing"]), min_size=1, max_size=2),
+    "tolerances": st.lists(st.sampled_from(RULES), max_size=3).map(lambda rules: Tolerances(tuple(rules))),
+    "leave_out": st.sampled_from([["x0"], ["*2", "ids"]]),
+    "use_metadata": st.booleans(),
+    "period": st.sampled_from([None, "x0=10"]),
 }
 
 
@@ -118,6 +159,246 @@ def test_histories_are_compared_as_one_by_one(seed, count, steps, kept, made, ot
         assert outcome(twinrun.compare, f"{folder}/a", f"{folder}/a", **how) == outcome(
             one_by_one, f"{folder}/a", f"{folder}/a", **how
         )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    count=st.integers(1, 10),
+    how=st.fixed_dictionaries({}, optional={**HOW, **CHOSEN}),
+)
+def test_chosen_arrays_are_compared_as_one_by_one(seed, count, how):
+    a, b = random_pair(np.random.default_rng(seed), count, True, 0.03)
+    expected = outcome(one_by_one, a, b, **how)
+    assert outcome(twinrun.compare, a, b, **how) == expected
+    assert outcome(in_pairs, a, b, **how) == expected
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    count=st.integers(1, 8),
+    kept=st.sampled_from([{}, {}, {}, {"keep_data": False}, {"record": "runs"}]),
+    made=st.sampled_from([{}, {"atol": 1e-3}, {"atol": 1e-3, "rtol": 1e-5}]),
+    other=st.sampled_from([{}, {}, {}, {"atol": 1.0}, {"residue_bits": 0}]),
+    how=st.fixed_dictionaries({}, optional={**HOW, **CHOSEN}),
+)
+def test_chosen_fields_of_histories_are_compared_as_one_by_one(seed, count, kept, made, other, how):
+    random = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        with (
+            twinrun.Run(f"{folder}/a", **kept, **made) as first,
+            twinrun.Run(f"{folder}/b", **kept, **{**made, **other}) as second,
+        ):
+            shapes = random_pair(random, count, False, 0.02)
+            for step in range(2):
+                for run, fields in zip((first, second), shapes, strict=True):
+                    run.capture(step, {str(name): changed(random, x) for name, x in fields.items()})
+        expected = outcome(one_by_one, f"{folder}/a", f"{folder}/b", **how)
+        assert outcome(twinrun.compare, f"{folder}/a", f"{folder}/b", **how) == expected
+        assert outcome(in_pairs, f"{folder}/a", f"{folder}/b", **how) == expected
+
+
+def write_files(path: Path, kind: str, fields: dict, texts: dict | None, random: np.random.Generator) -> None:
+    """Fields as files of one kind, in a folder, or in one file."""
+    if kind == "one file":
+        return write_safetensors(path.with_suffix(".safetensors"), fields, texts)
+    path.mkdir()
+    if kind == "safetensors":
+        for at in range(2):
+            some = {name: x for place, (name, x) in enumerate(fields.items()) if place % 2 == at}
+            write_safetensors(path / f"part-{at}.safetensors", some, texts)
+        return None
+    for at, (name, x) in enumerate(fields.items()):
+        np.save(path / (f"{name}.npy" if kind == "npy" else f"{name}_{at % 3}.npy"), x)
+    if kind == "npy" and random.random() < 0.1:
+        (path / "x0.npy").write_bytes(b"\x93NUMPY\x01\x00v\x00damaged")
+    return None
+
+
+def write_safetensors(path: Path, fields: dict, texts: dict | None) -> None:
+    names = {"f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "b1": "BOOL"} | {
+        f"{kind}{size}": f"{kind.upper()}{8 * size}" for kind in "iu" for size in (1, 2, 4, 8)
+    }
+    header: dict = {} if texts is None else {"__metadata__": texts}
+    data = b""
+    for name, x in fields.items():
+        kind = names.get(x.dtype.str[1:])
+        if kind is None:  # complex128
+            kind, x = "F64", np.ascontiguousarray(x).view("f8") if x.ndim else x.real
+        raw = np.ascontiguousarray(x).tobytes()
+        header[name] = {
+            "dtype": kind,
+            "shape": list(x.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    count=st.integers(1, 9),
+    kind=st.sampled_from(["npy", "steps of npy", "safetensors", "one file"]),
+    texts=st.lists(
+        st.sampled_from([None, {}, {"format": "pt"}, {"format": "np", "x": "\u00e9"}]), min_size=2, max_size=2
+    ),
+    odd=st.sampled_from([0.0, 0.0, 0.05]),
+    how=st.fixed_dictionaries({}, optional={**HOW, **CHOSEN}),
+)
+def test_files_are_compared_as_one_by_one(seed, count, kind, texts, odd, how):
+    random = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, fields, said in zip("ab", random_pair(random, count, False, odd), texts, strict=True):
+            write_files(Path(folder, name), kind, fields, said, random)
+        a, b = (f"{folder}/{name}{'.safetensors' if kind == 'one file' else ''}" for name in "ab")
+        expected = outcome(one_by_one, a, b, **how)
+        assert outcome(twinrun.compare, a, b, **how) == expected
+        assert outcome(in_pairs, a, b, **how) == expected
+        assert outcome(twinrun.compare, a, a, **how) == outcome(one_by_one, a, a, **how)
+
+
+def test_files_metadata_and_pairs_are_compared_in_lists(tmp_path) -> None:
+    fields = {name: np.arange(5.0) for name in ("x", "y", "z")}
+    for name in "ab":
+        with twinrun.Run(tmp_path / f"history-{name}") as run:
+            run.capture(0, fields)
+        write_files(tmp_path / f"npy-{name}", "npy", fields, None, np.random.default_rng(1))
+        write_safetensors(tmp_path / f"{name}.safetensors", fields, {"format": "pt"})
+        np.savez(tmp_path / f"{name}.npz", **fields)
+    for kind in ("history-{}", "npy-{}", "{}.safetensors", "{}.npz"):
+        a, b = (tmp_path / kind.format(name) for name in "ab")
+        assert groups(twinrun.compare(a, b)) == 3
+        assert groups(twinrun.compare(a, b, fields=["x", "z"])) == 2
+        assert groups(twinrun.compare(a, b, leave_out=["y"])) == 2
+        assert groups(twinrun.compare(a, b, tolerances=Tolerances((Rule(fields=("x",), atol=1.0),)))) == 3
+        assert groups(one_by_one(a, b)) == 0
+
+
+def test_steps_of_files_are_compared_together(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(schedule, "_TOGETHER", 7)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for step in range(23):
+            for field in "xy":
+                np.save(tmp_path / name / f"{field}_{step}.npy", np.arange(4.0) + step)
+            np.save(tmp_path / name / f"ids_{step}.npy", np.arange(5))
+    a, b = tmp_path / "a", tmp_path / "b"
+    np.save(b / "y_5.npy", np.arange(4.0))
+    np.save(b / "x_20.npy", np.full(4, np.nan))
+    result = twinrun.compare(a, b)
+    assert [len(one) for one in result._found] == [21, 21, 21, 6] and result.first_divergence["step"] == 5
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+    for rank, runs in ((1, (a, b)), (2, (b,))):  # ranks that both runs have, and one that only one has
+        for run in runs:
+            np.save(run / f"z.3.{rank}.npy", np.arange(4.0))
+        assert outcome(twinrun.compare, a, b, partial=True) == outcome(one_by_one, a, b, partial=True)
+    (b / "z.3.2.npy").unlink()
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+    np.save(b / "ids_9.npy", np.arange(5)[::-1])  # the note of another order
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+    assert any("another order" in note for note in twinrun.compare(a, b).notes)
+    np.save(b / "ids_9.npy", np.arange(6))
+    for how in ({"partial": True}, {}, {"leave_out": ["ids"]}, {"steps": "3:15"}):
+        assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
+
+
+def test_a_file_is_opened_once_for_all_of_its_fields(tmp_path) -> None:
+    fields = {f"x{at}": np.arange(4.0) + at for at in range(300)}
+    for name in "ab":
+        write_safetensors(tmp_path / f"{name}.safetensors", fields, None)
+    program = (
+        "import resource, sys, twinrun; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64));"
+        "found = twinrun.compare(sys.argv[1], sys.argv[2], fields=['*']); assert found.same and len(found.fields) == 300"
+    )
+    trace = shutil.which("strace")
+    words = [sys.executable, "-c", program, *(str(tmp_path / f"{name}.safetensors") for name in "ab")]
+    if trace is None:
+        subprocess.run(words, check=True)
+        return
+    log = tmp_path / "log"
+    subprocess.run([trace, "-f", "-qq", "-e", "trace=openat", "-o", str(log), *words], check=True)
+    opened = [line for line in log.read_text().splitlines() if "a.safetensors" in line]
+    assert 0 < len(opened) < 10, opened
+
+
+def test_names_that_are_not_utf8_are_left_to_python(tmp_path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for field in (b"x\xff.npy", b"y.npy"):
+            with open(os.path.join(os.fsencode(tmp_path / name), field), "wb") as file:
+                np.save(file, np.arange(3.0))
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+
+
+def test_a_subject_of_one_file_is_sent_to_other_processes(tmp_path) -> None:
+    write_safetensors(tmp_path / "a.safetensors", {"x": np.ones(3)}, None)
+    subject = open_subject(tmp_path / "a.safetensors")
+    assert groups(twinrun.compare(subject, subject)) == 1
+    other = pickle.loads(pickle.dumps(subject))
+    assert twinrun.compare(other, copy.deepcopy(subject)).same
+
+
+def test_one_damaged_file_of_many_is_reported_and_the_others_are_compared(tmp_path) -> None:
+    fields = {f"x{letter}": np.arange(6.0) for letter in "abcdefgh"}
+    for name in "ab":
+        write_files(tmp_path / name, "npy", fields, None, np.random.default_rng(1))
+    np.save(tmp_path / "b" / "xc.npy", np.arange(6.0) + 1)
+    whole = (tmp_path / "b" / "xf.npy").read_bytes()
+    (tmp_path / "b" / "xf.npy").write_bytes(whole[:-8])
+    a, b = tmp_path / "a", tmp_path / "b"
+    with pytest.raises(TwinrunError, match=r"xf\.npy"):
+        twinrun.compare(a, b)
+    assert outcome(twinrun.compare, a, b, partial=True) == outcome(one_by_one, a, b, partial=True)
+
+
+def test_a_source_that_fails_in_a_list_leaves_the_others(tmp_path, monkeypatch) -> None:
+    fields = {f"x{at}": np.arange(6.0) + at for at in range(20)}
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", **fields)
+    a, b = tmp_path / "a.npz", tmp_path / "b.npz"
+    real = FieldRef.source
+
+    def short(self, *asked: object) -> object:
+        if self.name == "x7" and self.extents is not None:
+            self.extents = [
+                (path, offset + (1 << 20), stride, count) for path, offset, stride, count in self.extents
+            ]
+        return real(self, *asked)
+
+    monkeypatch.setattr(FieldRef, "source", short)
+    result = in_pairs(a, b, partial=True)
+    assert result.verdict == "incomparable" and len(result.problems) == 1 and "'x7'" in result.problems[0]
+    assert [f.field for f in result.fields] == [name for name in fields if name != "x7"]
+    assert all(f.same for f in result.fields)
+    with pytest.raises(TwinrunError, match="x7"):
+        in_pairs(a, b)
+
+
+def test_groups_are_pickled_packed(tmp_path) -> None:
+    fields = {f"x{at}": np.arange(6.0) + at for at in range(2000)}
+    for name in "ab":
+        write_safetensors(
+            tmp_path / f"{name}.safetensors", fields | ({"x9": np.zeros(6)} if name == "b" else {}), None
+        )
+    result = twinrun.compare(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    [group] = result._found
+    sent = pickle.dumps(group)
+    assert len(sent) < 200 * len(fields)
+    other = pickle.loads(sent)
+    assert list(map(str, other.all())) == list(map(str, group.all()))
+    assert [f.field for f in other.differing()] == ["x9"]
+    state = list(group._results.__getstate__())
+    for at in (0, 1):
+        for where in (0, 8, len(state[at]) // 2, len(state[at]) - 1):
+            broken = bytearray(state[at])
+            broken[where] ^= 1
+            wrong = _core.ListResults.__new__(_core.ListResults)
+            with pytest.raises(TwinrunError, match="not the"):
+                wrong.__setstate__((*state[:at], bytes(broken), *state[at + 1 :]))
 
 
 def test_plain_arrays_are_taken_at_once() -> None:

@@ -336,7 +336,8 @@ def without_pages(document: dict) -> dict:
     """Without the bytes that stages of metadata read: two ranges that meet read the same pages there. Sums of squares are rounded."""
     for stage in [document["stages"], *(f["stages"] for f in document["fields"])]:
         for name in ("tree", "sketch"):
-            stage[name]["bytes_read"] = None
+            if name in stage:  # rows matched by ID have others
+                stage[name]["bytes_read"] = None
     for f in document["fields"]:
         f |= {
             key: float(f"{f[key]:.12g}") for key in f if key.startswith("rms") and isinstance(f[key], float)

@@ -1,10 +1,13 @@
 import json
 import os
+import random
+import re
 
 import numpy as np
 import pytest
 
 from twinrun.errors import FormatError, MissingFile
+from twinrun.formats import naming
 from twinrun.formats.folder import is_history, list_folder
 from twinrun.formats.naming import Place, field_name, parse_path
 
@@ -239,3 +242,23 @@ def test_missing_folders_and_histories(tmp_path):
     assert not is_history(tmp_path)
     (tmp_path / "manifest.jsonl").write_text("")
     assert is_history(tmp_path)
+
+
+def test_usual_names_are_parsed_as_the_rules_say(monkeypatch):
+    words = "rank proc mpi step iter it plt chk ckpt snap dump out output frame epoch gen field x ts Field OUT time_step output_x snapper"
+    own = random.Random(1)
+    paths = []
+    for _ in range(20_000):
+        stem = own.choice(["", "-", "_", "__", "-_"]).join(
+            own.choice(words.split()) + own.choice(["", "_", "-"]) for _ in range(own.randrange(1, 4))
+        )
+        number = own.choice(["0", "1", "345", "00012", "9" * 18, "1" * 19])
+        if own.random() < 0.4:
+            number += own.choice("._") + own.choice(["0", "3", "00017", "9" * 18, "1" * 19])
+        suffix = own.choice([".npy", ".h5", ".ckpt", ".gz", ".f32", ".Npy", "", ".npy.gz"])
+        paths.append(stem + own.choice("-_.") * own.randrange(0, 3) + number + suffix)
+    parse = parse_path.__wrapped__
+    quick = [parse(path) for path in paths]
+    assert sum(naming._usual()[0].fullmatch(path) is not None for path in paths) > 1000
+    monkeypatch.setattr(naming, "_usual", lambda: (re.compile("$^"), re.compile("")))
+    assert [parse(path) for path in paths] == quick

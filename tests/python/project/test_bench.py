@@ -192,6 +192,18 @@ def test_the_users_view_of_a_state_finds_the_right_answer() -> None:
     assert done.stdout.count("| twinrun.compare, exact |") == 3
 
 
+def test_what_a_field_costs_is_measured(tmp_path: Path) -> None:
+    kept = tmp_path / "found.json"
+    done = subprocess.run(
+        [sys.executable, BENCH / "entries_bench.py", "--quick", "--json", kept],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(kept.read_text())
+    assert len(found) == 8 and all(len(rows) == 3 for case in found.values() for rows in case.values())
+
+
 @pytest.mark.parametrize(
     "words",
     [

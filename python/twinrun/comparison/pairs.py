@@ -1,0 +1,160 @@
+"""Field pairs of a place that Python opened and matched, compared by one call of the core.
+
+Pairs that need more than that (decoded elements, metadata that is built first, texts, circles, parts of fields) are compared one
+by one, and so are those that the core could not compare: their errors then say where and why.
+"""
+
+from __future__ import annotations
+
+import array
+import functools
+from collections.abc import Sequence
+
+from .. import _core
+from ..errors import TwinrunError
+from ..runs.arrays import DeviceArrayView
+from ..runs.fields import FieldRef
+from ..runs.subject import Place
+from .entry import compare_entry
+from .field import FieldComparison, place_text
+from .lists import ListedFields, Rules
+from .matching import StepMatch
+from .outcome import Outcome
+from .ranges import DIRECT, NOT_WORTH_IT, is_small
+from .request import Request
+from .settings import Settings
+from .shares import Piece
+
+__all__ = ["compare_pieces"]
+
+_LEAST = 2  # pairs that are worth a list
+
+
+def compare_pieces(
+    request: Request,
+    match: StepMatch,
+    pairs: Sequence[tuple[FieldRef, FieldRef]],
+    pieces: Sequence[Piece],
+    place: Place,
+    is_whole: bool,
+) -> Outcome:
+    """Compares these pieces of the field pairs of a place. is_whole: they are all of it."""
+    found = Outcome()
+    at_once = _Pairs(request, place)
+    listed = array.array("q")  # of each piece its number in the list; -1: it is not there
+    if len(pieces) >= _LEAST and request.settings.device != "cuda":
+        for piece in pieces:
+            alone = piece.part[1] > 1 or not at_once.take(*pairs[piece.at])
+            listed.append(-1 if alone else len(at_once) - 1)
+    results = at_once.compare() if len(at_once) >= _LEAST else None
+    failed = set() if results is None else {*results.failed}
+    beside: dict[int, FieldComparison] = {}
+    numbers = array.array("Q")
+    kept = array.array("q")
+    for at, piece in enumerate(pieces):
+        if results is not None and listed[at] >= 0 and listed[at] not in failed:
+            numbers.append(piece.at)
+            kept.append(listed[at])
+            continue
+        one = compare_entry(request, match, *pairs[piece.at], place, piece)
+        if results is not None and one.result is not None:
+            beside[len(kept)] = one.result
+            numbers.append(piece.at)
+            kept.append(-1)
+            one.result = None
+        found.add_entry(one)
+    if results is not None:
+        group = ListedFields(
+            results, place, at_once.rules, request.a.label, kept, beside, None if is_whole else numbers
+        )
+        found.results.append((0, group))
+    return found
+
+
+class _Pairs:
+    """Pairs that the core can take as they are."""
+
+    def __init__(self, request: Request, place: Place) -> None:
+        self.rules = Rules()
+        self._request = request
+        self._place = place
+        self._list = _core.PairList()
+        self._files = _core.OpenFiles()
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def take(self, a: FieldRef, b: FieldRef) -> bool:
+        """Adds a pair. False: it is to be compared alone."""
+        settings = self._request.settings
+        if not (_is_plain(a) and _is_plain(b)):
+            return False
+        how = _how(a, b, settings)
+        if how is None:
+            return False
+        reason, uses_metadata = how
+        try:
+            decision = settings.decision(a, b, self._place[0])
+            if decision.period:
+                return False
+            sources = [ref.source(settings.cache, self._files) for ref in (a, b)]
+        except TwinrunError:  # is found again, and reported, where it is compared alone
+            return False
+        self._list.add(
+            a.name,
+            a.dtype,
+            a.shape,
+            a.fortran_order,
+            sources[0],
+            a.metadata if uses_metadata else None,
+            a.metadata_field,
+            sources[1],
+            b.metadata if uses_metadata else None,
+            b.metadata_field,
+            self.rules.number(decision, reason),
+        )
+        return True
+
+    def compare(self) -> _core.ListResults:
+        """The results of all, in their order."""
+        settings, progress = self._request.settings, self._request.progress
+        return self._list.compare(
+            self.rules.core,
+            threads=settings.threads,
+            memory=settings.memory,
+            io=settings.io,
+            cache=settings.cache,
+            device=settings.device,
+            devices=settings.devices,
+            method=settings.method,
+            progress=None if progress is None else functools.partial(progress, place_text(self._place)),
+        )
+
+
+def _is_plain(ref: FieldRef) -> bool:
+    """Whether its elements lie in memory or in files as they are, and are numbers; or only its metadata is there."""
+    if ref.kind is not None or ref.text is not None or ref.tell is not None or ref.parts is not None:
+        return False
+    if ref.no_data:
+        return ref.metadata is not None
+    if ref.recorded is not None and ref.items:
+        return False
+    if ref.memory is not None:
+        return not isinstance(ref.memory, DeviceArrayView)
+    return ref.extents is not None
+
+
+def _how(a: FieldRef, b: FieldRef, settings: Settings) -> tuple[str, bool] | None:
+    """The reason of the method, and whether metadata is used, as `compare_part` decides; None: that has more to do."""
+    method = settings.method
+    have = [ref.metadata is not None for ref in (a, b)]
+    at_hand = not (a.no_data or b.no_data)
+    if method == "direct":
+        return ("", True) if at_hand else None
+    if all(have) and method in ("auto", "staged"):
+        return "", True
+    if method != "auto" or not at_hand:
+        return None
+    if not any(have):
+        return DIRECT, False
+    return (NOT_WORTH_IT, False) if is_small(a) else None

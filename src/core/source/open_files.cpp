@@ -1,0 +1,50 @@
+#include "source/open_files.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace twinrun {
+
+namespace {
+// A file may take a second descriptor, for direct reads, and there are two runs: with an eighth of the limit for each of
+// them at most half of it is taken.
+constexpr std::size_t kShare = 8;
+constexpr std::size_t kMost = 256;
+}  // namespace
+
+std::size_t most_open_files() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+    return std::clamp<std::size_t>(limit.rlim_cur / kShare, 1, kMost);
+}
+
+std::shared_ptr<InputFile> OpenFiles::known(const std::string& path) {
+    const auto found = by_path_.find(path);
+    if (found == by_path_.end()) return nullptr;
+    files_.splice(files_.begin(), files_, found->second);
+    return *found->second;
+}
+
+Result<std::shared_ptr<InputFile>> OpenFiles::open(const std::string& path) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (auto file = known(path)) return file;
+    }
+    // Storage may take its time: other threads open other files meanwhile.
+    TWR_TRY(std::shared_ptr<InputFile> file, InputFile::open(path));
+    std::shared_ptr<InputFile> dropped;  // is closed without the lock
+    const std::lock_guard lock(mutex_);
+    if (auto first = known(path)) return first;
+    if (files_.size() >= most_) {
+        dropped = std::move(files_.back());
+        by_path_.erase(dropped->path());
+        files_.pop_back();
+    }
+    files_.push_front(file);
+    by_path_.emplace(files_.front()->path(), files_.begin());
+    return file;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,47 @@
+// Headers of files that hold arrays as they lie in memory: .npy and .safetensors.
+//
+// Only what is plain is understood here, and nothing is repaired. Where anything is unusual or wrong the answer is nothing, and
+// the readers of these formats, which know all of them, say what it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "element/dtype.hpp"
+
+namespace twinrun {
+
+struct PlainArray {
+    std::string name;  // of .npy: none
+    DType dtype = DType::f32;
+    ByteOrder byte_order = ByteOrder::little;
+    bool fortran_order = false;
+    std::vector<std::uint64_t> shape;  // in the order of the elements: reversed where fortran_order
+    std::uint64_t items = 0;
+    std::uint64_t offset = 0;  // in the file
+};
+
+struct PlainFile {
+    std::vector<PlainArray> arrays;  // in the order of the header
+    bool has_texts = false;          // .safetensors: there are texts beside the arrays, if only none
+    std::vector<std::pair<std::string, std::string>> texts;
+};
+
+enum class PlainFormat : std::uint8_t { npy, safetensors };
+
+// The start of a file, of file_bytes in all. npy: one array, which fills the file.
+[[nodiscard]] std::optional<PlainFile> plain_npy(std::span<const std::byte> start, std::uint64_t file_bytes);
+// The header of a file, without its length; file_bytes: of all.
+[[nodiscard]] std::optional<PlainFile> plain_safetensors(std::span<const std::byte> header,
+                                                         std::uint64_t file_bytes);
+
+// Reads the headers of these files, by several threads where there are many.
+[[nodiscard]] std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths,
+                                                                     PlainFormat format, int threads);
+
+}  // namespace twinrun
