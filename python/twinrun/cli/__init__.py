@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import signal
 import sys
@@ -12,10 +11,13 @@ from collections.abc import Sequence
 import click
 
 from ..errors import TwinrunError, one_line
+from ..streams import STDOUT, prepare
 
 __all__ = ["main"]
 
 _TRACEBACK = "TWINRUN_TRACEBACK"  # set: defects are shown with their traceback
+# A group of verbs without a verb: its message is the help of the group. (click before 8.2 prints that itself.)
+_NO_VERB = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 # Verbs in the order in which a new user needs them, and the first paragraph of what each says of itself. The module of
@@ -104,15 +106,19 @@ def _said(error: BaseException) -> str:
     if isinstance(error, (KeyboardInterrupt, click.exceptions.Abort)):
         return "interrupted: nothing was brought to its end"
     if isinstance(error, click.ClickException):
-        return f"{error.format_message()} (see: twinrun --help)"
+        path = getattr(getattr(error, "ctx", None), "command_path", "twinrun")
+        return f"{error.format_message()} (see: {path} --help)"
     if isinstance(error, TwinrunError):
         return str(error)
     if isinstance(error, BrokenPipeError):
-        return "standard output was closed before the report's end: use -q or --json FILE"
+        return f"{STDOUT} was closed before the report's end: use -q or --json FILE"
+    if isinstance(error, OSError) and error.filename == STDOUT:
+        return f"{STDOUT} cannot be written: {error.strerror}; use -q, or name a file"
     if isinstance(error, MemoryError):
         return "not enough memory: give a smaller --memory"
     if isinstance(error, OSError):
-        return f"{error.filename or 'standard output'}: {error.strerror or error}"
+        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes, os.PathLike)) else "a file: "
+        return f"{place}{error.strerror or error}"
     return f"a defect of twinrun: {type(error).__name__}: {error}; please report it, with {_TRACEBACK}=1 set"
 
 
@@ -122,7 +128,10 @@ def _failed(error: BaseException) -> int:
         import traceback
 
         traceback.print_exception(error)
-    print(f"twinrun: {one_line(_said(error))}", file=sys.stderr)
+    if isinstance(error, _NO_VERB):
+        print(error.format_message(), file=sys.stderr)
+    else:
+        print(f"twinrun: {one_line(_said(error))}", file=sys.stderr)
     return 2
 
 
@@ -130,9 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a verb and exits. Every error is one line on stderr and status 2."""
     try:
         try:
-            for stream in (sys.stdout, sys.stderr):  # a character that the terminal cannot encode is no error
-                if isinstance(stream, io.TextIOWrapper):
-                    stream.reconfigure(errors="backslashreplace")
+            prepare()
             status = _run(sys.argv[1:] if arguments is None else arguments)
             # all output is written: Python's shutdown does nothing else
             signal.signal(signal.SIGINT, signal.SIG_IGN)
