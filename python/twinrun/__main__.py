@@ -3,9 +3,12 @@
 import gc
 import sys
 
+from .streams import prepare
+
 
 def main() -> None:
     """Loads the command line and runs it. Ctrl-C while it loads gives one line and status 2, as later on."""
+    prepare()  # before anything opens a file
     gc.set_threshold(20_000)  # what is imported stays: looking for garbage after each 700 objects finds none
     try:
         from .cli import main as run

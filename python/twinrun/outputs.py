@@ -1,7 +1,7 @@
 """Output files that the user names: written whole or not at all, and no other file is changed.
 
-No input is overwritten, no file of a history, and no output by another output of the command: every command
-gives all its outputs and inputs to `check_outputs` before it reads or writes.
+No input is overwritten, no file that twinrun keeps (of a history, of a study, ...), and no output by another output of
+the command: every command gives all its outputs and inputs to `check_outputs` before it reads or writes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,30 @@ import contextlib
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .errors import TwinrunError
-from .marks import GOLDEN_MANIFEST, MANIFEST, METADATA_MAGIC, METADATA_SUFFIX, STEP_MARK
+from .marks import (
+    GOLDEN_MANIFEST,
+    JOURNAL_KEYS,
+    MANIFEST,
+    METADATA_MAGIC,
+    METADATA_SUFFIX,
+    NOISE,
+    STEP_MARK,
+    STUDY_FILES,
+    STUDY_FOLDERS,
+    STUDY_KEYS,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "NOISE_MEASURED",
     "check_folder",
     "check_outputs",
     "named_by_user",
@@ -192,28 +205,93 @@ def _entries(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
         yield from (os.path.join(where, name) for name in names)
 
 
+NOISE_MEASURED = "a measurement of noise"
+_PROFILE = re.compile(r"PROFILE-.*\.json")
 _MOST_JSON = 64 << 20  # bytes
+_HEAD = 4096  # bytes that say what a document is
+_STEP_FOLDER = re.compile(r"step-\d+")
+_OF_STEP = ("rank-", "group.", ".twinrun-")  # how names of a step's files begin
+# How many folders deep a file of a study lies, at most: output/TASK/rank/file and a few more.
+_DEEPEST = 6
+
+
+def _first_line(path: str) -> object:
+    """The first line as JSON; None where it is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would block
+            with open(path, "rb") as file:
+                return json.loads(file.readline(_MOST_JSON))
+    return None
+
+
+def _is_line_of_study(line: object) -> bool:
+    return isinstance(line, dict) and any(keys <= line.keys() for keys in STUDY_KEYS.values())
+
+
+def _is_study(folder: str) -> bool:
+    return any(_is_line_of_study(_first_line(os.path.join(folder, name))) for name in STUDY_KEYS)
+
+
+def _study_of(path: str) -> str | None:
+    """The folder of the study that a file belongs to, there or not; None where there is no such study."""
+    above, name = os.path.split(path)
+    if name.endswith(".toml") and _is_study(path.removesuffix(".toml")):  # what the study was started from
+        return path.removesuffix(".toml")
+    named = name in STUDY_FILES or name == "lock" or (name.startswith("study-") and name.endswith(".toml"))
+    if named and _is_study(above):
+        return above
+    if not os.path.lexists(path):
+        return None
+    for _ in range(_DEEPEST):
+        above, name = os.path.split(above)
+        if not name:
+            return None
+        if name in STUDY_FOLDERS and _is_study(above):
+            return above
+    return None
+
+
+def _is_of_step(path: str) -> bool:
+    """Whether a file lies in the folder of a history's step, and has a name as its files have."""
+    folder, name = os.path.split(path)
+    if not name.startswith(_OF_STEP):
+        return False
+    # Early histories have no marks.
+    early = _STEP_FOLDER.fullmatch(os.path.basename(folder))
+    return any(map(STEP_MARK.fullmatch, os.listdir(folder))) or (
+        early is not None and os.path.isfile(os.path.join(os.path.dirname(folder), MANIFEST))
+    )
 
 
 def _own_file(path: str) -> str | None:
-    """The kind of a file of twinrun, which no report may replace; None for other files."""
+    """The kind of a file that twinrun keeps, which no report may replace; None for other files."""
+    if (study := _study_of(path)) is not None:
+        return f"a file of the study {study}"
     with contextlib.suppress(OSError, ValueError, RecursionError):
         with open(path, "rb") as file:
-            if file.read(len(METADATA_MAGIC)) == METADATA_MAGIC:
+            head = file.read(_HEAD)
+            if head.startswith(METADATA_MAGIC):
                 return "metadata of a run"
+            if b'"twinrun":' in head and f'"kind": "{NOISE}"'.encode() in head:
+                return NOISE_MEASURED
             file.seek(0)
             first = file.readline(_MOST_JSON)
             if os.path.basename(path) == GOLDEN_MANIFEST:
                 first += file.read(_MOST_JSON)
-        folder, name = os.path.split(path)
-        if name.startswith("rank-") and any(map(STEP_MARK.fullmatch, os.listdir(folder))):
+        if _is_of_step(path):
             return "data of a history"
+        if _PROFILE.fullmatch(os.path.basename(path)):
+            return "the profile of a process"
         said = json.loads(first)
         if isinstance(said, dict):
             if "twinrun_history" in said or "twinrun_journal" in said:
                 return f"the {'manifest' if 'twinrun_history' in said else 'journal'} of a history"
             if said.get("format") == "twinrun golden":
                 return "the manifest of golden files"
+            if _is_line_of_study(said):
+                return "a file of a study"
+            if said.get("kind") == "study" and JOURNAL_KEYS <= said.keys():
+                return "the journal of an I/O study"
     return None
 
 
@@ -243,15 +321,18 @@ def check_folder(
 
 
 def check_outputs(
-    outputs: Mapping[str, str | os.PathLike[str] | None], inputs: Iterable[str | os.PathLike[str]] = ()
+    outputs: Mapping[str, str | os.PathLike[str] | None],
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    replaceable: str = "",
 ) -> None:
     """Raises TwinrunError where an output file, given by option, must not be written.
 
     Nothing has been written then.
 
     That is: one of those that are read (files, or all files of folders); what another option names too; a
-    file of a history, metadata or golden files, whoever reads them; a link that leads to itself. The same
-    file by another name (a link, another path) is the same. None and "-" of --json are no files. Pipes and
+    file of a history, a study, metadata, golden files, a measurement of noise, whoever reads them; a link that
+    leads to itself. replaceable: the kind that the command itself writes. The same file by another name (a link,
+    another path) is the same. None and "-" of --json are no files. Pipes and
     devices are not replaced, and so they may be named twice.
     """
 
@@ -293,5 +374,5 @@ def check_outputs(
                 if there in wanted:
                     refuse(wanted[there], "is read here")
     for named, option in wanted.items():
-        if isinstance(named, str) and (what := _own_file(named)) is not None:
+        if isinstance(named, str) and (what := _own_file(named)) not in (None, replaceable):
             refuse(option, f"is {what}")

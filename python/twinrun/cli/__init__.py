@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import signal
 import sys
@@ -12,11 +11,14 @@ from collections.abc import Sequence
 import click
 
 from ..errors import TwinrunError, name_options, one_line
+from ..streams import STDOUT, prepare
 from .help import GROUPS, write_overview
 
 __all__ = ["main"]
 
 _TRACEBACK = "TWINRUN_TRACEBACK"  # set: defects are shown with their traceback
+# A group of verbs without a verb: its message is the help of the group. (click before 8.2 prints that itself.)
+_NO_VERB = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 # Verbs, and what each does. The module of the same name is loaded when the verb is used: numpy, rich and the formats take
@@ -105,16 +107,23 @@ def _said(error: BaseException) -> str:
     if isinstance(error, (KeyboardInterrupt, click.exceptions.Abort)):
         return "interrupted: nothing was brought to its end"
     if isinstance(error, click.ClickException):
-        context = getattr(error, "ctx", None)
-        return f"{error.format_message()} (see: {context.command_path if context else 'twinrun'} --help)"
+        path = getattr(getattr(error, "ctx", None), "command_path", "twinrun")
+        return f"{error.format_message()} (see: {path} --help)"
     if isinstance(error, TwinrunError):
         return str(error)
     if isinstance(error, BrokenPipeError):
-        return "standard output was closed before the report's end: use -q or --json FILE"
+        return f"{STDOUT} was closed before the report's end: use -q or --json FILE"
+    if isinstance(error, OSError) and error.filename == STDOUT:
+        return f"{STDOUT} cannot be written: {error.strerror}; use -q, or name a file"
     if isinstance(error, MemoryError):
         return "not enough memory: give a smaller --memory"
     if isinstance(error, OSError):
-        return f"{error.filename or 'standard output'}: {error.strerror or error}"
+        place = (
+            f"{os.fsdecode(error.filename)}: "
+            if isinstance(error.filename, (str, bytes, os.PathLike))
+            else "a file: "
+        )
+        return f"{place}{error.strerror or error}"
     return f"a defect of twinrun: {type(error).__name__}: {error}; please report it, with {_TRACEBACK}=1 set"
 
 
@@ -124,7 +133,10 @@ def _failed(error: BaseException) -> int:
         import traceback
 
         traceback.print_exception(error)
-    print(f"twinrun: {one_line(_said(error))}", file=sys.stderr)
+    if isinstance(error, _NO_VERB):
+        print(error.format_message(), file=sys.stderr)
+    else:
+        print(f"twinrun: {one_line(_said(error))}", file=sys.stderr)
     return 2
 
 
@@ -140,9 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _main(arguments: Sequence[str] | None) -> None:
     try:
         try:
-            for stream in (sys.stdout, sys.stderr):  # a character that the terminal cannot encode is no error
-                if isinstance(stream, io.TextIOWrapper):
-                    stream.reconfigure(errors="backslashreplace")
+            prepare()
             status = _run(sys.argv[1:] if arguments is None else arguments)
             # all output is written: Python's shutdown does nothing else
             signal.signal(signal.SIGINT, signal.SIG_IGN)

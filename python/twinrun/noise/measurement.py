@@ -32,6 +32,7 @@ import numpy as np
 from .. import _core, bootstrap
 from .._core import __version__
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ..marks import NOISE
 from ..outputs import save_figure
 from . import sources
 
@@ -46,7 +47,7 @@ __all__ = [
 ]  # fmt: skip
 
 VERSION = 1
-KIND = "noise report"
+KIND = NOISE
 ALL, BUT_ONE = "all", "all-but-one"  # as the levels of a factor `cores`
 ROUNDS = 6
 _WINDOW_NS = 1_000_000

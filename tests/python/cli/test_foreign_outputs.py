@@ -22,7 +22,7 @@ import twinrun
 from twinrun.aggregate.studies.journal import Journal
 from twinrun.ensemble.run import runner
 from twinrun.errors import TwinrunError
-from twinrun.outputs import check_outputs, replacing, write_whole
+from twinrun.outputs import NOISE_MEASURED, check_outputs, replacing, write_whole
 
 X = np.arange(100.0)
 STUDY = {"name": "s", "command": [*PYTHON, "print(1)"], "repetitions": 2}
@@ -576,6 +576,79 @@ def test_reports_replace_nothing_of_a_history(two: tuple[Path, Path], tmp_path: 
         for _ in range(2):
             assert command("compare", *two, "--json", path).status == 1
     check(before, tmp_path)
+
+
+def _study(folder: Path) -> Path:
+    """A study with measurements, as if it had been run here from the file beside it."""
+    csv = folder.parent / "times.csv"
+    csv.write_text("variant,seconds\na,1\nb,2\na,3\nb,4\n")
+    assert command("ensemble", "import", csv, "--output", folder).status == 0
+    for name in ("environments", "output/0-1/deep", "results", "noise"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").write_text("measured")
+    for name in ("warmup.jsonl", "lock", "here", "study-1.toml"):
+        (folder / name).write_text("")
+    folder.with_suffix(".toml").write_text((folder / "study.toml").read_text())
+    return folder
+
+
+def test_reports_replace_nothing_of_a_study(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of any study, whoever reads it; what is measured cannot be made again."""
+    study, other = _study(tmp_path / "study"), _study(tmp_path / "other")
+    own = [p for p in other.rglob("*") if p.is_file()] + [tmp_path / "other.toml"]
+    assert len(own) == 12
+    (tmp_path / "link").symlink_to(other / "tasks.jsonl")
+    before = looks(tmp_path)
+    for path in [*own, tmp_path / "link", tmp_path / "other/../other/plan.jsonl"]:
+        _refused(before, tmp_path, "--json", "compare", *two, "--json", path)
+    plan, tasks = other / "plan.jsonl", other / "tasks.jsonl"
+    csv = ("ensemble", "export", study, tasks, "--format", "csv")
+    _refused(before, tmp_path, "FILE", *csv)
+    _refused(before, tmp_path, "--html", "ensemble", "report", study, "--html", plan)
+    for option, path in (
+        ("--export-json", tasks),
+        ("--export-csv", other / "study.toml"),
+        ("--export-markdown", plan),
+    ):
+        _refused(
+            before, tmp_path, option, "ensemble", "-r", "2", option, path, "--", "touch", tmp_path / "ran"
+        )
+    tasks.unlink()  # of a study that has not begun: the name is the study's too
+    before = looks(tmp_path)
+    _refused(before, tmp_path, "--json", "compare", *two, "--json", tasks)
+    tasks.write_text((study / "tasks.jsonl").read_text())
+    plan.unlink()  # the lines say it alone, under any name
+    (tmp_path / "copy").write_text(tasks.read_text())
+    before = looks(tmp_path)
+    for path in (tasks, tmp_path / "copy"):
+        _refused(before, tmp_path, "--json", "compare", *two, "--json", path)
+    for path in (
+        other / "report.json",
+        tmp_path / "more.toml",
+        tmp_path / "tasks.jsonl",
+    ):  # these are nobody's
+        for _ in range(2):
+            assert command("compare", *two, "--json", path).status == 1
+
+
+def test_reports_replace_no_other_measurement(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """The journal of an I/O study, a measurement of noise, the profile of a process, a step's data of several ranks."""
+    (tmp_path / "journal").write_text(
+        '{"kind": "study", "version": 1, "study": "size", "conditions": {}, "facts": {}}\n'
+    )
+    (tmp_path / "noise.json").write_text('{\n "twinrun": "1",\n "kind": "noise report",\n "version": 1\n}\n')
+    (tmp_path / "PROFILE-rank-3.json").write_text("{}")
+    with twinrun.Run(tmp_path / "h") as run:
+        run.capture(1, {"x": X})
+    step = tmp_path / "h/step-0000000001"
+    (step / "group.data").write_bytes(b"x")
+    before = looks(tmp_path)
+    own = [tmp_path / name for name in ("journal", "noise.json", "PROFILE-rank-3.json")]
+    for path in (*own, step / "group.data", *step.glob(".twinrun-*")):
+        _refused(before, tmp_path, "--json", "compare", *two, "--json", path)
+    check_outputs(
+        {"--json": tmp_path / "noise.json"}, replaceable=NOISE_MEASURED
+    )  # a later one, by twinrun noise
 
 
 def test_what_a_command_is_given_is_an_input(tmp_path: Path) -> None:

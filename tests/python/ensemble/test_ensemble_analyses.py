@@ -39,6 +39,7 @@ from twinrun.ensemble.analysis.model import model_of
 from twinrun.ensemble.analysis.nodes import nodes, variance_share
 from twinrun.ensemble.analysis.outcome import outcome
 from twinrun.ensemble.analysis.planning import deviation, planning, repetitions
+from twinrun.ensemble.analysis.power import of_t_test
 from twinrun.ensemble.analysis.regimes import regimes, schedule
 from twinrun.ensemble.analysis.resampling import permutation_p, permuted
 from twinrun.ensemble.analysis.result import FOUND, NONE, OPEN
@@ -551,6 +552,55 @@ def test_failed_attempts_are_in_the_picture_but_not_in_the_times() -> None:
     assert makespan(frame, FAST).tasks == len(made)
 
 
+@pytest.mark.parametrize("effect", [0.01, 0.05, 0.2])
+def test_repetitions_are_the_fewest_that_have_the_power(effect: float) -> None:
+    """Also where an effect is many deviations large, against simulated studies."""
+    rng = np.random.default_rng(1)
+    many, rest = 20_000, 0.012  # studies, and four times the error of a share of them
+    before = 2
+    for sigma in (
+        0,
+        0.0005,
+        0.001,
+        0.002,
+        0.003,
+        0.004,
+        0.005,
+        0.0055,
+        0.006,
+        0.007,
+        0.008,
+        0.01,
+        0.02,
+        0.05,
+        0.1,
+        0.2,
+        0.5,
+    ):
+        n = repetitions(effect, sigma, 0.05, 0.8)
+        assert n >= before  # more noise takes no fewer
+        before = n
+        if sigma:
+            for tasks in {n, max(n - 1, 2)}:
+                # Means and variances of normal samples are independent, and their distributions are known.
+                mean = math.log1p(effect) / sigma + rng.standard_normal(many) * math.sqrt(2 / tasks)
+                error = np.sqrt(rng.chisquare(2 * tasks - 2, many) / (2 * tasks - 2) * 2 / tasks)
+                share = (np.abs(mean / error) >= stats.t.ppf(0.975, 2 * tasks - 2)).mean()
+                assert share >= 0.8 - rest if tasks == n else share < 0.8 + rest, (sigma, n)
+                exact = of_t_test(math.log1p(effect) / sigma * math.sqrt(tasks / 2), 0.05, 2 * tasks - 2)
+                assert abs(exact - share) < rest
+
+
+def test_the_power_of_a_t_test_is_the_noncentral_distribution() -> None:
+    for freedom in (2, 3, 10, 100, 5000):
+        for level in (0.05, 1e-3):
+            limit = stats.t.ppf(1 - level / 2, freedom)
+            for effect in (0, 0.5, 2, 4):
+                other = stats.nct.sf(limit, freedom, effect) + stats.nct.sf(limit, freedom, -effect)
+                assert abs(of_t_test(effect, level, freedom) - other) < 2e-6
+    assert abs(of_t_test(1e9, 0.05, 2) - 1) < 1e-12
+
+
 def test_repetitions_have_their_power() -> None:
     for effect, sigma in ((0.05, 0.03), (0.05, 0.08), (0.2, 0.1)):
         n = repetitions(effect, sigma, 0.05, 0.8)
@@ -558,6 +608,8 @@ def test_repetitions_have_their_power() -> None:
         p = stats.ttest_ind(x[0], x[1] + math.log1p(effect), axis=1).pvalue
         assert (p <= 0.05).mean() >= 0.78
     assert repetitions(0.01, 1e-9, 0.05, 0.8) == 2
+    assert repetitions(0.01, 0.0, 0.05, 0.8) == 2
+    assert repetitions(1e-9, 0.5, 0.05, 0.8) == 10**6  # as many as are looked for
     rows = planning(study(1)).facts["rows"]
     assert all(r["repetitions"] <= r["to be safe"] for r in rows)
     assert [r["repetitions"] for r in rows] == sorted((r["repetitions"] for r in rows), reverse=True)

@@ -7,17 +7,16 @@ the upper end of that deviation's interval: a plan from the estimate alone is to
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
-from statsmodels.stats.power import TTestIndPower
 
 from ..study.tasks import condition_columns, usable
 from .assumptions import checked
 from .model import left_over, model_of, percent
+from .power import of_t_test
 from .result import OPEN, TOLD, Analysis, Judge, Options, nothing
 
 __all__ = ["deviation", "planning", "repetitions"]
@@ -29,13 +28,20 @@ _MOST = 10**6
 def repetitions(effect: float, sigma: float, alpha: float, power: float) -> int:
     """Tasks of a condition that find a ratio of 1 + effect between two conditions with this power."""
     size = float(np.log1p(effect)) / max(sigma, 1e-12)
-    test = TTestIndPower()
-    if test.power(size, 2, alpha) >= power:
-        return 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a search that passes through sizes of one
-        needed = float(np.ravel(test.solve_power(size, None, alpha, power))[0])
-    return int(min(np.ceil(needed), _MOST)) if np.isfinite(needed) else _MOST
+
+    def enough(tasks: int) -> bool:
+        return of_t_test(size * math.sqrt(tasks / 2), alpha, 2 * tasks - 2) >= power
+
+    high = 2
+    while not enough(high):
+        if high >= _MOST:
+            return _MOST
+        high = min(2 * high, _MOST)
+    low = max(2, high // 2)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return high
 
 
 def deviation(good: pd.DataFrame, options: Options) -> tuple[float, float, float, int]:

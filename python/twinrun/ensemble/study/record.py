@@ -29,6 +29,7 @@ from typing import Any
 from msgspec import structs
 
 from ...errors import Incomparable, MissingFile, TwinrunError
+from ...marks import STUDY_FILES, STUDY_FOLDERS, STUDY_KEYS
 from ...outputs import write_whole
 from ..watch import VERSION
 from ..watch.cores import list_of_numbers
@@ -48,14 +49,7 @@ _LOOKS = 8
 
 
 # Files and folders of a study, except study-N.toml and the lock.
-_FILES = ("study.toml", "here", "plan.jsonl", "tasks.jsonl", "warmup.jsonl")
-_FOLDERS = ("environments", "output", "results", "noise")
-# Keys of every line of these files; files of other programs do not have them.
-_KEYS = {
-    "plan.jsonl": {"task", "block", "order", "factors", "seed", "repetition"},
-    "tasks.jsonl": {"task", "block", "order", "factors", "seed", "repetition", "attempt", "status"},
-}
-_KEYS["warmup.jsonl"] = _KEYS["tasks.jsonl"]
+_FILES, _FOLDERS, _KEYS = STUDY_FILES, STUDY_FOLDERS, STUDY_KEYS
 
 
 def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
