@@ -11,7 +11,10 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -127,9 +130,8 @@ class FieldList {
     // The fields of files that hold arrays as they lie in memory. names: of the fields of .npy files, and what stands before those
     // of .safetensors files. Nothing where Python has to look at one: the readers of formats know more, and say what is wrong.
     static std::optional<FieldList> of_files(const std::vector<std::string>& paths,
-                                             const std::vector<std::string>& names,
-                                             const std::string& format, bool without_metadata, bool unique,
-                                             int threads) {
+                                             const std::vector<std::string>& names, const std::string& format,
+                                             bool without_metadata, bool unique, int threads) {
         const bool npy = format == "npy";
         if (!npy && format != "safetensors")
             raise({ErrorCode::invalid_argument, "format must be npy or safetensors"});
@@ -162,8 +164,8 @@ class FieldList {
                 field.shape = std::move(array.shape);
                 field.in_file = true;
                 if (array.items != 0) {
-                    field.extents.push_back({static_cast<std::uint32_t>(at), array.offset,
-                                             item_bytes(array.dtype), array.items});
+                    field.extents.push_back(
+                        {static_cast<std::uint32_t>(at), array.offset, item_bytes(array.dtype), array.items});
                 }
                 list.fields_.push_back(std::move(field));
             }
@@ -405,8 +407,8 @@ class FieldList {
         bool there = false;
         std::vector<std::pair<std::string, std::string>> texts;
     };
-    std::vector<Texts> texts_;           // of files
-    bool made_ = false;                  // not all are arrays that the caller keeps
+    std::vector<Texts> texts_;  // of files
+    bool made_ = false;         // not all are arrays that the caller keeps
     std::shared_ptr<MetadataFile> file_;
     bool has_data_ = true;
     bool in_order_ = false;
@@ -473,8 +475,13 @@ class ListResults {
     [[nodiscard]] State state() const {
         const auto results = results_.bytes();
         const auto layouts = layouts_.bytes();
-        return {nb::bytes(results.data(), results.size()), nb::bytes(layouts.data(), layouts.size()),
-                different_, failed(), bytes_, bytes_read_, names_of_files_};
+        return {nb::bytes(results.data(), results.size()),
+                nb::bytes(layouts.data(), layouts.size()),
+                different_,
+                failed(),
+                bytes_,
+                bytes_read_,
+                names_of_files_};
     }
     static ListResults of(const State& state) {
         const auto bytes = [](const nb::bytes& b) {
@@ -543,13 +550,65 @@ std::optional<std::vector<std::size_t>> matched(const FieldList& list_a, const F
     return found;
 }
 
+// The elements of a field in files, which most comparisons of metadata do not need: the source is made when they are.
+class LaterSource final : public ElementSource {
+   public:
+    struct Place {
+        const FieldList* list = nullptr;
+        std::span<const Extent> extents;
+        ByteOrder byte_order = ByteOrder::little;
+    };
+    LaterSource(DType dtype, std::uint64_t items, const Place& place, CacheUse cache,
+                std::shared_ptr<OpenFiles> files)
+        : ElementSource(dtype, items), place_(place), cache_(cache), files_(std::move(files)) {}
+
+    Result<> prepare() override {
+        const std::lock_guard lock(mutex_);
+        if (source_ == nullptr) {
+            std::vector<PathExtent> extents;
+            for (const Extent& e : place_.extents)
+                extents.push_back({place_.list->path(e.file), e.offset, e.stride, e.count});
+            TWR_TRY(source_, FileSource::create(dtype(), place_.byte_order, items(), std::move(extents),
+                                                cache_, files_));
+        }
+        return source_->prepare();
+    }
+    void release() override {
+        const std::lock_guard lock(mutex_);
+        source_.reset();
+    }
+    [[nodiscard]] bool in_files() const override { return true; }
+
+    // Of what prepare() made.
+    [[nodiscard]] std::size_t buffer_bytes(std::uint64_t count) const override {
+        return source_->buffer_bytes(count);
+    }
+    Result<> plan(std::uint64_t first, std::uint64_t count, std::byte* buffer,
+                  std::vector<ReadRequest>& requests) override {
+        return source_->plan(first, count, buffer, requests);
+    }
+    ElementView view(std::uint64_t first, std::uint64_t count, std::byte* buffer) override {
+        return source_->view(first, count, buffer);
+    }
+    [[nodiscard]] bool on_storage() const override { return source_->on_storage(); }
+    [[nodiscard]] bool only_points(std::uint64_t first, std::uint64_t count) const override {
+        return source_->only_points(first, count);
+    }
+
+   private:
+    Place place_;
+    CacheUse cache_;
+    std::shared_ptr<OpenFiles> files_;
+    std::mutex mutex_;
+    std::unique_ptr<FileSource> source_;
+};
+
 // The sources of both lists' elements, as long as the comparison needs them.
 class Sources {
    public:
     Sources(std::size_t fields, CacheUse cache) : cache_(cache) { memory_.reserve(fields); }
 
-    // Nothing where the extents are not those of the field.
-    std::optional<FieldSide> side(const FieldList& list, std::size_t at) {
+    FieldSide side(const FieldList& list, std::size_t at) {
         const ListedField& field = list.fields()[at];
         if (field.metadata == nullptr && field.device != kHostMemory) {
             devices_.push_back(std::make_unique<DeviceSource>(array_of(field)));
@@ -562,15 +621,12 @@ class Sources {
         FieldSide side;
         if (!field.in_file) side = {nullptr, list.file().get(), field.number};
         if (field.items != 0 && !list.has_data()) return side;
-        std::vector<PathExtent> extents;
-        for (const Extent& extent : field.in_file ? field.extents : field.metadata->extents)
-            extents.push_back({list.path(extent.file), extent.offset, extent.stride, extent.count});
-        auto source =
-            FileSource::create(field.dtype, field.in_file ? field.byte_order : field.metadata->byte_order,
-                               field.items, std::move(extents), cache_, files_open_);
-        if (!source) return std::nullopt;
-        files_.push_back(std::move(source).value());
-        side.elements = files_.back().get();
+        files_.emplace_back(
+            field.dtype, field.items,
+            field.in_file ? LaterSource::Place{&list, field.extents, field.byte_order}
+                          : LaterSource::Place{&list, field.metadata->extents, field.metadata->byte_order},
+            cache_, files_open_);
+        side.elements = &files_.back();
         return side;
     }
 
@@ -578,7 +634,7 @@ class Sources {
     CacheUse cache_;
     std::shared_ptr<OpenFiles> files_open_ = std::make_shared<OpenFiles>();
     std::vector<MemorySource> memory_;  // reserved: addresses stay
-    std::vector<std::unique_ptr<FileSource>> files_;
+    std::deque<LaterSource> files_;     // addresses stay
     std::vector<std::unique_ptr<DeviceSource>> devices_;
 };
 
@@ -589,9 +645,9 @@ struct ListRule {
 };
 
 // How a comparison of lists works, as the caller says it.
-CompareOptions list_options(int threads, std::uint64_t memory, const std::string& io, const std::string& cache,
-                            const std::string& device, std::vector<int> devices, const std::string& method,
-                            nb::object progress) {
+CompareOptions list_options(int threads, std::uint64_t memory, const std::string& io,
+                            const std::string& cache, const std::string& device, std::vector<int> devices,
+                            const std::string& method, nb::object progress) {
     const bool direct_storage = io == "gds";
     CompareOptions options;
     options.method = parse_method(method);
@@ -608,9 +664,8 @@ bool order_matters(const std::vector<std::uint64_t>& shape) {
 void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, ListResults& results) {
     const auto run = [&] {
         const nb::gil_scoped_release unlocked;
-        compare_fields(pairs, options, [&](std::size_t at, const Result<FieldResult>& result) {
-            results.take(at, result);
-        });
+        compare_fields(pairs, options,
+                       [&](std::size_t at, const Result<FieldResult>& result) { results.take(at, result); });
     };
     run();
     // An interrupt may come when all is done: nobody was stopped by it then.
@@ -642,12 +697,9 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
         if (chosen[i] == kLeftOut) continue;
         const ListRule& rule = rules.at(static_cast<std::size_t>(chosen[i]));
         const ListedField& field = a.fields()[i];
-        const auto side_a = sources.side(a, i);
-        const auto side_b = sources.side(b, (*of_b)[i]);
-        if (!side_a || !side_b) return std::nullopt;
         FieldPair& pair = pairs[at++];
-        pair.a = *side_a;
-        pair.b = *side_b;
+        pair.a = sources.side(a, i);
+        pair.b = sources.side(b, (*of_b)[i]);
         pair.rule = rule.rule;
         if (field.metadata != nullptr && rule.own_tolerance) {
             const Tolerance& own = field.metadata->settings.tolerance;
@@ -747,13 +799,15 @@ void define_field_lists(nb::module_& m) {
             "where the container is not for a list: see runs.containers.")
         .def_static("of_metadata", &FieldList::of_metadata, "metadata"_a, "has_data"_a,
                     "The fields of metadata, and their data. None where Python has to look at one of them.")
-        .def_static("of_files", &FieldList::of_files, "paths"_a, "names"_a, "format"_a,
-                    "without_metadata"_a = true, "unique"_a = true, "threads"_a = 0,
-                    "The arrays of .npy or .safetensors files as they lie there. names: of the array of each "
-                    ".npy file, what stands before the names of a .safetensors file. None where Python has to "
-                    "look at one of them, or, without_metadata, where there is metadata beside it. "
-                    "unique: where a name is there twice; else fields belong to those at the same place.")
-        .def_prop_ro("texts", &FieldList::texts, nb::for_getter(nb::sig("def texts(self, /) -> list[dict[str, str] | None]")),
+        .def_static(
+            "of_files", &FieldList::of_files, "paths"_a, "names"_a, "format"_a, "without_metadata"_a = true,
+            "unique"_a = true, "threads"_a = 0,
+            "The arrays of .npy or .safetensors files as they lie there. names: of the array of each "
+            ".npy file, what stands before the names of a .safetensors file. None where Python has to "
+            "look at one of them, or, without_metadata, where there is metadata beside it. "
+            "unique: where a name is there twice; else fields belong to those at the same place.")
+        .def_prop_ro("texts", &FieldList::texts,
+                     nb::for_getter(nb::sig("def texts(self, /) -> list[dict[str, str] | None]")),
                      "Of each file its texts beside the arrays, None where it has none.")
         .def("arrays", &FieldList::arrays, nb::sig("def arrays(self) -> dict[str, object]"),
              "The arrays by name.")
@@ -794,21 +848,20 @@ void define_field_lists(nb::module_& m) {
                 return found;
             },
             "Whether each holds floating-point numbers.")
-        .def_prop_ro(
-            "names",
-            [](const FieldList& self) {
-                nb::list found;
-                for (const ListedField& field : self.fields()) {
-                    if (field.name.is_valid()) {
-                        found.append(field.name);
-                    } else if (field.in_file) {
-                        found.append(nb::str(field.text.data(), field.text.size()));
-                    } else {
-                        found.append(file_text(std::string(field.text)));
-                    }
-                }
-                return nb::typed<nb::list, nb::str>(found);
-            })
+        .def_prop_ro("names",
+                     [](const FieldList& self) {
+                         nb::list found;
+                         for (const ListedField& field : self.fields()) {
+                             if (field.name.is_valid()) {
+                                 found.append(field.name);
+                             } else if (field.in_file) {
+                                 found.append(nb::str(field.text.data(), field.text.size()));
+                             } else {
+                                 found.append(file_text(std::string(field.text)));
+                             }
+                         }
+                         return nb::typed<nb::list, nb::str>(found);
+                     })
         .def("held", &FieldList::held,
              "Where the arrays are, without keeping them alive. None where some are not the caller's own.")
         .def("__len__", [](const FieldList& self) { return self.fields().size(); });
@@ -856,11 +909,12 @@ void define_field_lists(nb::module_& m) {
     nb::class_<ListRule>(m, "ListRule", "The rule of fields of a list.")
         .def(nb::init<DifferenceRule, bool>(), "rule"_a, "own_tolerance"_a = false,
              "own_tolerance: that of the metadata counts.");
-    m.def("compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "threads"_a = 0,
-          "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto", "device"_a = "auto",
-          "devices"_a = std::vector<int>(), "method"_a = "auto", "progress"_a = nb::none(),
-          "chosen: of each field of a the number of its rule, -1: it is left out. None where the lists do not "
-          "match in names, types and shapes: Python then says why.");
+    m.def(
+        "compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "threads"_a = 0,
+        "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto", "device"_a = "auto",
+        "devices"_a = std::vector<int>(), "method"_a = "auto", "progress"_a = nb::none(),
+        "chosen: of each field of a the number of its rule, -1: it is left out. None where the lists do not "
+        "match in names, types and shapes: Python then says why.");
     nb::class_<PairList>(m, "PairList", "Pairs of fields, which the core compares at once.")
         .def(nb::init<>())
         .def("add", &PairList::add, "name"_a, "dtype"_a, "shape"_a, "fortran_order"_a, "a"_a.none(),

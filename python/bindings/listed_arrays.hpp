@@ -30,10 +30,10 @@ struct ListedField {
     std::uint64_t items = 0;
     std::vector<std::uint64_t> shape;  // as the core takes it: reversed where fortran_order
     const FieldMetadata* metadata = nullptr;
-    std::size_t number = 0;  // in the metadata
+    std::size_t number = 0;                    // in the metadata
     ByteOrder byte_order = ByteOrder::little;  // in a file
-    bool in_file = false;  // then `extents` says where, none for no elements
-    std::vector<Extent> extents;  // in files of the list
+    bool in_file = false;                      // then `extents` says where, none for no elements
+    std::vector<Extent> extents;               // in files of the list
     int device = kHostMemory;
     std::vector<std::int64_t> strides;  // on a device: bytes, one a dimension; empty: dense
     StreamHandle stream = nullptr;      // on a device: whose earlier work makes the data

@@ -45,14 +45,13 @@ void define_sources(nb::module_& m) {
             std::vector<PathExtent> list;
             for (const auto& [path, offset, stride, count] : extents)
                 list.push_back({path, offset, stride, count});
-            return Source{take(FileSource::create(parse_dtype(dtype),
-                                                  byte_order == "big" ? ByteOrder::big : ByteOrder::little,
-                                                  items, std::move(list), parse_cache(cache),
-                                                  std::move(files))),
+            return Source{take(FileSource::create(
+                              parse_dtype(dtype), byte_order == "big" ? ByteOrder::big : ByteOrder::little,
+                              items, std::move(list), parse_cache(cache), std::move(files))),
                           nb::none()};
         },
-        "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto",
-        "files"_a = nb::none(), "files: that are open for other sources too.");
+        "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto", "files"_a = nb::none(),
+        "files: that are open for other sources too.");
     m.def(
         "decoded_source",
         [](const std::string& dtype, std::uint64_t items, nb::object fetch) {

@@ -87,7 +87,7 @@ class _Pairs:
     def take(self, a: FieldRef, b: FieldRef) -> bool:
         """Adds a pair. False: it is to be compared alone."""
         settings = self._request.settings
-        if not (_is_plain(a) and _is_plain(b)):
+        if not (_is_plain(a) and _is_plain(b) and _is_text(a.name)):
             return False
         how = _how(a, b, settings)
         if how is None:
@@ -129,6 +129,15 @@ class _Pairs:
             method=settings.method,
             progress=None if progress is None else functools.partial(progress, place_text(self._place)),
         )
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written as UTF-8: names of files may have bytes that are not."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_plain(ref: FieldRef) -> bool:

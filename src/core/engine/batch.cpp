@@ -298,8 +298,8 @@ class Batch {
     std::span<const FieldPair> pairs_;
     CompareOptions options_;
     const TakeResult& take_;
-    std::mutex mutex_;            // of the next, and of calls of take_
-    std::vector<bool> is_done_;   // by pair
+    std::mutex mutex_;           // of the next, and of calls of take_
+    std::vector<bool> is_done_;  // by pair
     std::vector<Range> blocks_;
     std::vector<std::size_t> large_;
     std::map<int, OnDevice> places_;  // by device

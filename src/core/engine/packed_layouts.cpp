@@ -25,7 +25,10 @@ void PackedLayouts::add(const NamedLayout& layout) {
         }
     }
     if (kind == kinds_.size()) {
-        kinds_.push_back({layout.dtype, layout.fortran_order, layout.rule, layout.tolerance,
+        kinds_.push_back({layout.dtype,
+                          layout.fortran_order,
+                          layout.rule,
+                          layout.tolerance,
                           {layout.shape.begin(), layout.shape.end()}});
     }
     names_.append(layout.name);

@@ -19,10 +19,10 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::size_t kNpyStart = 512;                 // NumPy's headers have 128 bytes, as a rule
-constexpr std::uint64_t kLongestHeader = 1ULL << 25;   // of .safetensors: some 300,000 tensors
+constexpr std::size_t kNpyStart = 512;                // NumPy's headers have 128 bytes, as a rule
+constexpr std::uint64_t kLongestHeader = 1ULL << 25;  // of .safetensors: some 300,000 tensors
 constexpr std::size_t kMostDimensions = 32;
-constexpr std::size_t kFilesOfAThread = 64;            // more of them are worth a thread
+constexpr std::size_t kFilesOfAThread = 64;  // more of them are worth a thread
 constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
 using Json = nlohmann::json;
@@ -245,11 +245,11 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
             DType dtype;
         };
         static constexpr std::array kTypes = {
-            Type{"F32", DType::f32},  Type{"BF16", DType::bf16},   Type{"F16", DType::f16},
-            Type{"F64", DType::f64},  Type{"BOOL", DType::boolean}, Type{"C64", DType::c64},
-            Type{"I8", DType::i8},    Type{"I16", DType::i16},     Type{"I32", DType::i32},
-            Type{"I64", DType::i64},  Type{"U8", DType::u8},       Type{"U16", DType::u16},
-            Type{"U32", DType::u32},  Type{"U64", DType::u64},
+            Type{"F32", DType::f32}, Type{"BF16", DType::bf16},    Type{"F16", DType::f16},
+            Type{"F64", DType::f64}, Type{"BOOL", DType::boolean}, Type{"C64", DType::c64},
+            Type{"I8", DType::i8},   Type{"I16", DType::i16},      Type{"I32", DType::i32},
+            Type{"I64", DType::i64}, Type{"U8", DType::u8},        Type{"U16", DType::u16},
+            Type{"U32", DType::u32}, Type{"U64", DType::u64},
         };
         for (const Type& type : kTypes) {
             if (type.name != name) continue;

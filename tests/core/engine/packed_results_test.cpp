@@ -36,11 +36,11 @@ FieldResult random_result(std::mt19937_64& random) {
     r.max_abs = real();
     r.max_abs_unread = random() % 3 == 0 ? std::numeric_limits<double>::quiet_NaN() : real();
     DifferenceStats& s = r.read;
-    for (std::uint64_t* count : {&s.scalars, &s.different, &s.infinite, &s.first, &s.max_abs_at, &s.max_rel_at,
-                                 &s.max_rel_different_at})
+    for (std::uint64_t* count : {&s.scalars, &s.different, &s.infinite, &s.first, &s.max_abs_at,
+                                 &s.max_rel_at, &s.max_rel_different_at})
         *count = few();
-    for (double* value : {&s.max_abs, &s.max_rel, &s.largest, &s.sum_squares, &s.sum_squares_different,
-                          &s.max_rel_different})
+    for (double* value :
+         {&s.max_abs, &s.max_rel, &s.largest, &s.sum_squares, &s.sum_squares_different, &s.max_rel_different})
         *value = real();
     for (Histogram* histogram : {&s.all, &s.over}) {
         for (std::uint64_t n = random() % 5; n != 0; --n)
@@ -142,7 +142,8 @@ TEST(PackedResults, DamagedBytesAreRefused) {
             std::vector<std::byte> other = bytes;
             other[at] ^= std::byte{1};
             EXPECT_FALSE(decode(other)) << at;
-            EXPECT_FALSE(decode(std::vector<std::byte>(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(at))));
+            EXPECT_FALSE(decode(
+                std::vector<std::byte>(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(at))));
         }
     };
     refuses(packed.bytes(), [](const auto& bytes) { return PackedResults::from(bytes).ok(); });
@@ -162,8 +163,11 @@ TEST(PackedLayouts, AreWhatWasAdded) {
     std::vector<Own> all;
     PackedLayouts packed;
     for (std::size_t at = 0; at < 300; ++at) {
-        Own own{std::string(random() % 9, static_cast<char>(random())), *dtype_from_number(static_cast<std::uint8_t>(1 + random() % 15)),
-                random() % 2 == 0, std::vector<std::uint64_t>(random() % 4, random() % 3), random() % 3,
+        Own own{std::string(random() % 9, static_cast<char>(random())),
+                *dtype_from_number(static_cast<std::uint8_t>(1 + random() % 15)),
+                random() % 2 == 0,
+                std::vector<std::uint64_t>(random() % 4, random() % 3),
+                random() % 3,
                 {static_cast<double>(random() % 3), 0}};
         packed.add({own.name, own.dtype, own.fortran_order, own.shape, own.rule, own.tolerance});
         all.push_back(std::move(own));

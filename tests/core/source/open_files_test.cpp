@@ -16,8 +16,7 @@ namespace {
 class OpenFilesTest : public testing::Test {
    protected:
     void SetUp() override {
-        folder_ = std::filesystem::temp_directory_path() /
-                  ("open_files_" + random_hex(8));
+        folder_ = std::filesystem::temp_directory_path() / ("open_files_" + random_hex(8));
         std::filesystem::create_directories(folder_);
     }
     void TearDown() override { std::filesystem::remove_all(folder_); }

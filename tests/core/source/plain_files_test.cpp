@@ -106,29 +106,30 @@ TEST(PlainFiles, WhatIsUnusualInSafetensorsIsNot) {
     EXPECT_FALSE(read_safetensors(good, 7));
     EXPECT_FALSE(read_safetensors(good, 9));
     EXPECT_FALSE(read_safetensors(" " + good, 8));
-    for (const std::string header : {
-             R"({"a":{"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]}})",
-             R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}})",
-             R"({"a":{"dtype":"F32","shape":[2],"shape":[2],"data_offsets":[0,8]}})",
-             R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})",
-             R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
-             R"({"a":{"dtype":"F32","shape":[[2]],"data_offsets":[0,8]}})",
-             R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})",
-             R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,9]}})",
-             R"({"a":{"dtype":"F32","shape":[2]}})",
-             R"({"a":{"dtype":"F32","shape":[2],"data_offsets":{"a":1}}})",
-             R"({"a":[0,8]})",
-             R"({"a":1})",
-             R"({"__metadata__":{"x":1},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
-             R"({"__metadata__":{"x":"1","x":"2"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
-             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-             R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[1],"data_offsets":[7,8]}})",
-             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[3],"data_offsets":[5,8]}})",
-             R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})",
-             R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}} x)",
-             R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})",
-             "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
-         })
+    for (
+        const std::string header : {
+            R"({"a":{"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]}})",
+            R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}})",
+            R"({"a":{"dtype":"F32","shape":[2],"shape":[2],"data_offsets":[0,8]}})",
+            R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})",
+            R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
+            R"({"a":{"dtype":"F32","shape":[[2]],"data_offsets":[0,8]}})",
+            R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})",
+            R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,9]}})",
+            R"({"a":{"dtype":"F32","shape":[2]}})",
+            R"({"a":{"dtype":"F32","shape":[2],"data_offsets":{"a":1}}})",
+            R"({"a":[0,8]})",
+            R"({"a":1})",
+            R"({"__metadata__":{"x":1},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+            R"({"__metadata__":{"x":"1","x":"2"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+            R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+            R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[1],"data_offsets":[7,8]}})",
+            R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[3],"data_offsets":[5,8]}})",
+            R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})",
+            R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}} x)",
+            R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})",
+            "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+        })
         EXPECT_FALSE(read_safetensors(header, 8)) << header;
 }
 

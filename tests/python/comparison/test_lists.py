@@ -330,8 +330,12 @@ def test_names_that_are_not_utf8_are_left_to_python(tmp_path) -> None:
         for field in (b"x\xff.npy", b"y.npy"):
             with open(os.path.join(os.fsencode(tmp_path / name), field), "wb") as file:
                 np.save(file, np.arange(3.0))
+        for field in (b"z.npy", b"\xfe.npy"):  # opened by Python
+            with open(os.path.join(os.fsencode(tmp_path / name), field), "wb") as file:
+                np.save(file, np.zeros(3, [("i", "i4"), ("f", "f8")]))
     a, b = tmp_path / "a", tmp_path / "b"
-    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+    for how in ({}, {"fields": ["*"]}, {"use_metadata": False}):
+        assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
 
 
 def test_a_subject_of_one_file_is_sent_to_other_processes(tmp_path) -> None:

@@ -9,6 +9,8 @@ import random
 class ManyRanks:
     """A team whose ranks work one after another, each with a copy of the job of its own, on tasks in any order."""
 
+    sends_entries = True  # as the leader of an MPI job
+
     leads, memory_is_each, threads, node_rank = True, False, 1, 0
 
     def __init__(self, size: int, seed: int) -> None:
