@@ -208,3 +208,34 @@ def planted(
             result["holds"] += ends is not None and ends[0] <= truth <= ends[1]
     result["effect"] = f"{100 * math.expm1(float(np.median(sizes))):.2g}%"
     return result
+
+
+def covaried(n: int, seed: int, effect: float, memory: float) -> pd.DataFrame:
+    """Tasks with 3% noise and a covariate whose deviation adds `effect` times that; both remember by `memory`."""
+    rng = np.random.default_rng([seed, n, round(1000 * effect), round(1000 * memory)])
+
+    def series() -> np.ndarray:
+        shocks = rng.standard_normal(n + 100) * math.sqrt(1 - memory**2)
+        return signal.lfilter([1.0], [1.0, -memory], shocks)[100:]
+
+    given = series()
+    wall = np.exp(0.03 * (series() + effect * given))
+    lines = [
+        {"task": k, "block": k, "order": 0, "wall": float(wall[k]), "start": 10.0 * k, "end": 10.0 * k + 5, "factors": {},
+         "status": "ok", "covariates": {"room": float(given[k])}}
+        for k in range(n)
+    ]  # fmt: skip
+    return frame_of(lines)
+
+
+def covariates_found(n: int, effect: float, memory: float, studies: int) -> int:
+    """Of so many studies, those whose analysis of covariates claims the covariate."""
+    from twinrun.ensemble.analysis.covariates import covariates
+    from twinrun.ensemble.analysis.result import Judge
+
+    found = 0
+    for seed in range(studies):
+        claims = covariates(covaried(n, seed, effect, memory), OPTIONS).claims
+        found += any(Judge(OPTIONS.alpha).holds(claim) for claim in claims)
+        gc.collect()
+    return found
