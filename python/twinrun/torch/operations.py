@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .values import leaves, local_tensors
+from .values import leaves, put
 
 if TYPE_CHECKING:
     from .tracer import Trace
@@ -17,7 +17,7 @@ __all__ = ["OperationMode"]
 # Their outputs are memory that nobody wrote: it differs from run to run, and means nothing.
 _UNWRITTEN = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_",
-    "empty_quantized", "set_", "_to_copy_out",
+    "empty_quantized", "set_",
 }  # fmt: skip
 # They write their first argument without reading it.
 _FILLS = {
@@ -92,14 +92,14 @@ class OperationMode(TorchDispatchMode):
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple[str, str]]]:
     """(tensors, other values as text) of the arguments of an operation."""
     tensors: dict[str, torch.Tensor] = {}
-    plain: dict[str, str] = {}
+    plain: list[tuple[str, str]] = []
     for name, value in named.items():
         for label, one in leaves(name, value):
             if isinstance(one, torch.Tensor):
-                tensors.update(local_tensors(label, one))
+                put(tensors, label, one)
             else:
-                plain[label] = repr(one)
+                plain.append((label, repr(one)))
     return tensors, plain

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ..errors import TwinrunError
 from ..runs.digest import digests_of
-from .values import local_tensors
+from .values import put
 
 __all__ = ["ReplicasDiffer", "check_replicas"]
 
@@ -37,12 +37,10 @@ def check_replicas(values: Sequence[tuple[str, torch.Tensor]], where: str) -> No
 
     A part of a distributed tensor is no replica, and is left out. Raises ReplicasDiffer on every process.
     """
-    whole = {
-        name: one
-        for name, t in values
-        if not hasattr(t, "placements")
-        for name, one in local_tensors(name, t.detach())
-    }
+    whole: dict[str, torch.Tensor] = {}
+    for name, t in values:
+        if not hasattr(t, "placements"):
+            put(whole, name, t.detach())
     names = list(whole)
     numbers = b"".join(int(d).to_bytes(16, "big") for d, _, _ in digests_of(whole))
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"

@@ -27,7 +27,7 @@ from ..trace.comparison import Origin
 from ..trace.online import Reference, TraceDiverged
 from ..trace.site import Site
 from .replicas import ReplicasDiffer, check_replicas
-from .values import digest_of_text, leaves, local_tensors, tensors_of
+from .values import digest_of_text, leaves, put, tensors_of
 
 if TYPE_CHECKING:
     from .operations import OperationMode
@@ -139,7 +139,7 @@ class Trace:
         self._lock = threading.RLock()
         self._calls = 0
         self._begun = self._touched = False
-        self._inside = False
+        self._thread = threading.local()  # gradients are computed by other threads
         self._optimizing = ""
         self._steps: dict[tuple[str, int], int] = {}
         self._owners: dict[int, tuple[str, str]] = {}
@@ -233,6 +233,15 @@ class Trace:
             with contextlib.suppress(Exception):
                 handle.remove()
         self._handles = []
+
+    @property
+    def _inside(self) -> bool:
+        """Whether this thread is at work for the trace."""
+        return getattr(self._thread, "inside", False)
+
+    @_inside.setter
+    def _inside(self, value: bool) -> None:
+        self._thread.inside = value
 
     @property
     def active(self) -> bool:
@@ -354,7 +363,7 @@ class Trace:
         tensors: dict[str, torch.Tensor] = {}
         for label, one in leaves(name, what):
             if isinstance(one, torch.Tensor):
-                tensors.update(local_tensors(label, one))
+                put(tensors, label, one)
             else:
                 self._setting(event, label, repr(one), out=out)
         self._writer.see(event, tensors, out=out, role=role, keep=self._keeper(event))
@@ -418,7 +427,7 @@ class Trace:
         for name, module, key in owned:
             t = (module._parameters if role == "parameter" else module._buffers).get(key)
             if t is not None:
-                tensors.update(local_tensors(name, t.detach()))
+                put(tensors, name, t.detach())
         self._writer.see(event, tensors, out=out, role=role, keep=self._keeper(event))
 
     def _leaving(self, w: _Watched) -> Callable[..., None]:
@@ -550,8 +559,8 @@ class Trace:
             call = self._steps.get(key, -1)
             event = self._event("optimizer", path, "", f"{name_of} of {name}", call)
             if not out:
-                text = ", ".join(f"{k}={v!r}" for k, v in sorted(group.items()) if k != "params")
-                self._setting(event, "settings", text)
+                settings = {k: v for k, v in group.items() if k != "params"}
+                self._see(event, "settings", settings, out=False, role="setting")
                 if p.grad is not None:
                     self._see(event, f"{name}.grad", p.grad, out=False, role="gradient")
             self._see(event, name, p, out=out, role="parameter")
@@ -584,7 +593,7 @@ class Trace:
                 event.enclosing = self._frames[-1].call
             tensors, plain = operands(named)
             if plain:
-                self._setting(event, "settings", repr(sorted(plain.items())))
+                self._setting(event, "settings", repr(plain))
             self._writer.see(event, tensors, out=False, keep=self._keeper(event))
             return event
         return None

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from ..errors import TwinrunError
 from ..runs.digest import Digest
 
-__all__ = ["Leaf", "digest_of_text", "leaves", "local_tensors", "tensors_of"]
+__all__ = ["Leaf", "digest_of_text", "leaves", "local_tensors", "put", "tensors_of"]
 
 # (name, value): a tensor, or a plain value of Python.
 Leaf = tuple[str, Any]
@@ -31,7 +32,7 @@ def leaves(name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0
     if isinstance(what, torch.Tensor) or isinstance(what, (*_PLAIN, torch.dtype, torch.device)):
         found.append((name, what))
     elif depth >= _DEEPEST:
-        pass
+        raise TwinrunError(f"more than {_DEEPEST} containers, one within the other", where=name)
     elif isinstance(what, Mapping):
         for key, one in what.items():
             leaves(f"{name}.{key}", one, found, depth + 1)
@@ -42,6 +43,16 @@ def leaves(name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0
         for field in dataclasses.fields(what):
             leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1)
     return found
+
+
+def put(into: dict[str, torch.Tensor], name: str, t: torch.Tensor) -> None:
+    """Adds a tensor, under another name where two have one: keys 1 and "1" of a mapping look alike."""
+    for label, one in local_tensors(name, t):
+        free, again = label, 1
+        while free in into:
+            again += 1
+            free = f"{label}#{again}"
+        into[free] = one
 
 
 def tensors_of(what: Any) -> list[torch.Tensor]:

@@ -131,6 +131,13 @@ class Around:
 class TraceComparison:
     """The result of `compare_traces`.
 
+    >>> for path in ("runs/a", "runs/b"):
+    ...     with twinrun.Run(path) as run:
+    ...         _ = run.capture(0, {"x": np.ones(4)}, phase="begin")
+    >>> result = twinrun.compare_traces("runs/a", "runs/b")
+    >>> result.verdict, result.first_divergence, result.values
+    ('same', None, 1)
+
     Attributes
     ----------
     a, b : str
@@ -158,6 +165,8 @@ class TraceComparison:
         What the user should know.
     by_module : dict of (int, str) to (int, int)
         {(iteration, module): (values, values that differ)}.
+    provenance_a, provenance_b : Provenance or None
+        Under which conditions the runs ran.
     conditions : list of Difference or None
         Conditions in which the runs differ, the likeliest explanation first.
     seconds : float

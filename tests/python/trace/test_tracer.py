@@ -107,7 +107,7 @@ def test_a_resumed_training_against_a_continuous_one(tmp_path) -> None:
     traced_training("transformer", tmp_path / "a")
     with one_thread():
         training = Training("transformer")
-        with trace(training.model, tmp_path / "b", optimizer=training.optimizer) as traced:
+        with trace(training.model, tmp_path / "b", optimizer=training.optimizer, rng="all") as traced:
             training.run(traced, last=2)
         saved = {
             "model": training.model.state_dict(), "optimizer": training.optimizer.state_dict(),
@@ -123,7 +123,7 @@ def test_a_resumed_training_against_a_continuous_one(tmp_path) -> None:
             if forgotten != "rng":
                 torch.set_rng_state(loaded["rng"])
             path = tmp_path / f"resumed{forgotten}"
-            with trace(again.model, path, optimizer=again.optimizer, start=2) as traced:
+            with trace(again.model, path, optimizer=again.optimizer, start=2, rng="all") as traced:
                 again.run(traced, first=2)
             found = twinrun.compare_traces(tmp_path / "a", path)
             # The first two iterations are only in one of them, which is never the same.
@@ -416,6 +416,52 @@ def test_nothing_is_left_behind(tmp_path) -> None:
     )
     assert not model.weight._post_accumulate_grad_hooks
     assert not traced.active
+
+
+def test_names_that_look_alike_are_two_values(tmp_path) -> None:
+    class Takes(nn.Module):
+        def forward(self, given):
+            return sum(given.values())
+
+    def run(path, first: float, second: float) -> None:
+        with trace(Takes(), path, on_error="raise") as traced:
+            for model in traced._models.values():
+                model({1: torch.tensor(first), "1": torch.tensor(second)})
+
+    run(tmp_path / "a", 1.0, 2.0)
+    run(tmp_path / "b", 2.0, 1.0)
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.different_values == 2 and [v.name for v in found.first_divergence.values] == [
+        "args.0.1", "args.0.1#2"
+    ]  # fmt: skip
+
+
+def test_containers_that_hold_themselves_end_the_trace_only(tmp_path) -> None:
+    endless: list = [torch.ones(1)]
+    endless.append(endless)
+
+    class Takes(nn.Module):
+        def forward(self, given):
+            return given[0]
+
+    model = Takes()
+    with pytest.warns(RuntimeWarning, match="containers, one within the other"), trace(model, tmp_path / "a"):
+        assert model(endless) == torch.ones(1)
+
+
+def test_a_learning_rate_that_is_a_tensor_is_seen_whole(tmp_path) -> None:
+    def run(path, rate: float) -> None:
+        torch.manual_seed(1)
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(rate), foreach=False)
+        with trace(model, path, optimizer=optimizer, on_error="raise"):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+    run(tmp_path / "a", 1e-3)
+    run(tmp_path / "b", 1e-3 * (1 + 2**-22))
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (first.site.phase, first.values[0].name) == ("optimizer", "settings.lr")
 
 
 def test_parameters(tmp_path) -> None:
