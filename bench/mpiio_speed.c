@@ -44,7 +44,8 @@ int main(int argc, char** argv) {
         const int halo = strcmp(pattern, "halo") == 0 ? 2 : 0;
         int grid[3] = {0, 0, 0}, side = 1, sizes[3], parts[3], starts[3], inner[3], first[3];
         expect(halo != 0 || strcmp(pattern, "block") == 0, "no such pattern");
-        while ((long)(side + 1) * (side + 1) * (side + 1) * 8 <= bytes) ++side;
+        while ((long)(side + 1) * (side + 1) * (side + 1) * 8 <= bytes)
+            ++side;
         MPI_Dims_create(ranks, 3, grid);
         int left = me;
         for (int d = 2; d >= 0; --d) {
@@ -66,7 +67,8 @@ int main(int argc, char** argv) {
     const MPI_Datatype etype = memory == MPI_BYTE ? MPI_BYTE : MPI_DOUBLE;
     char* const data = malloc((size_t)allocated);
     char* const read = malloc((size_t)allocated);
-    for (long i = 0; i < allocated; ++i) data[i] = (char)(i * 31 + me * 7);
+    for (long i = 0; i < allocated; ++i)
+        data[i] = (char)(i * 31 + me * 7);
     for (int repetition = -1; repetition < repetitions; ++repetition) {
         for (int turn = 0; turn < 2; ++turn) {
             const int plain = (turn + repetition) % 2 != 0;
@@ -80,7 +82,8 @@ int main(int argc, char** argv) {
             for (int reads = 0; reads < 2; ++reads) {
                 MPI_Barrier(MPI_COMM_WORLD);
                 const double begin = MPI_Wtime();
-                expect(MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file) == MPI_SUCCESS,
+                expect(MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file) ==
+                           MPI_SUCCESS,
                        "MPI_File_open");
                 MPI_File_set_view(file, displacement, etype, view, "native", MPI_INFO_NULL);
                 memset(read, 0, reads ? (size_t)allocated : 0);
@@ -91,8 +94,10 @@ int main(int argc, char** argv) {
                 double seconds = MPI_Wtime() - begin;
                 MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
                 if (me == 0 && repetition >= 0)
-                    printf("%s %s %.0f\n", plain ? "plain" : "twinrun", reads ? "read" : "write", (double)bytes * ranks / seconds);
-                if (reads && memory == MPI_BYTE) expect(memcmp(data, read, (size_t)bytes) == 0, "other bytes were read");
+                    printf("%s %s %.0f\n", plain ? "plain" : "twinrun", reads ? "read" : "write",
+                           (double)bytes * ranks / seconds);
+                if (reads && memory == MPI_BYTE)
+                    expect(memcmp(data, read, (size_t)bytes) == 0, "other bytes were read");
             }
             MPI_Info_free(&info);
         }

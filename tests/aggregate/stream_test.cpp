@@ -20,7 +20,8 @@ Places places_of(const Stream& stream) {
     for (const Run& run : stream.runs()) {
         for (std::uint64_t i = 0; i < run.count; ++i) {
             for (std::uint64_t b = 0; b < run.width; ++b)
-                all.push_back(run.offset + static_cast<std::int64_t>(i) * run.stride + static_cast<std::int64_t>(b));
+                all.push_back(run.offset + static_cast<std::int64_t>(i) * run.stride +
+                              static_cast<std::int64_t>(b));
         }
     }
     return all;
@@ -37,11 +38,13 @@ class Draw {
         Stream made;
         std::int64_t at = ascending ? (*this)(0, 9) : (*this)(-50, 50);
         for (auto pieces = (*this)(1, 7); pieces > 0; --pieces) {
-            Run run{at, static_cast<std::uint64_t>((*this)(0, 5)), static_cast<std::uint64_t>((*this)(0, 4)), 0};
+            Run run{at, static_cast<std::uint64_t>((*this)(0, 5)), static_cast<std::uint64_t>((*this)(0, 4)),
+                    0};
             run.stride = ascending ? static_cast<std::int64_t>(run.width) + (*this)(0, 3) : (*this)(-9, 9);
             for (std::uint64_t i = 0; i < run.count; ++i) {
                 for (std::uint64_t b = 0; b < run.width; ++b)
-                    places.push_back(at + static_cast<std::int64_t>(i) * run.stride + static_cast<std::int64_t>(b));
+                    places.push_back(at + static_cast<std::int64_t>(i) * run.stride +
+                                     static_cast<std::int64_t>(b));
             }
             EXPECT_TRUE(made.append(run).ok());
             if (ascending) {
@@ -65,7 +68,8 @@ TEST(Stream, AppendRepeatAndSliceEqualBruteForce) {
         ASSERT_EQ(places_of(stream), places);
         ASSERT_EQ(stream.bytes(), places.size());
         const auto times = static_cast<std::uint64_t>(draw(0, 4));
-        const std::int64_t stride = draw(0, 1) == 1 ? static_cast<std::int64_t>(places.size()) : draw(-60, 60);
+        const std::int64_t stride =
+            draw(0, 1) == 1 ? static_cast<std::int64_t>(places.size()) : draw(-60, 60);
         Places all;
         for (std::uint64_t i = 0; i < times; ++i) {
             for (const std::int64_t place : places)
@@ -123,8 +127,10 @@ TEST(Stream, MatchedPartsSayWhichByteGoesWhere) {
             strided += part.where.count > 1 ? 1 : 0;
             for (std::uint64_t i = 0; i < part.where.count; ++i) {
                 for (std::uint64_t b = 0; b < part.where.width; ++b) {
-                    in_file.push_back(static_cast<std::int64_t>(part.where.offset + i * part.where.stride + b));
-                    in_memory.push_back(part.memory_offset + static_cast<std::int64_t>(i) * part.memory_stride +
+                    in_file.push_back(
+                        static_cast<std::int64_t>(part.where.offset + i * part.where.stride + b));
+                    in_memory.push_back(part.memory_offset +
+                                        static_cast<std::int64_t>(i) * part.memory_stride +
                                         static_cast<std::int64_t>(b));
                 }
             }

@@ -71,9 +71,8 @@ struct Contents {
         MPI_Count address_count = 0;
         MPI_Count large_count = 0;
         MPI_Count type_count = 0;
-        TWR_MPI("MPI_Type_get_envelope_c",
-                MPI_Type_get_envelope_c(type, &integer_count, &address_count, &large_count, &type_count,
-                                        &combiner));
+        TWR_MPI("MPI_Type_get_envelope_c", MPI_Type_get_envelope_c(type, &integer_count, &address_count,
+                                                                   &large_count, &type_count, &combiner));
         if (is_leaf()) return success();
         // The arrays are never empty, because MPI may refuse a null pointer.
         integers.resize(static_cast<std::size_t>(integer_count) + 1);

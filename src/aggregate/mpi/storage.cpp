@@ -102,7 +102,8 @@ class Descriptor {
     }
     Result<> close() {
         const int number = std::exchange(number_, -1);
-        if (number >= 0 && !borrowed_ && ::close(number) != 0 && errno != EINTR) return file_error(path_, "close", errno);
+        if (number >= 0 && !borrowed_ && ::close(number) != 0 && errno != EINTR)
+            return file_error(path_, "close", errno);
         return success();
     }
 
@@ -329,7 +330,8 @@ class UringStorage final : public Storage {
             const Piece& piece = parts_[slot].piece;
             const auto count = static_cast<unsigned>(std::min(piece.count, most_a_call()));
             if (file_.mode() == Mode::write) {
-                ::io_uring_prep_write(entry, file_.number(), piece.bytes, count, piece.offset + file_.shift());
+                ::io_uring_prep_write(entry, file_.number(), piece.bytes, count,
+                                      piece.offset + file_.shift());
             } else {
                 ::io_uring_prep_read(entry, file_.number(), piece.bytes, count, piece.offset + file_.shift());
             }

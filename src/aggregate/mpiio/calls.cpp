@@ -177,68 +177,68 @@ TWR_MPIIO_API int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype e
 
 // ---- blocking ----
 
-#define TWR_COLLECTIVE(suffix, Count)                                                                          \
-    TWR_MPIIO_API int MPI_File_write_all##suffix(MPI_File fh, const void* buf, Count count, MPI_Datatype type, \
-                                                 MPI_Status* status) {                                         \
-        return collective(fh, write_call(Where::own_pointer, 0, buf, count, type), status,                     \
-                          [&] { return PMPI_File_write_all##suffix(fh, buf, count, type, status); });          \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_write_at_all##suffix(MPI_File fh, MPI_Offset offset, const void* buf,           \
-                                                    Count count, MPI_Datatype type, MPI_Status* status) {      \
-        return collective(fh, write_call(Where::at_offset, offset, buf, count, type), status, [&] {            \
-            return PMPI_File_write_at_all##suffix(fh, offset, buf, count, type, status);                       \
-        });                                                                                                    \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_write_ordered##suffix(MPI_File fh, const void* buf, Count count,                \
-                                                     MPI_Datatype type, MPI_Status* status) {                  \
-        return collective(fh, write_call(Where::shared_pointer, 0, buf, count, type), status,                  \
-                          [&] { return PMPI_File_write_ordered##suffix(fh, buf, count, type, status); });      \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_read_all##suffix(MPI_File fh, void* buf, Count count, MPI_Datatype type,        \
-                                                MPI_Status* status) {                                          \
-        return collective(fh, read_call(Where::own_pointer, 0, buf, count, type), status,                      \
-                          [&] { return PMPI_File_read_all##suffix(fh, buf, count, type, status); });           \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_read_at_all##suffix(MPI_File fh, MPI_Offset offset, void* buf, Count count,     \
-                                                   MPI_Datatype type, MPI_Status* status) {                    \
-        return collective(fh, read_call(Where::at_offset, offset, buf, count, type), status, [&] {             \
-            return PMPI_File_read_at_all##suffix(fh, offset, buf, count, type, status);                        \
-        });                                                                                                    \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_read_ordered##suffix(MPI_File fh, void* buf, Count count, MPI_Datatype type,    \
-                                                    MPI_Status* status) {                                      \
-        return collective(fh, read_call(Where::shared_pointer, 0, buf, count, type), status,                   \
-                          [&] { return PMPI_File_read_ordered##suffix(fh, buf, count, type, status); });       \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_write_all_begin##suffix(MPI_File fh, const void* buf, Count count,              \
-                                                       MPI_Datatype type) {                                    \
-        return begin(fh, write_call(Where::own_pointer, 0, buf, count, type),                                  \
-                     [&] { return PMPI_File_write_all_begin##suffix(fh, buf, count, type); });                 \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_write_at_all_begin##suffix(MPI_File fh, MPI_Offset offset, const void* buf,     \
-                                                          Count count, MPI_Datatype type) {                    \
-        return begin(fh, write_call(Where::at_offset, offset, buf, count, type),                               \
-                     [&] { return PMPI_File_write_at_all_begin##suffix(fh, offset, buf, count, type); });      \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_write_ordered_begin##suffix(MPI_File fh, const void* buf, Count count,          \
-                                                           MPI_Datatype type) {                                \
-        return begin(fh, write_call(Where::shared_pointer, 0, buf, count, type),                               \
-                     [&] { return PMPI_File_write_ordered_begin##suffix(fh, buf, count, type); });             \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_read_all_begin##suffix(MPI_File fh, void* buf, Count count,                     \
-                                                      MPI_Datatype type) {                                     \
-        return begin(fh, read_call(Where::own_pointer, 0, buf, count, type),                                   \
-                     [&] { return PMPI_File_read_all_begin##suffix(fh, buf, count, type); });                  \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_read_at_all_begin##suffix(MPI_File fh, MPI_Offset offset, void* buf,            \
-                                                         Count count, MPI_Datatype type) {                     \
-        return begin(fh, read_call(Where::at_offset, offset, buf, count, type),                                \
-                     [&] { return PMPI_File_read_at_all_begin##suffix(fh, offset, buf, count, type); });       \
-    }                                                                                                          \
-    TWR_MPIIO_API int MPI_File_read_ordered_begin##suffix(MPI_File fh, void* buf, Count count,                 \
-                                                          MPI_Datatype type) {                                 \
-        return begin(fh, read_call(Where::shared_pointer, 0, buf, count, type),                                \
-                     [&] { return PMPI_File_read_ordered_begin##suffix(fh, buf, count, type); });              \
+#define TWR_COLLECTIVE(suffix, Count)                                                                       \
+    TWR_MPIIO_API int MPI_File_write_all##suffix(MPI_File fh, const void* buf, Count count,                 \
+                                                 MPI_Datatype type, MPI_Status* status) {                   \
+        return collective(fh, write_call(Where::own_pointer, 0, buf, count, type), status,                  \
+                          [&] { return PMPI_File_write_all##suffix(fh, buf, count, type, status); });       \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_write_at_all##suffix(MPI_File fh, MPI_Offset offset, const void* buf,        \
+                                                    Count count, MPI_Datatype type, MPI_Status* status) {   \
+        return collective(fh, write_call(Where::at_offset, offset, buf, count, type), status, [&] {         \
+            return PMPI_File_write_at_all##suffix(fh, offset, buf, count, type, status);                    \
+        });                                                                                                 \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_write_ordered##suffix(MPI_File fh, const void* buf, Count count,             \
+                                                     MPI_Datatype type, MPI_Status* status) {               \
+        return collective(fh, write_call(Where::shared_pointer, 0, buf, count, type), status,               \
+                          [&] { return PMPI_File_write_ordered##suffix(fh, buf, count, type, status); });   \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_read_all##suffix(MPI_File fh, void* buf, Count count, MPI_Datatype type,     \
+                                                MPI_Status* status) {                                       \
+        return collective(fh, read_call(Where::own_pointer, 0, buf, count, type), status,                   \
+                          [&] { return PMPI_File_read_all##suffix(fh, buf, count, type, status); });        \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_read_at_all##suffix(MPI_File fh, MPI_Offset offset, void* buf, Count count,  \
+                                                   MPI_Datatype type, MPI_Status* status) {                 \
+        return collective(fh, read_call(Where::at_offset, offset, buf, count, type), status, [&] {          \
+            return PMPI_File_read_at_all##suffix(fh, offset, buf, count, type, status);                     \
+        });                                                                                                 \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_read_ordered##suffix(MPI_File fh, void* buf, Count count, MPI_Datatype type, \
+                                                    MPI_Status* status) {                                   \
+        return collective(fh, read_call(Where::shared_pointer, 0, buf, count, type), status,                \
+                          [&] { return PMPI_File_read_ordered##suffix(fh, buf, count, type, status); });    \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_write_all_begin##suffix(MPI_File fh, const void* buf, Count count,           \
+                                                       MPI_Datatype type) {                                 \
+        return begin(fh, write_call(Where::own_pointer, 0, buf, count, type),                               \
+                     [&] { return PMPI_File_write_all_begin##suffix(fh, buf, count, type); });              \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_write_at_all_begin##suffix(MPI_File fh, MPI_Offset offset, const void* buf,  \
+                                                          Count count, MPI_Datatype type) {                 \
+        return begin(fh, write_call(Where::at_offset, offset, buf, count, type),                            \
+                     [&] { return PMPI_File_write_at_all_begin##suffix(fh, offset, buf, count, type); });   \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_write_ordered_begin##suffix(MPI_File fh, const void* buf, Count count,       \
+                                                           MPI_Datatype type) {                             \
+        return begin(fh, write_call(Where::shared_pointer, 0, buf, count, type),                            \
+                     [&] { return PMPI_File_write_ordered_begin##suffix(fh, buf, count, type); });          \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_read_all_begin##suffix(MPI_File fh, void* buf, Count count,                  \
+                                                      MPI_Datatype type) {                                  \
+        return begin(fh, read_call(Where::own_pointer, 0, buf, count, type),                                \
+                     [&] { return PMPI_File_read_all_begin##suffix(fh, buf, count, type); });               \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_read_at_all_begin##suffix(MPI_File fh, MPI_Offset offset, void* buf,         \
+                                                         Count count, MPI_Datatype type) {                  \
+        return begin(fh, read_call(Where::at_offset, offset, buf, count, type),                             \
+                     [&] { return PMPI_File_read_at_all_begin##suffix(fh, offset, buf, count, type); });    \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_read_ordered_begin##suffix(MPI_File fh, void* buf, Count count,              \
+                                                          MPI_Datatype type) {                              \
+        return begin(fh, read_call(Where::shared_pointer, 0, buf, count, type),                             \
+                     [&] { return PMPI_File_read_ordered_begin##suffix(fh, buf, count, type); });           \
     }
 
 TWR_COLLECTIVE(, int)

@@ -35,22 +35,24 @@ constexpr std::uint64_t kLargest = std::uint64_t{1} << 50;
 // Of Vote::figures.largest. Zero: nothing to say, which never wins.
 enum Figure : std::size_t { kReason, kBelow, kAhead, kBack, kChanged, kEnd };
 
-// ROMIO and OMPIO take a prefix from a name. These name file systems whose files are the kernel's.
+// ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI knows no prefixes.
 const char* without_prefix(const char* name) {
+#ifdef ROMIO_VERSION
     for (const char* const prefix :
          {"ufs:", "xfs:", "lustre:", "gpfs:", "panfs:", "ext2:", "ext3:", "ext4:", "btrfs:", "bluegene:"}) {
         const std::size_t length = std::strlen(prefix);
         if (::strncasecmp(name, prefix, length) == 0) return name + length;
     }
+#endif
     return name;
 }
 
 // File systems where a write by another process is not seen at once, or where two writers of one page may undo each other.
 bool incoherent(int number) {
-    constexpr std::array<std::uint32_t, 5> kKinds{0x6969,      // NFS
-                                                  0xFF534D42,  // CIFS
-                                                  0xFE534D42,  // SMB2
-                                                  0x517B,      // SMB
+    constexpr std::array<std::uint32_t, 5> kKinds{0x6969,       // NFS
+                                                  0xFF534D42,   // CIFS
+                                                  0xFE534D42,   // SMB2
+                                                  0x517B,       // SMB
                                                   0x5346414F};  // AFS
     struct statfs system {};
     if (::fstatfs(number, &system) != 0) return true;
@@ -134,14 +136,14 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
             return Error{ErrorCode::unsupported,
                          "the name has a colon, which MPI-IO may take for a kind of file system"};
         }
-        const int flags = (amode & MPI_MODE_RDWR) != 0 ? O_RDWR
+        const int flags = (amode & MPI_MODE_RDWR) != 0     ? O_RDWR
                           : (amode & MPI_MODE_WRONLY) != 0 ? O_WRONLY
                                                            : O_RDONLY;
         f.number_ = ::open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         struct stat found {};
-        if (f.number_ < 0 || ::fstat(f.number_, &found) != 0) return aggregation::file_error(path, "open", errno);
-        if (!S_ISREG(found.st_mode))
-            return Error{ErrorCode::unsupported, "it is no regular file"};
+        if (f.number_ < 0 || ::fstat(f.number_, &found) != 0)
+            return aggregation::file_error(path, "open", errno);
+        if (!S_ISREG(found.st_mode)) return Error{ErrorCode::unsupported, "it is no regular file"};
         if (incoherent(f.number_))
             return Error{ErrorCode::unsupported, "its file system does not keep writers of a page apart"};
         about[0] = static_cast<std::uint64_t>(found.st_ino) >> 1;
@@ -199,7 +201,8 @@ File::~File() {
 
 void File::close() {
     if (reports() && rank_ == 0) {
-        std::fprintf(stderr, "twinrun_mpiio: %s: %llu collective calls aggregated by %llu plans, %llu by MPI-IO\n",
+        std::fprintf(stderr,
+                     "twinrun_mpiio: %s: %llu collective calls aggregated by %llu plans, %llu by MPI-IO\n",
                      name_.c_str(), static_cast<unsigned long long>(aggregated_calls_),
                      static_cast<unsigned long long>(plans_), static_cast<unsigned long long>(plain_calls_));
     }
@@ -279,8 +282,8 @@ Result<File::Layout> File::lay_out(const Call& call, MPI_Offset offset, Reason& 
     const auto begin = checked_multiply(static_cast<std::uint64_t>(offset), view_.etype_bytes);
     const auto end = begin ? checked_add(*begin, layout.bytes) : std::nullopt;
     if (!end) return Error{ErrorCode::invalid_argument, "the offset is too large"};
-    TWR_TRY(layout.file, slice_of_tiles(view_.filetype.stream, view_.filetype.extent, view_.displacement,
-                                        *begin, *end));
+    TWR_TRY(layout.file,
+            slice_of_tiles(view_.filetype.stream, view_.filetype.extent, view_.displacement, *begin, *end));
     TWR_CHECK(match(layout.file, layout.memory, 0, layout.parts));
     layout.begin = layout.parts.front().where.begin();
     layout.end = layout.parts.back().where.end();
@@ -419,7 +422,9 @@ Answer File::aggregate(const Call& call) {
     switch (static_cast<int>(all[kReason])) {
         case kNone: break;
         case kDevice: say("a buffer is memory of a GPU"); return plain();
-        case kDatatype: say("a datatype was made in a way that is not supported, or has too many pieces"); return plain();
+        case kDatatype:
+            say("a datatype was made in a way that is not supported, or has too many pieces");
+            return plain();
         case kView: say("the file view is not supported, or has too many pieces"); return plain();
         case kFar: say("the data lies behind 2^50 bytes"); return plain();
         default: say("memory is lacking"); return plain();
@@ -433,9 +438,9 @@ Answer File::aggregate(const Call& call) {
         member_->declared = false;
         if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
     }
-    bool again = member_->declared && all[kChanged] == 0 && (!member_->shared || call.mode == Mode::read) &&
-                 all[kAhead] - static_cast<double>(2 * kLargest) ==
-                     static_cast<double>(2 * kLargest) - all[kBack];
+    bool again =
+        member_->declared && all[kChanged] == 0 && (!member_->shared || call.mode == Mode::read) &&
+        all[kAhead] - static_cast<double>(2 * kLargest) == static_cast<double>(2 * kLargest) - all[kBack];
     const auto step = static_cast<std::int64_t>(all[kAhead] - static_cast<double>(2 * kLargest));
     const std::uint64_t size = agreed->payload[0];
     Result<> mine = success();
@@ -456,8 +461,7 @@ Answer File::aggregate(const Call& call) {
         if (auto done = team.agree(cut); !done) return failed(done.error());
     }
     // Blocks of network file systems have one writer each, so that a plan moves by whole blocks there.
-    again = again && (traits.direct.alignment == 1 ||
-                      step % static_cast<std::int64_t>(traits.block) == 0);
+    again = again && (traits.direct.alignment == 1 || step % static_cast<std::int64_t>(traits.block) == 0);
     if (again) {
         member_->base += static_cast<std::uint64_t>(step);
         for (ArrayPart& part : member_->parts)
@@ -474,7 +478,8 @@ Answer File::aggregate(const Call& call) {
     }
     void* const data[1] = {call.buffer};
     const aggregation::OpenFile file{number_, name_, member_->base};
-    if (auto moved = aggregation::move(*aggregate_, call.mode, file, data); !moved) return failed(moved.error());
+    if (auto moved = aggregation::move(*aggregate_, call.mode, file, data); !moved)
+        return failed(moved.error());
     if (auto passed = pass_pointer(call, layout.bytes); !passed) return failed(passed.error());
     return Answer{Fate::moved, layout.bytes, {}};
 }

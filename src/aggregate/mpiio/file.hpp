@@ -107,7 +107,7 @@ class File {
 
     std::shared_ptr<Member> member_;
     twr_aggregate* aggregate_ = nullptr;  // the member's, since the first collective call
-    std::uint64_t shared_total_ = 0;  // etypes of all ranks, of a call with the shared pointer
+    std::uint64_t shared_total_ = 0;      // etypes of all ranks, of a call with the shared pointer
     std::int64_t shared_begin_ = 0;
     std::uint64_t aggregated_calls_ = 0;
     std::uint64_t plain_calls_ = 0;

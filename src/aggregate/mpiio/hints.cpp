@@ -82,7 +82,8 @@ Result<Hints> hints_of(MPI_Info info) {
         }
     }
     if (hints.settings.backend == aggregation::Backend::mpiio) {
-        return Error{ErrorCode::invalid_argument, "hint twinrun_backend: mpiio is what this library replaces"};
+        return Error{ErrorCode::invalid_argument,
+                     "hint twinrun_backend: mpiio is what this library replaces"};
     }
     if (std::getenv("TWINRUN_AGGREGATE_TIME_LIMIT") != nullptr) hints.limited = true;
     TWR_TRY(hints.settings, aggregation::complete(std::move(hints.settings)));

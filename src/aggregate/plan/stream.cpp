@@ -27,7 +27,8 @@ bool within_limits(std::int64_t at) { return at >= -kFarthest && at <= kFarthest
 bool fits(const Run& run) {
     std::int64_t span = 0;
     std::int64_t last = 0;
-    if (run.width > static_cast<std::uint64_t>(kFarthest) || run.count > static_cast<std::uint64_t>(kFarthest))
+    if (run.width > static_cast<std::uint64_t>(kFarthest) ||
+        run.count > static_cast<std::uint64_t>(kFarthest))
         return false;
     if (__builtin_mul_overflow(static_cast<std::int64_t>(run.count - 1), run.stride, &span) ||
         __builtin_add_overflow(run.offset, span, &last))
@@ -147,8 +148,8 @@ Result<Stream> slice(const Stream& stream, std::uint64_t begin, std::uint64_t en
     return part;
 }
 
-Result<Stream> slice_of_tiles(const Stream& tile, std::int64_t extent, std::int64_t shift, std::uint64_t begin,
-                              std::uint64_t end) {
+Result<Stream> slice_of_tiles(const Stream& tile, std::int64_t extent, std::int64_t shift,
+                              std::uint64_t begin, std::uint64_t end) {
     Stream all;
     if (begin >= end) return all;
     const std::uint64_t size = tile.bytes();
@@ -269,10 +270,8 @@ Result<> match(const Stream& file, const Stream& memory, std::uint32_t variable,
             stride = memory_stride = static_cast<std::int64_t>(width);
         }
         if (parts.size() - first == kMostRuns) return false;
-        parts.push_back({variable,
-                         {offset, width, count, static_cast<std::uint64_t>(stride)},
-                         memory_at,
-                         memory_stride});
+        parts.push_back(
+            {variable, {offset, width, count, static_cast<std::uint64_t>(stride)}, memory_at, memory_stride});
         return true;
     };
     Cursor to(file);
@@ -361,12 +360,12 @@ Result<> block_parts(const Block& block, std::uint32_t number, std::vector<Array
     if (block.file_offset >= static_cast<std::uint64_t>(kFarthest)) return refuse("it begins behind 2^62");
     if (std::find(block.shape.begin(), block.shape.end(), 0U) != block.shape.end()) return success();
     const auto make = [&]() -> Result<> {
-        TWR_TRY(const Stream items, rectangle(block.item_bytes, block.order, block.global_shape, block.start,
-                                              block.shape));
+        TWR_TRY(const Stream items,
+                rectangle(block.item_bytes, block.order, block.global_shape, block.start, block.shape));
         Stream file;
         TWR_CHECK(file.append(items, static_cast<std::int64_t>(block.file_offset)));
-        TWR_TRY(const Stream memory, rectangle(block.item_bytes, block.order, block.local_shape,
-                                               block.local_start, block.shape));
+        TWR_TRY(const Stream memory,
+                rectangle(block.item_bytes, block.order, block.local_shape, block.local_start, block.shape));
         return match(file, memory, number, parts);
     };
     auto made = make();

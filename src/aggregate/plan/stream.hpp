@@ -53,8 +53,8 @@ Result<Stream> repeated(const Stream& stream, std::uint64_t times, std::int64_t 
 Result<Stream> slice(const Stream& stream, std::uint64_t begin, std::uint64_t end);
 // The bytes number `begin` to `end` - 1 of the stream that repeats `tile` for ever, `extent` bytes from one to the next, from
 // `shift` on. tile must have bytes.
-Result<Stream> slice_of_tiles(const Stream& tile, std::int64_t extent, std::int64_t shift, std::uint64_t begin,
-                              std::uint64_t end);
+Result<Stream> slice_of_tiles(const Stream& tile, std::int64_t extent, std::int64_t shift,
+                              std::uint64_t begin, std::uint64_t end);
 // How many bytes at the front of the stream lie before `end`. The stream must ascend.
 [[nodiscard]] std::uint64_t bytes_before(const Stream& stream, std::int64_t end);
 

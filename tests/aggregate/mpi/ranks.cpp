@@ -284,7 +284,8 @@ struct Global {
     bool fortran = false;
     std::uint64_t offset = 0;
 
-    std::uint64_t index_of(const std::vector<std::uint64_t>& at, const std::vector<std::uint64_t>& array) const {
+    std::uint64_t index_of(const std::vector<std::uint64_t>& at,
+                           const std::vector<std::uint64_t>& array) const {
         std::uint64_t index = 0;
         for (std::size_t i = 0; i < at.size(); ++i) {
             const std::size_t d = fortran ? at.size() - 1 - i : i;
@@ -377,8 +378,8 @@ void declare_cuts(twr_aggregate* aggregate, const Global& global, const std::vec
             MPI_Type_contiguous(0, item, &type);
         } else {
             MPI_Type_create_subarray(static_cast<int>(array.size()), ints(array).data(), ints(shape).data(),
-                                     ints(start).data(), global.fortran ? MPI_ORDER_FORTRAN : MPI_ORDER_C, item,
-                                     &type);
+                                     ints(start).data(), global.fortran ? MPI_ORDER_FORTRAN : MPI_ORDER_C,
+                                     item, &type);
         }
         return type;
     };
@@ -422,7 +423,8 @@ void blocks(const std::string& folder, std::uint64_t seed, int rounds) {
             const std::vector<Cut> cuts = global.cuts(random, me, static_cast<int>(pick(0, 5)));
             Arrays arrays;
             for (const Cut& cut : cuts) {
-                arrays.emplace_back(std::max<std::uint64_t>(volume(cut.local_shape) * global.item_bytes, 1), 0xEE);
+                arrays.emplace_back(std::max<std::uint64_t>(volume(cut.local_shape) * global.item_bytes, 1),
+                                    0xEE);
                 if (!writes) continue;
                 global.each(cut, [&](std::uint64_t there, std::uint64_t here) {
                     for (std::uint64_t b = 0; b < global.item_bytes; ++b)
@@ -432,8 +434,9 @@ void blocks(const std::string& folder, std::uint64_t seed, int rounds) {
             declare_cuts(aggregate, global, cuts, pick(0, 1) == 1);
             auto data = pointers(arrays);
             if (writes) {
-                well(twr_aggregate_write(aggregate, path.c_str(), const_cast<const void* const*>(data.data())),
-                     "write");
+                well(
+                    twr_aggregate_write(aggregate, path.c_str(), const_cast<const void* const*>(data.data())),
+                    "write");
                 if (me == 0) {
                     std::vector<std::uint8_t> wanted(global.offset, 0);
                     for (std::uint64_t i = 0; i < volume(global.shape); ++i) {

@@ -26,7 +26,8 @@ static void select_rows(hid_t space, int first, hsize_t rows) {
     const hsize_t start[3] = {0, (hsize_t)first, 0};
     const hsize_t stride[3] = {1, (hsize_t)ranks, 1};
     const hsize_t count[3] = {PLANES, rows, COLUMNS};
-    expect(H5Sselect_hyperslab(space, H5S_SELECT_SET, start, stride, count, NULL) >= 0, "H5Sselect_hyperslab");
+    expect(H5Sselect_hyperslab(space, H5S_SELECT_SET, start, stride, count, NULL) >= 0,
+           "H5Sselect_hyperslab");
 }
 
 static void write_file(const char* path, int plain) {
@@ -49,8 +50,8 @@ static void write_file(const char* path, int plain) {
         const hsize_t chunk[3] = {2, 3, 5};
         if (layout == 1) H5Pset_chunk(properties, 3, chunk);
         const hid_t space = H5Screate_simple(3, shape, NULL);
-        const hid_t set = H5Dcreate2(file, layout == 0 ? "whole" : "chunked", H5T_NATIVE_DOUBLE, space, H5P_DEFAULT,
-                                     properties, H5P_DEFAULT);
+        const hid_t set = H5Dcreate2(file, layout == 0 ? "whole" : "chunked", H5T_NATIVE_DOUBLE, space,
+                                     H5P_DEFAULT, properties, H5P_DEFAULT);
         expect(set >= 0, "H5Dcreate");
         select_rows(space, me, rows);
         const hsize_t local[3] = {PLANES, rows, COLUMNS};
@@ -60,7 +61,8 @@ static void write_file(const char* path, int plain) {
             for (hsize_t p = 0; p < PLANES; ++p)
                 for (hsize_t r = 0; r < rows; ++r)
                     for (hsize_t c = 0; c < COLUMNS; ++c)
-                        data[k++] = value((p * shape[1] + r * (hsize_t)ranks + (hsize_t)me) * COLUMNS + c, step);
+                        data[k++] =
+                            value((p * shape[1] + r * (hsize_t)ranks + (hsize_t)me) * COLUMNS + c, step);
             expect(H5Dwrite(set, H5T_NATIVE_DOUBLE, memory, space, transfer, data) >= 0, "H5Dwrite");
         }
         /* The rows of the next rank. */
@@ -71,7 +73,8 @@ static void write_file(const char* path, int plain) {
         for (hsize_t p = 0; p < PLANES; ++p)
             for (hsize_t r = 0; r < rows; ++r)
                 for (hsize_t c = 0; c < COLUMNS; ++c)
-                    expect(read[k++] == value((p * shape[1] + r * (hsize_t)ranks + (hsize_t)next) * COLUMNS + c, 2),
+                    expect(read[k++] ==
+                               value((p * shape[1] + r * (hsize_t)ranks + (hsize_t)next) * COLUMNS + c, 2),
                            "an item that was read");
         H5Sclose(memory);
         H5Sclose(space);

@@ -48,14 +48,16 @@ static void write_file(const char* path, int plain) {
         for (int y = 0; y < ROWS; ++y)
             for (int x = 0; x < COLUMNS; ++x)
                 doubles[y][x] = record * 1e6 + y * 1000 + COLUMNS * me + x;
-        well(ncmpi_put_vara_double_all(file, records, at, count, &doubles[0][0]), "ncmpi_put_vara_double_all");
+        well(ncmpi_put_vara_double_all(file, records, at, count, &doubles[0][0]),
+             "ncmpi_put_vara_double_all");
     }
     const int next = (me + 1) % ranks;
     const MPI_Offset there[3] = {RECORDS - 1, 0, (MPI_Offset)COLUMNS * next};
     well(ncmpi_get_vara_double_all(file, records, there, count, &doubles[0][0]), "ncmpi_get_vara_double_all");
     for (int y = 0; y < ROWS; ++y)
         for (int x = 0; x < COLUMNS; ++x)
-            expect(doubles[y][x] == (RECORDS - 1) * 1e6 + y * 1000 + COLUMNS * next + x, "an item that was read");
+            expect(doubles[y][x] == (RECORDS - 1) * 1e6 + y * 1000 + COLUMNS * next + x,
+                   "an item that was read");
     well(ncmpi_close(file), "ncmpi_close");
     MPI_Info_free(&info);
 }

@@ -73,8 +73,8 @@ inline MPI_Datatype random_type(Draw& draw, MPI_Datatype base, int depth, bool a
         case 0: MPI_Type_contiguous(count, inner, &made); break;
         case 1: MPI_Type_vector(count, 2, ascending ? draw(2, 5) : -draw(2, 5), inner, &made); break;
         case 2:
-            MPI_Type_create_hvector(count, 2, (ascending || draw.one_in(2) ? 1 : -1) * extent * draw(2, 4), inner,
-                                    &made);
+            MPI_Type_create_hvector(count, 2, (ascending || draw.one_in(2) ? 1 : -1) * extent * draw(2, 4),
+                                    inner, &made);
             break;
         case 3: MPI_Type_indexed(count, lengths.data(), places.data(), inner, &made); break;
         case 4: MPI_Type_create_hindexed(count, lengths.data(), bytes.data(), inner, &made); break;

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
-from mpi import Job, Scenarios, expect, is_hydra, start
+from mpi import Job, Scenarios, Skipped, expect, is_hydra, start, version
+
+PROJECT = Path(__file__).resolve().parents[3]
 
 REPORT = re.compile(
     r"twinrun_mpiio: \S*/ours: (\d+) collective calls aggregated by \d+ plans, (\d+) by MPI-IO"
@@ -49,7 +52,9 @@ class Tests(Scenarios):
         return sum(int(f[0]) for f in files), sum(int(f[1]) for f in files)
 
     def views(self, *arguments: str) -> None:
-        aggregated, plain = self.done(self.preloaded("views", self.folder, *arguments))
+        job = self.preloaded("views", self.folder, *arguments)
+        aggregated, plain = self.done(job)
+        print(*(f"{word} {job.numbers(word)[0]}" for word in ("views", "calls")), sep="\n")
         expect(aggregated > 0 and plain == 0, aggregated, "calls were aggregated, and", plain, "were not")
 
     def semantics(self) -> None:
@@ -65,6 +70,62 @@ class Tests(Scenarios):
         self.program += "_linked"
         job = self.start("semantics", self.folder, environment={"TWINRUN_MPIIO_REPORT": "1"})
         expect(self.done(job)[0] > 15, "nothing was aggregated:", job)
+
+    def hdf5(self) -> None:
+        """A program with Debian's parallel HDF5, for MPICH: its libraries have the binary interface of every MPICH since 3.1."""
+        if not is_hydra(self.mpiexec):
+            raise Skipped("Debian's HDF5 for MPICH needs MPICH")
+        root = self.packages("libhdf5-mpich-dev")
+        library = root / "libhdf5_mpich.so"
+        if not library.exists():
+            raise Skipped("there is no libhdf5_mpich.so in libhdf5-mpich-dev")
+        self.foreign("hdf5_program.c", root.parents[1] / "include/hdf5/mpich", library)
+
+    def pnetcdf(self) -> None:
+        """A program with Debian's PnetCDF, which is built for Debian's Open MPI, with its C++ classes."""
+        if not re.search(r"\((Open MPI|OpenRTE)\) 4\.", version(self.mpiexec)):
+            raise Skipped("Debian's PnetCDF needs Open MPI 4")
+        root = self.packages("libpnetcdf-dev")
+        self.foreign("pnetcdf_program.c", root.parents[1] / "include", root / "libpnetcdf.so")
+
+    def packages(self, *names: str) -> Path:
+        """The folder of libraries of these packages, unpacked under build/packages."""
+        base = PROJECT / "build" / "packages" / names[0]
+        done = subprocess.run(
+            [str(PROJECT / "tools/unpack_packages.sh"), str(base), *names], capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise Skipped(done.stderr.strip() or done.stdout.strip())
+        multiarch = subprocess.run(["gcc", "-print-multiarch"], capture_output=True, text=True, check=True)
+        return base / "usr/lib" / multiarch.stdout.strip()
+
+    def foreign(self, source: str, include: Path, library: Path) -> None:
+        """Compiles a program with the MPI of the test, and runs it with the library preloaded."""
+        compiler = os.environ["TWINRUN_MPICC"]
+        mpi = Path(os.environ["TWINRUN_MPI_LIBRARY"])
+        # Debian's MPICH has another file name for the same library.
+        alias = self.folder / "lib"
+        alias.mkdir()
+        named = [mpi.with_name(name) for name in ("libmpich.so.12", "libmpi.so.12")]
+        (alias / "libmpich.so.12").symlink_to(next((n for n in named if n.exists()), mpi.resolve()))
+        program = self.folder / "program"
+        folders = [alias, library.parent, mpi.parent]
+        built = subprocess.run(
+            [
+                *(compiler, "-w", "-o", str(program), str(Path(__file__).parent / source), f"-I{include}"),
+                *(str(library), "-Wl,--allow-shlib-undefined", *(f"-Wl,-rpath,{f}" for f in folders)),
+                "-Wl,--disable-new-dtags",
+            ],
+            capture_output=True,
+            text=True,
+        )
+        expect(built.returncode == 0, built.stderr)
+        self.program = str(program)
+        self.environment = {**self.environment, "LD_LIBRARY_PATH": f"{alias}:{library.parent}"}
+        files = self.folder / "files"
+        files.mkdir()
+        job = self.preloaded(files)
+        expect(self.done(job)[0] > 0, "nothing was aggregated:", job)
 
     def die(self) -> None:
         job = self.preloaded("die", self.folder)
