@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +23,11 @@ from ..formats.model import label_told, labels_told, storage_dtype, unit_of
 from ..runs.arrays import DeviceArrayView, writable
 from ..runs.containers import named_arrays
 from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
-from ..runs.events import Event, is_trace_field
 from ..runs.provenance import python_facts
-from .events import EventWriter, copied
 from .records import RecordOptions, offer_packing_library
+
+if TYPE_CHECKING:
+    from .events import EventWriter  # it needs msgspec, which captures without phases do without
 
 __all__ = ["CaptureFacts", "Divergence", "Run"]
 
@@ -474,6 +476,8 @@ class Run:
         if writer is not None and self._phased != number:
             self._commit_phases(writer)
         elif writer is not None:
+            from ..runs.events import is_trace_field
+
             named = named_arrays(fields, self._path)
             mine = next((n for n in named if is_trace_field(n)), None)
             if mine is not None:
@@ -489,6 +493,9 @@ class Run:
         self, number: int, fields: Mapping[str, object], phase: str, ids: object, global_place: object
     ) -> CaptureFacts:
         """Copies the arrays of a phase; the step is captured when it ends."""
+        from ..runs.events import Event
+        from .events import EventWriter, copied
+
         if ids or global_place:
             raise TwinrunError("ids and global_place are not for captures with a phase", where=self._path)
         if not isinstance(phase, str) or not phase:
