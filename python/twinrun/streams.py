@@ -73,7 +73,7 @@ def _text(raw: _Raw, before: io.TextIOWrapper | None, by_line: bool) -> io.TextI
     """A stream that writes as the one before did. A character that it cannot encode is no error."""
     direct = before is not None and before.write_through
     return io.TextIOWrapper(
-        raw if direct else io.BufferedWriter(raw),  # type: ignore[type-var]
+        raw if direct else io.BufferedWriter(raw),  # type: ignore[arg-type]
         encoding="utf-8" if before is None else before.encoding,
         errors="backslashreplace",
         newline="\n",
@@ -86,7 +86,7 @@ def prepare() -> None:
     """Replaces the standard streams of a process; those that somebody else replaced keep their place."""
     _occupy()
     if sys.stdin is None:
-        sys.stdin = sys.__stdin__ = open(0, closefd=False)
+        sys.stdin = open(0, closefd=False)
     before = sys.stdout
     if before is None or (before is sys.__stdout__ and type(before) is io.TextIOWrapper):
         if before is not None:

@@ -142,24 +142,21 @@ def _failed(error: BaseException) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a verb and exits. Every error is one line on stderr and status 2."""
-    before = name_options(True)
-    try:
-        _main(arguments)
-    finally:
-        name_options(before)
-
-
-def _main(arguments: Sequence[str] | None) -> None:
+    named = False
     try:
         try:
-            prepare()
-            status = _run(sys.argv[1:] if arguments is None else arguments)
-            # all output is written: Python's shutdown does nothing else
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        except (Exception, KeyboardInterrupt) as e:
+            try:
+                named = name_options(True)
+                prepare()
+                status = _run(sys.argv[1:] if arguments is None else arguments)
+                # all output is written: Python's shutdown does nothing else
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            except (Exception, KeyboardInterrupt) as e:
+                status = _failed(e)
+        except KeyboardInterrupt as e:  # while an error was printed
             status = _failed(e)
-    except KeyboardInterrupt as e:  # while an error was printed
-        status = _failed(e)
+    finally:
+        name_options(named)
     try:
         sys.stdout.flush()
     except OSError:  # the rest of the buffer cannot be written, and Python must not try again

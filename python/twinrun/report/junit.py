@@ -66,8 +66,10 @@ def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
         case.output = (counted, f"of the kind: {f.kind}", *f.warnings)
         if not f.same:
             case.kind, case.what = "failure", "different"
-            case.message = f"{counted}, first at {f.place()}"
-            case.lines = (f"first at {f.place()}: a = {exact(f.first_a)}, b = {exact(f.first_b)}",)
+            case.message = f"{counted}, first at {f._place(f.rank != 0)}"
+            case.lines = (
+                f"first at {f._place(f.rank != 0)}: a = {exact(f.first_a)}, b = {exact(f.first_b)}",
+            )
         return case
     case.output = (
         counted,
@@ -77,9 +79,9 @@ def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
     )
     if not f.same:
         case.kind, case.what = "failure", "different"
-        case.message = f"{f.different} of {f.elements} elements differ, first at {f.place()}"
+        case.message = f"{f.different} of {f.elements} elements differ, first at {f._place(f.rank != 0)}"
         case.lines = (
-            f"first at {f.place()}: a = {f.first_a!r}, b = {f.first_b!r}, |a-b| = {number(f.first_abs_diff)}",
+            f"first at {f._place(f.rank != 0)}: a = {f.first_a!r}, b = {f.first_b!r}, |a-b| = {number(f.first_abs_diff)}",
             f"largest at {list(f.max_abs_index or ())}: |a-b| = {number(f.max_abs_diff)}",
         )
     return case

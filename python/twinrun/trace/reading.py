@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
 import numpy as np
 
 from .. import _core
-from ..errors import DamagedFile, FormatError, Incomparable
+from ..errors import DamagedFile, FormatError, Incomparable, TwinrunError
 from ..formats.model import storage_dtype
-from ..marks import MANIFEST
+from ..marks import MANIFEST, METADATA_SUFFIX
 from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
 from ..runs.fields import FieldRef
 from ..runs.histories import HistorySubject
@@ -46,6 +47,17 @@ def _histories(path: str) -> dict[int, str]:
     return _rank_folders(path)
 
 
+def _first_metadata(folder: str) -> str | None:
+    """A metadata file of the first step, without opening the history; None where its steps are packed."""
+    with contextlib.suppress(OSError):
+        first = min((name for name in os.listdir(folder) if name.startswith("step-")), default=None)
+        if first is not None:
+            names = os.listdir(os.path.join(folder, first))
+            found = min((name for name in names if name.endswith(METADATA_SUFFIX)), default=None)
+            return None if found is None else os.path.join(folder, first, found)
+    return None
+
+
 def is_trace(path: object) -> bool:
     """Whether a path is a trace: a history whose first step has events, or folders of ranks with such."""
     if not isinstance(path, (str, os.PathLike)):
@@ -53,10 +65,13 @@ def is_trace(path: object) -> bool:
     folders = _histories(os.fspath(path))
     for folder in list(folders.values())[:1]:
         try:
+            first = _first_metadata(folder)
+            if first is not None:
+                return any(f.name == EVENTS for f in _core.Metadata(first).fields)
             subject = HistorySubject(folder)
             places = [p for p in subject.places if p[0] is not None]
             return bool(places) and any(f.name == EVENTS for f in subject.metadata(places[0]).fields)
-        except FormatError:
+        except TwinrunError:  # who compares the history says what is wrong
             return False
     return False
 

@@ -173,7 +173,7 @@ def test_fields_must_agree() -> None:
     a = twinrun.sketch({"x": x, "y": x, "z": x})
     for other, message in (
         ({"x": x, "y": x}, "field 'z' of arrays: not there"),
-        ({"x": x, "y": x, "z": x.astype("f8")}, "field 'z': f32 in arrays, f64 in arrays"),
+        ({"x": x, "y": x, "z": x.astype("f8")}, "field 'z': f32 in the first run, f64 in the second"),
         ({"x": x, "y": x, "z": x.reshape(3, 4)}, "shape"),
     ):
         with pytest.raises(Incomparable, match=message):
