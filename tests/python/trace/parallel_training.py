@@ -20,7 +20,7 @@ def main(rank: int, ranks: int, store: str, folder: str, how: str) -> int:
     )
     torch.manual_seed(5)
     inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    if how == "fsdp":
+    if how.startswith("fsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -32,7 +32,7 @@ def main(rank: int, ranks: int, store: str, folder: str, how: str) -> int:
         model = nn.parallel.DistributedDataParallel(inner)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = torch.Generator().manual_seed(rank)
-    on = {} if how == "untraced" else {"replicas": how != "fsdp", "on_error": "raise"}
+    on = {"replicas": how != "fsdp", "on_error": "raise"}
     status = 0
 
     def train() -> None:
@@ -47,7 +47,7 @@ def main(rank: int, ranks: int, store: str, folder: str, how: str) -> int:
             model(x).square().mean().backward()
             optimizer.step()
 
-    if how == "untraced":
+    if how.endswith("untraced"):
         train()
     else:
         try:

@@ -134,6 +134,7 @@ class TestProcesses:
         if not hasattr(torch.distributed.fsdp, "fully_shard"):
             pytest.skip(f"PyTorch {torch.__version__} has no fully_shard")
         one, two = ranks(tmp_path, "fsdp"), TraceSubject(tmp_path / "fsdp")
+        assert ranks(tmp_path, "fsdp untraced") == one
         assert two.ranks == [0, 1] and one[0] == one[1]
         again = tmp_path / "again"
         again.mkdir()
