@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["aligned", "byte_size", "counted", "exact", "number"]
+__all__ = ["aligned", "byte_size", "counted", "estimate", "exact", "number", "significant"]
+
+_MOST_DIGITS = 15
 
 
 def number(value: float | int | None) -> str:
@@ -22,6 +24,37 @@ def number(value: float | int | None) -> str:
 def exact(value: float | int | str | None) -> str:
     """A value with all its digits."""
     return "?" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def _on_its_side(x: float, text: str, marks: Sequence[float]) -> bool:
+    """Whether a number as printed lies where it lies: below, at or above each of the marks."""
+    return not math.isfinite(x) or all(
+        (x > m) == (float(text) > m) and (x < m) == (float(text) < m) for m in marks if math.isfinite(m)
+    )
+
+
+def estimate(
+    value: float, low: float, high: float, marks: Sequence[float] = (1.0,), least: int = 2
+) -> tuple[str, str, str]:
+    """A value and the ends of its interval, with as many decimals as the interval deserves.
+
+    Rounding moves no end across or onto one of the marks, such as the ratio 1 of no effect: what is said of the
+    interval holds of the printed one too. least: decimals, at least.
+    """
+    half = (high - low) / 2
+    known = math.isfinite(half) and half > 0
+    digits = min(max(least, -math.floor(math.log10(half))), max(least, 6)) if known else least
+    checked = (low, high) if math.isfinite(low) or math.isfinite(high) else (value,)
+    while digits < _MOST_DIGITS and not all(_on_its_side(x, f"{x:.{digits}f}", marks) for x in checked):
+        digits += 1
+    return f"{value:.{digits}f}", f"{low:.{digits}f}", f"{high:.{digits}f}"
+
+
+def significant(x: float, digits: int, marks: Sequence[float] = ()) -> str:
+    """A number with so many significant digits, or with more where rounding would move it across or onto a mark."""
+    while digits < _MOST_DIGITS and not _on_its_side(x, f"{x:.{digits}g}", marks):
+        digits += 1
+    return f"{x:.{digits}g}"
 
 
 def byte_size(n: float) -> str:

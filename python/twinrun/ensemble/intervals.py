@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import bootstrap
+from ..words import significant
 
 __all__ = [
     "LEAST",
@@ -157,7 +158,7 @@ class Interval:
             return 0.0, 0.0
         return scale * (self.value - self.low), scale * (self.high - self.value)
 
-    def text(self, scale: float = 1.0, unit: str = "", digits: int = 3) -> str:
+    def text(self, scale: float = 1.0, unit: str = "", digits: int = 3, marks: Sequence[float] = ()) -> str:
         """The interval as text: '12.3% [8.1, 20.4]'.
 
         Parameters
@@ -168,6 +169,8 @@ class Interval:
             What follows the value.
         digits : int, default 3
             Significant digits.
+        marks : sequence of float, default ()
+            Values that no end is rounded onto or across, such as 1 of a ratio; more digits are written then.
 
         Returns
         -------
@@ -178,7 +181,7 @@ class Interval:
         def number(x: float) -> str:
             if not math.isfinite(x):
                 return "?"
-            return f"{x * scale:.0f}" if 100 <= abs(x * scale) < 1e6 else f"{x * scale:.{digits}g}"
+            return f"{x * scale:.0f}" if 100 <= abs(x * scale) < 1e6 else significant(x * scale, digits, [m * scale for m in marks])
 
         interval = f"[{number(self.low)}, {number(self.high)}]" if self.known else "(no interval)"
         return f"{number(self.value)}{unit} {interval}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import one_line
 from ..markup import drawn, render
+from ..words import significant
 from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
 
@@ -102,8 +103,8 @@ def conditions_table(rows_of: pd.DataFrame, confidence: float, value: str = "wal
         if against is not None and place == 0:
             cells += ["1", ""]
         elif against is not None:
-            cells += [f"{row[against]:.4g}" if math.isfinite(row[against]) else "",
-                      interval(row, "ratio low", "ratio high", lambda x: f"{x:.4g}")]  # fmt: skip
+            cells += [significant(row[against], 4) if math.isfinite(row[against]) else "",
+                      interval(row, "ratio low", "ratio high", lambda x: significant(x, 4, (1.0,)))]  # fmt: skip
         rows.append(tuple(cells))
     return Table(head, rows, text=(0,))
 

@@ -903,3 +903,23 @@ def test_options_are_checked() -> None:
     for bad in ({"confidence": 1.0}, {"power": 0.0}, {"matters": -1.0}, {"permutations": 5}):
         with pytest.raises(TwinrunError):
             Options(**bad)
+
+
+def test_an_effect_that_is_found_is_not_printed_as_none() -> None:
+    """Where its interval does not hold 1, the printed interval does not either."""
+    rng = np.random.default_rng(1)
+    made = []
+    for block in range(20):
+        for level, ratio in (("A", 1.0), ("B", 1.0002)):
+            made.append(
+                {"task": len(made), "status": "ok", "wall": float(ratio * np.exp(1e-4 * rng.normal())), "block": block,
+                 "factors": {"c": level}}
+            )  # fmt: skip
+    found = factors(frame_of(made), FAST)
+    effect = found.facts["effects"][0]
+    assert found.state == FOUND and effect["low"] > 1
+    printed = re.search(r"c: B / A = (\S+) \[(\S+), (\S+)\]", found.sentence)
+    assert printed is not None
+    value, low, high = map(float, printed.groups())
+    assert 1 < low <= value <= high
+    assert max(abs(low - effect["low"]), abs(high - effect["high"])) < 1e-4

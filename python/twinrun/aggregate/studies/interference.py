@@ -232,7 +232,7 @@ class Interference(Study):
         ratio = intervals.ratio_of_deviations(
             self._rates(blocks, strongest), self._rates(blocks, 0.0), self.confidence
         )
-        shown = f"standard deviation beside {strongest:g} MB a rank by that alone: {ratio.text()}"
+        shown = f"standard deviation beside {strongest:g} MB a rank by that alone: {ratio.text(marks=(1.0,))}"
         if ratio.low > 1:
             found.append(Finding(f"a job beside makes the bandwidth vary more ({shown})", True))
         elif ratio.high < 1:

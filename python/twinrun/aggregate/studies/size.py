@@ -201,7 +201,7 @@ class Size(ManyStacks):
             self._rates(blocks, stack, large, method),
             self.confidence,
         )
-        shown = f"coefficient of variation at {small} by that at {large} particles a rank: {ratio.text()}"
+        shown = f"coefficient of variation at {small} by that at {large} particles a rank: {ratio.text(marks=(1.0,))}"
         if ratio.low > 1:
             return Finding(f"{place}: small jobs vary more ({shown})", True)
         if ratio.high < 1:
@@ -221,7 +221,7 @@ class Size(ManyStacks):
         nearest = min(ratios, key=lambda w: ratios[w].low)
         ratio = ratios[nearest]
         first, second = (f"{m}, {names[s]}" if len(self.stacks) > 1 else m for s, m in (best, nearest))
-        shown = f"{ratio.text()} times {second} at {size_text(n)}, {self.operation}{' and fsync' if self.synced else ''}"
+        shown = f"{ratio.text(marks=(1.0,))} times {second} at {size_text(n)}, {self.operation}{' and fsync' if self.synced else ''}"
         if ratio.low > 1:
             return Finding(f"fastest: {first} ({shown})", True)
         return Finding(f"which is fastest {beyond(len(blocks))}: {first} is {shown}", False)

@@ -23,7 +23,7 @@ from statsmodels.stats.multitest import multipletests
 from ...bootstrap import interval
 from ...errors import Incomparable
 from ..study.tasks import usable
-from .model import cells_of, percent
+from .model import cells_of, percent, with_interval
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
@@ -199,7 +199,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
             if judge.holds(c):
                 f = c.facts
                 told.append(
-                    f"{f['measure']} {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}] ({judge.p(c)})"
+                    f"{f['measure']} {with_interval(f['value'], f['low'], f['high'], least=3)} ({judge.p(c)})"
                 )
         if told:
             return f"The studies differ: {'; '.join(told)} (base: the first study; {data}).", FOUND
@@ -207,8 +207,8 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
             return (f"The time has not changed by more than {percent(max(shift[2] - 1, 1 - shift[1]))}; a change of spread or tail is "
                     f"not shown, the ratio of coefficients of variation being within [{rows[1]['low']:.2f}, {rows[1]['high']:.2f}] "
                     f"({data})."), NONE  # fmt: skip
-        return (f"Whether the studies differ cannot be decided: ratio of times {shift[0]:.3f} [{shift[1]:.3f}, {shift[2]:.3f}], of "
-                f"coefficients of variation {ratio:.2f} [{rows[1]['low']:.2f}, {rows[1]['high']:.2f}] ({data})."), OPEN  # fmt: skip
+        return (f"Whether the studies differ cannot be decided: ratio of times {with_interval(*shift[:3], least=3)}, of "
+                f"coefficients of variation {with_interval(ratio, rows[1]['low'], rows[1]['high'])} ({data})."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         axes.ecdf(wall[0], label="first")

@@ -17,11 +17,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from ...report.ensemble import TIMES, seconds
+from ...words import estimate
 from .. import locations
 from ..intervals import Interval
 from ..study.tasks import condition_columns, usable
 from .assumptions import checked
-from .model import left_over, levels_of, percent
+from .model import left_over, levels_of, percent, with_interval
 from .result import TOLD, Analysis, Judge, Options, nothing
 from .serial import Resemblance, resemblance
 
@@ -169,8 +170,8 @@ class Conditions:
             return f"{pair} took the same time in all {data}."
         if largest <= 2 * precision:
             return f"No difference larger than {percent(largest)} is seen between {pair} ({data}; ratio {r.value:.3f})."
-        return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: the ratio is {r.value:.3g} [{r.low:.3g}, "
-                f"{r.high:.3g}] ({data}); {self._take(n, r, precision)}.")  # fmt: skip
+        return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: the ratio is "
+                f"{with_interval(r.value, r.low, r.high)} ({data}); {self._take(n, r, precision)}.")  # fmt: skip
 
     def _if(self, units: str, n: int) -> str:
         return f", if {units} are independent: fewer than {_SHOWS} cannot show it" if n < _SHOWS else ""
@@ -185,9 +186,8 @@ class Conditions:
 
 def _interval(value: float, low: float, high: float) -> str:
     """'1.41 times [1.38, 1.45]', with as many digits as the interval deserves."""
-    half = (high - low) / 2
-    digits = min(6, max(2, -math.floor(math.log10(half)))) if half > 0 else 2
-    return f"{value:.{digits}f} times [{low:.{digits}f}, {high:.{digits}f}]"
+    said, first, last = estimate(value, low, high)
+    return f"{said} times [{first}, {last}]"
 
 
 def _blocks(n: int) -> str:

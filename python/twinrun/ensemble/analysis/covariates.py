@@ -17,7 +17,7 @@ from statsmodels.stats.multitest import multipletests
 
 from ..study.covariates import PREFIX
 from ..study.tasks import usable
-from .model import Left, fall_of_bic, left_over
+from .model import Left, fall_of_bic, left_over, with_interval
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 from .serial import LEAST, Null, resemblance, scores, with_before
@@ -132,10 +132,10 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         found = [c for c in claims if judge.holds(c)]
         if found:
             told = "; ".join(
-                f"{c.what}: {c.facts['correlation']:+.2f}{_ends(c.facts)} ({judge.p(c)})" for c in found
+                f"{c.what}: {_said(c.facts)} ({judge.p(c)})" for c in found
             )
             return f"The time correlates with covariates: {told} ({data}); that is no proof of cause.", FOUND
-        told = "; ".join(f"{c.what}: {c.facts['correlation']:+.2f}{_ends(c.facts)}" for c in claims)
+        told = "; ".join(f"{c.what}: {_said(c.facts)}" for c in claims)
         return (
             f"No correlation with a covariate is shown: {told} ({data}); a weak one cannot be decided.",
             OPEN,
@@ -162,5 +162,5 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
     )
 
 
-def _ends(row: dict[str, Any]) -> str:
-    return f" [{row['low']:.2f}, {row['high']:.2f}]" if np.isfinite(row["low"]) else ""
+def _said(row: dict[str, Any]) -> str:
+    return with_interval(row["correlation"], row["low"], row["high"], (0.0,), sign="+")

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
-from .model import Model, cells_of, confounded, levels_of, model_of, percent, terms_tested
+from .model import Model, cells_of, confounded, levels_of, model_of, percent, terms_tested, with_interval
 from .power import reach
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 
@@ -148,7 +148,7 @@ def _analysis(
 
     def text(row: dict) -> str:
         if times:
-            return f"{row['effect']} = {row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+            return f"{row['effect']} = {with_interval(row['value'], row['low'], row['high'], least=3)}"
         return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])}{unit} [{percent(row['low'])}, {percent(row['high'])}]"
 
     def could_see(level: float) -> float:

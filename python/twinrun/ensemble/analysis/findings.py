@@ -52,6 +52,7 @@ from . import (
 )
 from .compare import compare
 from .extras import of_folder
+from .model import span
 from .needs import takes
 from .result import FOUND, NONE, Analysis, Judge, Options
 from .serial import CLEAR
@@ -267,7 +268,7 @@ class Findings:
         }[self.verdict]
         facts = self["spread"].facts.get("cov") if "spread" in self.names else None
         if facts and math.isfinite(facts["value"]):
-            interval = (f" [{100 * facts['low']:.3g}, {100 * facts['high']:.3g}]"
+            interval = (" " + span(facts["low"], facts["high"], unit="", marks=(o.matters,))
                         if math.isfinite(facts["low"]) and math.isfinite(facts["high"]) else "")  # fmt: skip
             first += f": coefficient of variation {100 * facts['value']:.3g}%{interval}, {self.tasks} tasks"
         explained = [_EXPLAIN[a.name] for a in self.alarms if a.name in _EXPLAIN]

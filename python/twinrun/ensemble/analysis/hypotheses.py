@@ -21,7 +21,7 @@ from statsmodels.stats.multitest import multipletests
 from ..study.document import Hypothesis
 from ..study.tasks import condition_columns, usable
 from .factors import as_verified
-from .model import confounded, levels_of, model_of
+from .model import confounded, levels_of, model_of, with_interval
 from .result import OPEN, TOLD, Analysis, Judge, Options
 
 __all__ = ["hypotheses"]
@@ -124,7 +124,7 @@ def hypotheses(
         if row["ratio"] is None:
             return f"{row['hypothesis']}: {row['answer']}, {row['why']}"
         p = "p < 0.0001" if row["p, Holm"] < 1e-4 else f"p = {row['p, Holm']:.2g}"
-        return f"{row['hypothesis']}: {row['answer']}, ratio {row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}] ({p}, {row['tasks']} tasks)"  # fmt: skip
+        return f"{row['hypothesis']}: {row['answer']}, ratio {with_interval(row['ratio'], row['low'], row['high'], least=3)} ({p}, {row['tasks']} tasks)"  # fmt: skip
 
     def tell(_: Judge) -> tuple[str, str]:
         open_ = any(row["answer"] == "undecided" for row in table)

@@ -23,7 +23,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
-from .model import fall_of_bic, left_over, model_of
+from .model import fall_of_bic, left_over, model_of, with_interval
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["COLUMNS", "load"]
@@ -159,7 +159,7 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
         found = [c for c in claims if judge.holds(c)]
         data = f"{len(y)} tasks; by second of the task; conditions, blocks and order taken out"
         if found:
-            told = "; ".join(f"{c.what}: {c.facts['partial']:+.2f} [{c.facts['low']:.2f}, {c.facts['high']:.2f}] ({judge.p(c)})"
+            told = "; ".join(f"{c.what}: {with_interval(c.facts['partial'], c.facts['low'], c.facts['high'], (0.0,), sign='+')} ({judge.p(c)})"
                              for c in found)  # fmt: skip
             return (
                 f"The time correlates with the load (rank correlation): {told} ({data}); that is no proof of cause.",

@@ -10,7 +10,7 @@ p values counts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ import pandas as pd
 import statsmodels.api as sm
 from scipy import stats
 
+from ...words import estimate, significant
 from ..study.tasks import condition_columns
 from .resampling import permutation_p, permuted
 
@@ -36,6 +37,7 @@ __all__ = [
     "residuals",
     "span",
     "terms_tested",
+    "with_interval",
 ]
 
 _BASES = ("off", "no", "n", "none", "false", "0", "0.0")
@@ -49,11 +51,24 @@ def percent(share: float) -> str:
     return f"{x:.0f}%" if abs(x) >= 100 else f"{x:.2g}%"
 
 
-def span(low: float, high: float, scale: float = 100.0, unit: str = "%") -> str:
-    """'[3.2, 5.6]%'."""
+def span(
+    low: float, high: float, scale: float = 100.0, unit: str = "%", marks: Sequence[float] = ()
+) -> str:
+    """'[3.2, 5.6]%'. marks: values, before scaling, across which no end is rounded."""
     if not (np.isfinite(low) and np.isfinite(high)):
         return "(no interval)"
-    return f"[{low * scale:.3g}, {high * scale:.3g}]{unit}"
+    scaled = [m * scale for m in marks]
+    return f"[{significant(low * scale, 3, scaled)}, {significant(high * scale, 3, scaled)}]{unit}"
+
+
+def with_interval(
+    value: float, low: float, high: float, marks: Sequence[float] = (1.0,), least: int = 2, sign: str = ""
+) -> str:
+    """'1.41 [1.38, 1.45]', with as many digits as are needed to tell the ends from the marks. sign: '+' to show it."""
+    if not (np.isfinite(low) or np.isfinite(high)):
+        return f"{value:{sign}.{least}f}"
+    said, first, last = estimate(value, low, high, marks, least)
+    return f"{sign if value >= 0 else ''}{said} [{first}, {last}]"
 
 
 def levels_of(column: pd.Series) -> list[str]:

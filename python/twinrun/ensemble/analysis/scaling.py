@@ -12,7 +12,7 @@ import statsmodels.api as sm
 from matplotlib.axes import Axes
 
 from ..study.tasks import usable
-from .model import percent, residuals, span
+from .model import percent, residuals, span, with_interval
 from .power import reach
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
@@ -103,10 +103,10 @@ def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         )
         if judge.holds(claim):
             how = "less" if slope < 0 else "more"
-            return (f"Larger problems vary {how} ({judge.p(claim)}): coefficient of variation ~ size^{slope:.2f} "
-                    f"[{low:.2f}, {high:.2f}]; {ends} ({data})."), FOUND  # fmt: skip
-        return (f"Whether variation goes with size cannot be decided ({judge.p(claim)}, {data}): exponent {slope:.2f} "
-                f"[{low:.2f}, {high:.2f}]; one of {result.seen:.2f} could have been seen in about "
+            return (f"Larger problems vary {how} ({judge.p(claim)}): coefficient of variation ~ size^"
+                    f"{with_interval(slope, low, high, (0.0,))}; {ends} ({data})."), FOUND  # fmt: skip
+        return (f"Whether variation goes with size cannot be decided ({judge.p(claim)}, {data}): exponent "
+                f"{with_interval(slope, low, high, (0.0,))}; one of {result.seen:.2f} could have been seen in about "
                 f"{100 * options.power:g}% of studies like this; {ends}."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:

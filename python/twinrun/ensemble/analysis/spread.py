@@ -125,7 +125,7 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 
     def tell(_: Judge) -> tuple[str, str]:
         whose = f"{len(x)} tasks" + (", what their conditions do taken out," if factors else "")
-        interval = f"{percent(one['CoV'])} {span(low, high)} ({assumed.words})"
+        interval = f"{percent(one['CoV'])} {span(low, high, marks=(options.matters,))} ({assumed.words})"
         if assumed.fails:
             interval = f"{percent(one['CoV'])}, and its interval cannot be given: {assumed.fails}"
         text = (
