@@ -181,7 +181,11 @@ class Interval:
         def number(x: float) -> str:
             if not math.isfinite(x):
                 return "?"
-            return f"{x * scale:.0f}" if 100 <= abs(x * scale) < 1e6 else significant(x * scale, digits, [m * scale for m in marks])
+            return (
+                f"{x * scale:.0f}"
+                if 100 <= abs(x * scale) < 1e6
+                else significant(x * scale, digits, [m * scale for m in marks])
+            )
 
         interval = f"[{number(self.low)}, {number(self.high)}]" if self.known else "(no interval)"
         return f"{number(self.value)}{unit} {interval}"

@@ -207,7 +207,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
             return (f"The time has not changed by more than {percent(max(shift[2] - 1, 1 - shift[1]))}; a change of spread or tail is "
                     f"not shown, the ratio of coefficients of variation being within [{rows[1]['low']:.2f}, {rows[1]['high']:.2f}] "
                     f"({data})."), NONE  # fmt: skip
-        return (f"Whether the studies differ cannot be decided: ratio of times {with_interval(*shift[:3], least=3)}, of "
+        return (f"Whether the studies differ cannot be decided: ratio of times {with_interval(shift[0], shift[1], shift[2], least=3)}, of "
                 f"coefficients of variation {with_interval(ratio, rows[1]['low'], rows[1]['high'])} ({data})."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:

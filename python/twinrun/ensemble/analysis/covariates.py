@@ -131,9 +131,7 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         data = f"{len(good)} tasks; conditions taken out"
         found = [c for c in claims if judge.holds(c)]
         if found:
-            told = "; ".join(
-                f"{c.what}: {_said(c.facts)} ({judge.p(c)})" for c in found
-            )
+            told = "; ".join(f"{c.what}: {_said(c.facts)} ({judge.p(c)})" for c in found)
             return f"The time correlates with covariates: {told} ({data}); that is no proof of cause.", FOUND
         told = "; ".join(f"{c.what}: {_said(c.facts)}" for c in claims)
         return (

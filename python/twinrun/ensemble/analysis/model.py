@@ -51,9 +51,7 @@ def percent(share: float) -> str:
     return f"{x:.0f}%" if abs(x) >= 100 else f"{x:.2g}%"
 
 
-def span(
-    low: float, high: float, scale: float = 100.0, unit: str = "%", marks: Sequence[float] = ()
-) -> str:
+def span(low: float, high: float, scale: float = 100.0, unit: str = "%", marks: Sequence[float] = ()) -> str:
     """'[3.2, 5.6]%'. marks: values, before scaling, across which no end is rounded."""
     if not (np.isfinite(low) and np.isfinite(high)):
         return "(no interval)"
