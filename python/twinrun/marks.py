@@ -15,12 +15,14 @@ __all__ = [
     "STUDY_FILES",
     "STUDY_FOLDERS",
     "STUDY_KEYS",
+    "TRACE_EVENTS",
 ]
 
 MANIFEST = "manifest.jsonl"  # of a history
 GOLDEN_MANIFEST = "golden.json"
 METADATA_MAGIC = b"\x89TWM\r\n\x1a\n"  # spec/metadata.md
 METADATA_SUFFIX = ".twm"
+TRACE_EVENTS = "trace.events"  # a field of a step that is part of a trace: spec/trace.md
 STEP_MARK = re.compile(r"\.twinrun-[0-9a-f]{32}")  # a file that says whose a step's folder is
 
 # Of a study's folder: names, and keys that every line of its files has. Files of other programs do not have all of them.

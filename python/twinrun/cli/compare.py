@@ -87,21 +87,7 @@ class _Reports(NamedTuple):
 
 def _traces(run_a: str, run_b: str) -> bool:
     """Whether the runs are traces; an error where only one of them is."""
-    import os
-
-    from ..marks import MANIFEST
-
-    def may_be(path: str) -> bool:
-        # Before anything large is loaded: most runs are no histories.
-        try:
-            names = os.listdir(path)
-        except OSError:
-            return False
-        return MANIFEST in names or any(n.startswith("rank") for n in names)
-
-    if not (may_be(run_a) or may_be(run_b)):
-        return False
-    from ..trace.reading import is_trace
+    from ..trace.detection import is_trace
 
     found = [is_trace(run_a), is_trace(run_b)]
     if any(found) and not all(found):

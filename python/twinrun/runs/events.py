@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ..errors import FormatError, Unsupported
+from ..marks import TRACE_EVENTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,7 @@ __all__ = [
     "is_trace_field",
 ]
 
-EVENTS = "trace.events"
+EVENTS = TRACE_EVENTS
 DIGESTS = "trace.digests"
 KEPT = "trace.kept."
 VERSION = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -108,6 +107,8 @@ class Files(Subject):
         return self._by_place[place]
 
     def stamp(self, place: Place) -> str:
+        import hashlib
+
         # Names in the folder: where the run lies may differ between processes.
         parts = [
             part.file if isinstance(part.file, str) else part.file.relative for part in self._by_place[place]

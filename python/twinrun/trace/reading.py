@@ -2,78 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 
 import numpy as np
 
 from .. import _core
-from ..errors import DamagedFile, FormatError, Incomparable, TwinrunError
+from ..errors import DamagedFile, FormatError
 from ..formats.model import storage_dtype
-from ..marks import MANIFEST, METADATA_SUFFIX
 from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
 from ..runs.fields import FieldRef
 from ..runs.histories import HistorySubject
 from ..runs.metadata import check_content
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Place
+from .detection import histories_of_ranks
 
-__all__ = ["TraceSubject", "is_trace"]
-
-_RANK = re.compile(r"rank([0-9]{1,9})")
-
-
-def _rank_folders(path: str) -> dict[int, str]:
-    """{rank: folder} of a run of several processes, each of which wrote a history."""
-    found: dict[int, str] = {}
-    try:
-        names = sorted(os.listdir(path))
-    except OSError:
-        return {}
-    for name in names:
-        matched = _RANK.fullmatch(name)
-        folder = os.path.join(path, name)
-        if matched and os.path.isfile(os.path.join(folder, MANIFEST)):
-            if int(matched[1]) in found:
-                raise Incomparable(f"two folders of rank {int(matched[1])}", where=path)
-            found[int(matched[1])] = folder
-    return found
-
-
-def _histories(path: str) -> dict[int, str]:
-    if os.path.isfile(os.path.join(path, MANIFEST)):
-        return {0: path}
-    return _rank_folders(path)
-
-
-def _first_metadata(folder: str) -> str | None:
-    """A metadata file of the first step, without opening the history; None where its steps are packed."""
-    with contextlib.suppress(OSError):
-        first = min((name for name in os.listdir(folder) if name.startswith("step-")), default=None)
-        if first is not None:
-            names = os.listdir(os.path.join(folder, first))
-            found = min((name for name in names if name.endswith(METADATA_SUFFIX)), default=None)
-            return None if found is None else os.path.join(folder, first, found)
-    return None
-
-
-def is_trace(path: object) -> bool:
-    """Whether a path is a trace: a history whose first step has events, or folders of ranks with such."""
-    if not isinstance(path, (str, os.PathLike)):
-        return False
-    folders = _histories(os.fspath(path))
-    for folder in list(folders.values())[:1]:
-        try:
-            first = _first_metadata(folder)
-            if first is not None:
-                return any(f.name == EVENTS for f in _core.Metadata(first).fields)
-            subject = HistorySubject(folder)
-            places = [p for p in subject.places if p[0] is not None]
-            return bool(places) and any(f.name == EVENTS for f in subject.metadata(places[0]).fields)
-        except TwinrunError:  # who compares the history says what is wrong
-            return False
-    return False
+__all__ = ["TraceSubject"]
 
 
 def _values(ref: FieldRef) -> np.ndarray:
@@ -90,7 +34,7 @@ class TraceSubject:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.label = os.fspath(path)
-        folders = _histories(self.label)
+        folders = histories_of_ranks(self.label)
         if not folders:
             # As any other path that is no history: what is wrong is said once.
             folders = {0: self.label}

@@ -81,7 +81,10 @@ def test_a_comparison_of_steps_keeps_what_was_compared(tmp_path: Path) -> None:
         partial = 0
         for n in moments(work, 60):
             report.write_text('{"verdict": "same"}')
-            done = InterruptAt(n).during(work)
+            interrupt = InterruptAt(n)
+            done = interrupt.during(work)
+            if interrupt.calls < n:  # fewer calls than the time before: it came to its end
+                continue
             document = load_json(report.read_text())
             assert done.status == 2, (n, done)
             if "steps were compared" not in done.err:

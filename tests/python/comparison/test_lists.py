@@ -502,7 +502,7 @@ def test_a_result_is_copied_and_pickled_whole() -> None:
     result = twinrun.compare(a, {"x": np.arange(4.0) + 1, "y": np.arange(3)})
     for other in (pickle.loads(pickle.dumps(result)), copy.copy(result), copy.deepcopy(result)):
         assert facts(other) == facts(result)
-    assert "Comparison(" in repr(result)
+    assert "<Comparison of" in repr(result)
     assert [f["field"] for f in dataclasses.asdict(result)["fields"]] == ["x", "y"]
     fewer = dataclasses.replace(result, fields=result.fields[1:])
     assert fewer.different == 0 and fewer.first is None

@@ -369,6 +369,7 @@ def test_large_fields_are_divided_and_say_the_same(large_runs: tuple, tmp_path: 
     commands = [
         [
             *words,
+            "-q",
             "--json",
             str(tmp_path / f"{at}.report.json"),
             "--list-differences",

@@ -1,0 +1,70 @@
+"""Whether a path is a trace. Loads little: every comparison asks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+
+from .. import _core
+from ..errors import Incomparable, TwinrunError
+from ..marks import MANIFEST, METADATA_SUFFIX, TRACE_EVENTS
+
+__all__ = ["histories_of_ranks", "is_trace"]
+
+_RANK = re.compile(r"rank([0-9]{1,9})")
+
+
+def _rank_folders(path: str) -> dict[int, str]:
+    """{rank: folder} of a run of several processes, each of which wrote a history."""
+    found: dict[int, str] = {}
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return {}
+    for name in names:
+        matched = _RANK.fullmatch(name)
+        folder = os.path.join(path, name)
+        if matched and os.path.isfile(os.path.join(folder, MANIFEST)):
+            if int(matched[1]) in found:
+                raise Incomparable(f"two folders of rank {int(matched[1])}", where=path)
+            found[int(matched[1])] = folder
+    return found
+
+
+def histories_of_ranks(path: str) -> dict[int, str]:
+    """{rank: folder} of a history, or of a folder with a history of each rank."""
+    if os.path.isfile(os.path.join(path, MANIFEST)):
+        return {0: path}
+    return _rank_folders(path)
+
+
+def _first_metadata(folder: str) -> str | None:
+    """A metadata file of the first step, without opening the history; None where its steps are packed."""
+    with contextlib.suppress(OSError):
+        first = min((name for name in os.listdir(folder) if name.startswith("step-")), default=None)
+        if first is not None:
+            names = os.listdir(os.path.join(folder, first))
+            found = min((name for name in names if name.endswith(METADATA_SUFFIX)), default=None)
+            return None if found is None else os.path.join(folder, first, found)
+    return None
+
+
+def is_trace(path: object) -> bool:
+    """Whether a path is a trace: a history whose first step has events, or folders of ranks with such."""
+    if not isinstance(path, (str, os.PathLike)):
+        return False
+    folders = histories_of_ranks(os.fspath(path))
+    for folder in list(folders.values())[:1]:
+        try:
+            first = _first_metadata(folder)
+            if first is not None:
+                return any(f.name == TRACE_EVENTS for f in _core.Metadata(first).fields)
+            from ..runs.histories import HistorySubject
+
+            subject = HistorySubject(folder)
+            places = [p for p in subject.places if p[0] is not None]
+            return bool(places) and any(f.name == TRACE_EVENTS for f in subject.metadata(places[0]).fields)
+        except TwinrunError:  # who compares the history says what is wrong
+            return False
+    return False
