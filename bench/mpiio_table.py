@@ -24,7 +24,7 @@ from twinrun.ensemble.intervals import ratio_of_means
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/support"))
-from mpi import ENVIRONMENT, is_hydra  # how ranks give way where there are more than cores
+from mpi import ENVIRONMENT, is_hydra  # noqa: E402 - how ranks give way where there are more than cores
 
 # Pattern, and bytes of a rank.
 CASES = (
