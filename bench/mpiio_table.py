@@ -1,0 +1,112 @@
+"""Collective MPI-IO of an unchanged program, with libtwinrun_mpiio.so preloaded and without, as a table of Markdown.
+
+python bench/mpiio_table.py --library build/release/bin/libtwinrun_mpiio.so --mpicc MPICC --mpiexec MPIEXEC [--ranks 8] [--folder DIR]
+
+One process group runs all of a line: it opens a file with twinrun and without (hint twinrun_enable) in turns, writes a new file and reads
+it, each from before MPI_File_open to after MPI_File_close of the slowest rank. Files stay in the page cache. MB/s: medians, with least and
+most. The last column pairs repetitions: how many times the bandwidth twinrun has, with an interval of 95%.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import Spread
+from table import markdown, spread
+
+from twinrun.ensemble.intervals import ratio_of_means
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from mpi import ENVIRONMENT, is_hydra  # noqa: E402 - how ranks give way where there are more than cores
+
+# Pattern, and bytes of a rank.
+CASES = (
+    ("records-8", 200_000),
+    ("records-38", 200_000),
+    ("records-38", 2_000_000),
+    ("records-38", 10_000_000),
+    ("records-512", 10_000_000),
+    ("records-65536", 20_000_000),
+    ("block", 2_000_000),
+    ("block", 16_000_000),
+    ("halo", 16_000_000),
+    ("contiguous", 200_000),
+    ("contiguous", 32_000_000),
+)
+
+
+def measure(arguments: argparse.Namespace, program: Path, pattern: str, size: int) -> dict[str, list[float]]:
+    """Rates by "METHOD read" and "METHOD write", in the order of repetitions."""
+    mpiexec = arguments.mpiexec.split()
+    option = (
+        ["-genv", "LD_PRELOAD", str(arguments.library.resolve())]
+        if is_hydra(mpiexec)
+        else ["-x", f"LD_PRELOAD={arguments.library.resolve()}"]
+    )
+    done = subprocess.run(
+        [
+            *(*mpiexec, *option, "-n", str(arguments.ranks), str(program)),
+            *(str(arguments.folder / "mpiio-table.data"), pattern, str(size), str(arguments.repeat)),
+        ],
+        env={**os.environ, **ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=arguments.limit,
+    )
+    rates: dict[str, list[float]] = {}
+    for line in done.stdout.splitlines():
+        method, kind, rate = line.split()
+        rates.setdefault(f"{method} {kind}", []).append(float(rate))
+    return rates
+
+
+def main() -> None:
+    """Measures, and prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--library", type=Path, required=True)
+    parser.add_argument("--mpicc", default="mpicc")
+    parser.add_argument("--mpiexec", default="mpiexec")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=11)
+    parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--only", default="", help="patterns that begin so")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds of one line, at most")
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "mpiio_speed"
+        subprocess.run(
+            [arguments.mpicc, "-O2", "-o", str(program), str(ROOT / "bench/mpiio_speed.c")], check=True
+        )
+        for pattern, size in CASES:
+            if not pattern.startswith(arguments.only):
+                continue
+            rates = measure(arguments, program, pattern, size)
+            for kind in ("write", "read"):
+                ours, plain = rates[f"twinrun {kind}"], rates[f"plain {kind}"]
+                rows.append(
+                    [
+                        f"{pattern}, {size / 1e6:g} MB a rank, {kind}",
+                        *(spread(Spread([x / 1e6 for x in values])) for values in (plain, ours)),
+                        ratio_of_means(ours, plain).text(),
+                    ]
+                )
+            print(*rows[-2:], sep="\n", file=sys.stderr)
+    print(
+        f"{arguments.ranks} ranks, {os.cpu_count()} cores, {platform.system()} {platform.release()}; {arguments.repeat} repetitions\n"
+    )
+    print(markdown(["", "plain MPI-IO, MB/s", "twinrun, MB/s", "twinrun is, times"], rows))
+
+
+if __name__ == "__main__":
+    main()
