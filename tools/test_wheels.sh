@@ -56,7 +56,7 @@ for suite in "${suites[@]}"; do
     mountpoint -q "$tree/dev" || mount --bind /dev "$tree/dev"
     say "$suite, Python $version, glibc $(chroot "$tree" ldd --version | sed -n '1s/.* //p')"
     status=0
-    env -i HOME=/try PATH=/usr/bin:/bin LC_ALL=C.UTF-8 chroot "$tree" bash /try/run.sh || status=$?
+    env -i HOME=/try PATH=/usr/bin:/bin LC_ALL=C.UTF-8 "$(command -v chroot)" "$tree" bash /try/run.sh || status=$?
     umount "$tree/dev" "$tree/proc"
     ((status == 0)) || fail "the wheel failed in $tree (above)"
 done

@@ -89,7 +89,9 @@ settings=(
     "-DxxHash_LIBRARY=$deps/lib/libxxhash.a" "-DxxHash_INCLUDE_DIR=$deps/include"
     "-DZstd_LIBRARY=$deps/lib/libzstd.a" "-DZstd_INCLUDE_DIR=$deps/include"
     "-DLiburing_LIBRARY=$deps/lib/liburing.a" "-DLiburing_INCLUDE_DIR=$deps/include"
-    "-DCMAKE_PREFIX_PATH=$deps" "-DCMAKE_CXX_FLAGS=-isystem $deps/include"
+    "-DCMAKE_CXX_FLAGS=-isystem $deps/include"
+    # The archives are for programs, not for shared objects: that is the same where their symbols cannot be replaced.
+    "-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-Bsymbolic" "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-Bsymbolic"
     -DTWINRUN_URING=ON -DTWINRUN_ZSTD=ON -DTWINRUN_CUDA=OFF
 )
 
@@ -122,12 +124,12 @@ for python in "${pythons[@]}"; do
     (
         cd "$work/source"
         CMAKE_ARGS="$(printf '%q ' "${settings[@]}" "-DTWINRUN_CORE_FROM=$core" -DTWINRUN_MPI=OFF)" CC="$work/zig/cc" CXX="$work/zig/c++" \
-            "$python" -m pip wheel --no-deps --wheel-dir "$work/raw" "-Cbuild-dir=$work/build-$version" .
+            "$python" -m pip wheel --no-deps --wheel-dir "$work/raw" --config-settings "build-dir=$work/build-$version" .
     ) >"$work/wheel.log" 2>&1 || {
         tail -n 60 "$work/wheel.log" >&2
         fail "the wheel of Python $version could not be built (above)"
     }
-    "$work/tools/bin/python" -m auditwheel repair --plat "$tag" --only-plat --wheel-dir "$dist" "$work/raw"/*.whl >"$work/audit.log" 2>&1 || {
+    PATH="$work/tools/bin:$PATH" "$work/tools/bin/python" -m auditwheel repair --plat "$tag" --only-plat --wheel-dir "$dist" "$work/raw"/*.whl >"$work/audit.log" 2>&1 || {
         cat "$work/audit.log" >&2
         fail "auditwheel does not take it for $tag (above)"
     }
