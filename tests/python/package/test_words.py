@@ -31,7 +31,7 @@ def test_no_end_of_an_interval_is_rounded_onto_or_across_a_mark(ends, mark):
 
 def test_an_interval_has_the_digits_that_it_deserves():
     assert estimate(1.4142, 1.3861, 1.4499) == ("1.41", "1.39", "1.45")
-    assert estimate(1.0002, 1.0001, 1.0003) == ("1.0002", "1.0001", "1.0003")
+    assert estimate(1.0003, 1.0001, 1.0005) == ("1.0003", "1.0001", "1.0005")
     assert estimate(1.1, 1.004, 1.21) == ("1.100", "1.004", "1.210")
     assert estimate(1.0, 1.0, 1.0, least=3) == ("1.000", "1.000", "1.000")
     assert estimate(2.0, 0.5, math.inf) == ("2.00", "0.50", "inf")
