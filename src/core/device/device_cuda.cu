@@ -32,7 +32,8 @@ DeviceStatus gpu_failure(cudaError_t error, int device, const char* what) {
         default:
             status.code = ErrorCode::io;
             advice =
-                ": the device cannot be used by this process any more: start it again, or work on the CPU (device: cpu)";
+                ": the device cannot be used by this process any more: start it again, or work on the CPU "
+                "(device: cpu)";
     }
     // Of a call only its name: arguments would say nothing.
     const char* end = std::strchr(what, '(');

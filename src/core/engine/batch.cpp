@@ -43,7 +43,7 @@ std::optional<std::uint64_t> small_bytes(const FieldPair& pair, DeviceUse use) {
 
 Error interrupted() { return {ErrorCode::interrupted, "interrupted"}; }
 Error out_of_memory() {
-    return {ErrorCode::out_of_memory, "not enough memory for the comparison: give a smaller --memory"};
+    return {ErrorCode::out_of_memory, "not enough memory for the comparison: set a smaller limit of memory"};
 }
 
 // What one batch compares, and what its threads share.

@@ -474,7 +474,8 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
     }
     return result;
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory for the comparison: set a smaller limit of memory"};
+    return Error{ErrorCode::out_of_memory,
+                 "not enough memory for the comparison: set a smaller limit of memory"};
 }
 
 }  // namespace twinrun

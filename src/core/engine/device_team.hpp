@@ -115,8 +115,9 @@ auto with_fitting_slices(std::size_t slice_bytes, Attempt attempt) -> decltype(a
         DeviceWorkspaces::release_all_idle();
         if (last) {
             Error error = std::move(result).error();
-            error.message += ", even for slices of " + std::to_string(slice_bytes >> 20) +
-                             " MiB: free some of it (other arrays, other processes), or work on the CPU (device: cpu)";
+            error.message +=
+                ", even for slices of " + std::to_string(slice_bytes >> 20) +
+                " MiB: free some of it (other arrays, other processes), or work on the CPU (device: cpu)";
             return error;
         }
         last = slice_bytes <= kSmallestDeviceSlice;

@@ -325,7 +325,8 @@ Result<> write_part(FileSystem& system, RecordStore& store, std::int64_t step, c
     TWR_CHECK(made->publish());
     return files->sync();
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, path + ": not enough memory to write it: set a smaller limit of memory"};
+    return Error{ErrorCode::out_of_memory,
+                 path + ": not enough memory to write it: set a smaller limit of memory"};
 }
 
 }  // namespace twinrun

@@ -117,9 +117,8 @@ TEST_F(CompareTest, Different) {
     const std::string a = capture("a", 3);
     const std::string b = capture("b", 3, 1234, 0.5);
     EXPECT_EQ(compare(a, b), TWR_DIFFERENT);
-    EXPECT_NE(
-        std::string(twr_error_message()).find("twr_compare: different: first at step 2, x[1234]"),
-        std::string::npos)
+    EXPECT_NE(std::string(twr_error_message()).find("twr_compare: different: first at step 2, x[1234]"),
+              std::string::npos)
         << twr_error_message();
     const twr_comparison_report facts = found_.facts();
     EXPECT_EQ(facts.verdict, TWR_DIFFERENT);

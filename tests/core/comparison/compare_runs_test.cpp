@@ -96,7 +96,8 @@ TEST_F(CompareRunsTest, SeveralRanks) {
     ASSERT_EQ(found->first, 5U);
     EXPECT_EQ(found->fields[5].rank, 2U);
     EXPECT_THAT(found->fields[5].first_index, ElementsAre(9));
-    EXPECT_THAT(verdict_line(*found), HasSubstr("step 1, rank 2, x[9]: 9 against 10, |a-b| = 1 > 1e-06 (11%)"));
+    EXPECT_THAT(verdict_line(*found),
+                HasSubstr("step 1, rank 2, x[9]: 9 against 10, |a-b| = 1 > 1e-06 (11%)"));
 }
 
 // What ranks hold that only one run has is never passed over; what the same ranks hold is compared.
