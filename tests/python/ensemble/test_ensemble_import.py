@@ -136,6 +136,33 @@ def test_bad_files(content: str, form: str | None, error: type, tmp_path: Path) 
         importing.import_tasks([tmp_path / "none"], tmp_path / "s")
 
 
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("name,time (msec)\na,2\n", "'msec' is no unit of time"),
+        ("name,time [cycles]\na,2\n", "'cycles' is no unit of time"),
+        ("name;time_us\na;1,5\n", "row 2, column 'time_us': '1,5' is no time"),
+        ("name,time\na,1\nb,nan\n", "row 3, column 'time': 'nan' is no time"),
+        ("name,time\na,abc\n", "'abc' is no time"),
+        ("name,time\na,-1\n", "'-1' is no time"),
+        ("name,time\na,\n", "row 2, column 'time': a task that succeeded has no time"),
+    ],
+)
+def test_times_that_are_none_are_told(content: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text(content)
+    with pytest.raises(DamagedFile) as told:
+        importing.import_tasks([file], tmp_path / "s", "csv")
+    assert said in str(told.value) and not (tmp_path / "s").exists()
+
+
+def test_a_task_that_failed_needs_no_time(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("name,time (ms),status\na,2,ok\nb,,failed\n")
+    importing.import_tasks([file], tmp_path / "s", "csv")
+    assert [(x["status"], x.get("wall")) for x in lines(tmp_path / "s")] == [("ok", 0.002), ("failed", None)]
+
+
 def test_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     study = write_study(

@@ -252,8 +252,13 @@ def _time_column(head: Sequence[str], given: str) -> tuple[str, float]:
         raise ValueError(
             f"which column has the times? There are {', '.join(head):.200}: name one with --value"
         )
-    scale = seconds_in(_split(wanted[0])[1] or "s")
-    return wanted[0], 1.0 if scale is None else scale
+    unit = _split(wanted[0])[1] or "s"
+    scale = seconds_in(unit)
+    if scale is None:
+        raise ValueError(
+            f"column {wanted[0]!r:.60}: {unit!r:.20} is no unit of time that is known: there are {', '.join(_UNITS)}"
+        )
+    return wanted[0], scale
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -296,8 +301,13 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
         if n != time and n not in own and n not in conditions and (n.startswith("metrics.") or not ours)
     ]
     found = []
-    for row in rows:
+    for place, row in enumerate(rows, 2):
         wall = number_of(row[time])
+        if (row[time] and wall is None) or (wall is not None and wall < 0):
+            raise ValueError(
+                f"row {place}, column {time!r:.60}: {row[time]!r:.40} is no time: write a number such as 1.5 that is "
+                "not negative, or nothing"
+            )
         known: dict[str, object] = {
             k: moment(row.get(k)) for k in ("submit", "start", "end") if k in own and row.get(k)
         }
@@ -308,6 +318,8 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
         code = number_of(row.get("exit")) if "exit" in own else None
         known["exit"] = None if code is None else int(code)
         known["status"] = status or ("failed" if code else "ok")
+        if wall is None and known["status"] == "ok":
+            raise ValueError(f"row {place}, column {time!r:.60}: a task that succeeded has no time")
         if "block" in own and (block := number_of(row.get("block"))) is not None:
             known["block"] = int(block)
         found.append(
