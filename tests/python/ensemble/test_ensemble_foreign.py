@@ -174,8 +174,11 @@ def test_columns_that_are_none(tmp_path: Path) -> None:
 
 
 def test_times_that_are_no_times() -> None:
-    found = read_csv("time,start\nnan,never\n1e999,2026-13-01\n,\n")
-    assert all(x["wall"] is None and x.get("start") is None for x in found)
+    for cell in ("nan", "1e999", "-1", ""):
+        with pytest.raises(ValueError, match="row 2, column 'time'"):
+            read_csv(f"time,start\n{cell},1\n")
+    found = read_csv("time,start\n1,never\n2,2026-13-01\n3,\n")
+    assert all(x.get("start") is None for x in found) and [x["wall"] for x in found] == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("name", ["hyperfine.json", "google_benchmark.json", "reframe.log"])
