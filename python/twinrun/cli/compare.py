@@ -87,7 +87,7 @@ class _Reports(NamedTuple):
 
 def _traces(run_a: str, run_b: str) -> bool:
     """Whether the runs are traces; an error where only one of them is."""
-    from ..trace.detection import is_trace
+    from ..runs.traces import is_trace
 
     found = [is_trace(run_a), is_trace(run_b)]
     if any(found) and not all(found):

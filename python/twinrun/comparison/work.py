@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TYPE_CHECKING
 
 from ..arguments import check_settings, chosen_devices
-from ..errors import TwinrunError
+from ..errors import Incomparable, TwinrunError
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
+from ..runs.traces import is_trace
 from .again import Again
 from .choices import ALIGNMENTS, METHODS
 from .facts import uncompared_things
@@ -265,6 +266,9 @@ def compare(
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
     chosen_ranks = None if ranks is None else parse_steps(ranks, "ranks")
+    for run in (a, b):
+        if is_trace(run):  # its bytes may agree though it says that something was not traced
+            raise Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
     subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
     request = Request(
         subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time", progress

@@ -13,6 +13,7 @@ import numpy as np
 from ..comparison.work import compare
 from ..errors import Incomparable, TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event, Traced
+from ..runs.opening import open_subject
 from ..runs.provenance import Difference, Provenance, difference
 from .alignment import aligned
 from .reading import TraceSubject
@@ -470,7 +471,9 @@ def _iterations(a: Sequence[int], b: Sequence[int]) -> Iterator[tuple[int, bool,
 def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject) -> None:
     """Fields beside the trace are compared as those of any history."""
     try:
-        rest = compare(a.label, b.label, leave_out=[EVENTS, DIGESTS, f"{KEPT}*"], partial=True)
+        # Opened here: paths of traces are refused there, where their events would be compared as bytes.
+        both = open_subject(a.label), open_subject(b.label)
+        rest = compare(*both, leave_out=[EVENTS, DIGESTS, f"{KEPT}*"], partial=True)
     except TwinrunError as e:
         result.problems.append(f"fields beside the trace: {e}")
         return

@@ -15,7 +15,7 @@ from ..runs.histories import HistorySubject
 from ..runs.metadata import check_content
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Place
-from .detection import histories_of_ranks
+from ..runs.traces import histories_of_ranks
 
 __all__ = ["TraceSubject"]
 

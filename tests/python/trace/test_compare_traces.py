@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -39,6 +41,20 @@ def compared(tmp_path, a: list[Event], b: list[Event]) -> twinrun.TraceCompariso
     for name in ("a", "b"):
         shutil.rmtree(tmp_path / name, ignore_errors=True)
     return twinrun.compare_traces(written(tmp_path / "a", {0: a}), written(tmp_path / "b", {0: b}))
+
+
+@pytest.mark.parametrize("problems", [(), ("backward was not traced",)])
+def test_traces_with_equal_bytes_are_not_compared_as_plain_fields(tmp_path, problems) -> None:
+    """The same gap in both is no proof that they agree."""
+    a, b = (written(tmp_path / name, {0: [event("m", 1)]}, problems) for name in "ab")
+    assert twinrun.compare_traces(a, b).verdict == ("incomparable" if problems else "same")
+    for first, second in ((a, b), (a, {"x": np.ones(2)}), ({"x": np.ones(2)}, b)):
+        with pytest.raises(twinrun.Incomparable, match="is a trace"):
+            twinrun.compare(first, second, partial=True)
+    program = os.environ.get("TWINRUN_COMPARE_C")
+    if program:
+        done = subprocess.run([program, a, b], capture_output=True, text=True, timeout=600)
+        assert done.returncode == 2 and "that of a trace" in done.stdout + done.stderr, done
 
 
 # ---- alignment ----

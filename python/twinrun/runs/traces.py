@@ -60,7 +60,7 @@ def is_trace(path: object) -> bool:
             first = _first_metadata(folder)
             if first is not None:
                 return any(f.name == TRACE_EVENTS for f in _core.Metadata(first).fields)
-            from ..runs.histories import HistorySubject
+            from .histories import HistorySubject
 
             subject = HistorySubject(folder)
             places = [p for p in subject.places if p[0] is not None]
