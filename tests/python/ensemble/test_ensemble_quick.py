@@ -60,8 +60,11 @@ def test_two_commands(here: Path) -> None:
     )
     assert done.status == 0, done.err
     table, sentence = done.out.split("\n\n")
-    assert re.search(r"^echo A >> log +6 .*\[.*\]", table, re.M)
-    assert re.search(r"B >> log is [\d.]+ times \[[\d.]+, [\d.]+\] slower than echo A", sentence)
+    assert re.search(r"^echo A >> log +6 ", table, re.M)
+    # Real times: on a busy machine the blocks may resemble each other, and then the report gives no interval.
+    with_interval = r"B >> log is [\d.]+ times \[[\d.]+, [\d.]+\] slower than echo A >> log \(6 blocks"
+    without = r"B >> log was slower than echo A >> log in all 6 blocks \(ratio [\d.]+\), and the interval cannot be given"
+    assert re.search(f"{with_interval}|{without}", sentence), sentence
     # A warm-up of each, then blocks of both, in an order that changes.
     assert Counter(said(here)) == {"A": 7, "B": 7}
     blocks = ["".join(said(here)[k : k + 2]) for k in range(2, 14, 2)]
