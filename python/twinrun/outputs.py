@@ -107,9 +107,11 @@ def replacing(
                 "is there already, and is not what twinrun writes here", where=path, fix="move it away"
             )
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as e:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(e, OSError) and e.errno is not None and e.filename in (None, temporary):
+            e.filename, e.filename2 = path, None  # the temporary name tells a user nothing
         raise
     if durable:
         _sync(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .common import SIZE, format_options, progress_bar
+from .common import SIZE, Range, format_options, progress_bar
 from .help import Verb
 
 __all__ = ["accept"]
@@ -35,9 +35,9 @@ class _Accept(Verb):
 @click.option(
     "--new", multiple=True, required=True, type=click.Path(), metavar="NEW...", help="The runs to be judged."
 )
-@click.option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True,
+@click.option("--confidence", type=Range(0.5, 0.9999), default=0.95, show_default=True,
               help="1 - confidence is the rate of false alarms of the test of distributions.")  # fmt: skip
-@click.option("--growth", type=click.FloatRange(1), default=10.0, show_default=True, metavar="X",
+@click.option("--growth", type=Range(1), default=10.0, show_default=True, metavar="X",
               help="While differences grow, a new run may be X times as far off as the farthest reference run.")  # fmt: skip
 @click.option("--spread", type=float, default=0.05, show_default=True, metavar="S",
               help="Differences have settled from this share of a field's own variation on.")  # fmt: skip

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -19,6 +20,7 @@ __all__ = [
     "EXIT_STATUS",
     "SIZE",
     "THREADS",
+    "Range",
     "Size",
     "console",
     "device_options",
@@ -27,6 +29,16 @@ __all__ = [
     "progress_bar",
     "read_options",
 ]
+
+
+class Range(click.FloatRange):
+    """A finite number within limits. click's own range takes nan, as no comparison with it is true."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return found
 
 
 class Size(click.ParamType):

@@ -10,7 +10,7 @@ import click
 
 from ..errors import MissingFile, TwinrunError
 from .choices import IMPORTED
-from .common import console
+from .common import Range, console
 from .help import Group
 from .progress import Teller, span
 from .quick import QUICK, init, quick
@@ -235,11 +235,11 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
 )
 @click.option(
     "--matters",
-    type=click.FloatRange(0, 10, min_open=True),
+    type=Range(0, 10, min_open=True),
     default=None,
     help="The smallest variation that matters (relative).",
 )
-@click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=None,
+@click.option("--confidence", type=Range(0.5, 0.999), default=None,
               help="Confidence of intervals; 1 - the rate of false alarms over all analyses.")  # fmt: skip
 @click.option(
     "--against", type=click.Path(), default=None, metavar="FOLDER", help="An earlier study to compare with."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import TwinrunError
-from .common import console, progress_bar
+from .common import Range, console, progress_bar
 from .help import Verb
 
 __all__ = ["noise"]
@@ -54,7 +54,7 @@ def _cores(text: str) -> list[int]:
 )
 @click.option(
     "--confidence",
-    type=click.FloatRange(0.5, 0.999),
+    type=Range(0.5, 0.999),
     default=0.95,
     show_default=True,
     help="Confidence of intervals.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import TwinrunError, one_line
-from .common import console
+from .common import Range, console
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -51,15 +51,15 @@ _TIMING: list[Callable] = [
     click.option("-D", "--parameter-step-size", "step", default="1", show_default=True, metavar="STEP", help="Step of --parameter-scan."),
     click.option("-w", "--warmup", type=click.IntRange(0, 1000), default=1, show_default=True, metavar="N",
                  help="Rounds of all commands before the first that counts."),
-    click.option("--precision", type=click.FloatRange(1e-4, 10), default=0.02, show_default=True,
+    click.option("--precision", type=Range(1e-4, 10), default=0.02, show_default=True,
                  help="Stop when the intervals of all ratios (of the median, with one command) are as narrow: +- 2%."),
-    click.option("-t", "--time", "seconds", type=click.FloatRange(0, 1e9, min_open=True), default=None, metavar="SECONDS",
+    click.option("-t", "--time", "seconds", type=Range(0, 1e9, min_open=True), default=None, metavar="SECONDS",
                  help="Stop when the time is up; default: 60 s, but not before --min-runs."),
     click.option("-r", "--runs", type=click.IntRange(1, 100_000), default=None, metavar="N", help="Exactly N runs of each, whatever the intervals."),
     click.option("-m", "--min-runs", type=click.IntRange(1, 100_000), default=10, show_default=True, metavar="N",
                  help="Runs of each before intervals are looked at."),
     click.option("-M", "--max-runs", type=click.IntRange(1, 100_000), default=1000, show_default=True, metavar="N", help="Runs of each, at most."),
-    click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True, help="Of all intervals together."),
+    click.option("--confidence", type=Range(0.5, 0.999), default=0.95, show_default=True, help="Of all intervals together."),
     click.option("-n", "--command-name", "names", multiple=True, metavar="NAME", help="A name for each command, in their order."),
     click.option("-s", "--setup", default="", metavar="CMD", help="Run before the first run, for each combination."),
     click.option("-p", "--prepare", multiple=True, metavar="CMD", help="Run before each run, not measured; one for all commands, or one for each."),
@@ -165,39 +165,30 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
     check()
     from ..ensemble import Options, load_tasks
     from ..ensemble.analysis.conditions import conditions_of
-    from ..report.ensemble import aligned
     from .progress import Teller
 
     with _folder(keep) as folder:
         with Teller(quiet or not sys.stderr.isatty()) as tell:
-            outcome = run_commands(given, folder, tell)
+            outcome, trouble = run_commands(given, folder, tell)
         if outcome.done == 0:
-            raise TwinrunError("interrupted before the first run ended: nothing can be said")
+            raise trouble or TwinrunError("interrupted before the first run ended: nothing can be said")
         frame = load_tasks(folder)
         frame.attrs["name"] = one_line(given.names[0] if given.names else " ".join(given.commands[0]), 60)
         found = conditions_of(
             frame, Options(confidence=given.confidence, matters=max(1e-6, 2 * given.precision))
         )
-        sentences = found.sentences(given.precision)
+        # First what was found: a file that cannot be written, or a cleanup that fails, does not lose it.
+        _print(found, given, outcome.ended, keep, quiet)
         for name, write in (
             ("--export-json", exporting.write_hyperfine),
             ("--export-csv", exporting.write_hyperfine_csv),
         ):
             if (path := outputs[name]) is not None:
-                write(folder, path)
+                write(folder, path, name)
         if export_markdown is not None:
             write_report(export_markdown, _markdown(_table(found)), "Markdown", "--export-markdown")
-    out = console()
-    if not quiet:
-        for row in aligned(_table(found)):
-            out.print(row, soft_wrap=True)
-        for note in _notes(found, given, outcome.ended):
-            out.print(note, soft_wrap=True)
-        out.print()
-    for sentence in sentences:
-        out.print(one_line(sentence), soft_wrap=True)
-    if keep is not None and not quiet:
-        out.print(f"{keep}: twinrun ensemble report {keep}", soft_wrap=True)
+    if trouble is not None:
+        raise trouble
     if outcome.ended == "interrupted":
         raise TwinrunError(
             f"interrupted: {outcome.done} of at most {outcome.total} runs ended, and are what this is about"
@@ -207,6 +198,22 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
             "no run ended by itself with a status that counts", fix="look at what the commands print"
         )
     return 0
+
+
+def _print(found: Conditions, given: CommandLine, ended: str, keep: str | None, quiet: bool) -> None:
+    from ..report.ensemble import aligned
+
+    out = console()
+    if not quiet:
+        for row in aligned(_table(found)):
+            out.print(row, soft_wrap=True)
+        for note in _notes(found, given, ended):
+            out.print(note, soft_wrap=True)
+        out.print()
+    for sentence in found.sentences(given.precision):
+        out.print(one_line(sentence), soft_wrap=True)
+    if keep is not None and not quiet:
+        out.print(f"{keep}: twinrun ensemble report {keep}", soft_wrap=True)
 
 
 @contextlib.contextmanager

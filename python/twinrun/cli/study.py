@@ -12,7 +12,7 @@ import click
 
 from ..errors import TwinrunError
 from .choices import COMMUNICATORS, INTENSITIES, PARTICLES, SIZES
-from .common import console, progress_bar
+from .common import Range, console, progress_bar
 from .help import Group
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _Numbers(click.ParamType):
         return numbers
 
 
-_SHARE = click.FloatRange(0, 1, min_open=True)
+_SHARE = Range(0, 1, min_open=True)
 
 
 @click.group(cls=Group)
@@ -67,13 +67,13 @@ def _shared(command: Callable) -> Callable:
         click.option("--mpiexec", multiple=True, help="Launcher with options; default: the one that haccio was built with."),
         click.option("--least", type=click.IntRange(2), default=10, show_default=True, help="Repetitions, at least."),
         click.option("--most", type=click.IntRange(2), default=40, show_default=True, help="Repetitions, at most."),
-        click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True, help="Of the intervals."),
+        click.option("--confidence", type=Range(0.5, 0.999), default=0.95, show_default=True, help="Of the intervals."),
         click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the order of runs."),
         click.option("--journal", type=click.Path(), default=f"haccio-{name}.jsonl", show_default=True,
                      help="File that keeps all runs."),
         click.option("--json", "json_path", type=click.Path(), help="Write all figures to this file; - is stdout."),
         click.option("--picture", type=click.Path(), help="Draw the figures: PNG, PDF or SVG, by matplotlib."),
-        click.option("--run-limit", type=click.FloatRange(1), default=600.0, show_default=True,
+        click.option("--run-limit", type=Range(1), default=600.0, show_default=True,
                      help="Seconds of one run, at most."),
         click.option("-q", "--quiet", is_flag=True, help="Print the guidance only."),
         click.argument("arguments", nargs=-1, type=click.UNPROCESSED),

@@ -146,8 +146,9 @@ def _open_read(path: str, flags: int) -> int:
 def write_whole(path: str, text: str, kind: str, option: str | None = None) -> None:
     """Writes a report of this kind (JSON, HTML) whole or not at all.
 
-    Raises TwinrunError. option: the option that named the file.
+    Raises TwinrunError. option: the option that named the file, by default --KIND; empty: none did.
     """
+    option = f"--{kind.lower()}" if option is None else option
     try:
         # a pipe or a device cannot be replaced by renaming
         if os.path.exists(path) and not os.path.isfile(path):
@@ -160,5 +161,5 @@ def write_whole(path: str, text: str, kind: str, option: str | None = None) -> N
         raise TwinrunError(
             f"cannot write the {kind} report: {e.strerror or e}",
             where=path,
-            fix=f"name another file with {option or '--' + kind.lower()}",
+            fix=f"name another file{' with ' + option if option else ''}",
         ) from None

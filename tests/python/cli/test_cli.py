@@ -238,6 +238,18 @@ def test_sizes(text: str, size: int) -> None:
     assert SIZE.convert(text, None, None) == size
 
 
+@pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf"])
+def test_no_range_takes_what_is_no_finite_number(text: str) -> None:
+    tried = 0
+    for verb, context in each_command(cli, click.Context(cli, info_name="twinrun", **cli.context_settings)):
+        for option in verb.params:
+            if isinstance(option.type, click.FloatRange):
+                with pytest.raises(click.BadParameter):
+                    option.type.convert(text, option, context)
+                tried += 1
+    assert tried >= 5
+
+
 ALL = list(each_command(cli, click.Context(cli, info_name="twinrun", **cli.context_settings)))
 
 

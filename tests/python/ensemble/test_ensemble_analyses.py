@@ -923,3 +923,18 @@ def test_an_effect_that_is_found_is_not_printed_as_none() -> None:
     value, low, high = map(float, printed.groups())
     assert 1 < low <= value <= high
     assert max(abs(low - effect["low"]), abs(high - effect["high"])) < 1e-4
+
+
+def test_what_is_said_to_bound_a_share_bounds_it() -> None:
+    from twinrun.ensemble.analysis.model import at_least
+
+    for share in np.random.default_rng(4).lognormal(-4, 3, 5000):
+        said = float(at_least(share).removesuffix("%")) / 100
+        assert share * (1 - 1e-7) <= said <= share * 1.11, share
+    assert (at_least(0.0), at_least(0.02), at_least(0.05), at_least(1.0), at_least(1.001)) == (
+        "0%",
+        "2%",
+        "5%",
+        "100%",
+        "101%",
+    )

@@ -123,7 +123,7 @@ def test_several_files_are_one_study(tmp_path: Path) -> None:
         ('{"data": [[0]], "columns": ["a", "b"]}', "caliper", DamagedFile),
         ("[]", "caliper", Unsupported),
         ("#time,event\n1,x\n", "radical", Unsupported),
-        ("3", None, DamagedFile),
+        ("3", None, Unsupported),
     ],
 )
 def test_bad_files(content: str, form: str | None, error: type, tmp_path: Path) -> None:
@@ -183,3 +183,65 @@ def test_parquet(tmp_path: Path) -> None:
         assert row["cores"] == line["cores"]
     with pytest.raises(MissingFile):
         write_parquet(tmp_path, tmp_path / "x")
+
+
+def _hyperfine(**changed: object) -> dict:
+    return {"results": [{"command": "sort", "times": [0.1, 0.2], **changed}]}
+
+
+def _benchmark(**changed: object) -> dict:
+    return {"benchmarks": [{"name": "b", "run_name": "b", "real_time": 1.5, "time_unit": "ms", **changed}]}
+
+
+def _sacct(elapsed: str) -> str:
+    return f"JobID|JobName|State|Elapsed|ExitCode\n7|a|COMPLETED|{elapsed}|0:0\n"
+
+
+def _reframe(value: str) -> str:
+    return f"name|result|elapsed_value|elapsed_unit\nA|pass|{value}|s\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "said"),
+    [
+        ("hyperfine", _hyperfine(times=[0.1, None]), "'sort', time 2: there is no time"),
+        ("hyperfine", _hyperfine(times=[0.1, "fast"]), "'sort', time 2: 'fast' is no time"),
+        ("hyperfine", _hyperfine(times=[-0.1]), "'sort', time 1: -0.1 is no time"),
+        ("hyperfine", _hyperfine(times=[float("nan")]), "nan is no time"),
+        ("hyperfine", {"results": [{"command": "sort"}]}, "there is no 'times'"),
+        ("google-benchmark", _benchmark(real_time="1.5"), "'b': '1.5' is no time"),
+        ("google-benchmark", _benchmark(real_time=-1), "'b': -1 is no time"),
+        ("google-benchmark", {"benchmarks": [{"name": "b"}]}, "'b': there is no time"),
+        ("caliper", [{"path": "main", "count": 3}], "no numbers in a column that is named time"),
+        ("caliper", [{"path": "main", "time": -3.0}], "took -3 s, which is no time"),
+        ("radical", RADICAL.replace("21.5,exec_stop", "1.5,exec_stop"), "'task.000000' took -9.5 s"),
+        ("sacct", _sacct("00:00:0x"), "job 7, column Elapsed: '00:00:0x' is no time"),
+        ("sacct", _sacct(""), "job 7 has no time: give sacct --format with Elapsed"),
+        ("reframe", _reframe("fast"), "row 2, column elapsed_value: 'fast' is no number"),
+        ("reframe", _reframe("-1"), "took -1 s"),
+    ],
+)  # fmt: skip
+def test_a_time_that_is_none_is_named(form: str, content: object, said: str, tmp_path: Path) -> None:
+    """A study without some of its times would answer another question than the file."""
+    file = tmp_path / "given"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(DamagedFile) as caught:
+        importing.read_foreign(file, form)
+    assert said in str(caught.value) and str(file) in str(caught.value)
+
+
+def test_what_did_not_end_well_needs_no_time(tmp_path: Path) -> None:
+    file = tmp_path / "given"
+    file.write_text(_sacct("").replace("COMPLETED", "CANCELLED"))
+    assert [x["wall"] for x in importing.read_foreign(file, "sacct")] == [None]
+    file.write_text(_reframe("null").replace("pass", "fail"))
+    assert [x["status"] for x in importing.read_foreign(file, "reframe")] == ["failed"]
+
+
+def test_json_of_no_known_program_and_what_is_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "given.json"
+    file.write_text('{"result": []}')
+    with pytest.raises(Unsupported, match="of no program that is known by its keys"):
+        importing.read_foreign(file)
+    with pytest.raises(Unsupported, match="is not a regular file"):
+        importing.read_foreign("/dev/null")

@@ -387,3 +387,21 @@ def test_outputs_are_checked_before_anything_runs(here: Path) -> None:
     done = command("ensemble", "-o", "kept", "--export-json", "kept/study.toml", "--", log("never"))
     assert done.status == 2 and not (here / "log").exists()
     assert json.dumps(os.listdir(here)) == "[]"
+
+
+def test_what_was_measured_is_said_where_something_after_it_fails(here: Path) -> None:
+    done = command("ensemble", "-r", 3, "--cleanup", "false", "--", log("A"), "--vs", log("B"))
+    assert done.status == 2 and "cleanup" in done.err and "ended with status 1" in done.err
+    assert re.search(r"^echo A >> log +3 ", done.out, re.M)
+    # The command makes a folder of the name, where there was nothing when the options were looked at.
+    for option in ("--export-json", "--export-csv", "--export-markdown"):
+        out = option[2:]
+        done = command("ensemble", "-r", 1, "-w", 0, option, out, "--", f"{log('A')}; mkdir {out}")
+        assert done.status == 2 and f"name another file with {option}" in done.err and out in done.err
+        assert re.search(r"^echo A >> log; mkdir \S+ +1 ", done.out, re.M)
+
+
+def test_a_line_that_cannot_be_split_is_named(here: Path) -> None:
+    done = command("ensemble", "-r", 1, "--", "echo 'x")
+    assert done.status == 2 and "cannot be split into words: no closing quotation" in done.err
+    assert "study.toml" not in done.err

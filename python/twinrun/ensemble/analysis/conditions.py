@@ -22,7 +22,7 @@ from .. import locations
 from ..intervals import Interval
 from ..study.tasks import condition_columns, usable
 from .assumptions import checked
-from .model import left_over, levels_of, percent, with_interval
+from .model import at_least, left_over, levels_of, percent, with_interval
 from .result import TOLD, Analysis, Judge, Options, nothing
 from .serial import Resemblance, resemblance
 
@@ -169,7 +169,7 @@ class Conditions:
         if largest < 1e-12:
             return f"{pair} took the same time in all {data}."
         if largest <= 2 * precision:
-            return f"No difference larger than {percent(largest)} is seen between {pair} ({data}; ratio {r.value:.3f})."
+            return f"No difference larger than {at_least(largest)} is seen between {pair} ({data}; ratio {r.value:.3f})."
         return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: the ratio is "
                 f"{with_interval(r.value, r.low, r.high)} ({data}); {self._take(n, r, precision)}.")  # fmt: skip
 

@@ -10,6 +10,7 @@ p values counts.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ __all__ = [
     "Left",
     "Model",
     "Term",
+    "at_least",
     "cells_of",
     "confounded",
     "crossed",
@@ -49,6 +51,20 @@ def percent(share: float) -> str:
         return "?"
     x = 100 * share
     return f"{x:.0f}%" if abs(x) >= 100 else f"{x:.2g}%"
+
+
+def at_least(share: float) -> str:
+    """As `percent`, of a number that is no smaller: what is said to bound something must bound it.
+
+    >>> at_least(0.01234), at_least(1.234), at_least(0.05)
+    ('1.3%', '124%', '5%')
+    """
+    if not np.isfinite(share):
+        return "?"
+    x = 100 * share
+    digits = 0 if x >= 100 else 1 - math.floor(math.log10(x)) if x > 0 else 0
+    up = math.ceil(round(x * 10.0**digits, 6)) / 10.0**digits
+    return f"{up:.0f}%" if up >= 100 else f"{up:.2g}%"
 
 
 def span(low: float, high: float, scale: float = 100.0, unit: str = "%", marks: Sequence[float] = ()) -> str:

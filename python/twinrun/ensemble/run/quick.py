@@ -23,6 +23,13 @@ class _Commands(FolderWork):
     """Ends at the first failure, unless failures are ignored: then at the first command that cannot be started."""
 
     ignore_failure = False
+    trouble: TwinrunError | None = None  # of the cleanup, which comes after all measurements
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        except TwinrunError as e:
+            self.trouble = e
 
     def ended(self, line: Mapping) -> None:
         if line["status"] == "ok" or line.get("interrupted"):
@@ -60,8 +67,10 @@ def _last_line(path: Path) -> str:
 
 def run_commands(
     line: CommandLine, folder: str | os.PathLike[str], report: Callable[[Progress], None] | None = None
-) -> Outcome:
+) -> tuple[Outcome, TwinrunError | None]:
     """Runs the commands until their ratios are known, or the time is up. folder: a new one, or an empty one.
+
+    Returns how it ended, and why the cleanup failed, if it did: the runs count all the same.
 
     Raises TwinrunError where a command cannot be started, or fails and that is not ignored.
     """
@@ -78,4 +87,4 @@ def run_commands(
     with StudyFolder(path, study) as opened:
         work = _Commands(opened)
         work.ignore_failure = line.ignore_failure
-        return run(work, 0, report)
+        return run(work, 0, report), work.trouble

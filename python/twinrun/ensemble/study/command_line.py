@@ -160,6 +160,14 @@ def study_text(line: CommandLine, name: str = "") -> str:
                 f"{shlex.join(own)!r:.80} is given as words, and a shell takes one line",
                 fix="quote it as one word, or give -N",
             )
+        if not shell and len(own) == 1:
+            try:
+                shlex.split(own[0])
+            except ValueError as e:
+                raise TwinrunError(
+                    f"{own[0]!r:.80} cannot be split into words: {str(e).lower()}",
+                    fix="close what is open, or give --shell sh",
+                ) from None
     texts = [own[0] if len(own) == 1 else shlex.join(own) for own in line.commands]
     names = _names(line, texts)
     rows = []

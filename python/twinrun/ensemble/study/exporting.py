@@ -1,4 +1,7 @@
-"""Tasks for other programs: Parquet, hyperfine's JSON and CSV, OpenMetrics."""
+"""Tasks for other programs: Parquet, hyperfine's JSON and CSV, OpenMetrics.
+
+option, of writers of text: the option that named the target, for messages; empty where none did.
+"""
 
 from __future__ import annotations
 
@@ -142,14 +145,18 @@ def hyperfine_results(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return found
 
 
-def write_hyperfine(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+def write_hyperfine(folder: str | os.PathLike[str], target: str | os.PathLike[str], option: str = "") -> int:
     """Writes what hyperfine's --export-json does; returns how many conditions."""
     found = hyperfine_results(folder)
-    write_whole(os.fspath(target), json.dumps({"results": found}, indent=2, allow_nan=False) + "\n", "JSON")
+    write_whole(
+        os.fspath(target), json.dumps({"results": found}, indent=2, allow_nan=False) + "\n", "JSON", option
+    )
     return len(found)
 
 
-def write_hyperfine_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+def write_hyperfine_csv(
+    folder: str | os.PathLike[str], target: str | os.PathLike[str], option: str = ""
+) -> int:
     """Writes what hyperfine's --export-csv does; returns how many conditions."""
     found = hyperfine_results(folder)
     keys = ("command", "mean", "stddev", "median", "user", "system", "min", "max")
@@ -165,14 +172,14 @@ def write_hyperfine_csv(folder: str | os.PathLike[str], target: str | os.PathLik
                 *(entry.get("parameters", {}).get(n, "") for n in names),
             ]
         )
-    write_whole(os.fspath(target), text.getvalue(), "CSV")
+    write_whole(os.fspath(target), text.getvalue(), "CSV", option)
     return len(found)
 
 
 # ---- CSV and OpenMetrics -----------------------------------------------------------------------------------
 
 
-def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str], option: str = "") -> int:
     """Writes a row for each attempt, as in Parquet; lists as JSON. Returns how many."""
     rows = flat_rows(folder)
     text = io.StringIO()
@@ -186,7 +193,7 @@ def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str]) ->
                 for v in row.values()
             ]
         )
-    write_whole(os.fspath(target), text.getvalue(), "CSV")
+    write_whole(os.fspath(target), text.getvalue(), "CSV", option)
     return len(rows)
 
 
@@ -201,7 +208,9 @@ def _labels(pairs: Mapping[str, object]) -> str:
     return "{" + ",".join(f'{k}="{text(v)}"' for k, v in pairs.items() if v is not None) + "}"
 
 
-def write_openmetrics(folder: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+def write_openmetrics(
+    folder: str | os.PathLike[str], target: str | os.PathLike[str], option: str = ""
+) -> int:
     """Writes OpenMetrics text: times of attempts that ended well, at their end, and how many ended how. Returns how many."""
     path = Path(folder) / "tasks.jsonl"
     if not path.is_file():
@@ -254,7 +263,7 @@ def write_openmetrics(folder: str | os.PathLike[str], target: str | os.PathLike[
             f"# HELP {family} {what}",
             *samples,
         ]
-    write_whole(os.fspath(target), "\n".join([*out, "# EOF", ""]), "OpenMetrics")
+    write_whole(os.fspath(target), "\n".join([*out, "# EOF", ""]), "OpenMetrics", option)
     return len(lines)
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "read_sacct",
     "seconds_in",
     "task_of",
+    "time_of",
 ]
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
@@ -80,6 +81,15 @@ def number(value: object) -> float | None:
     )
 
 
+def time_of(value: object, place: str) -> float:
+    """A time: a finite number that is not negative. Raises ValueError, which names the place, for anything else."""
+    found = number(value)
+    if found is None or found < 0:
+        said = "there is no time" if value is None else f"{value!r:.40} is no time"
+        raise ValueError(f"{place}: {said}")
+    return found
+
+
 def seconds_in(unit: str) -> float | None:
     """Seconds in a unit of time; None for other units."""
     return _UNITS.get(unit.strip().lower())
@@ -118,18 +128,24 @@ def _rows(text: str, delimiter: str) -> list[dict[str, str]]:
 # ---- ReFrame -----------------------------------------------------------------------------------------------
 
 
+_NOTHING = frozenset({"", "null", "none", "nan"})  # what a cell of a test that did not measure says
+
+
 def read_reframe(text: str) -> list[dict]:
     """The time is the first performance variable with a unit of time; all variables are metrics."""
     found = []
-    for row in _rows(text, "|"):
+    for place, row in enumerate(_rows(text, "|"), 2):
         names = [
             key.removesuffix("_value") for key in row if key.endswith("_value") and f"{key[:-6]}_unit" in row
         ]
         metrics: dict[str, float] = {}
         wall = None
         for name in names:
-            value = number_of(row[f"{name}_value"])
+            text = row[f"{name}_value"]
+            value = number_of(text)
             if value is None:
+                if text.lower() not in _NOTHING:
+                    raise ValueError(f"row {place}, column {name}_value: {text!r:.40} is no number")
                 continue
             metrics[name] = value
             scale = seconds_in(row[f"{name}_unit"])
@@ -205,8 +221,15 @@ def read_sacct(text: str) -> list[dict]:
         start, end = moment(row.get("Start")), moment(row.get("End"))
         wall = number_of(row.get("ElapsedRaw"))
         wall = _elapsed(row.get("Elapsed")) if wall is None else wall
+        for name in ("ElapsedRaw", "Elapsed"):
+            if wall is None and row.get(name):
+                raise ValueError(f"job {row['JobID']:.40}, column {name}: {row[name]!r:.40} is no time")
         if wall is None and start is not None and end is not None:
             wall = end - start
+        if wall is None and status == "ok":
+            raise ValueError(
+                f"job {row['JobID']:.40} has no time: give sacct --format with Elapsed, or Start and End"
+            )
         code, _, signal = row.get("ExitCode", "").partition(":")
         names = {
             "JobName": "job",

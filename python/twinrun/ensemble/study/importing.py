@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from .command_line import toml_of
-from .foreign import number, read_csv, read_reframe, read_sacct, seconds_in, task_of
+from .foreign import number, read_csv, read_reframe, read_sacct, seconds_in, task_of, time_of
 
 __all__ = ["FORMATS", "import_tasks", "read_foreign"]
 
@@ -55,13 +55,14 @@ def _hyperfine(document: object) -> list[dict]:
         codes = result.get("exit_codes") or []
         memory = result.get("memory_usage_byte") or []
         for i, wall in enumerate(result["times"]):
+            time = time_of(wall, f"{result.get('command', '')!r:.60}, time {i + 1}")
             code = codes[i] if i < len(codes) else None
             # null: ended by a signal
             status = "killed" if codes and code is None else "failed" if code else "ok"
             found.append(
                 task_of(
                     factors,
-                    wall=number(wall),
+                    wall=time,
                     exit=code,
                     status=status,
                     max_memory_bytes=memory[i] if i < len(memory) else None,
@@ -101,15 +102,16 @@ def _google_benchmark(document: object) -> list[dict]:
             )
             continue
         scale = seconds_in(entry.get("time_unit", "ns"))
-        wall, cpu = number(entry["real_time"]), number(entry.get("cpu_time"))
+        wall, cpu = (
+            time_of(entry.get("real_time"), f"{factors['benchmark']!r:.60}"),
+            number(entry.get("cpu_time")),
+        )
         if scale is None:
             raise ValueError(f"{entry['time_unit']!r:.20} is no unit of time")
         metrics = {k: float(v) for k, v in entry.items() if k not in _OWN_KEYS and number(v) is not None}
         if cpu is not None:
             metrics["cpu_time"] = cpu * scale
-        found.append(
-            task_of(factors, wall=None if wall is None else wall * scale, node=node, metrics=metrics)
-        )
+        found.append(task_of(factors, wall=wall * scale, node=node, metrics=metrics))
     return found
 
 
@@ -178,6 +180,8 @@ def _caliper(document: object) -> list[dict]:
                 else:
                     own_time[key] = own_time.get(key, 0.0) + seconds
         whole = next(iter(inclusive.values()), None) or next(iter(own_time.values()), None)
+        if whole is None:
+            raise ValueError("a profile has no numbers in a column that is named time or duration")
         facts = {
             k: v
             for k, v in about.items()
@@ -233,8 +237,14 @@ def _guess(path: Path, document: object, text: str) -> str:
         return "hyperfine"
     if isinstance(document, Mapping) and isinstance(document.get("benchmarks"), list):
         return "google-benchmark"
-    if document is not None:
+    if isinstance(document, list) or (isinstance(document, Mapping) and _CALIPER & document.keys()):
         return "caliper"
+    if document is not None:
+        raise Unsupported(
+            "is JSON, and of no program that is known by its keys",
+            where=path,
+            fix=f"give --format: {', '.join(_JSON)}",
+        )
     head = set(text.split("\n", 1)[0].strip().split("|"))
     if "JobID" in head:
         return "sacct"
@@ -243,6 +253,7 @@ def _guess(path: Path, document: object, text: str) -> str:
     return "csv" if path.suffix in (".csv", ".tsv") else "radical"
 
 
+_CALIPER = frozenset({"data", "records", "dataframe"})
 _JSON = {"hyperfine": _hyperfine, "google-benchmark": _google_benchmark, "caliper": _caliper}
 _LARGEST = 1 << 30  # bytes of a file
 
@@ -256,8 +267,10 @@ def read_foreign(
     Unsupported where it holds no tasks.
     """
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise MissingFile("there is no such file", where=path)
+    if not path.is_file():
+        raise Unsupported("is not a regular file", where=path)
     if path.stat().st_size > _LARGEST:
         raise Unsupported(f"has more than {_LARGEST} bytes", where=path)
     document, text = None, path.read_text(encoding="utf-8", errors="replace").removeprefix("\ufeff")
@@ -277,8 +290,14 @@ def read_foreign(
             found = read_csv(text, value, factors)
         else:
             found = _TABLES[form](text) if form in _TABLES else _JSON[form](document)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, csv.Error) as e:
+    except KeyError as e:
+        raise DamagedFile(f"is not of {form}: there is no {e}", where=path) from None
+    except (ValueError, TypeError, AttributeError, IndexError, OverflowError, csv.Error) as e:
         raise DamagedFile(f"is not of {form}: {e}", where=path) from None
+    for line in found:
+        if line["wall"] is not None and line["wall"] < 0:
+            what = line.get("imported_name") or ", ".join(line["factors"].values())
+            raise DamagedFile(f"{what!r:.60} took {line['wall']:g} s, which is no time", where=path)
     if not found:
         raise Unsupported(f"holds no tasks of {form}", where=path, fix=f"give --format: {', '.join(FORMATS)}")
     return found

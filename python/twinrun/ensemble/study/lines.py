@@ -59,7 +59,7 @@ class Lines:
     """
 
     def __init__(self, file: int, path: Path, lines: list[dict], whole: int) -> None:
-        self.lines, self._file = lines, file
+        self.lines, self._file, self._path = lines, file, path
         if os.fstat(file).st_size > whole:
             os.ftruncate(file, whole)
         _sync_folder(path.parent)
@@ -72,12 +72,17 @@ class Lines:
         return cls(os.open(path, flags, 0o644), path, lines, whole)
 
     def add(self, line: Mapping) -> None:
-        """Appends a line. Raises TwinrunError where the storage is full."""
+        """Appends a line, whole or not at all. Raises TwinrunError where the storage is full, OSError where it fails."""
         # One write, so that a crash leaves at worst a torn line; allow_nan: readers need strict JSON.
         data = (json.dumps(line, allow_nan=False) + "\n").encode()
-        if os.write(self._file, data) != len(data):
-            raise TwinrunError("a line was cut short: is the storage full?")
-        os.fsync(self._file)
+        size = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, data) != len(data):
+                os.ftruncate(self._file, size)  # else the next line would follow half of this one
+                raise TwinrunError("the storage is full", where=self._path, fix="make room, and start again")
+            os.fsync(self._file)
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, os.fspath(self._path)) from None
         self.lines.append(dict(line))
 
     def close(self) -> None:
