@@ -1,3 +1,13 @@
+include(CheckLanguage)
+
+# As check_language, and looks again where an earlier configuration found nothing: a compiler may have been installed since.
+macro(twinrun_check_language language)
+    if(NOT CMAKE_${language}_COMPILER)
+        unset(CMAKE_${language}_COMPILER CACHE)
+    endif()
+    check_language(${language})
+endmacro()
+
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(xxHash REQUIRED)
@@ -25,8 +35,7 @@ endif()
 # A Fortran compiler for the module `twinrun`.
 set(TWINRUN_HAVE_FORTRAN OFF)
 if(TWINRUN_BUILD_LIBRARY AND NOT TWINRUN_FORTRAN STREQUAL "OFF")
-    include(CheckLanguage)
-    check_language(Fortran)
+    twinrun_check_language(Fortran)
     if(CMAKE_Fortran_COMPILER)
         enable_language(Fortran)
         set(TWINRUN_HAVE_FORTRAN ON)
@@ -40,8 +49,7 @@ endif()
 # CUDA 12 or 13 for GPUs; the core itself never needs it.
 set(TWINRUN_HAVE_CUDA OFF)
 if(NOT TWINRUN_CUDA STREQUAL "OFF")
-    include(CheckLanguage)
-    check_language(CUDA)
+    twinrun_check_language(CUDA)
     if(CMAKE_CUDA_COMPILER)
         # enable_language fails without a list, and some compilers' default is older than what the kernels need.
         if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)

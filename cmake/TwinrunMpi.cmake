@@ -6,8 +6,7 @@ set_property(CACHE TWINRUN_MPI PROPERTY STRINGS AUTO ON OFF)
 set(TWINRUN_HAVE_MPI OFF)
 if(TWINRUN_BUILD_LIBRARY AND NOT TWINRUN_MPI STREQUAL "OFF")
     # The C binding is all that is used, also from C++; FindMPI looks for it only where C is enabled.
-    include(CheckLanguage)
-    check_language(C)
+    twinrun_check_language(C)
     if(CMAKE_C_COMPILER)
         enable_language(C)
         # What the user has comes first: MPI_HOME, MPI_C_COMPILER, mpicc on the PATH, a compiler that knows MPI by itself. Else the

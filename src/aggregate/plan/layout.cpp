@@ -13,7 +13,7 @@ namespace {
 
 using Wide = __int128;
 
-constexpr std::uint64_t kLargest = std::uint64_t{1} << 63;
+constexpr std::uint64_t kLargestEnd = std::uint64_t{1} << 63;
 
 // Smallest x >= 0 with low <= a x mod m <= high, where 0 <= low <= high < m and 0 <= a < m; -1 if there is none. The step from
 // (a, m) to (m mod a, a) is Euclid's.
@@ -48,7 +48,7 @@ Result<> check_variable(const DeclaredVariable& variable, std::uint32_t number) 
         const auto span = checked_multiply(variable.items - 1, used);
         const auto length = span ? checked_add(*span, variable.item_bytes) : std::nullopt;
         const auto end = length ? checked_add(*length, in_file ? variable.file_offset : 0) : std::nullopt;
-        if (!end || *end >= kLargest) {
+        if (!end || *end >= kLargestEnd) {
             return refuse(std::string("it would end behind 2^63 in ") + (in_file ? "the file" : "memory"));
         }
     }
@@ -64,7 +64,7 @@ Result<> check_set(const StridedSet& set, std::uint32_t number) {
     const auto span = checked_multiply(set.count - 1, set.stride);
     const auto length = span ? checked_add(*span, set.width) : std::nullopt;
     const auto end = length ? checked_add(*length, set.offset) : std::nullopt;
-    if (!end || *end >= kLargest) return refuse("it would end behind 2^63 in the file");
+    if (!end || *end >= kLargestEnd) return refuse("it would end behind 2^63 in the file");
     return success();
 }
 

@@ -24,7 +24,7 @@ constexpr std::size_t kEntryBytes = 48;
 constexpr std::uint32_t kOnMetadataServer = 0x100;  // a pattern's bit: the component has no stripes
 constexpr std::uint32_t kForeign = 0x400;           // the layout of another file system
 constexpr std::uint64_t kUnit = 65536;              // stripes are multiples of it
-constexpr std::size_t kLargest = 65536;             // of an attribute: Linux's XATTR_SIZE_MAX
+constexpr std::size_t kLargestAttribute = 65536;    // of an attribute: Linux's XATTR_SIZE_MAX
 
 template <class T>
 T number(std::span<const std::byte> bytes, std::size_t at) {
@@ -80,7 +80,7 @@ std::optional<std::uint64_t> stripe_bytes_in(std::span<const std::byte> layout) 
 }
 
 std::optional<std::uint64_t> stripe_bytes_of(const std::string& path) {
-    std::vector<std::byte> layout(kLargest);
+    std::vector<std::byte> layout(kLargestAttribute);
     const ssize_t size = ::getxattr(path.c_str(), "lustre.lov", layout.data(), layout.size());
     if (size <= 0) return std::nullopt;
     return stripe_bytes_in(std::span(layout).first(static_cast<std::size_t>(size)));

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "aggregate/topology/description.hpp"
 #include "base/checked.hpp"
 
 namespace twinrun {
@@ -14,8 +15,6 @@ namespace {
 
 constexpr std::size_t kMostContributions = std::size_t{1} << 26;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
-
-Error wrong(std::string what) { return {ErrorCode::invalid_argument, std::move(what)}; }
 
 // SplitMix64, as a sequence.
 class Random {

@@ -6,10 +6,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.hpp"
 
 namespace twinrun {
+
+// An argument that no topology and no plan can be made of.
+inline Error wrong(std::string what) { return {ErrorCode::invalid_argument, std::move(what)}; }
 
 inline Error wrong_description(const std::string& description, const std::string& what) {
     return {ErrorCode::invalid_argument, "topology '" + description.substr(0, 200) + "': " + what};

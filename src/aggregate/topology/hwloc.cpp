@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kLibraryName = "libhwloc.so.15";
 constexpr std::size_t kLongestText = 4096;
-constexpr const char* kForms =
+constexpr const char* kHwlocForms =
     "hwloc, hwloc:synthetic:DESCRIPTION or hwloc:xml:PATH, with settings behind commas";
 
 struct Library {
@@ -213,7 +213,7 @@ bool is_hwloc(const std::string& description) {
 Result<HwlocDescription> parse_hwloc(const std::string& description) {
     if (!is_hwloc(description) || description.size() > kLongestText ||
         description.find('\0') != std::string::npos)
-        return wrong_description(description, std::string("write ") + kForms);
+        return wrong_description(description, std::string("write ") + kHwlocForms);
     HwlocDescription d;
     // Settings are taken from the end, because the description itself may contain commas.
     std::string_view rest = std::string_view(description).substr(5);
@@ -239,9 +239,9 @@ Result<HwlocDescription> parse_hwloc(const std::string& description) {
         d.source = HwlocDescription::Source::xml;
         d.text = rest.substr(5);
     } else {
-        return wrong_description(description, std::string("write ") + kForms);
+        return wrong_description(description, std::string("write ") + kHwlocForms);
     }
-    if (d.text.empty()) return wrong_description(description, std::string("write ") + kForms);
+    if (d.text.empty()) return wrong_description(description, std::string("write ") + kHwlocForms);
     return d;
 }
 

@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "aggregate/topology/defaults.hpp"
+
 namespace twinrun {
 
 namespace {
 
-// Bytes a second between processes of one node: roughly a copy at the bandwidth of DDR4 in a two-socket node.
-constexpr float kMemory = 25e9F;
-
-// Links of 100 Gb/s, 0.1 us a switch: InfiniBand EDR's data sheets (12.5 GB/s, less than 90 ns).
-constexpr float kLink = 12.5e9F;
-constexpr float kSwitch = 1e-7F;
+using topology_defaults::kLink;
+using topology_defaults::kMemory;
+using topology_defaults::kSwitch;
 
 // Blue Gene/Q. Links and those from bridge nodes to the I/O node: 1.8 GB/s each (Tessier and Vishwanath, section III-C; 2 GB/s
 // less 10% of packets' overhead). A hop: 40 ns (Chen et al., "The IBM Blue Gene/Q interconnection network and message unit",

@@ -15,6 +15,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "aggregate/topology/defaults.hpp"
+#include "aggregate/topology/description.hpp"
 #include "aggregate/topology/tree.hpp"
 
 extern char** environ;
@@ -26,12 +28,10 @@ namespace {
 constexpr std::size_t kLongestName = 256;
 constexpr std::size_t kMostText = std::size_t{64}
                                   << 20;  // of scontrol's output, and of all names of a hostlist
-// Slurm knows no bandwidths and latencies: the values of the model `flat`.
-constexpr float kLink = 12.5e9F;
-constexpr float kMemory = 25e9F;
-constexpr float kHop = 1e-7F;
-
-Error wrong(std::string what) { return {ErrorCode::invalid_argument, std::move(what)}; }
+// Slurm knows no bandwidths and latencies.
+using topology_defaults::kLink;
+using topology_defaults::kMemory;
+using topology_defaults::kSwitch;
 
 // Not named `quoted`: std::quoted would be a candidate if <iomanip> is included.
 std::string in_quotes(std::string_view text) {
@@ -146,7 +146,7 @@ class Builder {
     }
     Result<NamedTopology> done(const std::string& kind) {
         plan.name = "Slurm " + kind + ", " + std::to_string(plan.nodes.size()) + " nodes";
-        plan.latency = kHop;
+        plan.latency = kSwitch;
         plan.memory = kMemory;
         plan.gateways.push_back({TreePlan::kNone, kLink, std::numeric_limits<float>::max()});
         TWR_TRY(auto made, make_tree(std::move(plan)));

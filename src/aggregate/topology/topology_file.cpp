@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "aggregate/topology/defaults.hpp"
+#include "aggregate/topology/description.hpp"
 #include "aggregate/topology/models.hpp"
 #include "aggregate/topology/slurm.hpp"
 #include "aggregate/topology/tree.hpp"
@@ -22,11 +24,9 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
 constexpr std::size_t kMostOfMatrix = 4096;  // nodes with a distance for each pair
 constexpr std::size_t kMostGateways = 1024;  // of a file with a matrix
-constexpr float kLink = 12.5e9F;             // the value of the model `flat`
-constexpr float kMemory = 25e9F;
-constexpr float kHop = 1e-7F;
-
-Error wrong(const std::string& what) { return {ErrorCode::invalid_argument, what}; }
+using topology_defaults::kLink;
+using topology_defaults::kMemory;
+using topology_defaults::kSwitch;
 
 // A topology from matrices: one distance for each pair of nodes, and for each node and gateway.
 class Matrix final : public Topology {
@@ -90,7 +90,7 @@ class Reader {
                          "bandwidths", "gateways"},
                         "the file"));
         TWR_TRY(name_, text(all_, "name", "topology of a file"));
-        TWR_TRY(latency_, rate(all_, "latency", kHop, true));
+        TWR_TRY(latency_, rate(all_, "latency", kSwitch, true));
         TWR_TRY(memory_, rate(all_, "memory", kMemory, false));
         TWR_TRY(link_, rate(all_, "bandwidth", kLink, false));
         if (all_.contains("nodes")) {

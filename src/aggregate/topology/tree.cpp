@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "aggregate/topology/description.hpp"
+
 namespace twinrun {
 
 namespace {
@@ -12,8 +14,6 @@ constexpr std::uint32_t kMostLevels = 64;
 constexpr std::uint64_t kMostWays = std::uint64_t{1} << 26;  // nodes times gateways
 
 bool usable(float rate) { return std::isfinite(rate) && rate > 0; }
-
-Error wrong(std::string what) { return {ErrorCode::invalid_argument, std::move(what)}; }
 
 class Tree final : public Topology {
    public:

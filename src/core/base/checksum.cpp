@@ -3,6 +3,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <cinttypes>
+#include <cstdio>
 #include <new>
 #include <utility>
 
@@ -13,6 +15,12 @@ std::uint64_t xxh3(std::span<const std::byte> bytes, std::uint64_t seed) {
 }
 
 std::uint64_t xxh3(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
+std::string hex_of(std::uint64_t checksum) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016" PRIx64, checksum);
+    return digits;
+}
 
 StreamingChecksum::StreamingChecksum() : state_(XXH3_createState()) {
     if (state_ == nullptr) throw std::bad_alloc();

@@ -4,12 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace twinrun {
 
 [[nodiscard]] std::uint64_t xxh3(std::span<const std::byte> bytes, std::uint64_t seed = 0);
 [[nodiscard]] std::uint64_t xxh3(std::string_view text);
+
+// A checksum as 16 hexadecimal digits.
+[[nodiscard]] std::string hex_of(std::uint64_t checksum);
 
 // The same checksum of bytes that arrive in pieces. Not thread-safe.
 class StreamingChecksum {

@@ -35,18 +35,6 @@ bool same_layout(const CapturedField& a, const CapturedField& b) {
            a.ids == b.ids;
 }
 
-// Owns a block of the ring until a load takes it.
-struct RingBlock {
-    explicit RingBlock(StagingRing* of) : ring(of) {}
-    ~RingBlock() {
-        if (block != nullptr) ring->release(block);
-    }
-    RingBlock(const RingBlock&) = delete;
-    RingBlock& operator=(const RingBlock&) = delete;
-    StagingRing* ring;
-    const std::byte* block = nullptr;
-};
-
 // Zeros the bytes between the segments of a piece, and those after the last one.
 void clear_padding(const Piece& piece, const std::vector<FieldMetadata>& fields, std::byte* image) {
     for (std::size_t i = 0; i < piece.segments.size(); ++i) {

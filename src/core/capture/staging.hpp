@@ -59,4 +59,16 @@ class StagingRing {
     bool stopped_ = false;
 };
 
+// Owns a block of the ring until a load takes it.
+struct RingBlock {
+    explicit RingBlock(StagingRing* of) : ring(of) {}
+    ~RingBlock() {
+        if (block != nullptr) ring->release(block);
+    }
+    RingBlock(const RingBlock&) = delete;
+    RingBlock& operator=(const RingBlock&) = delete;
+    StagingRing* ring;
+    const std::byte* block = nullptr;
+};
+
 }  // namespace twinrun

@@ -15,7 +15,6 @@ namespace twinrun {
 
 namespace {
 
-constexpr const char* kElsewhere = "compare them with 'twinrun compare'";
 // Why arrays in memory are compared directly.
 constexpr const char* kNoMetadata =
     "no metadata at hand: every element is compared, which reads no more than building metadata would";

@@ -11,7 +11,6 @@ namespace twinrun {
 
 namespace {
 
-constexpr const char* kElsewhere = "compare them with 'twinrun compare'";
 // Ends the name of a field of bool that Python stores: where an element of the other field has no value.
 constexpr std::string_view kMask = "@mask";
 

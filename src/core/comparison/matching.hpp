@@ -10,6 +10,9 @@
 
 namespace twinrun {
 
+// What to do with runs that the core alone does not compare.
+inline constexpr const char* kElsewhere = "compare them with 'twinrun compare'";
+
 // A step of both runs, with its ranks.
 struct StepMatch {
     Step step;

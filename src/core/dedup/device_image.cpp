@@ -13,7 +13,7 @@ namespace twinrun {
 namespace {
 
 // Hashed in about 0.15 ms, many times what a launch costs.
-constexpr std::uint64_t kSliceBytes = std::uint64_t{512} << 20;
+constexpr std::uint64_t kImageSliceBytes = std::uint64_t{512} << 20;
 
 }  // namespace
 
@@ -165,7 +165,7 @@ Result<> DeviceImage::cut(std::span<const ImageSegment> segments, std::span<cons
     parts_.clear();
     const std::uint32_t per_group = dedup_group_chunks(c.options.chunk_bytes);
     const std::uint64_t slice_chunks =
-        c.options.slice_chunks != 0 ? c.options.slice_chunks : kSliceBytes / c.chunk;
+        c.options.slice_chunks != 0 ? c.options.slice_chunks : kImageSliceBytes / c.chunk;
     std::size_t s = 0;
     for (std::uint64_t first = 0; first < firsts.back(); first += slice_chunks) {
         const std::uint64_t last = std::min(firsts.back(), first + slice_chunks);

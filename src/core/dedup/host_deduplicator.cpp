@@ -19,7 +19,7 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::uint64_t kSliceBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kHostSliceBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kGatherBytes = std::size_t{4} << 20;
 // Chunks of the step under way that are in the table before their place in the payload is known: behind all that are.
 constexpr std::uint64_t kUnplaced = kMostPayloadChunks;
@@ -43,7 +43,7 @@ class HostDeduplicator final : public Deduplicator {
           chunk_(options.chunk_bytes),
           team_(std::max(1, options.threads)),
           table_(options.table_bytes) {
-        slice_chunks_ = options.slice_chunks != 0 ? options.slice_chunks : kSliceBytes / chunk_;
+        slice_chunks_ = options.slice_chunks != 0 ? options.slice_chunks : kHostSliceBytes / chunk_;
         mask_.low = options.hash_bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << options.hash_bits) - 1;
         mask_.high = options.hash_bits >= 128  ? ~std::uint64_t{0}
                      : options.hash_bits <= 64 ? 0

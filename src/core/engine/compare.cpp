@@ -1,12 +1,12 @@
 #include "engine/compare.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <new>
 
 #include "base/checked.hpp"
+#include "base/stopwatch.hpp"
 #include "difference/column_order.hpp"
 #include "engine/gathered.hpp"
 #include "engine/sketch_job.hpp"
@@ -18,16 +18,6 @@
 namespace twinrun {
 
 namespace {
-
-class Stopwatch {
-   public:
-    [[nodiscard]] double seconds() const {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    }
-
-   private:
-    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 // Elements of the chunks that are left: both runs' data, compared exactly.
 class ElementJob final : public SliceJob {

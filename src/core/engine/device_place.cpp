@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 
+#include "base/stopwatch.hpp"
 #include "device/device.hpp"
 #include "difference/difference.hpp"
 #include "engine/device_team.hpp"
@@ -17,16 +17,6 @@ namespace {
 // What earlier work of this process found out.
 std::atomic<bool> device_started{false};
 std::atomic<double> measured_device_rate{0};
-
-class Stopwatch {
-   public:
-    [[nodiscard]] double seconds() const {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    }
-
-   private:
-    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 // Bytes a second of both runs that a thread compares, of data that is not in the CPU's caches.
 double measure_cpu_rate(const Measure& measure) {

@@ -8,7 +8,7 @@
 namespace twinrun {
 
 namespace {
-Error not_ours() { return {ErrorCode::damaged, "these are not the fields of a comparison"}; }
+Error no_fields() { return {ErrorCode::damaged, "these are not the fields of a comparison"}; }
 }  // namespace
 
 void PackedLayouts::add(const NamedLayout& layout) {
@@ -72,44 +72,44 @@ std::vector<std::byte> PackedLayouts::bytes() const {
 
 Result<PackedLayouts> PackedLayouts::from(std::span<const std::byte> bytes) {
     constexpr std::size_t kSum = sizeof(std::uint64_t);
-    if (bytes.size() < kSum) return not_ours();
+    if (bytes.size() < kSum) return no_fields();
     Decoder sum(bytes.last(kSum));
-    if (sum.get<std::uint64_t>() != xxh3(bytes.first(bytes.size() - kSum))) return not_ours();
+    if (sum.get<std::uint64_t>() != xxh3(bytes.first(bytes.size() - kSum))) return no_fields();
     Decoder in(bytes.first(bytes.size() - kSum));
     PackedLayouts made;
     const auto length = in.get<std::uint64_t>();
-    if (in.remaining() < length) return not_ours();
+    if (in.remaining() < length) return no_fields();
     made.names_.reserve(length);
     for (std::uint64_t i = 0; i < length; ++i)
         made.names_.push_back(static_cast<char>(in.get<std::uint8_t>()));
     const auto entries = in.get<std::uint64_t>();
-    if (in.remaining() / (2 * sizeof(std::uint64_t)) < entries) return not_ours();
+    if (in.remaining() / (2 * sizeof(std::uint64_t)) < entries) return no_fields();
     std::uint64_t end = 0;
     for (std::uint64_t i = 0; i < entries; ++i) {
         const auto name_end = in.get<std::uint64_t>();
         made.entries_.push_back({name_end, in.get<std::uint64_t>()});
-        if (name_end < end || name_end > length) return not_ours();
+        if (name_end < end || name_end > length) return no_fields();
         end = name_end;
     }
     const auto kinds = in.get<std::uint64_t>();
-    if (in.remaining() / (4 * sizeof(std::uint64_t)) < kinds) return not_ours();
+    if (in.remaining() / (4 * sizeof(std::uint64_t)) < kinds) return no_fields();
     for (std::uint64_t i = 0; i < kinds; ++i) {
         Kind kind;
         const auto dtype = dtype_from_number(in.get<std::uint8_t>());
-        if (!dtype) return not_ours();
+        if (!dtype) return no_fields();
         kind.dtype = *dtype;
         kind.fortran_order = in.get<std::uint8_t>() != 0;
         kind.rule = in.get<std::uint64_t>();
         kind.tolerance.atol = in.get_f64();
         kind.tolerance.rtol = in.get_f64();
         const auto dimensions = in.get<std::uint64_t>();
-        if (in.remaining() / sizeof(std::uint64_t) < dimensions) return not_ours();
+        if (in.remaining() / sizeof(std::uint64_t) < dimensions) return no_fields();
         for (std::uint64_t d = 0; d < dimensions; ++d)
             kind.shape.push_back(in.get<std::uint64_t>());
         made.kinds_.push_back(std::move(kind));
     }
     const bool known = std::ranges::all_of(made.entries_, [&](const Entry& e) { return e.kind < kinds; });
-    if (in.failed() || in.remaining() != 0 || !known) return not_ours();
+    if (in.failed() || in.remaining() != 0 || !known) return no_fields();
     return made;
 }
 

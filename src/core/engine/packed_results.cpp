@@ -45,7 +45,7 @@ constexpr std::size_t kWords = sizeof(Plain) / sizeof(std::uint64_t);
 constexpr std::size_t kMapWords = (kWords + 63) / 64;
 using Words = std::array<std::uint64_t, kWords>;
 
-Error not_ours() { return {ErrorCode::damaged, "these are not the results of a comparison"}; }
+Error no_results() { return {ErrorCode::damaged, "these are not the results of a comparison"}; }
 
 template <class R>
 auto stages_of(R& result) {
@@ -165,30 +165,30 @@ std::vector<std::byte> PackedResults::bytes() const {
 
 Result<PackedResults> PackedResults::from(std::span<const std::byte> bytes) {
     constexpr std::size_t kSum = sizeof(std::uint64_t);
-    if (bytes.size() < kSum) return not_ours();
+    if (bytes.size() < kSum) return no_results();
     Decoder sum(bytes.last(kSum));
-    if (sum.get<std::uint64_t>() != xxh3(bytes.first(bytes.size() - kSum))) return not_ours();
+    if (sum.get<std::uint64_t>() != xxh3(bytes.first(bytes.size() - kSum))) return no_results();
     Decoder in(bytes.first(bytes.size() - kSum));
     const auto words_of_result = in.get<std::uint64_t>();
     const std::array<std::uint64_t, 3> counts = {in.get<std::uint64_t>(), in.get<std::uint64_t>(),
                                                  in.get<std::uint64_t>()};
     const auto texts = in.get<std::uint64_t>();
     if (in.failed() || words_of_result != kWords || (counts[0] != 0 && counts[0] != kWords))
-        return not_ours();
+        return no_results();
     PackedResults made;
     const std::array<std::vector<std::uint64_t>*, 3> parts = {&made.first_, &made.begins_, &made.words_};
     for (std::size_t i = 0; i < parts.size(); ++i) {
-        if (in.remaining() / sizeof(std::uint64_t) < counts[i]) return not_ours();
+        if (in.remaining() / sizeof(std::uint64_t) < counts[i]) return no_results();
         parts[i]->resize(counts[i]);
         for (std::uint64_t& word : *parts[i])
             word = in.get<std::uint64_t>();
     }
-    if (in.remaining() / sizeof(std::uint32_t) < texts) return not_ours();
+    if (in.remaining() / sizeof(std::uint32_t) < texts) return no_results();
     for (std::uint64_t i = 0; i < texts; ++i)
         static_cast<void>(made.number(in.get_text(std::numeric_limits<std::uint32_t>::max())));
-    if (in.failed() || in.remaining() != 0 || made.texts_.size() != texts) return not_ours();
+    if (in.failed() || in.remaining() != 0 || made.texts_.size() != texts) return no_results();
     for (std::size_t at = 0; at < made.size(); ++at) {
-        if (made.has(at) && !made.is_whole(at)) return not_ours();
+        if (made.has(at) && !made.is_whole(at)) return no_results();
     }
     return made;
 }

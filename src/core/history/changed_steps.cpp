@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // Text for a message: "changed: run.log, b.dat, … (7 in all); late: c.dat"
-std::string words_of(const StepChange& change) {
+std::string said_of(const StepChange& change) {
     std::string text;
     const auto list = [&](const char* what, const std::vector<std::string>& names) {
         constexpr std::size_t kMost = 3;
@@ -94,7 +94,7 @@ Error changed_steps(const std::string& target, const std::map<std::int64_t, Step
         changes.size() == 1 ? "" : " (and " + std::to_string(changes.size() - 1) + " more steps)";
     return Error{ErrorCode::invalid_argument,
                  target + ": step " + std::to_string(step) + more +
-                     " has changed since it was packed: " + words_of(change) +
+                     " has changed since it was packed: " + said_of(change) +
                      ": pack with --update for a new version of the step, or into another record"};
 }
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
 
 // A set of locations, as intervals. After merge() they are disjoint and ascending.
 class Intervals {
@@ -51,7 +51,7 @@ PayloadSettings payload_of(const RecordSettings& settings, int threads) {
 // Gives the writer `count` payload chunks, decompressed and without XOR, from the location `first` on.
 Result<> copy_payload(RecordChain& chain, DifferenceWriter& writer, Location first, std::uint64_t count,
                       std::uint32_t chunk, std::vector<std::byte>& buffer) {
-    const std::uint64_t most = std::max<std::uint64_t>(1, kCopyBytes / chunk);
+    const std::uint64_t most = std::max<std::uint64_t>(1, kBatchBytes / chunk);
     for (std::uint64_t done = 0; done < count; done += most) {
         const std::uint64_t part = std::min(most, count - done);
         buffer.resize(part * chunk);

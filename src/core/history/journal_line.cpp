@@ -1,8 +1,6 @@
 #include "history/journal_line.hpp"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 #include <span>
 
 #include "base/checksum.hpp"
@@ -15,12 +13,6 @@ namespace twinrun {
 namespace {
 
 constexpr const char* kSumKey = ",\"xxh3\":\"";  // always the last key of a line
-
-std::string hex(std::uint64_t value) {
-    char text[17];
-    std::snprintf(text, sizeof text, "%016" PRIx64, value);
-    return text;
-}
 
 std::uint64_t from_hex(const std::string& text) {
     std::uint64_t value = 0;
@@ -98,13 +90,13 @@ RankStep step_from_json(const Json& j, std::uint32_t rank) {
 std::string seal_line(std::string json_object) {
     json_object.pop_back();  // the closing brace
     const std::uint64_t sum = xxh3(json_object);
-    return json_object + kSumKey + hex(sum) + "\"}";
+    return json_object + kSumKey + hex_of(sum) + "\"}";
 }
 
 Result<std::string> open_line(const std::string& line) {
     const std::size_t at = line.rfind(kSumKey);
     if (at == std::string::npos ||
-        line != line.substr(0, at) + kSumKey + hex(xxh3(line.substr(0, at))) + "\"}") {
+        line != line.substr(0, at) + kSumKey + hex_of(xxh3(line.substr(0, at))) + "\"}") {
         return Error{ErrorCode::damaged, "its checksum is wrong"};
     }
     return line.substr(0, at) + "}";
@@ -176,7 +168,7 @@ Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
 
 HistoryId new_id() { return random_hex(32); }
 HistoryId hash_id(const std::string& first_line) {
-    return hex(xxh3(first_line)) + hex(xxh3(std::as_bytes(std::span(first_line)), 1));
+    return hex_of(xxh3(first_line)) + hex_of(xxh3(std::as_bytes(std::span(first_line)), 1));
 }
 
 HistorySettings settings_from_json(const Json& j) {
@@ -232,7 +224,7 @@ std::string step_line(std::int64_t number, const RankStep& step, bool replaces) 
         line += ",\"difference\":" + std::to_string(r.difference) +
                 ",\"full_bytes\":" + std::to_string(r.full_bytes);
     }
-    line += ",\"header_xxh3\":\"" + hex(r.header_checksum) + "\",\"metadata\":" + to_text(r.metadata) +
+    line += ",\"header_xxh3\":\"" + hex_of(r.header_checksum) + "\",\"metadata\":" + to_text(r.metadata) +
             ",\"metadata_bytes\":" + std::to_string(r.metadata_bytes) +
             ",\"rank\":" + std::to_string(r.rank) + "}]";
     if (replaces) line += ",\"replaces\":true";

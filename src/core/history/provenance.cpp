@@ -11,7 +11,6 @@
 #include <array>
 #include <bit>
 #include <cfenv>
-#include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
@@ -101,12 +100,6 @@ std::string line_value(std::string_view text, std::string_view key, char separat
     return {};
 }
 
-std::string hex(std::uint64_t value) {
-    std::array<char, 20> text{};
-    std::snprintf(text.data(), text.size(), "%016" PRIx64, value);
-    return text.data();
-}
-
 bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
 // ---- groups of facts ----
@@ -168,7 +161,7 @@ std::string file_identity(const std::string& path) {
     const bool complete = known && digest(0, first) && digest(std::max(first, size - first), size);
     close(descriptor);
     if (!complete) return {};
-    return "xxh3 " + hex(sum.value()) + ", " + std::to_string(size) + " bytes";
+    return "xxh3 " + hex_of(sum.value()) + ", " + std::to_string(size) + " bytes";
 }
 
 Facts program_facts(const std::vector<LoadedObject>& objects) {
@@ -265,7 +258,7 @@ Facts cpu_facts() {
         trimmed(read_text("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1").value_or(""));
     const std::string model = line_value(text, "model name", ':');
     facts["model"] = model.empty() ? midr : model;
-    facts["features"] = "hwcap " + hex(getauxval(AT_HWCAP)) + " " + hex(getauxval(AT_HWCAP2));
+    facts["features"] = "hwcap " + hex_of(getauxval(AT_HWCAP)) + " " + hex_of(getauxval(AT_HWCAP2));
 #endif
     return facts;
 }

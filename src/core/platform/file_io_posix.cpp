@@ -37,7 +37,7 @@ using file_io::system_error;
 namespace {
 
 constexpr auto kLastOffset = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
-constexpr std::size_t kLargestStep = std::size_t{1} << 30;  // Linux cuts a write at 0x7ffff000 bytes
+constexpr std::size_t kLargestWrite = std::size_t{1} << 30;  // Linux cuts a write at 0x7ffff000 bytes
 // Files from this size on are written around the page cache, where the bytes given allow it: that is up to three times as
 // fast (2 cores, virtio disk), and does not take the application's memory for what nobody reads soon.
 constexpr std::uint64_t kDirectFrom = 32 << 20;
@@ -178,8 +178,9 @@ class PosixOutputFile final : public OutputFile {
             aligned(reinterpret_cast<std::uintptr_t>(bytes.data())))
             to = direct;
         for (std::size_t done = 0; done < bytes.size();) {
-            const ssize_t put = ::pwrite(to, bytes.data() + done, std::min(bytes.size() - done, kLargestStep),
-                                         static_cast<off_t>(offset + done));
+            const ssize_t put =
+                ::pwrite(to, bytes.data() + done, std::min(bytes.size() - done, kLargestWrite),
+                         static_cast<off_t>(offset + done));
             if (to != descriptor_ &&
                 (put < 0 ? errno == EINVAL : !aligned(static_cast<std::uint64_t>(put)))) {
                 // This file system wants other alignments, or wrote a part: the rest takes the other way.

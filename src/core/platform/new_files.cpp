@@ -28,7 +28,7 @@ namespace {
 constexpr int kTries = 64;  // names that others have already, by chance of 2^-64 each
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;  // of one write
 
-Error taken(const std::string& path) {
+Error already_there(const std::string& path) {
     return file_io::say(ErrorCode::invalid_argument, [&] {
         return file_io::printable(path) + ": is there already: name another folder, or remove it";
     });
@@ -107,7 +107,7 @@ class PosixNewFile final : public NewFile {
             return system_error(path_, "bring to the disk", errno);
         const int folder = folder_.get();
         if (rename_new(folder, own_.c_str(), folder, name_.c_str(), LastResort::fail) != 0)
-            return errno == EEXIST ? taken(path_) : system_error(path_, "give it its name", errno);
+            return errno == EEXIST ? already_there(path_) : system_error(path_, "give it its name", errno);
         done_ = true;
         file_ = Descriptor();
         return success();
@@ -134,7 +134,7 @@ class PosixNewFiles final : public NewFiles {
         if (opened->get() < 0) return success();  // not even its folder is there
         struct stat status;
         if (::fstatat(opened->get(), last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
-            return as_folder && S_ISDIR(status.st_mode) ? success() : Result<>(taken(where(name)));
+            return as_folder && S_ISDIR(status.st_mode) ? success() : Result<>(already_there(where(name)));
         return errno == ENOENT ? success() : system_error(where(name), "look at it", errno);
     } catch (const std::bad_alloc&) {
         return file_io::out_of_memory(path_);
@@ -165,7 +165,8 @@ class PosixNewFiles final : public NewFiles {
         auto [parents, last] = split(name);
         TWR_TRY(const Descriptor folder, walk(parents, true));
         if (::symlinkat(to.c_str(), folder.get(), last.c_str()) != 0)
-            return errno == EEXIST ? taken(where(name)) : system_error(where(name), "make the link", errno);
+            return errno == EEXIST ? already_there(where(name))
+                                   : system_error(where(name), "make the link", errno);
         used_.insert(parents);
         return success();
     } catch (const std::bad_alloc&) {

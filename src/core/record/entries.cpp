@@ -8,7 +8,7 @@ namespace twinrun {
 
 namespace {
 
-Error damaged(std::string what) { return Error{ErrorCode::damaged, "entries: " + std::move(what)}; }
+Error damaged_entries(std::string what) { return Error{ErrorCode::damaged, "entries: " + std::move(what)}; }
 
 // ---- fixed width ----
 
@@ -43,21 +43,23 @@ Result<std::vector<Run>> merge(std::uint32_t ordinal, std::uint64_t chunks, std:
         const bool is_fresh = c == copies.size() || (f < fresh.size() && fresh[f].begin < copies[c].begin);
         const Entry& entry = is_fresh ? fresh[f++] : copies[c++];
         if (entry.begin < end || entry.count > chunks - entry.begin || entry.begin > chunks)
-            return damaged("chunk " + std::to_string(entry.begin) + " is out of order or out of the image");
+            return damaged_entries("chunk " + std::to_string(entry.begin) +
+                                   " is out of order or out of the image");
         end = entry.begin + entry.count;
         if (is_fresh) {
-            if (entry.count > payload_chunks - next) return damaged("more payload than there is");
+            if (entry.count > payload_chunks - next) return damaged_entries("more payload than there is");
             runs.push_back({entry.begin, entry.count, location(ordinal, next), false});
             next += entry.count;
         } else {
             if (ordinal_of(entry.source) > ordinal ||
                 (ordinal_of(entry.source) == ordinal && chunk_of(entry.source) + entry.count > next)) {
-                return damaged("chunk " + std::to_string(entry.begin) + " is a copy of what comes later");
+                return damaged_entries("chunk " + std::to_string(entry.begin) +
+                                       " is a copy of what comes later");
             }
             runs.push_back({entry.begin, entry.count, entry.source, false});
         }
     }
-    if (next != payload_chunks) return damaged("less payload than there is");
+    if (next != payload_chunks) return damaged_entries("less payload than there is");
     return runs;
 }
 
@@ -124,10 +126,10 @@ Result<std::vector<Run>> get_entries(std::uint32_t ordinal, std::uint64_t chunks
     const auto width = decoder.get<std::uint8_t>();
     const auto fresh = decoder.get<std::uint64_t>();
     const auto copies = decoder.get<std::uint64_t>();
-    if (decoder.failed() || (width != 4 && width != 8)) return damaged("no such width");
+    if (decoder.failed() || (width != 4 && width != 8)) return damaged_entries("no such width");
     if (fresh > decoder.remaining() / width || copies > decoder.remaining() / (2U * width + 4U) ||
         fresh * width + copies * (2U * width + 4U) != decoder.remaining()) {
-        return damaged("another size than their number says");
+        return damaged_entries("another size than their number says");
     }
     std::vector<Entry> all[2];
     for (const bool is_fresh : {true, false}) {
@@ -136,13 +138,13 @@ Result<std::vector<Run>> get_entries(std::uint32_t ordinal, std::uint64_t chunks
         for (std::uint64_t i = 0; i < (is_fresh ? fresh : copies); ++i) {
             Entry entry{0, 0, kNoLocation};
             if (!chunks_of(get_number(decoder, width == 4), entry.begin, entry.count))
-                return damaged("no such node or chunk");
+                return damaged_entries("no such node or chunk");
             if (!is_fresh) {
                 const std::uint64_t source = get_number(decoder, width == 4);
                 const auto from = decoder.get<std::uint32_t>();
                 if (source >= kMostPayloadChunks || entry.count > kMostPayloadChunks - source ||
                     from > kMostOrdinals)
-                    return damaged("no such source");
+                    return damaged_entries("no such source");
                 entry.source = location(from, source);
             }
             list.push_back(entry);
@@ -234,15 +236,15 @@ Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks
     std::uint64_t sizes[kColumns];
     for (std::uint64_t& size : sizes)
         size = head_of_all.get();
-    if (head_of_all.failed()) return damaged("cut short");
+    if (head_of_all.failed()) return damaged_entries("cut short");
     Column columns[kColumns];
     auto rest = head_of_all.rest();
     for (std::size_t c = 0; c < kColumns; ++c) {
-        if (sizes[c] > rest.size()) return damaged("a column is cut short");
+        if (sizes[c] > rest.size()) return damaged_entries("a column is cut short");
         columns[c] = Column(rest.first(sizes[c]));
         rest = rest.subspan(sizes[c]);
     }
-    if (!rest.empty()) return damaged("bytes behind the last column");
+    if (!rest.empty()) return damaged_entries("bytes behind the last column");
     std::vector<Run> runs;
     std::uint64_t end = 0;
     std::uint64_t next = 0;
@@ -252,39 +254,39 @@ Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks
         const std::uint64_t kind = head & 3;
         const std::uint64_t more = kind == kOnePayload ? 0 : columns[1].get();
         const std::uint64_t gap = head >> 2;
-        if (columns[0].failed() || columns[1].failed()) return damaged("a column ends early");
+        if (columns[0].failed() || columns[1].failed()) return damaged_entries("a column ends early");
         if (end > chunks || gap > chunks - end || more >= chunks - end - gap)
-            return damaged("a run passes the end of the image");
+            return damaged_entries("a run passes the end of the image");
         Run run{end + gap, more + 1, 0, kind == kRepeat};
         end = run.begin + run.count;
         if ((kind == kPayload || kind == kOnePayload) && with_payload) {
-            if (run.count > payload_chunks - next) return damaged("more payload than there is");
+            if (run.count > payload_chunks - next) return damaged_entries("more payload than there is");
             run.source = location(ordinal, next);
             next += run.count;
         } else if (kind == kCopy || kind == kRepeat) {
             const std::uint64_t back = columns[2].get();
             const std::uint64_t delta = unzigzag(columns[3].get());
-            if (columns[2].failed() || columns[3].failed()) return damaged("a column ends early");
-            if (back > ordinal) return damaged("a source that is no difference");
+            if (columns[2].failed() || columns[3].failed()) return damaged_entries("a column ends early");
+            if (back > ordinal) return damaged_entries("a source that is no difference");
             const auto from = static_cast<std::uint32_t>(ordinal - back);
             std::uint64_t& predicted = expected[from];
             const std::uint64_t source = predicted + delta;
             const std::uint64_t steps = run.repeat ? 1 : run.count;
             if (source >= kMostPayloadChunks || steps > kMostPayloadChunks - source)
-                return damaged("no such source");
+                return damaged_entries("no such source");
             if (back == 0 && (!with_payload || source + steps > next))
-                return damaged("a copy of what comes later");
+                return damaged_entries("a copy of what comes later");
             predicted = source + steps;
             run.source = location(from, source);
         } else {
-            return damaged("no such kind of run");
+            return damaged_entries("no such kind of run");
         }
         runs.push_back(run);
     }
     for (const Column& column : columns) {
-        if (!column.done()) return damaged("a column goes on too long");
+        if (!column.done()) return damaged_entries("a column goes on too long");
     }
-    if (with_payload && next != payload_chunks) return damaged("less payload than there is");
+    if (with_payload && next != payload_chunks) return damaged_entries("less payload than there is");
     return runs;
 }
 
@@ -320,14 +322,15 @@ Result<std::vector<Run>> decode_entries(RecordMethod method, std::uint32_t ordin
                                         std::uint64_t payload_chunks, std::span<const std::byte> bytes) {
     switch (method) {
         case RecordMethod::full: {
-            if (!bytes.empty()) return damaged("a full step has none");
-            if (payload_chunks != chunks) return damaged("a full step of which chunks are missing");
+            if (!bytes.empty()) return damaged_entries("a full step has none");
+            if (payload_chunks != chunks) return damaged_entries("a full step of which chunks are missing");
             std::vector<Run> all;
             if (chunks != 0) all.push_back({0, chunks, location(ordinal, 0), false});
             return all;
         }
         case RecordMethod::basic: {
-            if (bytes.size() != (chunks + 7) / 8) return damaged("another number of bits than of chunks");
+            if (bytes.size() != (chunks + 7) / 8)
+                return damaged_entries("another number of bits than of chunks");
             std::vector<Run> runs;
             std::uint64_t next = 0;
             for (std::uint64_t chunk = 0; chunk < bytes.size() * 8; ++chunk) {
@@ -337,7 +340,7 @@ Result<std::vector<Run>> decode_entries(RecordMethod method, std::uint32_t ordin
                     continue;
                 }
                 if ((byte >> (chunk % 8) & 1) == 0) continue;
-                if (chunk >= chunks) return damaged("bits behind the last chunk");
+                if (chunk >= chunks) return damaged_entries("bits behind the last chunk");
                 if (!runs.empty() && runs.back().begin + runs.back().count == chunk) {
                     ++runs.back().count;
                 } else {
@@ -345,7 +348,8 @@ Result<std::vector<Run>> decode_entries(RecordMethod method, std::uint32_t ordin
                 }
                 ++next;
             }
-            if (next != payload_chunks) return damaged("another number of chunks than there is payload");
+            if (next != payload_chunks)
+                return damaged_entries("another number of chunks than there is payload");
             return runs;
         }
         case RecordMethod::list:
@@ -364,7 +368,7 @@ Result<std::vector<Run>> decode_entries(RecordMethod method, std::uint32_t ordin
         }
         case RecordMethod::runs: return decode_runs(ordinal, chunks, payload_chunks, true, bytes);
     }
-    return damaged("no such method");
+    return damaged_entries("no such method");
 }
 
 }  // namespace twinrun

@@ -11,7 +11,7 @@ namespace twinrun {
 
 namespace {
 
-Error no_memory() { return Error{ErrorCode::out_of_memory, "not enough memory for a sketch"}; }
+Error out_of_memory() { return Error{ErrorCode::out_of_memory, "not enough memory for a sketch"}; }
 
 void size_for(const FieldMetadata& field, BuiltField& built) {
     built.tree.resize(field.section_bytes(Section::tree) / 8);
@@ -37,7 +37,7 @@ Result<HostSketch> HostSketch::build(const FieldMetadata& field, ElementSource& 
     TWR_CHECK(build_in_memory(field, source, options, built));
     return HostSketch(field, std::move(built));
 } catch (const std::bad_alloc&) {
-    return no_memory();
+    return out_of_memory();
 }
 
 Result<HostSketch> HostSketch::load(MetadataFile& file, std::size_t number) try {
@@ -57,7 +57,7 @@ Result<HostSketch> HostSketch::load(MetadataFile& file, std::size_t number) try 
     built.largest = field.largest_sampled;
     return HostSketch(field, std::move(built));
 } catch (const std::bad_alloc&) {
-    return no_memory();
+    return out_of_memory();
 }
 
 Result<HostSketch> HostSketch::download(const DeviceSketch& sketch) try {
@@ -65,7 +65,7 @@ Result<HostSketch> HostSketch::download(const DeviceSketch& sketch) try {
     TWR_CHECK(sketch.download(built));
     return HostSketch(sketch.field(), std::move(built));
 } catch (const std::bad_alloc&) {
-    return no_memory();
+    return out_of_memory();
 }
 
 Result<SketchComparison> HostSketch::compare(const HostSketch& b, const DifferenceRule& rule) const try {
@@ -106,7 +106,7 @@ Result<SketchComparison> HostSketch::compare(const HostSketch& b, const Differen
     found.by_cells = proven.by_cells;
     return found;
 } catch (const std::bad_alloc&) {
-    return no_memory();
+    return out_of_memory();
 }
 
 }  // namespace twinrun
