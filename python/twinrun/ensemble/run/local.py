@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterator, Mapping
 
 from ...errors import TwinrunError
 from ..study.study import Study
 from ..study.templates import fill
 from ..watch.cores import cores_of_level, list_of_numbers
-from .engines import WATCH, EngineBase, Running, examine
+from .children import ChildEngine
+from .engines import Running, examine
 from .ranks import sharing
 
 __all__ = ["LocalEngine", "MpiEngine", "slots"]
@@ -46,7 +43,7 @@ def slots(study: Study, allowed: list[int]) -> list[list[int]]:
     return [allowed[start + i * each : start + (i + 1) * each] for i in range(at_once)]
 
 
-class LocalEngine(EngineBase):
+class LocalEngine(ChildEngine):
     """Runs attempts as processes of this node."""
 
     name = "local"
@@ -57,7 +54,7 @@ class LocalEngine(EngineBase):
         self._allowed = sorted(os.sched_getaffinity(0))
         pinned = study.engine.pin
         self._slots = slots(study, self._allowed) if pinned else [self._allowed] * study.concurrency
-        self._unused = list(range(len(self._slots)))
+        self._make_slots(len(self._slots))
         self._free = set(self._allowed).difference(*self._slots)
         for factor in study.factors:
             if factor.kind != "cores":
@@ -77,16 +74,6 @@ class LocalEngine(EngineBase):
             # This process and its watchers do not use the tasks' cores.
             os.sched_setaffinity(0, self._free)
 
-    def free(self) -> bool:
-        return bool(self._unused)
-
-    def shuffle(self, seed: Sequence[int]) -> None:
-        order = np.random.default_rng(list(seed)).permutation(sorted(self._unused))
-        self._unused = [int(slot) for slot in order]
-
-    def slot(self) -> int | None:
-        return self._unused[0]
-
     def cores(self) -> list[int] | None:
         return self._slots[self._unused[0]]
 
@@ -99,30 +86,14 @@ class LocalEngine(EngineBase):
         return None
 
     def start(self, running: Running, node: str | None) -> None:
-        running.extra["slot"] = self._unused.pop(0)
-        try:
-            with open(running.folder / "agent", "wb") as said:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(WATCH), str(running.folder)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
-                    start_new_session=True,  # Ctrl-C of the terminal is not for it
-                )
-        except OSError as e:
-            self._unused.append(running.extra["slot"])
-            raise TwinrunError(f"{sys.executable} cannot be started: {e.strerror}") from None
-        running.token = process
-        with contextlib.suppress(OSError, AttributeError):
-            running.extra["file"] = os.pidfd_open(process.pid)
-            self._files = [*getattr(self, "_files", []), running.extra["file"]]
+        self._take(running, self._unused[0])
+        self._launch(running)
 
     def adopt(self, running: Running) -> None:
         """Its cores are taken while it runs."""
         for slot in self._unused:
             if running.cores is None or set(self._slots[slot]) & set(running.cores):
-                self._unused.remove(slot)
-                running.extra["slot"] = slot
+                self._take(running, slot)
                 return
 
     def alive(self, running: Running) -> bool:
@@ -138,22 +109,6 @@ class LocalEngine(EngineBase):
         if pid is not None and examine(running.folder) == "running":
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-
-    def done(self, running: Running) -> None:
-        if "slot" in running.extra:
-            self._unused.append(running.extra.pop("slot"))
-        file = running.extra.pop("file", None)
-        if file is not None:
-            self._files.remove(file)
-            os.close(file)
-        if running.token is not None:
-            running.token.wait()
-
-    def files(self) -> list[int]:
-        return getattr(self, "_files", [])
-
-    def pause(self) -> float:
-        return 0.2
 
     @contextlib.contextmanager
     def all_cores(self) -> Iterator[None]:

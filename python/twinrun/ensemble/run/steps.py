@@ -13,16 +13,13 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 from ...errors import TwinrunError
 from ..study.study import Study
-from .engines import WATCH, EngineBase, Running, State, examine
+from .children import ChildEngine
+from .engines import Running, State, examine
 
 __all__ = ["StepEngine", "cpus_of"]
 
@@ -56,7 +53,7 @@ def _allocation() -> list[tuple[str, int]]:
         raise TwinrunError(f"the nodes {listed!r:.80} of the allocation cannot be listed: {e}") from None
 
 
-class StepEngine(EngineBase):
+class StepEngine(ChildEngine):
     """Steps of the allocation that this process is in."""
 
     name = "srun"
@@ -91,47 +88,22 @@ class StepEngine(EngineBase):
             raise TwinrunError(
                 f"no node of the allocation has {each} cores", fix="lower engine.cores_per_task"
             )
-        self._unused = list(range(len(self._nodes)))
-        self._files: list[int] = []
+        self._make_slots(len(self._nodes))
         launcher = tuple(study.engine.launcher)
         self._launcher = ["srun"] if launcher == ("mpirun",) else list(launcher)
 
-    def free(self) -> bool:
-        return bool(self._unused)
-
-    def shuffle(self, seed: Sequence[int]) -> None:
-        order = np.random.default_rng(list(seed)).permutation(sorted(self._unused))
-        self._unused = [int(slot) for slot in order]
-
-    def slot(self) -> int | None:
-        return self._unused[0]
-
     def start(self, running: Running, node: str | None) -> None:
-        slot = self._unused.pop(0)
-        running.extra["slot"] = slot
+        slot = self._unused[0]
         each = self.study.engine.cores_per_task or 1
-        words = [*self._launcher, "--nodes=1", "--ntasks=1", f"--cpus-per-task={each}", f"--nodelist={self._nodes[slot]}", "--exact",
-                 "--mpi=none", "--input=none", "--unbuffered", f"--chdir={running.folder}",
-                 sys.executable, "-I", "-S", str(WATCH), str(running.folder)]  # fmt: skip
-        try:
-            with open(running.folder / "agent", "wb") as said:
-                process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
-                )
-        except OSError as e:
-            self._unused.append(slot)
-            raise TwinrunError(f"{words[0]} cannot be started: {e.strerror}") from None
-        running.token = process
-        (running.folder / "submitted.json").write_text(json.dumps({"native_id": process.pid}))
-        with contextlib.suppress(OSError, AttributeError):
-            running.extra["file"] = os.pidfd_open(process.pid)
-            self._files.append(running.extra["file"])
+        self._take(running, slot)
+        self._launch(running, [*self._launcher, "--nodes=1", "--ntasks=1", f"--cpus-per-task={each}", f"--nodelist={self._nodes[slot]}",
+                               "--exact", "--mpi=none", "--input=none", "--unbuffered", f"--chdir={running.folder}"])  # fmt: skip
+        (running.folder / "submitted.json").write_text(json.dumps({"native_id": running.token.pid}))
 
     def adopt(self, running: Running) -> None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             slot = json.loads((running.folder / "spec.json").read_text())["slot"]
-            self._unused.remove(slot)
-            running.extra["slot"] = slot
+            self._take(running, slot)
 
     def _srun_of(self, folder: Path) -> int | None:
         """The process of an earlier runner's srun for this attempt, if it still runs here."""
@@ -162,22 +134,9 @@ class StepEngine(EngineBase):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
 
-    def done(self, running: Running) -> None:
-        if "slot" in running.extra:
-            self._unused.append(running.extra.pop("slot"))
-        file = running.extra.pop("file", None)
-        if file is not None:
-            self._files.remove(file)
-            os.close(file)
-        if running.token is not None:
-            running.token.wait()
-
     def files(self) -> list[int]:
         # A step that has ended and whose record is awaited would wake every poll.
         return [f for f in self._files if not _ended(f)]
-
-    def pause(self) -> float:
-        return 0.2
 
 
 def _ended(file: int) -> bool:
