@@ -494,7 +494,7 @@ def _polars_frame(flat: _Flat, name: str, value: Any) -> None:
 
 def _arrow(flat: _Flat, name: str, value: Any) -> None:
     """Adds a table or a record batch of pyarrow."""
-    from ..formats.table import arrow_columns, arrow_metadata, arrow_type
+    from ..formats.arrow import arrow_columns, arrow_metadata, arrow_type
 
     pa = sys.modules["pyarrow"]
     for column, array in arrow_columns(value, name):
@@ -519,7 +519,7 @@ def _arrow_scalar(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _arrow_column(flat: _Flat, name: str, value: Any, is_scalar: bool = False) -> None:
-    from ..formats.table import arrow_columns, arrow_metadata, arrow_type
+    from ..formats.arrow import arrow_columns, arrow_metadata, arrow_type
 
     pa = sys.modules["pyarrow"]
     table = pa.table({"": value})

@@ -418,7 +418,7 @@ def test_columns_that_are_called_as_what_is_made_of_others(tmp_path: Path) -> No
 def test_statistics_that_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing value is no 0, whatever the footer tells."""
     pq.write_table(pa.table({"n": [1, None, 3]}), tmp_path / "a.parquet")
-    monkeypatch.setattr("twinrun.formats.table._has_missing", lambda *_: False)
+    monkeypatch.setattr("twinrun.formats.parquet._has_missing", lambda *_: False)
     with open_file(tmp_path / "a.parquet") as content, pytest.raises(FormatError, match="lacks values"):
         content.fields["n"].elements()
 
