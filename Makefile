@@ -121,8 +121,8 @@ test-wheels: ## Test the wheels of build/dist in bare trees of Debian 12 and 13 
 
 lint: ## Check format, what may include what, and common mistakes
 	@PRESET=$(PRESET) tools/setup.sh tests lint
-	@cmake --preset $(PRESET) >/dev/null
-	@tools/lint.sh build/$(PRESET)
+	@cmake --preset $(PRESET) -B build/lint -DTWINRUN_UNITY=OFF >/dev/null
+	@tools/lint.sh build/lint
 
 format: ## Format C++ and Python sources in place
 	@tools/setup.sh lint
