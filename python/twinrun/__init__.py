@@ -21,6 +21,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from .views import views_are
+
 if TYPE_CHECKING:
     from ._core import __version__, release_device_memory
     from .acceptance.perturbation import perturb
@@ -144,6 +146,9 @@ _PLACES = {
     "verify": "runs.verify",
     "write_part": "capture.records",
 }
+
+
+views_are(lambda: importlib.import_module(".report.views", __name__))
 
 
 def __getattr__(name: str) -> object:

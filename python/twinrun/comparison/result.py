@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..errors import one_line
 from ..runs.provenance import Difference, Provenance, difference
+from ..views import views
 from ..words import byte_size, counted
 from .again import Again
 from .attributes import AttributeDifference
@@ -58,11 +57,6 @@ def histogram_edges() -> list[float]:
         The edges, ascending.
     """
     return _core.histogram_edges()
-
-
-def _reports(module: str) -> Any:
-    """A module of reports. They know results, and not the other way round: one is looked up when it is asked for."""
-    return importlib.import_module(f"{__name__.partition('.')[0]}.report.{module}")
 
 
 @dataclass(repr=False)
@@ -250,12 +244,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """The report that `twinrun compare` prints: a row for each field, and the verdict."""
-        text, out = _reports("text"), io.StringIO()
-        if not text.write_comparison(out, self):
-            from rich.console import Console
-
-            text.print_comparison(Console(file=out, width=110, no_color=True, highlight=False), self)
-        return out.getvalue().rstrip("\n")
+        return views().as_text(self)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the report as one page, with all pictures inside.
@@ -272,7 +261,7 @@ class Comparison:
         TwinrunError
             The file cannot be written.
         """
-        _reports("html").write_html(self, path)
+        views().write_html(self, path)
 
     def plot(self) -> matplotlib.figure.Figure:
         """Draws the growth of |a - b| over steps, a line for each field. Notebooks show it.
@@ -290,7 +279,7 @@ class Comparison:
         MissingPackage
             matplotlib is not installed.
         """
-        return _reports("picture").growth_figure(self)
+        return views().growth_figure(self)
 
     def _repr_html_(self) -> str:
         from .notebook import comparison_html

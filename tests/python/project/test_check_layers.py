@@ -225,6 +225,22 @@ def add(root, files):
             ".two -> .one",
         ),
         (
+            {"comparison/merge.py": "from . import work\n"},
+            "a comparison, from the call to one field",
+            "twinrun.comparison.merge -> twinrun.comparison.work",
+        ),
+        ({"comparison/cellar.py": "import os\n"}, "a comparison, from the call to one field", "cellar"),
+        (
+            {"acceptance/samples.py": "from . import copies\n"},
+            "an acceptance, from the call to the sums of one field",
+            "twinrun.acceptance.samples -> twinrun.acceptance.copies",
+        ),
+        (
+            {"report/html.py": "import jinja2\n"},
+            "markup is made in one place, which escapes",
+            "twinrun.report.html -> jinja2",
+        ),
+        (
             {"errors.py": "import tests.support\n"},
             "the package stands without its tests and the reader of the specification",
             "twinrun.errors -> tests",
@@ -243,6 +259,47 @@ def test_imports_for_types_are_free(package):
     text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from twinrun import report\n"
     add(package, {"runs/order.py": text})
     assert lint_imports(package)[0] == 0
+
+
+# Modules that import what they are told: lists of what a package offers, packages of others, and the command's verbs.
+TOLD = {
+    "__init__.py",
+    "acceptance/__init__.py",
+    "cli/__init__.py",
+    "comparison/__init__.py",
+    "ensemble/__init__.py",
+    "ensemble/watch/__main__.py",
+    "formats/catalogue.py",
+    "later.py",
+    "packages.py",
+    "torch/__init__.py",
+}
+
+
+def imports_by_name(package):
+    """(file, line) of calls that import a module whose name is no constant, and of constant names of this package: arrows
+    that import-linter does not see."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called not in ("import_module", "__import__"):
+                continue
+            told = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+            if name not in TOLD and (told is None or told.startswith((".", "twinrun"))):
+                found.append(f"{name}:{node.lineno}")
+    return found
+
+
+def test_no_module_imports_another_by_a_name_that_contracts_do_not_see(package):
+    inside = package / "python" / "twinrun"
+    assert imports_by_name(inside) == []
+    add(package, {"runs/joined.py": "import importlib\nimportlib.import_module('twinrun' + '.report')\n"})
+    add(package, {"runs/told.py": "from importlib import import_module\nimport_module('twinrun.report')\n"})
+    assert imports_by_name(inside) == ["runs/joined.py:2", "runs/told.py:2"]
 
 
 def test_nobody_inside_imports_what_the_package_offers():
