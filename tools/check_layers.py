@@ -35,7 +35,7 @@ CORE_ROOMS = {
     "record": "base platform device",
     "dedup": "base platform device element difference record",
     "restore": "base platform device record dedup",
-    "history": "base platform device digest metadata source sketch record dedup restore",
+    "history": "base platform device metadata source sketch record dedup restore",
     "capture": "base platform device source sketch record history",
     "comparison": "base element metadata source difference sketch engine history",
     "capi": f"base platform device history capture comparison {PUBLIC}",
@@ -45,11 +45,11 @@ LIBRARY_ROOMS = {
     "aggregate/topology": "base platform",
     "aggregate/plan": "base aggregate/topology",
     "aggregate/mpi": f"base platform aggregate/topology aggregate/plan {PUBLIC}",
-    "aggregate/mpiio": f"base platform aggregate/topology aggregate/plan aggregate/mpi {PUBLIC}",
+    "aggregate/mpiio": "base aggregate/mpi",
     "noise": "base",
     "flush": "capture",
+    "interpose": "",  # nothing of twinrun: it is loaded into any program
     # These stand on the public headers alone.
-    "interpose": "",
     "mpi": PUBLIC,
     "veloc": PUBLIC,
 }

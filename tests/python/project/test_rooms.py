@@ -14,7 +14,7 @@ CXX_ROOMS = sorted(
     for p in base.iterdir()
     if p.is_dir() and p != ROOT / "src/core"
 )
-PYTHON_ROOMS = sorted(p.parent for p in (ROOT / "python/twinrun").glob("*/__init__.py"))
+PYTHON_ROOMS = sorted(p.parent for p in (ROOT / "python/twinrun").rglob("*/__init__.py"))
 SUFFIXES = "cpp|hpp|cu|cuh|inc|py|h|\\*"
 
 
@@ -32,7 +32,10 @@ def room_name(room: Path) -> str:
 
 def test_rooms_are_found() -> None:
     assert ROOT / "src/core/digest" in CXX_ROOMS and ROOT / "src/aggregate/plan" in CXX_ROOMS
-    assert ROOT / "python/twinrun/formats" in PYTHON_ROOMS
+    assert (
+        ROOT / "python/twinrun/formats" in PYTHON_ROOMS
+        and ROOT / "python/twinrun/ensemble/watch" in PYTHON_ROOMS
+    )
 
 
 @pytest.mark.parametrize("room", CXX_ROOMS, ids=room_name)
@@ -40,6 +43,13 @@ def test_named_files_exist(room: Path) -> None:
     places = (room, ROOT, ROOT / "src", ROOT / "src/core", ROOT / "include/twinrun")
     for name in re.findall(rf"`([\w./*]+\.(?:{SUFFIXES}))`", read_me(room)):
         assert name == "mpi.h" or any(any(place.glob(name)) for place in places), name
+
+
+def test_every_file_of_the_bindings_is_named() -> None:
+    text = read_me(ROOT / "python/bindings")
+    assert [
+        p.name for p in sorted((ROOT / "python/bindings").glob("*.?pp")) if f"`{p.name}`" not in text
+    ] == []
 
 
 @pytest.mark.parametrize("room", PYTHON_ROOMS, ids=room_name)

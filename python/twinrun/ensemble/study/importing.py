@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ...outputs import write_whole
 from .command_line import toml_of
 from .foreign import number, read_csv, read_reframe, read_sacct, seconds_in, task_of, time_of
 
@@ -353,8 +354,12 @@ def import_tasks(
     ]
     for name in names:
         study += ["", f"[factors.{name}]", f"levels = {toml_of(levels[name])}", 'kind = "value"']
-    (target / "study.toml").write_text("\n".join(study) + "\n", encoding="utf-8")
     keys = ("task", "block", "order", "factors", "seed", "repetition")
-    (target / "plan.jsonl").write_text("".join(json.dumps({k: x[k] for k in keys}) + "\n" for x in lines))
-    (target / "tasks.jsonl").write_text("".join(json.dumps(x, allow_nan=False) + "\n" for x in lines))
+    # The tasks come last: a folder with them is complete.
+    for name, said in (
+        ("study.toml", "\n".join(study) + "\n"),
+        ("plan.jsonl", "".join(json.dumps({k: x[k] for k in keys}) + "\n" for x in lines)),
+        ("tasks.jsonl", "".join(json.dumps(x, allow_nan=False) + "\n" for x in lines)),
+    ):
+        write_whole(target / name, said.encode())
     return len(lines)
