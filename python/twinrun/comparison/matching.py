@@ -155,7 +155,7 @@ def _by_time(a: Subject, b: Subject, in_a: dict, in_b: dict) -> _Pairs:
         without = [s for s in mine if s not in known and not (s is None and (None, 0) in subject.unknown)]
         if without:
             raise Incomparable(
-                f"step {names(without)} tells no time",
+                f"step {names(without)} has no time",
                 where=subject.label,
                 fix="align by step, or choose steps",
             )

@@ -120,7 +120,7 @@ class Summary:
         periodic = self._found.periodic
         if not periodic:
             raise Incomparable(
-                "no field holds positions, by its name: the period is of none", where=self._request.a.label,
+                "there is no field for the period: no name is that of positions", where=self._request.a.label,
                 fix="say which: --period field=10x10x20",
             )  # fmt: skip
         said = ", ".join(f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(periodic.items())[:8])

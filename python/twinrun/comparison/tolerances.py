@@ -360,7 +360,7 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
         raise TwinrunError("leaves fields out, and gives them a tolerance", where=where, fix="do one of them")
     if not set(entry) - {"field", "attribute", "steps", "comment"}:
         raise TwinrunError(
-            "says nothing of its fields", where=where, fix="give atol, rtol, ulp, period or skip"
+            "has no setting for its fields", where=where, fix="give atol, rtol, ulp, period or skip"
         )
     if of == "attribute":
         globs = [attribute_glob(glob) for glob in globs]

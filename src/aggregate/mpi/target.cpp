@@ -113,9 +113,7 @@ Result<> PartialFile::commit(bool sync) {
     };
     if (!there()) {
         return Error{ErrorCode::io,
-                     name_ +
-                         ": is not the file any more that was made and written there: somebody "
-                         "renamed, removed or replaced it, so " +
+                     name_ + ": somebody renamed, removed or replaced it since this program made it, so " +
                          path_ + " stays as it was"};
     }
     // Without sync the names are exchanged and then the old file is removed. A rename onto a file would make ext4 write the new

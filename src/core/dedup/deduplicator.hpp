@@ -87,7 +87,7 @@ class PayloadSink {
 
 struct StepOutcome {
     std::uint32_t base = kNoBase;
-    RecordMethod method = RecordMethod::full;  // full where skip_when_all_new took the step whole
+    RecordMethod method = RecordMethod::full;  // full where skip_when_all_new stored the whole step
     std::vector<Run> runs;                     // those of Difference
     std::vector<std::uint64_t> content;        // of each segment; RecordSegment::content
     std::uint64_t chunks = 0;

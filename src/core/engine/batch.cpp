@@ -88,7 +88,7 @@ class Batch {
             for (std::uint64_t t = 1; t < threads; ++t) {
                 try {
                     others.emplace_back([this, threads] { take_blocks(false, threads); });
-                } catch (const std::exception&) {  // no thread is to be had: fewer do it
+                } catch (const std::exception&) {  // no more threads can start: fewer do it
                     break;
                 }
             }

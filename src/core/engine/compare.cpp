@@ -177,7 +177,7 @@ Result<std::vector<Range>> chunks_asked_for(const CompareOptions& options, std::
     return chunks;
 }
 
-// Where a stage's work is done, with that in the result. Error: a device was asked for and cannot be had.
+// Where a stage's work is done, with that in the result. Error: a device was asked for and is not available.
 Result<DevicePlace> place_of_stage(const CompareOptions& options, DeviceWork work, FieldResult& result) {
     work.threads = worker_count(options.stream);
     TWR_TRY(DevicePlace place, choose_place(options.device, work));

@@ -29,12 +29,12 @@ struct CompareOptions {
     // Only these scalars of the field: ascending, disjoint, none empty, each from a multiple of the method's unit
     // (range_unit) to one or to the field's end. Counts are then theirs; places remain those in the field.
     std::optional<std::vector<Range>> ranges;
-    // Shape of column-major arrays, in items, the slowest dimension first: of elements that differ, or differ most, the first
-    // one row by row is told. Empty: the first one as they lie.
+    // Shape of column-major arrays, in items, the slowest dimension first: the place that is reported is then the first one in
+    // row-major order. Empty: the first one in memory order.
     std::vector<std::uint64_t> columns;
 };
 
-// One run's side of a field. elements may be null if the data cannot be had: then only metadata can answer.
+// One run's side of a field. elements may be null if the data are not available: then only metadata can answer.
 struct FieldSide {
     ElementSource* elements = nullptr;
     MetadataFile* metadata = nullptr;

@@ -446,7 +446,7 @@ Result<DeviceElements> compare_elements_on(std::span<const int> devices, Element
     const std::array<ElementSource*, 2> sources{&a, &b};
     std::array<const DeviceArray*, 2> arrays{};
     std::array<DeviceElementJob::Side, 2> sides{};
-    // Sparse windows of locked memory go through a buffer, as one copy.
+    // Sparse windows of locked memory are gathered in a buffer, and copied once.
     const bool few_windows = chunks.size() <= 64;
     bool locked = true;
     bool in_place = true;

@@ -46,7 +46,7 @@ struct DeviceRates {
 // Whether devices are faster at work in host memory or storage; `why` says it in words either way.
 bool device_pays(const DeviceWork& work, const DeviceRates& rates, int devices, std::string* why);
 
-// Error: a device was asked for and cannot be had. Starts no driver for work that is too small to pay.
+// Error: a device was asked for and is not available. Starts no driver for work that is too small to pay.
 Result<DevicePlace> choose_place(const DeviceChoice& choice, const DeviceWork& work);
 
 [[nodiscard]] std::string device_names(std::span<const int> devices);  // "cuda:0", "cuda:0-3", "cuda:0,2"

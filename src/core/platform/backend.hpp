@@ -18,6 +18,6 @@ inline constexpr int kBackends = 3;
 // one is available (an unknown or unavailable name is ignored; backend_override_ignored() then tells it). Read once.
 [[nodiscard]] Backend active_backend();
 [[nodiscard]] std::string_view
-backend_override_ignored();  // the name that was asked for and could not be had, or ""
+backend_override_ignored();  // the name that was asked for and is not available, or ""
 
 }  // namespace twinrun

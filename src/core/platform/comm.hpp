@@ -53,7 +53,7 @@ class Comm {
     // Rank 0's bytes, everywhere.
     virtual Result<> broadcast(std::span<std::byte> bytes) = 0;
 
-    // Before the first write_shared. background: that will come from another thread than all else. The name of this rank's file in
+    // Before the first write_shared. background: write_shared will run on another thread. The name of this rank's file in
     // each step's folder; it begins with kSharedPrefix. The same for all of a run. Errors: of this rank; the caller agrees.
     virtual Result<std::string> prepare_shared(SharedFiles files, bool background);
     // The bytes of all ranks into their files, which are whole and on storage under their names when this returns, or are not there.

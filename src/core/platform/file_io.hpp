@@ -72,7 +72,7 @@ struct ReadRequest {
     bool direct = false;
     // How many bytes must come for success (the end of the file may cut a direct read short); 0: all.
     std::size_t at_least = 0;
-    std::size_t skip = 0;   // of these, the first so many are not wanted: alignment brought them
+    std::size_t skip = 0;   // bytes at the begin to leave out: they were read for alignment only
     std::uint64_t tag = 0;  // comes back with the completion; need not be unique
 
     [[nodiscard]] std::size_t wanted() const { return (at_least != 0 ? at_least : bytes) - skip; }
@@ -107,7 +107,7 @@ enum class ReadBackend { automatic, uring, pread };
 
 struct ReadQueueOptions {
     // automatic: what TWINRUN_IO=uring|pread says; without it io_uring if the kernel lets us, else pread.
-    // uring and pread are kept to: an error where they cannot be had.
+    // uring and pread are forced: an error where they are not available.
     ReadBackend backend = ReadBackend::automatic;
     std::size_t depth = 64;  // reads under way at once; the pread pool has one a thread
     int threads = 4;         // of the pread pool

@@ -40,7 +40,7 @@ Error unavailable(int error_number) {
         } else if (error_number == ENOMEM) {
             why += ", perhaps for want of locked memory (ulimit -l)";
         }
-        return "io_uring cannot be had: " + why + "; use TWINRUN_IO=pread";
+        return "io_uring is not available: " + why + "; use TWINRUN_IO=pread";
     });
 }
 
@@ -346,7 +346,7 @@ namespace twinrun::file_io {
 namespace {
 Error not_built() {
     return say(ErrorCode::unsupported,
-               [] { return "io_uring cannot be had: built without liburing; use TWINRUN_IO=pread"; });
+               [] { return "io_uring is not available: built without liburing; use TWINRUN_IO=pread"; });
 }
 }  // namespace
 

@@ -26,8 +26,7 @@ class NewFile {
 class NewFiles {
    public:
     virtual ~NewFiles() = default;
-    // Whether this name can be had: an error where something has it, or something on its way is no folder. as_folder: a folder may
-    // have it.
+    // Error: something has this name already, or a parent of it is no folder. as_folder: a folder of this name is no error.
     virtual Result<> check_free(const std::string& name, bool as_folder = false) = 0;
     // bytes: its size; what is not written is zero, and takes no room where storage knows holes.
     virtual Result<std::unique_ptr<NewFile>> create(const std::string& name, std::uint64_t bytes) = 0;

@@ -22,7 +22,7 @@ class DevicePacker {
                                                         std::uint64_t batch_bytes = std::uint64_t{256} << 20);
 
     // Where the next bytes go, and how many have room: put there in `stream` order, then added(). With no room, pack() makes some.
-    // wanted: bytes that are to come at least, for which more memory is taken while nothing waits there.
+    // wanted: the fewest bytes that are expected, for which more memory is taken while nothing waits there.
     Result<std::byte*> reserve(std::uint64_t wanted);
     [[nodiscard]] std::uint64_t room() const { return capacity_ - pending_; }
     void added(std::uint64_t bytes) { pending_ += bytes; }

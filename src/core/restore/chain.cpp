@@ -20,15 +20,14 @@ constexpr std::size_t kMostOpenFiles = 256;
 constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
 constexpr std::size_t kMostMixes = 4096;      // XORs behind each other: no writer makes so many
 
-// Chunks that no difference looked at so far has: `begin` of the image wanted, `at` of the image of the difference that is
-// next.
+// Chunks that are not found yet: `begin` in the image wanted, `at` in that of the next difference.
 struct Gap {
     std::uint64_t begin;
     std::uint64_t count;
     std::uint64_t at;
 };
 
-// What of `gaps` the runs have goes to `found`, as runs of the image wanted; the rest stays. Both ascend by place.
+// Moves the parts of `gaps` that the runs contain to `found`, as runs of the image wanted. Both ascend by place.
 void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>& found) {
     std::vector<Gap> left;
     auto run = runs.begin();
@@ -222,7 +221,7 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
         base = difference.base;
     }
     found = merged(std::move(found), std::move(levels));
-    // Neighbours that go on become one again; not those of the newest difference, whose payload is told from its copies.
+    // Neighbours that go on become one again; not those of the newest difference, whose payload must stay apart from its copies.
     std::uint32_t newest = 0;
     for (const Run& run : runs)
         newest = std::max(newest, ordinal_of(run.source));

@@ -39,9 +39,9 @@ struct ProvenDrift {
     [[nodiscard]] std::uint64_t scalars() const;
 };
 
-// What |a - b| of no proven scalar exceeds; NaN: no bound is known. wanted: the tolerance that they were proven under.
+// An upper bound of |a - b| over the proven scalars; NaN: none is known. wanted: the tolerance that they were proven under.
 [[nodiscard]] double largest_unread(const ProvenDrift& proven, const Tolerance& wanted);
-// What |a - b| of some proven scalar reaches at least.
+// A lower bound of the largest |a - b| over the proven scalars.
 [[nodiscard]] double least_unread(const ProvenDrift& proven);
 // The sum of the squares of |a - b|: of what was read, with what those of the proven scalars do not exceed; NaN: no bound is known.
 [[nodiscard]] double sum_squares_of_all(double read, const ProvenDrift& proven, const Tolerance& wanted);

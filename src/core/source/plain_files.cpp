@@ -345,7 +345,7 @@ std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::stri
     for (std::size_t t = 1; t < wanted; ++t) {
         try {
             others.emplace_back(read);
-        } catch (const std::exception&) {  // no thread is to be had: fewer do it
+        } catch (const std::exception&) {  // no more threads can start: fewer do it
             break;
         }
     }

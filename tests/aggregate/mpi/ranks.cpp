@@ -978,7 +978,7 @@ void stolen(const std::string& folder, bool sync) {
     });
     const int status = twr_aggregate_write(aggregate, path.c_str(), sample.data.data());
     faults::act("", nullptr);
-    fails_on(0, status, TWR_ERROR_IO, {"data.twr-partial.", "is not the file any more"});
+    fails_on(0, status, TWR_ERROR_IO, {"data.twr-partial.", "somebody renamed, removed or replaced it"});
     MPI_Barrier(MPI_COMM_WORLD);
     if (me == 0) {
         same_bytes(contents(path), old.file, path);

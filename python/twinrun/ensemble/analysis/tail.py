@@ -6,7 +6,7 @@ scale that it measures by and hides itself (masking), and it needs a normal dist
 of systems is skewed and has long tails without being two things. So the one distribution is of a family that
 has both, Johnson's SU (Biometrika 36, 1949), with as many parameters as the mixture; the statistic is the
 ratio of the two likelihoods, and it is judged against samples of the SU that fits best. A slow group is the
-smaller part, at most three tasks of ten: two halves of which one is slower are two modes, and told as such.
+smaller part, at most three tasks of ten: two halves of which one is slower are two modes, and reported so.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     table = pd.DataFrame({"task": good["task"], "node": good["node"], "block": good["block"], "order": good["order"],
                           options.value: good[options.value], "against all": np.expm1(left), "slow group": slow})  # fmt: skip
     table = table.sort_values("against all", ascending=False).head(max(10, count)).reset_index(drop=True)
-    # Two modes are described; without a test, because nobody is told to look for a cause of the smaller one.
+    # Two modes are described; without a test, because no cause is claimed for the smaller one.
     halves = [float(v[0]) for v in mixture(left[None])]
     modes = halves[1] > _MOST and 2 * halves[0] > 2 * np.log(n) + 10 and halves[3] - halves[2] > 3 * halves[4]
     notes = []

@@ -136,7 +136,7 @@ def _claimed_by(running: Running) -> int | None:
 class MpiEngine(LocalEngine):
     """Ranks of this node, by an MPI library's mpirun.
 
-    What binds ranks to cores is told not to: the task's cores are the study's.
+    The launcher binds no rank to cores: the study chose the task's.
     """
 
     name = "mpirun"
