@@ -88,7 +88,7 @@ def test_options_hold_where_no_rule_does(tmp_path: pathlib.Path) -> None:
     ("text", "said"),
     [
         ("[[tolerance]]\natol = 1", "names no field"),
-        ('[[tolerance]]\nfield = "x"', "says nothing"),
+        ('[[tolerance]]\nfield = "x"', "has no setting"),
         ('[[tolerance]]\nfield = "x"\natol = -1', "finite and not negative"),
         ('[[tolerance]]\nfield = "x"\natol = nan', "finite and not negative"),
         ('[[tolerance]]\nfield = "x"\natol = true', "finite and not negative"),
