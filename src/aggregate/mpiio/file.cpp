@@ -443,6 +443,8 @@ Answer File::aggregate(const Call& call) {
         all[kAhead] - static_cast<double>(2 * kLargest) == static_cast<double>(2 * kLargest) - all[kBack];
     const auto step = static_cast<std::int64_t>(all[kAhead] - static_cast<double>(2 * kLargest));
     const std::uint64_t size = agreed->payload[0];
+    // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section 14.4.1).
+    const std::uint64_t asked = layout.bytes;
     Result<> mine = success();
     if (call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > size) {
         // The file ends before the last byte: what lies behind its end is not read.
@@ -480,7 +482,7 @@ Answer File::aggregate(const Call& call) {
     const aggregation::OpenFile file{number_, name_, member_->base};
     if (auto moved = aggregation::move(*aggregate_, call.mode, file, data); !moved)
         return failed(moved.error());
-    if (auto passed = pass_pointer(call, layout.bytes); !passed) return failed(passed.error());
+    if (auto passed = pass_pointer(call, asked); !passed) return failed(passed.error());
     return Answer{Fate::moved, layout.bytes, {}};
 }
 
