@@ -84,6 +84,8 @@ class Slurm:
         )
         if allowed.returncode != 0:
             raise Skipped(f"hosts cannot be faked: {allowed.stderr.strip()}")
+        if not os.path.ismount("/sys/fs/cgroup"):
+            raise Skipped("slurmd ends where /sys/fs/cgroup is not mounted, as in a bare chroot")
         slurm = cls(folder, nodes, cpus)
         try:
             slurm._configure()

@@ -23,7 +23,6 @@
 
 namespace twinrun::mpiio {
 
-using aggregation::mpi_error;
 using aggregation::Outcome;
 using aggregation::Team;
 
