@@ -2,8 +2,10 @@
 """How often acceptances reject right runs, and find wrong ones: the tables of docs/acceptance.md.
 
 python bench/acceptance_rates.py alarms|found|published [--judgements N] [--climates N] [--design 20+3,...]
+python bench/acceptance_rates.py metadata [--climates N] [--design 10+3]
 
-Runs are of Lorenz 96 (tests/python/support/acceptance_rates.py). Judgements share no run.
+Runs are of Lorenz 96 (tests/python/support/acceptance_rates.py). Judgements share no run. `metadata` counts at how many growing
+steps the bounds that residues of 4 bits give would decide whether new runs are within the bound of growth.
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/python/support"))
 
 import acceptance_rates as model
+import numpy as np
+
+from twinrun.acceptance.growth import grown
+from twinrun.acceptance.samples import Sample
 
 RELATIVE = {"relative": 1e-14}
 ULP = {"ulp": 1}
@@ -117,16 +123,68 @@ def published(args: argparse.Namespace) -> None:
             print(f"| {name} | {design[0]} + {design[1]} | {said} |", flush=True)
 
 
+def cell_bounds(x: np.ndarray, spacing: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of the distances between all runs, from cells whose differences are known modulo 16 (spec/digest.md, section 10)."""
+    cells = np.floor(x / spacing)
+    true = cells[:, None] - cells[None]
+    known = (true + 8) % 16 - 8
+    low = np.sqrt((np.maximum(np.abs(known) - 1, 0) ** 2).mean(axis=2)) * spacing
+    high = np.sqrt(((np.abs(known) + 1) ** 2).mean(axis=2)) * spacing
+    high[(known != true).any(axis=2)] = np.inf  # the digests do not prove the differences
+    for bound in (low, high):
+        np.fill_diagonal(bound, 0)
+    return low, high
+
+
+def farthest(distances: np.ndarray, references: int) -> tuple[float, float]:
+    """Of the farthest reference run and the farthest new run: the distance to the reference runs."""
+    count = len(distances)
+    sample = Sample(0, "x", np.zeros((count, 3)), np.square(distances), 1.0, 0.0, 1)
+    g = grown(sample, references, 10.0, 0.0)
+    return g.largest, max(g.new)
+
+
+def metadata(args: argparse.Namespace) -> None:
+    steps = tuple(range(5, 400, 5))
+    print(
+        "| new runs | tolerance | growing steps | beyond, by data | beyond | within |\n|---|---|---|---|---|---|"
+    )
+    codes = {
+        "another order of sums": model.Code("second"),
+        "8 (1 + 1e-09)": model.Code(forcing=WRONG[0]),
+    }
+    n, m = designs(args.design)[0]
+    for name, code in codes.items():
+        counts = {tolerance: [0, 0, 0, 0] for tolerance in (1e-12, 1e-9, 1e-6, 1e-3)}
+        for climate in range(args.climates):
+            own = model.runs(model.Code(), n, climate, RELATIVE, steps)
+            new = model.runs(code, m, climate, RELATIVE, steps, first=1 << 30)
+            for x in model.together(own, new, slice(None), slice(None)).values():
+                exact = np.sqrt(((x[:, None] - x[None]) ** 2).mean(axis=2))
+                if np.median(exact[:n, :n][np.triu_indices(n, 1)]) > 0.2:  # 5% of the variation of a variable
+                    continue
+                reference, far = farthest(exact, n)
+                for tolerance, count in counts.items():
+                    low, high = cell_bounds(x, 2.0 ** np.floor(np.log2(tolerance)) / 8)
+                    assert (low <= exact * (1 + 1e-9)).all() and (exact <= high * (1 + 1e-9)).all()
+                    count[0] += 1
+                    count[1] += far > 10 * reference
+                    count[2] += farthest(low, n)[1] > 10 * farthest(high, n)[0]
+                    count[3] += farthest(high, n)[1] <= 10 * farthest(low, n)[0]
+        for tolerance, count in counts.items():
+            print(f"| {name} | {tolerance:g} | " + " | ".join(map(str, count)) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("table", choices=["alarms", "found", "published"])
+    parser.add_argument("table", choices=["alarms", "found", "published", "metadata"])
     parser.add_argument("--judgements", type=int, default=200, help="of each row")
     parser.add_argument("--climates", type=int, default=5, help="states at which runs begin")
     parser.add_argument("--design", default="5+3,10+3,20+1,20+3", help="reference runs + new runs")
     args = parser.parse_args()
-    {"alarms": alarms, "found": found, "published": published}[args.table](args)
+    {"alarms": alarms, "found": found, "published": published, "metadata": metadata}[args.table](args)
 
 
 if __name__ == "__main__":

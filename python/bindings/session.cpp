@@ -8,10 +8,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "capture/session.hpp"
+#include "platform/turns.hpp"
 #include "shared.hpp"
 #include "source/device_array.hpp"
 
@@ -175,13 +177,33 @@ void define_reports(nb::module_& m) {
         .def_ro("flushed_bytes", &SessionFacts::flushed_bytes);
 }
 
+// Ranks of one run that this process plays one after another: each session that is made with it is the next rank.
+struct PyTurns {
+    std::shared_ptr<Turns> turns = std::make_shared<Turns>();
+    int ranks;
+    int begun = 0;
+
+    explicit PyTurns(int ranks) : ranks(ranks) {
+        if (ranks < 1) raise({ErrorCode::invalid_argument, "ranks: at least 1"});
+    }
+    std::unique_ptr<Comm> next() {
+        if (begun == ranks) raise({ErrorCode::invalid_argument, "every rank has had its turn"});
+        return std::make_unique<TurnComm>(turns, begun++, ranks);
+    }
+};
+
 // A run's session. Settings are text by name, as the C interface has them.
 struct PySession {
-    SelfComm comm;
+    std::unique_ptr<Comm> comm;  // the session uses it
     std::unique_ptr<Session> session;
 
+    // turns: the ranks of which this is the next one; null: a run of one rank.
     PySession(const std::string& path, const std::map<std::string, std::string>& settings,
-              const std::map<std::string, std::map<std::string, std::string>>& facts) {
+              const std::map<std::string, std::map<std::string, std::string>>& facts, PyTurns* turns) {
+        if (turns == nullptr)
+            comm = std::make_unique<SelfComm>();
+        else
+            comm = turns->next();
         SessionSettings chosen;
         for (const auto& [name, value] : settings)
             take(chosen.set(name, value));
@@ -192,7 +214,7 @@ struct PySession {
         }
         auto open = [&] {
             const nb::gil_scoped_release unlocked;
-            return Session::open(posix_file_system(), comm, path, std::move(chosen));
+            return Session::open(posix_file_system(), *comm, path, std::move(chosen));
         };
         session = take(open());
     }
@@ -285,10 +307,15 @@ void define_sessions(nb::module_& m) {
     define_captured_field(m);
     define_captured_fields(m);
     define_reports(m);
+    nb::class_<PyTurns>(m, "Turns",
+                        "Ranks of one run that this process plays one after another: each Session that is "
+                        "made with it is the next rank, and is closed before the one after it is made.")
+        .def(nb::init<int>(), "ranks"_a)
+        .def_ro("begun", &PyTurns::begun);
     nb::class_<PySession>(m, "Session")
         .def(nb::init<const std::string&, const std::map<std::string, std::string>&,
-                      const std::map<std::string, std::map<std::string, std::string>>&>(),
-             "path"_a, "settings"_a, "facts"_a)
+                      const std::map<std::string, std::map<std::string, std::string>>&, PyTurns*>(),
+             "path"_a, "settings"_a, "facts"_a, "turns"_a.none() = nb::none())
         .def("capture", &PySession::capture, "step"_a, "fields"_a)
         .def("wait", &PySession::wait)
         .def("close", &PySession::close)

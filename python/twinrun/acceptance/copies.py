@@ -21,16 +21,26 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
 from ..arguments import any_path
-from ..capture.run import Run
-from ..errors import FormatError, Incomparable, MissingFile, TwinrunError, Unsupported
+from ..capture.run import RankRun, Run
+from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, TwinrunError, Unsupported
 from ..formats import Field, detect, open_file
 from ..formats.folder import is_history
 from ..formats.model import storage_dtype
 from ..outputs import check_folder
 from ..runs.opening import open_subject
+from ..runs.subject import Subject
 from .members import read_whole
-from .perturbation import Change, checked_seed, perturb, perturbed_text, perturbed_values
+from .perturbation import (
+    Change,
+    changed_numbers,
+    checked_seed,
+    perturb,
+    perturbed_arrays,
+    perturbed_text,
+    perturbed_values,
+)
 
 __all__ = ["PerturbedCopy", "perturb_copies"]
 
@@ -236,6 +246,11 @@ def _remove_ours(folder: str) -> None:
         os.rmdir(where)
 
 
+def _rng_of(seed: int, rank: int) -> np.random.Generator:
+    """Of one rank of a captured state: ranks do not draw the same signs. Rank 0 draws what a history of one rank does."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(rank,) if rank else ()))
+
+
 @dataclass
 class _Work:
     change: Change
@@ -300,36 +315,61 @@ class _Work:
             raise Incomparable(
                 said, where=path, fix=f"choose one of {', '.join(map(str, steps[:5]))} with --step"
             )
-        if [rank for at, rank in subject.places if at == step] != [0]:
+        part = _core.open_history(path).local_part
+        if part is not None:
             raise Unsupported(
-                "holds several ranks, which one process does not capture", where=path,
-                fix="perturb the input files of the program",
+                f"is the part of rank {part} on its way to a history", where=path,
+                fix="bring all parts there with 'twinrun flush', and name the history",
             )  # fmt: skip
-        arrays: dict[str, np.ndarray] = {}
-        ids, places, tolerances = {}, {}, {}
-        with subject.open((step, 0)) as opened:
+        ranks = [rank for at, rank in subject.places if at == step]
+        assert ranks == list(range(len(ranks)))  # a step that a rank lacks is no step of the history
+        turns = _core.Turns(len(ranks)) if len(ranks) > 1 else None
+        changed = sum(self._rank(subject, step, rank, copy, seed, turns) for rank in ranks)
+        if [(step, rank) for rank in ranks] != open_subject(copy).places:
+            raise DamagedFile("the copy lacks ranks of the step", where=copy, fix="try again")
+        if not changed:
+            raise TwinrunError(
+                "nothing was perturbed: no field has a number with a fraction that is not 0", where=path,
+                fix="check --field",
+            )  # fmt: skip
+        return changed
+
+    def _rank(
+        self, subject: Subject, step: int, rank: int, copy: str, seed: int, turns: _core.Turns | None
+    ) -> int:
+        """The perturbed state of one rank, which is captured into the copy."""
+        stored: dict[str, np.ndarray] = {}
+        columns, ids, places, tolerances = set(), {}, {}, {}
+        with subject.open((step, rank)) as opened:
             for name, ref in opened.items():
+                if ref.no_data:
+                    raise Incomparable(
+                        f"step {step}: of field {name!r} only the metadata is there", where=subject.label,
+                        fix="choose a step that has data with --step",
+                    )  # fmt: skip
                 if ref.kind is not None or ref.unit is not None or ref.dtype == "bf16":
                     raise Unsupported(
                         f"field {name!r} cannot be captured again as it is",
-                        where=path,
+                        where=subject.label,
                         fix="perturb the input files of the program",
                     )
-                arrays[name] = read_whole(ref)
+                whole = read_whole(ref)
+                stored[name] = whole.T if ref.fortran_order else whole
+                if ref.fortran_order:
+                    columns.add(name)
                 if ref.key is not None:
                     ids[name] = ref.key
                 if ref.user_place is not None:
                     places[name] = ref.user_place
                 if ref.facts is not None:
                     tolerances[name] = (ref.facts.atol, ref.facts.rtol)
-            made = perturb(
-                arrays, ulp=self.change.ulp, relative=self.change.relative, seed=seed, fields=self.globs
-            )
-            with Run(copy, tolerances=tolerances) as run:
-                run.capture(step, made, ids=ids or None, global_place=places or None)
-        return sum(
-            int((made[name] != arrays[name]).sum()) for name in arrays if made[name] is not arrays[name]
-        )
+            made, changed = perturbed_arrays(stored, self.change, _rng_of(seed, rank), self.globs)
+        arrays = {name: array.T if name in columns else array for name, array in made.items()}
+        with (
+            Run(copy, tolerances=tolerances) if turns is None else RankRun(copy, turns, tolerances=tolerances)
+        ) as run:
+            run.capture(step, arrays, ids=ids or None, global_place=places or None)
+        return changed
 
     def _file(self, path: str, copy: str, rng: np.random.Generator) -> int:
         shutil.copyfile(path, copy)
@@ -425,7 +465,7 @@ class _Work:
         )
         with open(copy, "wb") as file:
             np.savez(file, **made)  # type: ignore[arg-type]
-        return sum(int((made[name] != arrays[name]).sum()) for name in names)
+        return sum(changed_numbers(made[name], arrays[name]) for name in names)
 
     def _hdf5(self, copy: str, fields: Sequence[Field], rng: np.random.Generator) -> int:
         """Compressed or chunked data sets are written by their library."""
@@ -449,7 +489,7 @@ class _Work:
                     seed=int(rng.integers(1 << 62)),
                 )[f.name]
                 data[...] = made
-                changed += int((made != values).sum())
+                changed += changed_numbers(made, values)
         return changed
 
     def _text(self, path: str, copy: str, rng: np.random.Generator) -> int:

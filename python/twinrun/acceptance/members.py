@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from ..runs.particles import find_particles, read_ids
 from ..runs.parts import Parts
 from ..runs.subject import Opened, Subject
 
-__all__ = ["Column", "Members", "open_members", "read_whole"]
+__all__ = ["Column", "Members", "NoData", "open_members", "read_whole"]
 
 _ROUNDING = {
     "f16": 2.0**-11,
@@ -39,6 +40,10 @@ _PIECE = 1 << 18  # elements of a run at a time, at most
 _LEAST_PIECE = 1 << 10
 
 Held = dict[str, list[tuple[int, FieldRef]]]  # of one run at one step: {field: [(rank, part)]}
+
+
+class NoData(Incomparable):
+    """Of a field at a step, a run has metadata only."""
 
 
 @dataclass
@@ -85,6 +90,46 @@ class Members:
                 yield self._column(
                     step, name, [one[name] for one in held], [kind.get(name) for kind in kinds]
                 )
+
+    def not_numbers(self) -> list[tuple[int | None, str, int, int]]:
+        """Where metadata alone shows that a new run has NaN and that all values of the reference runs are numbers.
+
+        (step, field, run, how many) of each. Cells count as numbers, and only what has no cell is a token. Metadata does not
+        tell infinity from large numbers, nor anything apart at tolerance 0: there nothing is said.
+        """
+        found: list[tuple[int | None, str, int, int]] = []
+        for step in self.steps:
+            with contextlib.ExitStack() as stack:
+                held = _one_name(
+                    [self._held(stack, subject, step) for subject in self.subjects], self.subjects
+                )
+                self._check_names(held, step)
+                for name in filter(self.chosen, held[0]):
+                    runs = [[ref for _, ref in one[name]] for one in held]
+                    if len({sum(ref.items for ref in run) for run in runs}) > 1:
+                        continue
+                    if any(_tokens(run) != 0 for run in runs[: self.references]):
+                        continue
+                    for number, run in enumerate(runs[self.references :], self.references):
+                        nans = sum(0 if ref.facts is None else ref.facts.nans for ref in run)
+                        if nans:
+                            found.append((step, name, number, nans))
+        return found
+
+    def _with_data(self) -> str:
+        """What to do where a step has metadata only: the steps that have data in all runs, or how to capture them."""
+        again = "capture the runs with their data, and keep it at the steps that are to be judged"
+        if any(subject.kind != "history" for subject in self.subjects):
+            return f"choose steps that have data, with --steps; or {again}"
+        steps = [
+            step
+            for step in self.steps
+            if all(_has_data(s.entry(place)) for s in self.subjects for place in s.places if place[0] == step)
+        ]
+        if not steps:
+            return again
+        first = ",".join(map(str, steps[:8])) + (" and more" if len(steps) > 8 else "")
+        return f"choose steps that have data in all runs, with --steps: {first}; or {again}"
 
     def _held(self, stack: contextlib.ExitStack, subject: Subject, step: int | None) -> Held:
         found: Held = {}
@@ -161,9 +206,9 @@ class Members:
         for run, label in zip(parts, self.labels, strict=True):
             for _, ref in run:
                 if ref.no_data:
-                    raise Incomparable(
-                        f"{what}: only its metadata is there, which cannot say how large a difference is", where=label,
-                        fix="choose steps that have data, with --steps",
+                    raise NoData(
+                        f"{what}: only its metadata is there, which bounds no growth and has no mean", where=label,
+                        fix=self._with_data(),
                     )  # fmt: skip
         if all(by_id) and all(len(one or ()) == len(run) for one, run in zip(by_id, parts, strict=True)):
             pairs = [one for one in by_id if one]
@@ -241,6 +286,23 @@ class Digest:
     @property
     def value(self) -> bytes:
         return self._hash.digest()
+
+
+def _has_data(entry: object) -> bool:
+    """Whether a rank's step in a history has data. entry: as `Subject.entry` gives it."""
+    _, files = cast("tuple[str, _core.RankFiles]", entry)
+    return bool(files.data) or files.difference is not None
+
+
+def _tokens(run: Sequence[FieldRef]) -> int | None:
+    """How many scalars of a field have no cell, as NaN, infinities and very large numbers; None where that is unknown."""
+    facts = [ref.facts for ref in run]
+    total = 0
+    for one in facts:
+        if one is None or one.digest != "linear" or one.cells == "tokens":
+            return None
+        total += one.tokens
+    return total
 
 
 def _at(step: int | None) -> str:

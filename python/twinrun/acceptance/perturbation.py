@@ -7,7 +7,7 @@ generators: the perturbed run makes the same draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -15,7 +15,15 @@ import numpy as np
 
 from ..errors import TwinrunError
 
-__all__ = ["Change", "checked_seed", "perturb", "perturbed_text", "perturbed_values"]
+__all__ = [
+    "Change",
+    "changed_numbers",
+    "checked_seed",
+    "perturb",
+    "perturbed_arrays",
+    "perturbed_text",
+    "perturbed_values",
+]
 
 _MOST_ULP = 1 << 20
 # Bits of the mantissa, by element type: one unit in the last place is at most 2**-bits of the value.
@@ -151,8 +159,20 @@ def perturb(
     change = Change(ulp, relative)
     rng = np.random.default_rng(checked_seed(seed))
     globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    out, changed = perturbed_arrays(arrays, change, rng, globs)
+    if not changed:
+        raise TwinrunError(
+            "nothing was perturbed: no array has a number with a fraction that is not 0", fix="check fields"
+        )
+    return out
+
+
+def perturbed_arrays(
+    arrays: Mapping[str, np.ndarray], change: Change, rng: np.random.Generator, globs: Sequence[str] | None
+) -> tuple[dict[str, np.ndarray], int]:
+    """Copies as `perturb` gives them, and how many of their numbers were changed: none is no error here."""
     out: dict[str, np.ndarray] = {}
-    changed = False
+    changed = 0
     for name, given in arrays.items():
         array = np.asarray(given)
         wanted = globs is None or any(fnmatchcase(name, glob) for glob in globs)
@@ -162,12 +182,13 @@ def perturb(
             out[name] = given
             continue
         out[name] = _of_array(name, array, change, rng)
-        changed = changed or not np.array_equal(out[name], array, equal_nan=True)
-    if not changed:
-        raise TwinrunError(
-            "nothing was perturbed: no array has a number with a fraction that is not 0", fix="check fields"
-        )
-    return out
+        changed += changed_numbers(out[name], array)
+    return out, changed
+
+
+def changed_numbers(made: np.ndarray, given: np.ndarray) -> int:
+    """How many numbers are others now; NaN, which is never changed, is none."""
+    return int(((made != given) & ~(np.isnan(made) & np.isnan(given))).sum())
 
 
 def checked_seed(seed: object) -> int:

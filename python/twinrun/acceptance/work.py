@@ -12,7 +12,7 @@ from ..comparison.tolerances import missing_steps, parse_steps
 from ..errors import Incomparable, MissingPackage, TwinrunError, one_line
 from ..words import counted, number
 from .growth import Grown, floors, grown, rate, saturated, smallest_relative
-from .members import Members, open_members
+from .members import Members, NoData, open_members
 from .permutation import Tested, arrangements
 from .permutation import test as test_of_choices
 from .result import Acceptance, Alarms, Excess, FieldAcceptance
@@ -154,7 +154,12 @@ def accept(
     )
     if nowhere := missing_steps(wanted, members.steps):
         raise Incomparable(f"step {', '.join(map(str, nowhere[:5]))}: in no run", fix="check --steps")
-    samples = _samples(members, progress)
+    try:
+        samples = _samples(members, progress)
+    except NoData:
+        if broken := members.not_numbers():
+            return _by_metadata(members, broken, settings)
+        raise
     kept, notes = _distinct(members)
     labels = [members.labels[k] for k in kept]
     count = sum(k < members.references for k in kept)
@@ -198,6 +203,45 @@ def _samples(members: Members, progress: Callable[[str, int, int], None] | None)
         if progress is not None:
             progress("reading", at + 1, len(members.steps))
     return found
+
+
+def _by_metadata(
+    members: Members, broken: Sequence[tuple[int | None, str, int, int]], settings: Settings
+) -> Acceptance:
+    """The rejection where data is missing, and metadata shows a NaN where reference runs have numbers."""
+    labels = [one_line(label) for label in members.labels]
+    count = members.references
+    excesses = [
+        Excess("no number", step, name, "values", labels[run], float(nans))
+        for step, name, run, nans in broken
+    ]
+    runs = counted(len(labels) - count, "new run")
+    do = "does" if len(labels) - count == 1 else "do"
+    said = f"rejected: {runs} {do} not belong to the distribution of {count} reference runs; {excesses[0]}"
+    return Acceptance(
+        verdict="rejected",
+        sentence=one_line(said),
+        references=labels[:count],
+        new=labels[count:],
+        steps=list(dict.fromkeys(step for step, _, _, _ in broken)),
+        fields=[
+            FieldAcceptance(name, growing=[], settled=[], exceeds=True)
+            for name in dict.fromkeys(name for _, name, _, _ in broken)
+        ],
+        excesses=excesses,
+        p=math.nan,
+        tests={},
+        ways=0,
+        exact=True,
+        alpha=settings.alpha,
+        growth=settings.growth,
+        alarms=None,
+        detectable=math.nan,
+        checked=[
+            "steps without data: metadata says that new runs have NaN where reference runs have numbers; nothing else was tested"
+        ],
+        notes=[one_line(note) for note in members.notes],
+    )
 
 
 def _distinct(members: Members) -> tuple[list[int], list[str]]:

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from .records import RecordOptions, offer_packing_library
 if TYPE_CHECKING:
     from .events import EventWriter  # it needs msgspec, which captures without phases do without
 
-__all__ = ["CaptureFacts", "Divergence", "Run"]
+__all__ = ["CaptureFacts", "Divergence", "RankRun", "Run"]
 
 _LAST_STEP = (1 << 63) - 1
 
@@ -371,12 +371,15 @@ class Run:
             offer_packing_library()
         self._phases: EventWriter | None = None  # of the step `_phased`
         self._phased = 0
-        session = _core.Session(self._path, chosen, python_facts())
+        session = self._begun(chosen)
         self._session: _core.Session | None = session
         if on_divergence is not None:
             session.on_divergence(lambda d: on_divergence(Divergence._of(d)))
         # Threads must not outlive the interpreter, and losses must be reported.
         self._end = weakref.finalize(self, _end, session, self._path)
+
+    def _begun(self, settings: dict[str, str]) -> _core.Session:
+        return _core.Session(self._path, settings, python_facts())
 
     @property
     def path(self) -> str:
@@ -737,6 +740,21 @@ class Run:
                 error.add_note(said)
             else:  # Python 3.10
                 warnings.warn(said, RuntimeWarning, stacklevel=2)
+
+
+class RankRun(Run):
+    """One rank of a run whose ranks this process captures one after another.
+
+    turns: the ranks of which this is the next one. It is closed before the next one begins. All ranks capture the same
+    steps under the same settings, which are those of `Run`; a step is there once all of them have captured it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], turns: _core.Turns, **settings: Any) -> None:
+        self._turns = turns
+        super().__init__(path, **settings)
+
+    def _begun(self, settings: dict[str, str]) -> _core.Session:
+        return _core.Session(self._path, settings, python_facts(), self._turns)
 
 
 def _into(name: str, stored: _core.StoredField, array: np.ndarray) -> _core.CapturedField:

@@ -275,14 +275,116 @@ def test_a_run_named_twice(ensemble):
     assert outcome.status == 2 and "is named twice" in outcome.err
 
 
-def test_history_without_data_is_not_accepted(tmp_path):
+def captured(folder, runs, **settings):
+    """Histories of runs[k][step] = fields."""
     paths = []
-    for k in range(5):
-        with twinrun.Run(str(tmp_path / f"r{k}"), atol=1e-6, keep_data=False) as run:
-            run.capture(1, {"x": np.random.default_rng(k).normal(0, 1, 100)})
-        paths.append(str(tmp_path / f"r{k}"))
-    with pytest.raises(Incomparable, match="only its metadata is there"):
+    for k, steps in enumerate(runs):
+        with twinrun.Run(str(folder / f"r{k}"), **settings) as run:
+            for step, fields in steps.items():
+                run.capture(step, fields)
+        paths.append(str(folder / f"r{k}"))
+    return paths
+
+
+def test_history_without_data_is_not_accepted(tmp_path):
+    rng = np.random.default_rng(1)
+    paths = captured(
+        tmp_path, [{1: {"x": rng.normal(0, 1, 100)}} for _ in range(5)], atol=1e-6, keep_data=False
+    )
+    with pytest.raises(Incomparable, match="only its metadata is there") as error:
         twinrun.accept(paths[:4], paths[4:])
+    assert "capture the runs with their data" in str(error.value)
+    outcome = command("accept", *paths[:4], "--new", *paths[4:])
+    assert outcome.status == 2 and outcome.err.count("\n") == 1 and outcome.out == ""
+
+
+def test_equal_metadata_is_not_accepted_either(tmp_path):
+    """Values within a cell of each other have equal digests, and may be far apart beside the noise of the reference runs."""
+    x = np.arange(100) + 0.5
+    noise = np.random.default_rng(1).normal(0, 1, (5, 100)) * 1e-14
+    noise[4] *= 1e6
+    runs = [{1: {"x": x + own}} for own in noise]
+    kept = captured(tmp_path / "kept", runs, atol=1e-3)
+    bare = captured(tmp_path / "bare", runs, atol=1e-3, keep_data=False)
+    assert twinrun.compare(bare[0], bare[4]).verdict == "same"
+    assert twinrun.accept(kept[:4], kept[4:]).verdict == "rejected"
+    with pytest.raises(Incomparable, match="only its metadata is there"):
+        twinrun.accept(bare[:4], bare[4:])
+
+
+def test_steps_that_have_data_are_named(tmp_path):
+    rng = np.random.default_rng(2)
+    runs = [{s: {"x": rng.normal(0, 1, 100)} for s in (1, 2, 3, 4)} for _ in range(23)]
+    paths = captured(tmp_path, runs, atol=1e-6, keep_data_steps=2)
+    with pytest.raises(Incomparable, match="step 1: field 'x': only its metadata is there") as error:
+        twinrun.accept(paths[:20], paths[20:])
+    assert "with steps: 3,4; or" in str(error.value)
+    assert twinrun.accept(paths[:20], paths[20:], steps="3,4").verdict in ("accepted", "rejected")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_metadata_never_contradicts_data(seed, tmp_path):
+    """Values that are no numbers lie anywhere, also at the same place in all runs. Without data there is a rejection or an error."""
+    rng = np.random.default_rng([7, seed])
+    size, count = 30, 6
+    runs = [
+        {s: {"x": rng.normal(0, 1, size), "y": rng.normal(0, 1, size)} for s in (1, 2)} for _ in range(count)
+    ]
+    settings = {"atol": float(rng.choice([0, 1e-9, 1e-3])), "rtol": float(rng.choice([0, 1e-9]))}
+    for step, name in ((1, "x"), (2, "y")):
+        everywhere = rng.random() < 0.3
+        where, value = rng.integers(size), rng.choice([np.nan, np.inf, 1e300])
+        for k in range(count):
+            if everywhere or (k >= 4 and rng.random() < 0.6) or rng.random() < 0.05:
+                runs[k][step][name][where] = value if rng.random() < 0.7 else np.nan
+    kept = captured(tmp_path / "kept", runs, **settings)
+    bare = captured(tmp_path / "bare", runs, keep_data=False, **settings)
+
+    def verdict(paths):
+        try:
+            return twinrun.accept(paths[:4], paths[4:])
+        except Incomparable as error:
+            return error
+
+    data, alone = verdict(kept), verdict(bare)
+    assert not isinstance(data, Incomparable) or isinstance(alone, Incomparable) or data_is_unjudged(data)
+    if isinstance(alone, Incomparable):
+        assert "only its metadata is there" in str(alone)
+        return
+    assert alone.verdict == "rejected" and math.isnan(alone.p) and alone.alarms is None
+    if not isinstance(data, Incomparable):
+        assert data.verdict == "rejected"
+        found = {(e.step, e.field, e.run.split("/")[-1]) for e in data.excesses if e.kind == "no number"}
+        assert {(e.step, e.field, e.run.split("/")[-1]) for e in alone.excesses} <= found
+
+
+def data_is_unjudged(error):
+    """With data, another field or step ends the judgement: a reference run holds values that are no numbers there."""
+    return "are no numbers" in str(error) or "squares exceed" in str(error)
+
+
+def test_nan_of_a_new_run_shows_in_metadata(tmp_path):
+    rng = np.random.default_rng(3)
+    runs = [{s: {"x": rng.normal(0, 1, 50), "y": rng.normal(0, 1, 50)} for s in (1, 2)} for _ in range(5)]
+    runs[4][2]["y"][[3, 8]] = np.nan
+    paths = captured(tmp_path, runs, atol=1e-6, keep_data=False)
+    facts, page = tmp_path / "facts.json", tmp_path / "page.html"
+    outcome = command("accept", *paths[:4], "--new", paths[4], "--json", facts, "--html", page)
+    assert outcome.status == 1, outcome.err
+    assert outcome.out.startswith(
+        "rejected: 1 new run does not belong to the distribution of 4 reference runs; step 2, y: "
+    )
+    assert "2 values are NaN" in outcome.out and "nothing else was tested" in outcome.out
+    document = json.loads(facts.read_text())
+    assert document["steps"] == [2] and [f["field"] for f in document["fields"]] == ["y"]
+    assert "rejected" in page.read_text()
+    # at tolerance 0 nothing has a cell: a reference run may be infinite there
+    exact = captured(tmp_path / "exact", runs, keep_data=False)
+    with pytest.raises(Incomparable, match="only its metadata is there"):
+        twinrun.accept(exact[:4], exact[4:])
+    # a field that was not chosen rejects nothing
+    with pytest.raises(Incomparable, match="only its metadata is there"):
+        twinrun.accept(paths[:4], paths[4:], fields=["x"])
 
 
 def test_damaged_and_missing_files(ensemble, tmp_path):

@@ -10,11 +10,15 @@ import pytest
 from commands import command
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import run_of_ranks
 
 import twinrun
+from twinrun import _core
 from twinrun.acceptance import perturb_copies
 from twinrun.acceptance.perturbation import Change, perturbed_text, perturbed_values
+from twinrun.capture.run import RankRun
 from twinrun.errors import TwinrunError
+from twinrun.runs.opening import open_subject
 
 WIDTHS = {"f16": (np.float16, 10), "bf16": (np.uint16, 7), "f32": (np.float32, 23), "f64": (np.float64, 52)}
 
@@ -176,6 +180,154 @@ def test_a_captured_state(tmp_path):
         assert run.latest() == 20
     several = command("perturb", tmp_path / "run", "-o", tmp_path / "n")
     assert several.status == 2 and "choose one of 10, 20 with --step" in several.err
+
+
+def state_of_ranks(rng):
+    """What four ranks hold: parts of a global array, one of them empty; columns in Fortran's order; a rank of integers alone."""
+    shapes, begin = [(5, 3), (0, 3), (7, 3), (1, 3)], 0
+    ranks, places = [], []
+    for rank, shape in enumerate(shapes):
+        fields = {"u": rng.normal(0, 1, shape), "seed": np.array([4711 + rank])}
+        fields |= {"p": rng.normal(0, 1, 6), "id": np.arange(6) * 4 + rank}
+        if rank != 3:
+            fields["w"] = np.asfortranarray(rng.normal(0, 1, (4, 6)).astype("f4"))
+            fields["special"] = np.array([0.0, -0.0, np.nan, np.inf, 1.5, 1e-310])
+        if rank == 2:
+            fields["z"] = rng.normal(0, 1, 9) + 1j * rng.normal(0, 1, 9)
+        ranks.append({10: {k: v * 2 for k, v in fields.items()}, 20: fields})
+        places.append({"u": ((13, 3), (begin, 0))})
+        begin += shape[0]
+    return ranks, places
+
+
+def loaded(path, ranks, step):
+    """What each rank of a program gets back."""
+    turns = _core.Turns(ranks)
+    found = []
+    for _ in range(ranks):
+        with RankRun(path, turns, existing="append", tolerances={"u": 1e-6}) as run:
+            found.append(run.load(step))
+    return found
+
+
+def test_a_captured_state_of_several_ranks(tmp_path):
+    ranks, places = state_of_ranks(np.random.default_rng(1))
+    tolerances = {"u": 1e-6, "w": (0, 1e-3)}
+    run = run_of_ranks(tmp_path / "run", ranks, places=places, ids={"p": "id"}, tolerances=tolerances)
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    ask = ("perturb", run, "--step", 20, "--relative", "1e-6", "--members", 2)
+    outcome = command(*ask, "-o", tmp_path / "m", "--seed", 3)
+    assert outcome.status == 0, outcome.err
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    made = tmp_path / "m/member-001/run"
+    assert command("verify", made).status == 0
+
+    state = loaded(made, 4, 20)
+    changed = 0
+    for rank, (old, new) in enumerate(zip((r[20] for r in ranks), state, strict=True)):
+        assert set(new) == set(old)
+        for name, x in old.items():
+            y = new[name]
+            assert (y.dtype, y.shape) == (x.dtype, x.shape)
+            if name in ("seed", "id"):
+                assert np.array_equal(y, x)
+                continue
+            assert np.array_equal(np.isnan(x), np.isnan(y)) and np.array_equal(x == 0, y == 0)
+            assert np.array_equal(np.signbit(x.view(x.real.dtype)), np.signbit(y.view(y.real.dtype)))
+            usual = np.isfinite(x) & (np.abs(x) > 1e-300)
+            assert (np.abs(y[usual] - x[usual]) <= np.abs(x[usual]) * 2e-6).all()
+            changed += int(((x != y) & ~np.isnan(x)).sum())
+            assert name == "special" or not x.size or (x != y).any(), (rank, name)
+    assert f"member-001: {changed} numbers changed, seed 3" in outcome.out
+    # the place in the global array, the tolerances and the orders of elements are kept
+    for rank in range(4):
+        with (
+            open_subject(str(run)).open((20, rank)) as own,
+            open_subject(str(made)).open((20, rank)) as other,
+        ):
+            assert list(own) == list(other)
+            for name, ref in own.items():
+                twin = other[name]
+                assert (twin.place, twin.fortran_order, twin.shape) == (
+                    ref.place,
+                    ref.fortran_order,
+                    ref.shape,
+                )
+                assert (twin.facts.atol, twin.facts.rtol) == (ref.facts.atol, ref.facts.rtol)
+                assert twin.key == ref.key and (ref.key == "id") == (name in ("p", "id"))
+    assert twinrun.compare(str(run), str(made), steps="20", rtol=2e-6).verdict == "same"
+
+    # the same seed gives the same numbers, another seed others, also from rank to rank
+    again = perturb_copies([run], tmp_path / "again", relative=1e-6, seed=3, step=20)
+    for old, new in zip(state, loaded(os.path.join(again[0].folder, "run"), 4, 20), strict=True):
+        assert all(old[name].tobytes() == new[name].tobytes() for name in old)
+    second = loaded(tmp_path / "m/member-002/run", 4, 20)
+    assert not np.array_equal(state[0]["w"], second[0]["w"])
+
+
+def test_ranks_that_hold_the_same_get_other_signs(tmp_path):
+    x = np.linspace(1, 2, 200)
+    run = run_of_ranks(tmp_path / "run", [{1: {"x": x}}, {1: {"x": x}}, {1: {"x": x}}])
+    one = tmp_path / "one"
+    with twinrun.Run(one) as alone:
+        alone.capture(1, {"x": x})
+    for source in (run, one):
+        perturb_copies([source], tmp_path / f"{source.name}-m", ulp=1, seed=5)
+    found = loaded(tmp_path / "run-m/member-001/run", 3, 1)
+    ups = [r["x"] > x for r in found]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert 60 < (ups[a] != ups[b]).sum() < 140
+    # rank 0 moves as the only rank of a history does
+    with twinrun.Run(tmp_path / "one-m/member-001/one", existing="append") as alone:
+        assert np.array_equal(alone.load(1)["x"], found[0]["x"])
+
+
+def test_a_record_of_several_ranks_is_read_too(tmp_path):
+    ranks = [{1: {"x": np.linspace(1, 2, 2000) + r}, 2: {"x": np.linspace(2, 3, 2000) + r}} for r in range(2)]
+    run = run_of_ranks(tmp_path / "run", ranks)
+    assert command("pack", run, tmp_path / "packed").status == 0
+    for source in (run, tmp_path / "packed"):
+        perturb_copies([source], tmp_path / f"m-{source.name}", ulp=1, step=2)
+    own = loaded(tmp_path / "m-run/member-001/run", 2, 2)
+    other = loaded(tmp_path / "m-packed/member-001/packed", 2, 2)
+    assert all(np.array_equal(a["x"], b["x"]) for a, b in zip(own, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "more", "said"),
+    [
+        ([{1: {"n": np.arange(3)}}, {1: {"n": np.arange(3)}}], {}, "nothing was perturbed"),
+        ([{1: {"x": np.ones(3)}}, {1: {"x": np.zeros(3)}}], {"fields": ["y"]}, "nothing was perturbed"),
+        ([{1: {"x": np.ones(3)}}, {1: {"x": np.arange(3)}}], {"fields": ["x"]}, "only numbers with fractions"),
+        ([{1: {"x": np.ones(3)}}, {1: {"x": np.ones(3)}, 2: {"x": np.ones(3)}}], {"step": 2}, "has no step 2"),
+        ([{1: {"x": np.ones(3)}}, {1: {"x": np.ones(3, "f4")}}], {"relative": 1e-14}, "less than the last digit"),
+    ],
+)  # fmt: skip
+def test_ranks_that_cannot_be_perturbed_leave_nothing(ranks, more, said, tmp_path):
+    run = run_of_ranks(tmp_path / "run", ranks)
+    with pytest.raises(TwinrunError, match=said):
+        perturb_copies([run], tmp_path / "m", **({"ulp": 1} if "relative" not in more else {}) | more)
+    assert not (tmp_path / "m").exists() or os.listdir(tmp_path / "m") == []
+
+
+def test_the_part_of_a_rank_and_steps_without_data_are_refused(tmp_path):
+    x = np.linspace(1, 2, 50)
+    run_of_ranks(tmp_path / "run", [{1: {"x": x}}, {1: {"x": x}}], local=tmp_path / "local")
+    with pytest.raises(TwinrunError, match="is the part of rank 0 on its way to a history") as error:
+        perturb_copies([tmp_path / "local/rank-00000"], tmp_path / "m", ulp=1)
+    assert "twinrun flush" in str(error.value)
+    run = run_of_ranks(tmp_path / "digests", [{1: {"x": x}}, {1: {"x": x}}], keep_data=False)
+    with pytest.raises(TwinrunError, match="of field 'x' only the metadata is there"):
+        perturb_copies([run], tmp_path / "m", ulp=1)
+    assert not (tmp_path / "m").exists() or os.listdir(tmp_path / "m") == []
+
+
+def test_numbers_that_are_no_numbers_are_not_counted_as_changed(tmp_path):
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, {"x": np.array([1.0, np.nan, np.nan, 0.0, 2.0])})
+    assert perturb_copies([tmp_path / "run"], tmp_path / "m", ulp=1)[0].changed == 2
+    np.savez(tmp_path / "x.npz", x=np.array([1.0, np.nan]))
+    assert perturb_copies([tmp_path / "x.npz"], tmp_path / "n", ulp=1)[0].changed == 1
 
 
 def test_a_member_of_ones_own_is_replaced_and_nothing_else(tmp_path):
