@@ -208,7 +208,7 @@ class Incomparable(TwinrunError):
 
     >>> twinrun.compare({"x": np.zeros(3)}, {"x": np.zeros(4)})
     Traceback (most recent call last):
-    twinrun.errors.Incomparable: rank 0: field 'x': shape [3] in the first run, [4] in the second; shapes must agree
+    twinrun.errors.Incomparable: field 'x': shape [3] in the first run, [4] in the second; shapes must agree
 
     A step, rank or field that only one run has is the subclass `twinrun.errors.Unmatched`. Parameters: see
     `TwinrunError`.

@@ -8,8 +8,8 @@ from dataclasses import replace
 from ..errors import TwinrunError
 from ..runs.fields import FieldRef
 from ..runs.subject import Place
-from .field import FieldComparison, place_text
-from .matching import StepMatch
+from .field import FieldComparison
+from .matching import StepMatch, at_place
 from .outcome import Compared
 from .ranges import compare_part, divisible, put_together
 from .request import Request
@@ -79,6 +79,6 @@ def _note_of_texts(request: Request, found: FieldComparison, texts: tuple[str, s
     at = ", ".join(map(str, found.first_index[:-1])) if found.first_index else ""
     name = f"{found.field}[{at}]" if at else found.field
     return (
-        f"{place_text((found.step, found.rank))}: {name} is {texts[0]} in {request.a.label}, "
+        f"{at_place((found.step, found.rank), request.a, request.b)}{name} is {texts[0]} in {request.a.label}, "
         f"{texts[1]} in {request.b.label}"
     )

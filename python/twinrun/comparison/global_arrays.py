@@ -13,8 +13,7 @@ from ..runs.parts import give_places, parts_of_both
 from ..runs.subject import Place
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
-from .field import place_text
-from .matching import StepMatch, lost, missing_ranks
+from .matching import StepMatch, at_place, lost, missing_ranks
 from .outcome import Outcome
 from .ranks import OpenStep
 from .request import Request, Selection
@@ -118,12 +117,13 @@ def _global_pair(
     held: its parts. Raises TwinrunError where the parts do not fit together.
     """
     labels = (request.a.label, request.b.label)
+    at = at_place((match.step, 0), request.a, request.b)
     for side, label in zip(held, labels, strict=True):
         if name not in side:
-            raise Unmatched(f"{place_text((match.step, 0))}: field {name!r}: not there", where=label)
+            raise Unmatched(f"{at}field {name!r}: not there", where=label)
     parts = parts_of_both(name, [side[name] for side in held], labels, request.settings.cache)
     x, y = (of_run.field() for of_run in parts)
-    check_alike(x, y, f"{place_text((match.step, 0))}: field {name!r}", *labels)
+    check_alike(x, y, f"{at}field {name!r}", *labels)
     return in_one_order(x, y)
 
 
@@ -132,7 +132,8 @@ def _pair_at(
 ) -> tuple[FieldRef, FieldRef] | TwinrunError:
     """A field of one rank of both runs, or why it cannot be compared."""
     try:
-        check_alike(x, y, f"{place_text(place)}: field {x.name!r}", request.a.label, request.b.label)
+        at = at_place(place, request.a, request.b)
+        check_alike(x, y, f"{at}field {x.name!r}", request.a.label, request.b.label)
     except TwinrunError as error:
         return error
     return in_one_order(x, y)

@@ -30,6 +30,15 @@ def names(values: Iterable[object], most: int = 5) -> str:
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
+def at_place(place: Place, a: Subject, b: Subject) -> str:
+    """'step 500, rank 0: ', as the begin of a problem, without what the runs do not have."""
+    step, rank = place
+    words = [] if step is None else [f"step {step}"]
+    if rank != 0 or a.has_ranks or b.has_ranks:
+        words.append(f"rank {rank}")
+    return f"{', '.join(words)}: " if words else ""
+
+
 @dataclass
 class StepMatch:
     """A step of both runs. ranks_a, ranks_b: sorted."""
@@ -210,11 +219,12 @@ def match_fields(
     chosen: whether to compare a field of this name. named: whether the caller chose by names.
     """
     problems: list[TwinrunError] = []
+    at = at_place(place, a, b)
     if not named and len(in_a) == 1 and len(in_b) == 1 and a.kind != "history" and b.kind != "history":
         x, y = next(iter(in_a.values())), next(iter(in_b.values()))
         alike = x.name == y.name or (a.kind != "folder" and in_a.one_array and in_b.one_array)
         if alike and chosen(x.name):
-            return _checked([(x, y)], [], a, b, place)
+            return _checked([(x, y)], [], a, b, at)
     chosen_a = {n: f for n, f in in_a.items() if chosen(n)}
     chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
     for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
@@ -224,7 +234,7 @@ def match_fields(
         if some:
             problems.append(
                 Incomparable(
-                    f"{place_text(place)}: field {names(map(repr, some))}: only {here.label} has a mask, of elements without a value",
+                    f"{at}field {names(map(repr, some))}: only {here.label} has a mask, of elements without a value",
                     where=there.label,
                     fix="leave the field out",
                 )
@@ -233,13 +243,13 @@ def match_fields(
         if missing:
             problems.append(
                 Unmatched(
-                    f"{place_text(place)}: field {names(map(repr, missing))} of {here.label}: not there",
+                    f"{at}field {names(map(repr, missing))} of {here.label}: not there",
                     where=there.label,
                     fix="compare the common ones with --common, or choose with --field",
                 )
             )
     same = [(x, chosen_b[n]) for n, x in chosen_a.items() if n in chosen_b]
-    return _checked(same, problems, a, b, place)
+    return _checked(same, problems, a, b, at)
 
 
 def _checked(
@@ -247,7 +257,7 @@ def _checked(
     problems: Iterable[TwinrunError],
     a: Subject,
     b: Subject,
-    place: Place,
+    at: str,
 ) -> FieldMatch:
     """The fields of both runs that can be compared, and why others cannot, after these problems."""
     result = FieldMatch(problems=list(problems))
@@ -257,7 +267,7 @@ def _checked(
             # that a part is equal proves nothing
             if of_x is not None and of_y is not None and of_x[0] != of_y[0]:
                 raise Incomparable(
-                    f"{place_text(place)}: field {x.name!r} is a part of {list(of_x[0])} in {a.label}, "
+                    f"{at}field {x.name!r} is a part of {list(of_x[0])} in {a.label}, "
                     f"of {list(of_y[0])} in {b.label}",
                     fix="the shapes must be the same",
                 )
@@ -265,7 +275,7 @@ def _checked(
             if cut_otherwise(x, y):
                 result.recut.append(x.name)
                 continue
-            check_alike(x, y, f"{place_text(place)}: field {x.name!r}", a.label, b.label)
+            check_alike(x, y, f"{at}field {x.name!r}", a.label, b.label)
         except Incomparable as error:
             result.problems.append(error)
             continue

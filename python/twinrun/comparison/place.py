@@ -12,9 +12,9 @@ from ..runs.subject import Place
 from .attributes import under_one_name, with_summaries
 from .entry import pieces_of_share
 from .facts import compare_facts
-from .field import FieldComparison, place_text
+from .field import FieldComparison
 from .lists import ListedFields, compare_lists
-from .matching import StepMatch, match_fields
+from .matching import StepMatch, at_place, match_fields
 from .outcome import Outcome
 from .pairs import compare_pieces
 from .request import Request, Selection
@@ -93,14 +93,15 @@ def compare_place(
                 and not _all_skipped(in_a, wanted)
             ):
                 nothing = Incomparable(
-                    f"{place_text(place)}: no field to compare",
+                    f"{at_place(place, request.a, request.b)}no field to compare",
                     where=request.a.label,
                     fix=_fields_there(request.globs, [*in_a, *in_b]),
                 )
                 found.problems.append((-1, request.kept(nothing, match)))
             if request.key is None and not order_is_noted:
+                at = at_place(place, request.a, request.b)
                 found.order = _another_order(
-                    in_a, in_b, place, _lists_of_integers(found), request.settings.memory
+                    in_a, in_b, place, at, _lists_of_integers(found), request.settings.memory
                 )
             found.recut = fields.recut
     except TwinrunError as error:
@@ -149,17 +150,22 @@ def _order_of_lists(
         request.a.open((match.step_a, ranks[0]), request.use_metadata) as in_a,
         request.b.open((match.step_b, ranks[1]), request.use_metadata) as in_b,
     ):
-        return _another_order(in_a, in_b, place, lists, request.settings.memory)
+        at = at_place(place, request.a, request.b)
+        return _another_order(in_a, in_b, place, at, lists, request.settings.memory)
 
 
 def _another_order(
     in_a: Mapping[str, FieldRef],
     in_b: Mapping[str, FieldRef],
     place: Place,
+    at: str,
     results: Iterable[FieldComparison],
     memory: int,
 ) -> tuple[int, str] | None:
-    """The note about particles whose order changed, where no key was given, after the number of their field."""
+    """The note about particles whose order changed, where no key was given, after the number of their field.
+
+    at: the place, as `at_place` says it.
+    """
     names = list(in_a)
     for f in results:
         if (f.step, f.rank) != place or f.same:
@@ -172,5 +178,5 @@ def _another_order(
         with contextlib.suppress(TwinrunError):  # only a hint
             note = order_note(in_a, in_b, [f.field], memory)
             if note is not None:
-                return names.index(f.field), f"{place_text(place)}: {note}"
+                return names.index(f.field), f"{at}{note}"
     return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -87,6 +88,11 @@ class Subject:
     unknown: set[Place] = field(default_factory=set)
     unknown_names: list[str] = field(default_factory=list)
 
+    @functools.cached_property
+    def has_ranks(self) -> bool:
+        """Whether ranks are worth a word: rank 0 alone is what runs without ranks have."""
+        return any(rank != 0 for _, rank in self.places)
+
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
         """Fields and facts at a place, valid inside the `with`."""
@@ -131,7 +137,9 @@ class Subject:
 
     def without_places(self: _Same) -> _Same:
         """A copy without places, to send to other processes."""
+        has_ranks = self.has_ranks  # a word about ranks is the same in all processes
         light = copy.copy(self)
+        light.has_ranks = has_ranks
         light.places, light.notes, light.provenance = [], [], []
         light.know({})
         return light

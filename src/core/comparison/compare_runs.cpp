@@ -49,7 +49,8 @@ struct Pair {
 
 class Comparison {
    public:
-    Comparison(ComparedRun& a, ComparedRun& b, const RunsOptions& options) : a_(a), b_(b), options_(options) {
+    Comparison(ComparedRun& a, ComparedRun& b, const RunsOptions& options)
+        : a_(a), b_(b), ranked_(has_ranks(a) || has_ranks(b)), options_(options) {
         engine_.method = options.method;
         engine_.stream = options.stream;
         engine_.cache = options.cache;
@@ -107,13 +108,14 @@ class Comparison {
         auto in_b = opened(b_, step, rank);
         if (!in_b) return refused(b_, std::move(in_b).error(), step);
         notes_b_.insert(notes_b_.end(), in_b->notes.begin(), in_b->notes.end());
-        FieldMatches fields = match_fields(a_, b_, *in_a, *in_b, step, rank);
+        FieldMatches fields = match_fields(a_, b_, *in_a, *in_b, step, rank, ranked_);
         const bool nothing = fields.pairs.empty() && fields.problems.empty();
         for (Problem& problem : fields.problems)
             add(std::move(problem));
         if (nothing) {
             add(Problem{error_at(ErrorCode::mismatch, a_.label(),
-                                 place_text(step, rank) + ": no field to compare", "nothing was compared")});
+                                 at_place(step, rank, ranked_) + "no field to compare",
+                                 "nothing was compared")});
         }
         if (!fields.pairs.empty()) result_.bytes_read += in_a->bytes_read + in_b->bytes_read;
         std::vector<Pair> pairs;
@@ -227,9 +229,10 @@ class Comparison {
                 scattered.push_back(in_quotes(name));
                 return;
             }
-            refuse(Problem{error_at(ErrorCode::mismatch, (in_a.empty() ? a_ : b_).label(),
-                                    place_text(match.step, 0) + ": field " + in_quotes(name) + ": not there"),
-                           true});
+            refuse(Problem{
+                error_at(ErrorCode::mismatch, (in_a.empty() ? a_ : b_).label(),
+                         at_place(match.step, 0, ranked_) + "field " + in_quotes(name) + ": not there"),
+                true});
             return;
         }
         const auto whole = [](const Held& part) { return part.field->global_shape.empty(); };
@@ -239,7 +242,8 @@ class Comparison {
                 return;
             }
             for (std::size_t i = 0; i < in_a.size(); ++i) {
-                const std::string what = place_text(match.step, in_a[i].rank) + ": field " + in_quotes(name);
+                const std::string what =
+                    at_place(match.step, in_a[i].rank, ranked_) + "field " + in_quotes(name);
                 auto pair = pair_of(a_, b_, *in_a[i].field, *in_b[i].field, what);
                 if (!pair) {
                     refuse(Problem{std::move(pair).error()});
@@ -251,7 +255,7 @@ class Comparison {
             return;
         }
         refuse(Problem{error_at(ErrorCode::mismatch, {},
-                                place_text(match.step, 0) + ": field " + in_quotes(name) +
+                                at_place(match.step, 0, ranked_) + "field " + in_quotes(name) +
                                     ": the runs cut it over " + std::to_string(in_a.size()) + " and " +
                                     std::to_string(in_b.size()) +
                                     " ranks, and this interface does not join parts",
@@ -398,6 +402,7 @@ class Comparison {
 
     ComparedRun& a_;
     ComparedRun& b_;
+    bool ranked_;
     const RunsOptions& options_;
     CompareOptions engine_;
     std::vector<Problem> problems_;

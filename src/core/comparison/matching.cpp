@@ -125,10 +125,21 @@ bool compared_by_row(const RunField& x, const RunField& y) {
     return x.order != y.order || (on_device && x.order == ArrayOrder::column_major);
 }
 
+bool has_ranks(const ComparedRun& run) {
+    return std::any_of(run.places().begin(), run.places().end(),
+                       [](const auto& step) { return !step.second.empty() && step.second.back() != 0; });
+}
+
+std::string at_place(Step step, std::uint32_t rank, bool ranked) {
+    std::string text = step ? "step " + std::to_string(*step) : "";
+    if (rank != 0 || ranked) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    return text.empty() ? text : text + ": ";
+}
+
 FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const OpenPlace& in_a,
-                          const OpenPlace& in_b, Step step, std::uint32_t rank) {
+                          const OpenPlace& in_b, Step step, std::uint32_t rank, bool ranked) {
     FieldMatches found;
-    const std::string place = place_text(step, rank);
+    const std::string at = at_place(step, rank, ranked);
     const ByName of_a = by_name(in_a);
     const ByName of_b = by_name(in_b);
     const auto alone = [&](const ComparedRun& here, const OpenPlace& mine, const ComparedRun& there,
@@ -146,14 +157,14 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
         // Elements without a value hold some number: against a field that has all values they say nothing.
         if (!masks.empty()) {
             found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
-                                               place + ": field " + listed(masks) + ": only " + here.label() +
+                                               at + "field " + listed(masks) + ": only " + here.label() +
                                                    " has a mask, of elements without a value",
                                                "leave the field out")});
         }
         if (names.empty()) return;
         found.problems.push_back(
             {error_at(ErrorCode::mismatch, there.label(),
-                      place + ": field " + listed(names) + " of " + here.label() + ": not there",
+                      at + "field " + listed(names) + " of " + here.label() + ": not there",
                       "compare the common ones, or name runs of the same fields"),
              true});
     };
@@ -162,7 +173,7 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
     for (const RunField& x : in_a.fields) {
         const auto y = of_b.find(x.name);
         if (y == of_b.end()) continue;
-        auto pair = pair_of(a, b, x, *y->second, place + ": field " + in_quotes(x.name));
+        auto pair = pair_of(a, b, x, *y->second, at + "field " + in_quotes(x.name));
         if (pair) {
             found.pairs.push_back(std::move(pair).value());
         } else {

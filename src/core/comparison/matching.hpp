@@ -26,6 +26,12 @@ struct StepMatches {
     std::vector<Problem> problems;
 };
 
+// Whether ranks are worth a word: rank 0 alone is what runs without ranks have.
+bool has_ranks(const ComparedRun& run);
+
+// "step 500, rank 0: ", as the begin of a problem. ranked: whether a run has_ranks(); without, rank 0 is left out.
+std::string at_place(Step step, std::uint32_t rank, bool ranked);
+
 // Error: mismatch: no run has a step.
 Result<StepMatches> match_steps(const ComparedRun& a, const ComparedRun& b);
 
@@ -34,9 +40,9 @@ struct FieldMatches {
     std::vector<Problem> problems;
 };
 
-// The fields of one place, by name.
+// The fields of one place, by name. ranked: as at_place takes it.
 FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const OpenPlace& in_a,
-                          const OpenPlace& in_b, Step step, std::uint32_t rank);
+                          const OpenPlace& in_b, Step step, std::uint32_t rank, bool ranked);
 
 // Both fields as they are compared. Errors: mismatch: their types, shapes or places differ; why else they cannot
 // be compared here. what: names the field.

@@ -218,7 +218,7 @@ def test_periodic_positions(tmp_path: pathlib.Path) -> None:
     assert found["v"].different == 1  # a velocity is no position: a period hides nothing there
     by_axis = twinrun.compare(a, b, key="id", period="position=10x0x0", atol=1e-9)
     assert {f.field: f for f in by_axis.fields}["position"].different == 1
-    with pytest.raises(TwinrunError, match="no field holds positions"):
+    with pytest.raises(TwinrunError, match="there is no field for the period"):
         twinrun.compare(a, b, key="id", fields=["v"], period=10)
 
 

@@ -263,7 +263,7 @@ def test_types_of_objects_count() -> None:
     for x, y in (("a", Name("a")), ("a", Colour.red), (b"a", np.void(b"a"))):
         check_differ({"k": x}, {"k": y})
     check_differ(np.array([b"a"], "S1"), np.array([b"a"], "V1"))
-    note = "rank 0: k@text is 'a' in arrays, 'a' of the class Name in arrays"
+    note = "k@text is 'a' in arrays, 'a' of the class Name in arrays"
     assert note in twinrun.compare({"k": "a"}, {"k": Name("a")}).notes
     for x, y in (
         (np.str_("a"), "a"),
