@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -28,11 +28,10 @@ from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, Twinru
 from ..formats import Field, detect, open_file
 from ..formats.folder import is_history
 from ..formats.model import storage_dtype
-from ..marks import TRACE_EVENTS
 from ..outputs import check_folder
 from ..runs.opening import open_subject
 from ..runs.subject import Subject
-from .members import read_whole
+from .members import read_whole, trace_fields
 from .perturbation import (
     Change,
     changed_numbers,
@@ -247,15 +246,6 @@ def _remove_ours(folder: str) -> None:
         os.rmdir(where)
 
 
-def _of_trace(fields: Collection[str]) -> set[str]:
-    """Those that say what the run did up to this step: they are no part of its state, and their digests hold for that run alone."""
-    if TRACE_EVENTS not in fields:
-        return set()
-    from ..runs.events import is_trace_field  # it needs msgspec
-
-    return {name for name in fields if is_trace_field(name)}
-
-
 def _rng_of(seed: int, rank: int) -> np.random.Generator:
     """Of one rank of a captured state: ranks do not draw the same signs. Rank 0 draws what a history of one rank does."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(rank,) if rank else ()))
@@ -351,7 +341,7 @@ class _Work:
         stored: dict[str, np.ndarray] = {}
         columns, ids, places, tolerances = set(), {}, {}, {}
         with subject.open((step, rank)) as opened:
-            left_out = _of_trace(opened)
+            left_out = trace_fields(opened)
             if opened and len(left_out) == len(opened):
                 raise Unsupported(
                     f"step {step} holds a trace and no state", where=subject.label,
