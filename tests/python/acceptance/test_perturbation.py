@@ -322,6 +322,27 @@ def test_the_part_of_a_rank_and_steps_without_data_are_refused(tmp_path):
     assert not (tmp_path / "m").exists() or os.listdir(tmp_path / "m") == []
 
 
+def test_a_trace_is_no_state(tmp_path):
+    x = np.linspace(1, 2, 10)
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, {"x": x}, phase="after forces")
+        run.capture(1, {"y": x})
+        run.capture(2, {"x": x}, phase="after forces")
+    copy = perturb_copies([tmp_path / "run"], tmp_path / "m", ulp=1, step=1)[0]
+    assert copy.changed == 10
+    with twinrun.Run(os.path.join(copy.folder, "run"), existing="append") as run:
+        assert list(run.load(1)) == ["y"]
+    with pytest.raises(TwinrunError, match="step 2 holds a trace and no state"):
+        perturb_copies([tmp_path / "run"], tmp_path / "n", ulp=1, step=2)
+
+
+def test_texts_stay_as_they_are(tmp_path):
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, {"x": np.linspace(1, 2, 10), "names": np.array(["a", "b"])})
+    made = os.path.join(perturb_copies([tmp_path / "run"], tmp_path / "m", ulp=1)[0].folder, "run")
+    assert twinrun.compare(str(tmp_path / "run"), made, rtol=1e-10).verdict == "same"
+
+
 def test_numbers_that_are_no_numbers_are_not_counted_as_changed(tmp_path):
     with twinrun.Run(tmp_path / "run") as run:
         run.capture(1, {"x": np.array([1.0, np.nan, np.nan, 0.0, 2.0])})
