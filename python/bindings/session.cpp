@@ -5,12 +5,16 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/set.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "capture/session.hpp"
 #include "platform/turns.hpp"
@@ -160,6 +164,9 @@ void define_reports(nb::module_& m) {
         .def_ro("fields", &Divergence::fields)
         .def_ro("reason", &Divergence::reason)
         .def_prop_ro("text", [](const Divergence& self) { return describe(self); });
+    nb::class_<LostStep>(m, "LostStep", "A step that was accepted and is not committed.")
+        .def_ro("step", &LostStep::step)
+        .def_prop_ro("reason", [](const LostStep& self) { return readable_text(self.error.message); });
     nb::class_<CaptureReport>(m, "CaptureReport", "What one capture cost.")
         .def_ro("step", &CaptureReport::step)
         .def_ro("seconds", &CaptureReport::seconds)
@@ -168,7 +175,7 @@ void define_reports(nb::module_& m) {
         .def_ro("metadata_bytes", &CaptureReport::metadata_bytes)
         .def_ro("staged_bytes", &CaptureReport::staged_bytes)
         .def_ro("divergence", &CaptureReport::divergence)
-        .def_prop_ro("lost", [](const CaptureReport& self) { return lost_steps(self.lost); });
+        .def_ro("lost", &CaptureReport::lost);
     nb::class_<SessionFacts>(m, "SessionFacts", "What a session has done so far.")
         .def_ro("captured", &SessionFacts::captured)
         .def_ro("committed", &SessionFacts::committed)
@@ -192,21 +199,142 @@ struct PyTurns {
     }
 };
 
-// A run's session. Settings are text by name, as the C interface has them.
+// The number that Python gave, if it is one that the type has. A truth value is no number.
+template <class T>
+std::optional<T> given_number(nb::handle value) {
+    if (PyBool_Check(value.ptr())) return std::nullopt;
+    if constexpr (std::is_floating_point_v<T>) {
+        if (!PyFloat_Check(value.ptr())) return std::nullopt;
+        return PyFloat_AsDouble(value.ptr());
+    } else {
+        if (PyIndex_Check(value.ptr()) == 0) return std::nullopt;
+        const auto whole = nb::steal(PyNumber_Index(value.ptr()));
+        if (!whole.is_valid()) throw nb::python_error();
+        int overflow = 0;
+        const long long number = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
+        if (overflow != 0 || !std::in_range<T>(number)) return std::nullopt;
+        return static_cast<T>(number);
+    }
+}
+
+// Anything else is read as the text of a setting is: "1 GiB", or an error that quotes it.
+template <class Member>
+void set_number(SessionSettings& settings, const char* name, const Member& member, nb::handle value) {
+    using T = std::remove_reference_t<decltype(member(settings))>;
+    const nb::str told(value);
+    Py_ssize_t length = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(told.ptr(), &length);
+    if (text == nullptr) throw nb::python_error();
+    const std::string_view quoted(text, static_cast<std::size_t>(length));
+    SessionSettings changed = settings;
+    if (const auto number = given_number<T>(value)) {
+        member(changed) = *number;
+        take(changed.check(name, quoted));
+    } else {
+        take(changed.set(name, quoted));
+    }
+    settings = std::move(changed);
+}
+
+// What Python may give for a number, as the stub says it.
+using Real = nb::typed<nb::object, double>;
+using Whole = nb::typed<nb::object, std::int64_t>;
+using Size = nb::typed<nb::object, std::variant<std::int64_t, std::string>>;
+
+template <class Given, class Member>
+void add_number(nb::class_<SessionSettings>& settings, const char* name, Member member) {
+    settings.def_prop_rw(
+        name, [member](SessionSettings& self) { return member(self); },
+        [name, member](SessionSettings& self, const Given& value) { set_number(self, name, member, value); });
+}
+
+// One of a few words, which the core knows. word: that of the value.
+template <class Word>
+void add_word(nb::class_<SessionSettings>& settings, const char* name, Word word) {
+    settings.def_prop_rw(
+        name, [word](const SessionSettings& self) { return std::string(word(self)); },
+        [name](SessionSettings& self, const std::string& value) { take(self.set(name, value)); });
+}
+
+void define_settings(nb::module_& m) {
+    using S = SessionSettings;
+    nb::class_<S> settings(m, "SessionSettings",
+                           "The settings of a session, with their names and limits in docs/capture.md. A "
+                           "value outside of the limits is an error that names them.");
+    settings.def(nb::init<>())
+        .def(
+            "set",
+            [](S& self, const std::string& name, const std::string& value) { take(self.set(name, value)); },
+            "name"_a, "value"_a, "Any setting by its name, as text.");
+    add_number<Real>(
+        settings, "atol", [](S & s) -> auto& { return s.history.tolerance.atol; });
+    add_number<Real>(
+        settings, "rtol", [](S & s) -> auto& { return s.history.tolerance.rtol; });
+    add_number<Whole>(
+        settings, "residue_bits", [](S & s) -> auto& { return s.history.residue_bits; });
+    add_number<Whole>(
+        settings, "chunk_bytes", [](S & s) -> auto& { return s.history.chunk_bytes; });
+    add_number<Whole>(
+        settings, "record_chunk", [](S & s) -> auto& { return s.record_settings.chunk_bytes; });
+    add_number<Whole>(
+        settings, "record_level", [](S & s) -> auto& { return s.record_settings.level; });
+    add_number<Size>(
+        settings, "record_table", [](S & s) -> auto& { return s.record_table_bytes; });
+    add_number<Size>(
+        settings, "memory", [](S & s) -> auto& { return s.memory_bytes; });
+    add_number<Size>(
+        settings, "device_memory", [](S & s) -> auto& { return s.device_bytes; });
+    add_number<Size>(
+        settings, "local_limit", [](S & s) -> auto& { return s.local_bytes; });
+    add_number<Whole>(
+        settings, "keep_steps", [](S & s) -> auto& { return s.keep.steps; });
+    add_number<Whole>(
+        settings, "keep_data_steps", [](S & s) -> auto& { return s.keep.data_steps; });
+    add_number<Whole>(
+        settings, "threads", [](S & s) -> auto& { return s.threads; });
+    add_number<Whole>(
+        settings, "flush_threads", [](S & s) -> auto& { return s.flush_threads; });
+    add_word(settings, "digest", [](const S& s) { return digest_name(s.history.kind); });
+    add_word(settings, "record", [](const S& s) { return s.record ? method_name(*s.record) : "off"; });
+    add_word(settings, "record_compress",
+             [](const S& s) { return s.record_settings.codec == PayloadCodec::zstd ? "zstd" : "none"; });
+    add_word(settings, "existing", [](const S& s) {
+        return s.existing == Existing::refuse   ? "refuse"
+               : s.existing == Existing::append ? "append"
+                                                : "replace";
+    });
+    add_word(settings, "flusher", [](const S& s) {
+        return s.flusher == Flusher::thread ? "thread" : s.flusher == Flusher::process ? "process" : "none";
+    });
+    settings
+        .def_prop_rw(
+            "keep_data", [](const S& self) { return self.history.keep_data; },
+            [](S& self, bool keep) { self.history.keep_data = keep; }, "The setting mode: full or digests.")
+        .def_prop_rw(
+            "record_xor", [](const S& self) { return self.record_settings.xored; },
+            [](S& self, bool xored) { self.record_settings.xored = xored; })
+        .def_prop_rw(
+            "record_against", [](const S& self) { return self.record_settings.against; },
+            [](S& self, std::string path) { self.record_settings.against = std::move(path); })
+        .def_rw("local", &S::local)
+        .def_rw("replace_steps", &S::replace_steps)
+        .def_rw("background", &S::background)
+        .def_rw("reference", &S::reference)
+        .def_rw("stop_on_divergence", &S::stop_on_divergence);
+}
+
+// A run's session.
 struct PySession {
     std::unique_ptr<Comm> comm;  // the session uses it
     std::unique_ptr<Session> session;
 
     // turns: the ranks of which this is the next one; null: a run of one rank.
-    PySession(const std::string& path, const std::map<std::string, std::string>& settings,
+    PySession(const std::string& path, SessionSettings chosen,
               const std::map<std::string, std::map<std::string, std::string>>& facts, PyTurns* turns) {
         if (turns == nullptr)
             comm = std::make_unique<SelfComm>();
         else
             comm = turns->next();
-        SessionSettings chosen;
-        for (const auto& [name, value] : settings)
-            take(chosen.set(name, value));
         chosen.provenance = collect_provenance();
         for (const auto& [group, own] : facts) {
             for (const auto& [name, value] : own)
@@ -233,19 +361,19 @@ struct PySession {
         };
         return take(run());
     }
-    LostSteps wait() {
+    std::vector<LostStep> wait() {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             return session->wait();
         };
-        return lost_steps(take(run()));
+        return take(run());
     }
-    LostSteps close() {
+    std::vector<LostStep> close() {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             return session->close();
         };
-        return lost_steps(take(run()));
+        return take(run());
     }
     std::optional<std::int64_t> latest(std::int64_t not_after) {
         const auto run = [&] {
@@ -307,13 +435,14 @@ void define_sessions(nb::module_& m) {
     define_captured_field(m);
     define_captured_fields(m);
     define_reports(m);
+    define_settings(m);
     nb::class_<PyTurns>(m, "Turns",
                         "Ranks of one run that this process plays one after another: each Session that is "
                         "made with it is the next rank, and is closed before the one after it is made.")
         .def(nb::init<int>(), "ranks"_a)
         .def_ro("begun", &PyTurns::begun);
     nb::class_<PySession>(m, "Session")
-        .def(nb::init<const std::string&, const std::map<std::string, std::string>&,
+        .def(nb::init<const std::string&, SessionSettings,
                       const std::map<std::string, std::map<std::string, std::string>>&, PyTurns*>(),
              "path"_a, "settings"_a, "facts"_a, "turns"_a.none() = nb::none())
         .def("capture", &PySession::capture, "step"_a, "fields"_a)

@@ -22,8 +22,6 @@
 
 namespace twinrun {
 
-struct LostStep;
-
 // The arrays of a step: one object for Python, however many they are.
 struct CapturedFields {
     std::vector<CapturedField> fields;
@@ -58,9 +56,6 @@ StreamOptions stream_options(int threads, std::uint64_t memory, const std::strin
 
 using Shape = nanobind::typed<nanobind::tuple, std::uint64_t, nanobind::ellipsis>;
 Shape shape_tuple(const std::vector<std::uint64_t>& shape);
-// (step, message)
-using LostSteps = std::vector<std::pair<std::int64_t, std::string>>;
-LostSteps lost_steps(const std::vector<LostStep>& lost);
 
 // ---- devices.cpp ----
 
@@ -102,9 +97,6 @@ void define_metadata(nanobind::module_& m);
 
 // ---- elements.cpp ----
 
-// The rule that decides what differs; period: at most 4 lengths, of components in turn.
-DifferenceRule difference_rule(double atol, double rtol, bool nan_equal, std::optional<std::uint64_t> ulps,
-                               const std::vector<double>& period, std::uint64_t component_stride);
 void define_elements(nanobind::module_& m);
 
 // ---- compare.cpp ----
@@ -115,13 +107,16 @@ struct PyFieldResult {
     DType dtype;
 };
 
-DeviceChoice parse_device(const std::string& use, std::vector<int> devices, bool direct_storage);
-Method parse_method(const std::string& name);
+// How fields are compared, whatever their rules.
+struct PyCompareOptions {
+    CompareOptions options;
+    nanobind::object progress;  // which options.stream calls
+};
+
 void define_comparison(nanobind::module_& m);
 
 // ---- record.cpp ----
 
-nanobind::dict record_dict(const RecordSettings& settings);
 void define_records(nanobind::module_& m);
 
 // ---- session.cpp ----

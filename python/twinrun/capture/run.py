@@ -146,9 +146,9 @@ class CaptureFacts:
     divergence: Divergence | None = None
 
 
-def _check_lost(lost: list[tuple[int, str]], where: str, facts: CaptureFacts | None = None) -> None:
+def _check_lost(lost: list[_core.LostStep], where: str, facts: CaptureFacts | None = None) -> None:
     if lost:
-        raise StepLost.of(dict(lost), where, facts)
+        raise StepLost.of({step.step: step.reason for step in lost}, where, facts)
 
 
 def _end(session: _core.Session, path: str) -> None:
@@ -159,31 +159,55 @@ def _end(session: _core.Session, path: str) -> None:
         warnings.warn(f"while a run ended that was not closed: {e}", RuntimeWarning, stacklevel=2)
 
 
-def _record_settings(
+def _set_record(
+    chosen: _core.SessionSettings,
     record: str | RecordOptions | None,
     against: str | os.PathLike[str] | None,
     where: str | os.PathLike[str] | None,
-) -> dict[str, object]:
-    """The settings of the core for a run's record."""
+) -> None:
+    """Sets what a run's record needs."""
     if record is None:
         if against is not None:
             raise TwinrunError("record_against needs record", where=where, fix='give record="runs" too')
-        return {}
+        return
     options = RecordOptions(record) if isinstance(record, str) else record
     if options.bounded or options.verify:
         raise TwinrunError(
             "bounded and verify are of twinrun.pack", where=where, fix="record exactly, and pack later"
         )
     settled = options.settled()
-    return {
-        "record": settled["method"],
-        "record_chunk": settled["chunk_bytes"],
-        "record_compress": settled["codec"],
-        "record_level": settled["level"],
-        "record_xor": "true" if settled["xor"] else "false",
-        "record_table": settled["table_bytes"],
-        "record_against": None if against is None else checked_path(against),
-    }
+    chosen.record = settled.method
+    chosen.record_chunk = settled.chunk_bytes
+    chosen.record_compress = settled.codec
+    chosen.record_level = settled.level
+    chosen.record_xor = settled.xor
+    chosen.record_table = options.table
+    if against is not None:
+        chosen.record_against = checked_path(against)
+
+
+def _set_places(
+    chosen: _core.SessionSettings,
+    local: str | os.PathLike[str] | None,
+    local_limit: int | str | None,
+    flusher: str | None,
+    memory: int | str | None,
+    device_memory: int | str | None,
+    flush_threads: int | None,
+) -> None:
+    """Sets where steps may rest, and who brings them on; None leaves the default."""
+    if local is not None:
+        chosen.local = checked_path(local)
+    if local_limit is not None:
+        chosen.local_limit = local_limit
+    if flusher is not None:
+        chosen.flusher = flusher
+    if memory is not None:
+        chosen.memory = memory
+    if device_memory is not None:
+        chosen.device_memory = device_memory
+    if flush_threads is not None:
+        chosen.flush_threads = flush_threads
 
 
 class Run:
@@ -338,35 +362,23 @@ class Run:
         _core.check_tolerance(float(atol), float(rtol))
         self._tolerances = own_tolerances(tolerances)
         self._path = checked_path(path)
-        given = {
-            "atol": repr(float(atol)),
-            "rtol": repr(float(rtol)),
-            "residue_bits": residue_bits,
-            "chunk_bytes": chunk_bytes,
-            "digest": digest,
-            "mode": "full" if keep_data else "digests",
-            "existing": existing,
-            "threads": threads,
-            "background": "true" if background else "false",
-            "memory": memory,
-            "device_memory": device_memory,
-            "local": None if local is None else checked_path(local),
-            "local_limit": local_limit,
-            "flusher": flusher,
-            "keep_steps": keep_steps,
-            "keep_data_steps": keep_data_steps,
-            "replace_steps": "true" if replace_steps else "false",
-            "flush_threads": flush_threads,
-            **_record_settings(record, record_against, path),
-            "reference": None if reference is None else checked_path(reference),
-            "stop_on_divergence": "true" if stop_on_divergence else "false",
-        }
-        chosen = {name: str(value) for name, value in given.items() if value is not None}
-        for name, value in (settings or {}).items():
-            if not isinstance(value, str):
-                raise TwinrunError(f"setting {name!r}: its value must be text, not {value!r}", where=path)
-            chosen[str(name)] = value
-        self._keep_data = chosen["mode"].strip() == "full"
+        chosen = _core.SessionSettings()
+        chosen.atol, chosen.rtol = float(atol), float(rtol)
+        chosen.residue_bits, chosen.chunk_bytes, chosen.digest = residue_bits, chunk_bytes, digest
+        chosen.keep_data, chosen.existing, chosen.threads = bool(keep_data), existing, threads
+        chosen.background, chosen.replace_steps = bool(background), bool(replace_steps)
+        chosen.keep_steps, chosen.keep_data_steps = keep_steps, keep_data_steps
+        _set_places(chosen, local, local_limit, flusher, memory, device_memory, flush_threads)
+        _set_record(chosen, record, record_against, path)
+        if reference is not None:
+            chosen.reference = checked_path(reference)
+        chosen.stop_on_divergence = bool(stop_on_divergence)
+        own = {str(name): value for name, value in (settings or {}).items()}
+        for name in sorted(own):
+            if not isinstance(own[name], str):
+                raise TwinrunError(f"setting {name!r}: its value must be text, not {own[name]!r}", where=path)
+            chosen.set(name, own[name])
+        self._keep_data = chosen.keep_data
         if record is not None:
             offer_packing_library()
         self._phases: EventWriter | None = None  # of the step `_phased`

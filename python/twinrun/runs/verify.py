@@ -76,7 +76,7 @@ def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: in
             problems.append(str(e))
             continue
         if changed:
-            where = ref.extents[0][0] if ref.extents else ref.where
+            where = ref.extents[0].path if ref.extents else ref.where
             problems.append(
                 f"{where}: damaged: field {ref.name!r}: {len(changed)} of its 1 MiB parts changed, the first is part "
                 f"{changed[0]}: restore it"
@@ -131,10 +131,10 @@ def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list
     problems = _verify_metadata(metadata, refs, threads)
     ours = os.path.realpath(data)
     extents = [
-        (offset, offset + stride * count)
+        (e.offset, e.offset + e.stride * e.count)
         for ref in refs
-        for path, offset, stride, count in ref.extents or ()
-        if os.path.realpath(path) == ours
+        for e in ref.extents or ()
+        if os.path.realpath(e.path) == ours
     ]
     begin, end = rank.offset, rank.offset + rank.data_bytes
     outside = [e for e in extents if e[0] < begin or e[1] > end]
@@ -174,8 +174,8 @@ def _verify_place(
 
 def _check_record(
     path: str, rank: int, threads: int, memory: int, journals: Journals
-) -> list[tuple[list[int], str]]:
-    """Problems of a rank's record: (steps that need the damaged part, problem).
+) -> list[_core.RecordProblem]:
+    """Problems of a rank's record.
 
     Checks again if the journals have changed, because a run may add differences meanwhile, and `compact` may
     move them.
@@ -234,10 +234,11 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
     if history.record is not None:
         ranks = [history.local_part] if history.local_part is not None else range(history.ranks)
         for rank in ranks:
-            for steps, what in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
+            for problem in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
+                steps = problem.steps
                 lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
                 needed_by = f": steps that need it: {lost}" if steps else ": no step needs the damaged part"
-                problems.append(f"{what}{needed_by}")
+                problems.append(f"{problem.what}{needed_by}")
             files += sum(1 for s in history.steps for r in s.ranks if r.difference is not None)
     others = others_note(path)
     if others:
@@ -354,12 +355,9 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
         try:
             metadata = _core.Metadata(checked_path(target))
             _check_beside(metadata, target)
-            sizes = [
-                (p, s) for p, s, _ in metadata.data_files if not os.path.exists(p) or os.path.getsize(p) != s
-            ]
-            if sizes:
-                p = sizes[0][0]
-                raise Stale("is missing, or its size has changed since it was indexed", where=p)
+            for file in metadata.data_files:
+                if not os.path.exists(file.path) or os.path.getsize(file.path) != file.bytes:
+                    raise Stale("is missing, or its size has changed since it was indexed", where=file.path)
             with contextlib.ExitStack() as stack:
                 problems.extend(_verify_metadata(metadata, _refs(metadata, stack), threads))
         except TwinrunError as e:
@@ -421,9 +419,9 @@ def _check_beside(metadata: _core.Metadata, target: str) -> None:
     if not os.path.isfile(beside) or not metadata.data_files:
         return
     ours = os.path.realpath(beside)
-    if all(os.path.realpath(name) != ours for name, _, _ in metadata.data_files):
+    if all(os.path.realpath(file.path) != ours for file in metadata.data_files):
         raise Stale(
-            f"is metadata of {metadata.data_files[0][0]}, and {beside} was not checked",
+            f"is metadata of {metadata.data_files[0].path}, and {beside} was not checked",
             where=target,
             fix="index it with 'twinrun index'",
         )

@@ -24,6 +24,9 @@ inline std::string_view trim(std::string_view text) {
 
 // ---- values ----
 
+// A larger number of bytes is a mistake.
+inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+
 template <class T>
 std::optional<T> number(std::string_view text) {
     T value{};
@@ -50,7 +53,8 @@ inline std::optional<std::uint64_t> bytes(std::string_view text) {
     for (const auto& [name, of] : units) {
         if (unit == name) factor = of;
     }
-    if (!value || factor == 0 || !(*value >= 0) || *value * factor > 0x1p62) return std::nullopt;
+    if (!value || factor == 0 || !(*value >= 0) || *value * factor > static_cast<double>(kMostBytes))
+        return std::nullopt;
     return static_cast<std::uint64_t>(*value * factor);
 }
 
@@ -79,6 +83,14 @@ bool assign(T& to, const std::optional<T>& from) {
     return from.has_value();
 }
 
+// The same, where the number fits into the type.
+template <class T>
+bool assign_narrow(T& to, const std::optional<std::uint64_t>& from) {
+    if (!from || !std::in_range<T>(*from)) return false;
+    to = static_cast<T>(*from);
+    return true;
+}
+
 // ---- settings ----
 
 template <class Values>
@@ -86,6 +98,14 @@ struct Setting {
     std::string_view name;
     std::string_view wanted;  // what a value must be
     bool (*set)(Values&, std::string_view value);
+    // Whether its value in there is within the limits; nullptr: the type has no other values.
+    bool (*fits)(const Values&) = nullptr;
+
+    [[nodiscard]] bool holds(const Values& values) const { return fits == nullptr || fits(values); }
+    [[nodiscard]] Error wrong(std::string_view value) const {
+        return {ErrorCode::invalid_argument, "setting " + std::string(name) + " = '" + std::string(value) +
+                                                 "': give " + std::string(wanted)};
+    }
 };
 
 // Error: an unknown name, a bad value; both are named, and nothing is set.
@@ -97,13 +117,9 @@ Result<> set(Values& values, std::span<const Setting<Values>> known, std::string
     for (const Setting<Values>& setting : known) {
         if (name != setting.name) continue;
         Values changed = values;
-        if (setting.set(changed, value)) {
-            values = std::move(changed);
-            return success();
-        }
-        return Error{ErrorCode::invalid_argument, "setting " + std::string(name) + " = '" +
-                                                      std::string(value) + "': give " +
-                                                      std::string(setting.wanted)};
+        if (!setting.set(changed, value) || !setting.holds(changed)) return setting.wrong(value);
+        values = std::move(changed);
+        return success();
     }
     std::string names;
     for (const Setting<Values>& setting : known)

@@ -69,6 +69,9 @@ struct SessionSettings {
     // Sets one setting by its name in docs/capture.md: "atol", "memory", ... Errors: an unknown name, a bad
     // value; the message quotes it.
     Result<> set(std::string_view name, std::string_view value);
+    // For callers that set a member: whether the setting of this name is within its limits. The error is that
+    // of set(), and quotes `value`.
+    [[nodiscard]] Result<> check(std::string_view name, std::string_view value) const;
     // Reads settings from a file of lines "name = value"; # begins a comment. The error names file and line.
     Result<> load(const std::string& path);
 };

@@ -18,34 +18,37 @@ using S = SessionSettings;
 using V = std::string_view;
 using Setting = text::Setting<S>;
 using text::assign;
+using text::assign_narrow;
 using text::bytes;
 using text::number;
 using text::one_of;
 using text::truth;
 
-bool tolerance(double& to, V value) {
-    const auto x = number<double>(value);
-    if (!x || !std::isfinite(*x) || *x < 0) return false;
-    to = *x;
-    return true;
+bool is_tolerance(double x) { return std::isfinite(x) && x >= 0; }
+
+template <auto kMember>
+bool is_size(const S& s) {
+    return s.*kMember <= text::kMostBytes;
 }
 
 constexpr std::array kSettings{
     Setting{"atol", "a number, not negative",
-            [](S& s, V v) { return tolerance(s.history.tolerance.atol, v); }},
+            [](S& s, V v) { return assign(s.history.tolerance.atol, number<double>(v)); },
+            [](const S& s) { return is_tolerance(s.history.tolerance.atol); }},
     Setting{"rtol", "a number, not negative",
-            [](S& s, V v) { return tolerance(s.history.tolerance.rtol, v); }},
+            [](S& s, V v) { return assign(s.history.tolerance.rtol, number<double>(v)); },
+            [](const S& s) { return is_tolerance(s.history.tolerance.rtol); }},
     Setting{"residue_bits", "0, 2 or 4",
-            [](S& s, V v) {
-                return (v == "0" || v == "2" || v == "4") &&
-                       assign(s.history.residue_bits, number<unsigned>(v));
+            [](S& s, V v) { return assign(s.history.residue_bits, number<unsigned>(v)); },
+            [](const S& s) {
+                const unsigned bits = s.history.residue_bits;
+                return bits == 0 || bits == 2 || bits == 4;
             }},
     Setting{"chunk_bytes", "a power of two from 4096 to 1048576",
-            [](S& s, V v) {
-                const auto n = bytes(v);
-                if (!n || *n < kSmallestChunk || *n > kLargestChunk || (*n & (*n - 1)) != 0) return false;
-                s.history.chunk_bytes = static_cast<std::uint32_t>(*n);
-                return true;
+            [](S& s, V v) { return assign_narrow(s.history.chunk_bytes, bytes(v)); },
+            [](const S& s) {
+                const std::uint32_t n = s.history.chunk_bytes;
+                return n >= kSmallestChunk && n <= kLargestChunk && (n & (n - 1)) == 0;
             }},
     Setting{"digest", "linear or published",
             [](S& s, V v) {
@@ -64,12 +67,8 @@ constexpr std::array kSettings{
                 return s.record.has_value() || v == "off";
             }},
     Setting{"record_chunk", "a power of two from 32 to 65536",
-            [](S& s, V v) {
-                const auto n = bytes(v);
-                if (!n || !record_chunk_ok(*n)) return false;
-                s.record_settings.chunk_bytes = static_cast<std::uint32_t>(*n);
-                return true;
-            }},
+            [](S& s, V v) { return assign_narrow(s.record_settings.chunk_bytes, bytes(v)); },
+            [](const S& s) { return record_chunk_ok(s.record_settings.chunk_bytes); }},
     Setting{"record_compress", "zstd or none",
             [](S& s, V v) {
                 const bool known =
@@ -80,10 +79,8 @@ constexpr std::array kSettings{
                 return known;
             }},
     Setting{"record_level", "-7 to 19",
-            [](S& s, V v) {
-                return assign(s.record_settings.level, number<int>(v)) && s.record_settings.level >= -7 &&
-                       s.record_settings.level <= 19;
-            }},
+            [](S& s, V v) { return assign(s.record_settings.level, number<int>(v)); },
+            [](const S& s) { return s.record_settings.level >= -7 && s.record_settings.level <= 19; }},
     Setting{"record_xor", "true or false",
             [](S& s, V v) { return assign(s.record_settings.xored, truth(v)); }},
     Setting{"record_against", "a record's folder",
@@ -92,7 +89,8 @@ constexpr std::array kSettings{
                 return true;
             }},
     Setting{"record_table", "a size; 0: no limit",
-            [](S& s, V v) { return assign(s.record_table_bytes, bytes(v)); }},
+            [](S& s, V v) { return assign(s.record_table_bytes, bytes(v)); },
+            is_size<&S::record_table_bytes>},
     Setting{"existing", "refuse, append or replace",
             [](S& s, V v) {
                 return assign(s.existing, one_of<Existing, 3>(v, {{{"refuse", Existing::refuse},
@@ -105,7 +103,7 @@ constexpr std::array kSettings{
                 return true;
             }},
     Setting{"local_limit", "a size, for example 10 GiB; 0: no limit",
-            [](S& s, V v) { return assign(s.local_bytes, bytes(v)); }},
+            [](S& s, V v) { return assign(s.local_bytes, bytes(v)); }, is_size<&S::local_bytes>},
     Setting{"flusher", "thread, process or none",
             [](S& s, V v) {
                 return assign(s.flusher, one_of<Flusher, 3>(v, {{{"thread", Flusher::thread},
@@ -118,8 +116,9 @@ constexpr std::array kSettings{
                 return true;
             }},
     Setting{"memory", "a size of at least 16 MiB, or 0",
-            [](S& s, V v) { return assign(s.memory_bytes, bytes(v)); }},
-    Setting{"device_memory", "a size", [](S& s, V v) { return assign(s.device_bytes, bytes(v)); }},
+            [](S& s, V v) { return assign(s.memory_bytes, bytes(v)); }, is_size<&S::memory_bytes>},
+    Setting{"device_memory", "a size", [](S& s, V v) { return assign(s.device_bytes, bytes(v)); },
+            is_size<&S::device_bytes>},
     Setting{"shared_files", "off, one, node or rank",
             [](S& s, V v) {
                 return assign(s.shared_files, one_of<SharedFiles, 4>(v, {{{"off", SharedFiles::off},
@@ -133,14 +132,10 @@ constexpr std::array kSettings{
             [](S& s, V v) { return assign(s.keep.data_steps, number<std::uint64_t>(v)); }},
     Setting{"replace_steps", "true or false", [](S& s, V v) { return assign(s.replace_steps, truth(v)); }},
     Setting{"background", "true or false", [](S& s, V v) { return assign(s.background, truth(v)); }},
-    Setting{
-        "threads", "a number; 0: all cores",
-        [](S& s, V v) { return assign(s.threads, number<int>(v)) && s.threads >= 0 && s.threads <= 4096; }},
-    Setting{"flush_threads", "1 to 64",
-            [](S& s, V v) {
-                return assign(s.flush_threads, number<int>(v)) && s.flush_threads >= 1 &&
-                       s.flush_threads <= 64;
-            }},
+    Setting{"threads", "a number; 0: all cores", [](S& s, V v) { return assign(s.threads, number<int>(v)); },
+            [](const S& s) { return s.threads >= 0 && s.threads <= 4096; }},
+    Setting{"flush_threads", "1 to 64", [](S& s, V v) { return assign(s.flush_threads, number<int>(v)); },
+            [](const S& s) { return s.flush_threads >= 1 && s.flush_threads <= 64; }},
     Setting{"reference", "a history's folder",
             [](S& s, V v) {
                 s.reference = v;
@@ -165,6 +160,13 @@ RecordSettings default_record() {
 
 Result<> SessionSettings::set(std::string_view name, std::string_view value) {
     return text::set(*this, kKnown, name, value);
+}
+
+Result<> SessionSettings::check(std::string_view name, std::string_view value) const {
+    for (const Setting& setting : kKnown) {
+        if (setting.name == name && !setting.holds(*this)) return setting.wrong(value);
+    }
+    return success();
 }
 
 Result<> SessionSettings::load(const std::string& path) {

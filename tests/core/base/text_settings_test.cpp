@@ -38,17 +38,25 @@ TEST(TextSettings, TruthHasFourWords) {
         EXPECT_EQ(text::truth(neither), std::nullopt);
 }
 
+TEST(TextSettings, ANumberIsNotCutToItsType) {
+    std::uint32_t number = 7;
+    EXPECT_FALSE(text::assign_narrow(number, text::bytes("4 GiB")));
+    EXPECT_FALSE(text::assign_narrow(number, text::bytes("four")));
+    EXPECT_EQ(number, 7U);
+    EXPECT_TRUE(text::assign_narrow(number, text::bytes("4294967295")));
+    EXPECT_EQ(number, 4294967295U);
+}
+
 struct Two {
     int count = 1;
     bool loud = false;
 };
 constexpr std::array kTwo{
-    text::Setting<Two>{"count", "0 to 9",
-                       [](Two& two, std::string_view value) {
-                           // Also where the value is refused: nothing of it stays.
-                           return text::assign(two.count, text::number<int>(value)) && two.count >= 0 &&
-                                  two.count < 10;
-                       }},
+    text::Setting<Two>{
+        "count", "0 to 9",
+        // Also where the value is refused: nothing of it stays.
+        [](Two& two, std::string_view value) { return text::assign(two.count, text::number<int>(value)); },
+        [](const Two& two) { return two.count >= 0 && two.count < 10; }},
     text::Setting<Two>{
         "loud", "true or false",
         [](Two& two, std::string_view value) { return text::assign(two.loud, text::truth(value)); }},

@@ -887,6 +887,27 @@ TEST_F(SessionTest, SharedFilesDoNotGoWithEverything) {
     EXPECT_FALSE(s.set("shared_files", "two"));
 }
 
+TEST(SessionSettingsTest, MembersHaveTheLimitsOfTheirTexts) {
+    SessionSettings s;
+    for (const char* name : {"atol", "residue_bits", "chunk_bytes", "record_chunk", "record_level", "memory",
+                             "device_memory", "local_limit", "record_table", "threads", "flush_threads"})
+        EXPECT_TRUE(s.check(name, "")) << name;
+    s.history.tolerance.atol = -1;
+    s.history.residue_bits = 3;
+    s.history.chunk_bytes = 5000;
+    s.record_settings.chunk_bytes = 16;
+    s.record_settings.level = 20;
+    s.memory_bytes = s.device_bytes = s.local_bytes = s.record_table_bytes = (1ULL << 62) + 1;
+    s.threads = 4097;
+    s.flush_threads = 0;
+    for (const char* name : {"atol", "residue_bits", "chunk_bytes", "record_chunk", "record_level", "memory",
+                             "device_memory", "local_limit", "record_table", "threads", "flush_threads"}) {
+        const auto checked = s.check(name, "this");
+        ASSERT_FALSE(checked) << name;
+        EXPECT_EQ(checked.error().message.rfind("setting " + std::string(name) + " = 'this': give ", 0), 0U);
+    }
+}
+
 // ---- online comparison ----
 
 TEST_F(SessionTest, DivergenceIsSeenAtOnce) {

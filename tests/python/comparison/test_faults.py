@@ -155,23 +155,14 @@ def test_a_file_that_shrinks_between_planning_and_reading(tmp_path: Path) -> Non
             sources = []
             for name in "ab":
                 path = str(tmp_path / f"{name}.npy")
-                sources.append(
-                    twinrun._core.file_source("f64", "little", x.size, [(path, 128, 8, x.size)], cache)
-                )
+                extent = twinrun._core.PathExtent(path, offset=128, stride=8, count=x.size)
+                sources.append(twinrun._core.file_source("f64", "little", x.size, [extent], cache))
             os.truncate(tmp_path / "b.npy", 4_000_000)
             with pytest.raises(twinrun.TwinrunError, match=r"b\.npy"):
                 twinrun._core.compare(
-                    sources[0],
-                    None,
-                    0,
-                    sources[1],
-                    None,
-                    0,
-                    atol=0.0,
-                    rtol=0.0,
-                    method="direct",
-                    io=io,
-                    cache=cache,
+                    *map(twinrun._core.FieldSide, sources),
+                    twinrun._core.Rule(),
+                    twinrun._core.CompareOptions(method="direct", io=io, cache=cache),
                 )
             np.save(tmp_path / "b.npy", x)
 

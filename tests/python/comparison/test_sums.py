@@ -313,12 +313,20 @@ def test_sums_that_do_not_cover_the_array_are_refused(
         data, places = cut_up(x, cut, False)
         run_of_ranks(tmp_path / name, data, places=places, atol=ATOL)
     real = _core.read_sums
-    monkeypatch.setattr(_core, "read_sums", lambda *args: real(*args)[:-3])
+
+    def without_last(*args: object) -> _core.BucketSums:
+        s = real(*args)
+        return _core.BucketSums(s.buckets[:-1], s.coarse[:-1], s.fine[:-1], s.height)
+
+    def with_another(*args: object) -> _core.BucketSums:
+        s = real(*args)
+        columns = ((s.buckets, 1 << 40), (s.coarse, 1), (s.fine, 1))
+        return _core.BucketSums(*(np.append(c, np.uint64(more)) for c, more in columns), s.height)
+
+    monkeypatch.setattr(_core, "read_sums", without_last)
     with pytest.raises(twinrun.errors.DamagedFile, match="no sums of digests"):
         twinrun.compare(tmp_path / "a", tmp_path / "b")
-    monkeypatch.setattr(
-        _core, "read_sums", lambda *args: np.append(real(*args), np.array([1 << 40, 1, 1], np.uint64))
-    )
+    monkeypatch.setattr(_core, "read_sums", with_another)
     with pytest.raises(twinrun.errors.DamagedFile, match="beyond the array"):
         twinrun.compare(tmp_path / "a", tmp_path / "b")
 
@@ -356,7 +364,7 @@ def test_a_device_that_is_asked_for_is_used_or_told(tmp_path: Path) -> None:
     for name, u, cut in (("a", x, [[0, 9000, 20000]]), ("b", y, [[0, 11000, 20000]])):
         data, places = cut_up(u, cut, False)
         run_of_ranks(tmp_path / name, data, places=places, atol=ATOL)
-    if any(d["usable"] for d in _core.devices()["devices"]):
+    if any(d.usable for d in _core.devices().devices):
         [f] = twinrun.compare(tmp_path / "a", tmp_path / "b", device="cuda").fields
         assert f.device.startswith("cuda") and f.different == 1
     else:
@@ -385,16 +393,19 @@ def test_buckets_are_proven_by_residues_that_explain_their_sums(tmp_path: Path) 
         (5, 1, 9, 3, 0, 12, 7, False),
         (5, 0, 9, 3, 1, 12, 7, False),  # too far apart
     ]
-    words = np.zeros((len(buckets), 11), np.uint64)
-    words[:, 0] = np.arange(len(buckets))
-    words[:, 1:6] = [b[:5] for b in buckets]
-    fine_a, fine_b = (np.array([b[at] for b in buckets], np.uint64) for at in (5, 6))
-    found = p.buckets_proven(words.reshape(-1), fine_a, fine_b)
+    corrections, without, fine_a, fine_b = (
+        np.array([b[at] for b in buckets], np.uint64) for at in (0, 1, 5, 6)
+    )
+    counts = [[*b[2:5], 0, 0, 0, 0, 0] for b in buckets]
+    numbers = np.arange(len(buckets), dtype=np.uint64)
+    residues = _core.ComparedResidues(numbers, corrections, without, counts)
+    assert residues.counts_of(np.array([1, 0, 0, 1, 0, 0, 0, 0], np.uint8)) == [18, 3, 0, 0, 0, 0, 0, 0]
+    found = p.buckets_proven(residues, fine_a, fine_b)
     assert found.astype(bool).tolist() == [b[7] for b in buckets]
     narrower = proof(tmp_path, p.cell / 2)
-    assert not narrower.by_tree and not narrower.buckets_proven(words.reshape(-1), fine_a, fine_b).any()
+    assert not narrower.by_tree and not narrower.buckets_proven(residues, fine_a, fine_b).any()
     with pytest.raises(twinrun.TwinrunError, match="do not fit"):
-        p.buckets_proven(words.reshape(-1), fine_a[1:], fine_b)
+        p.buckets_proven(residues, fine_a[1:], fine_b)
 
 
 def test_bounds_of_what_was_proven(tmp_path: Path) -> None:

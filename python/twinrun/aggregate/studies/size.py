@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,7 +254,7 @@ def draw(result: dict, path: str | Path) -> None:
     for r in result["rows"]:
         series.setdefault(f"{r['method']}, {r['mpi']}" if several else r["method"], []).append(r)
 
-    def panel(quantity: str, scale: float, label: str):
+    def panel(quantity: str, scale: float, label: str) -> Callable[[Axes], None]:
         def paint(axes: Axes) -> None:
             for i, (name, rows) in enumerate(series.items()):
                 xs = [r["particles"] * (1 + 0.012 * (i - len(series) / 2)) for r in rows]

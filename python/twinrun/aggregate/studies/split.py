@@ -4,7 +4,7 @@ library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -218,7 +218,7 @@ def draw(result: dict, path: str | Path) -> None:
     sizes = sorted({result["sizes"][0], result["sizes"][-1]})
     styles = ["-", "--", ":", "-."]
 
-    def panel(size: int):
+    def panel(size: int) -> Callable[[Axes], None]:
         def paint(axes: Axes) -> None:
             for s in range(len(result["stacks"])):
                 for i, way in enumerate(result["ways"]):

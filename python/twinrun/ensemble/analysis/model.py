@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,9 @@ from scipy import stats
 from ...words import estimate, significant
 from ..study.tasks import condition_columns
 from .resampling import permutation_p, permuted
+
+if TYPE_CHECKING:
+    from statsmodels.regression.linear_model import RegressionResultsWrapper
 
 __all__ = [
     "Left",
@@ -136,7 +140,7 @@ class Model:
         """Degrees of freedom of the residuals."""
         return len(self.y) - self.matrix.shape[1]
 
-    def fit(self):
+    def fit(self) -> RegressionResultsWrapper:
         """Fits the model by the least squares of statsmodels."""
         return sm.OLS(self.y, self.matrix).fit()
 

@@ -11,6 +11,8 @@ smaller part, at most three tasks of ten: two halves of which one is slower are 
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -239,6 +241,15 @@ def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     return result
 
 
-def span_text(interval) -> str:
+class _Bounds(Protocol):
+    """The bounds of an interval, as scipy gives it."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+def span_text(interval: _Bounds) -> str:
     """'[1%, 9%]' of a binomial interval."""
     return f"[{percent(interval.low)}, {percent(interval.high)}]"
