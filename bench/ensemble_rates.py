@@ -1,11 +1,15 @@
 """How often reports on ensembles keep their promises, over simulated studies whose truth is known.
 
-python bench/ensemble_rates.py alarms|power|causes|intervals|covariates [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...] [--out FILE]
+python bench/ensemble_rates.py alarms|power|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
 alarms: studies in which nothing is the matter; how many reports claim anything (a trend of a drift is no false claim).
+        --counters adds all measures of the system to each task; --first is the first study's seed.
 intervals: how many of the 95% intervals of the same studies miss the truth, and how many are not given.
 power: the effect that a report says it could have seen is planted in another study; how many reports find it.
 covariates: a covariate adds an effect, in units of the noise; how many analyses claim it (0: none is there).
+kept: the correlation with a covariate that a report could have seen is planted in another study.
+coverage: the interval of the coefficient of variation alone, of tasks without conditions; --block: tasks of a block.
+unseen: what the upper ends of intervals allow for, as in the table of `deviations`.
 causes: one cause is planted, twice as large as promised; how many reports find it, and how many find it alone.
 
 Each row is printed as it is done, as a row of a table in Markdown. Seeds are fixed: the same command prints the same.
@@ -22,55 +26,109 @@ from collections import Counter
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "python", "support"))
 
 import ensemble_rates as rates
+import numpy as np
+
+
+def _alarms(a: argparse.Namespace, sizes: list[int]) -> None:
+    said = "with a false claim" if a.what == "alarms" else "interval: missed, not given"
+    print(f"| noise | design | tasks | {said} of {a.studies} | which |")
+    print("|---|---|---|---|---|")
+    for noise in a.noise.split(","):
+        for design in a.design.split(","):
+            for n in sizes:
+                if a.what == "alarms":
+                    count, which = rates.false_alarms(noise, design, n, a.studies, a.counters, a.first)
+                    said = str(count)
+                else:
+                    said, which = rates.missed(noise, design, n, a.studies)
+                listed = ", ".join(f"{k} {v}" for k, v in which.most_common())
+                print(f"| {noise} | {design} | {n} | {said} | {listed} |", flush=True)
+
+
+def _covariates(a: argparse.Namespace, sizes: list[int]) -> None:
+    effects = (0.0, 0.25, 0.5, 1.0)
+    print(f"| resembles the one before | tasks | {' | '.join(f'effect {e:g}' for e in effects)} |")
+    print("|---|---|" + "---|" * len(effects))
+    for memory in map(float, a.memory.split(",")):
+        for n in sizes:
+            said = " | ".join(str(rates.covariates_found(n, e, memory, a.studies)) for e in effects)
+            print(f"| {memory:g} | {n} | {said} |", flush=True)
+
+
+def _kept(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(
+        f"| resembles the one before | tasks | found of {a.studies} | alone | no promise | median promise |"
+    )
+    print("|---|---|---|---|---|---|")
+    for memory in map(float, a.memory.split(",")):
+        for n in sizes:
+            found, alone, none, promise = rates.covariates_kept(n, memory, a.studies)
+            print(f"| {memory:g} | {n} | {found} | {alone} | {none} | {promise:.2f} |", flush=True)
+
+
+def _coverage(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(
+        f"| noise | tasks | blocks of | given, of {a.studies} | truth below | truth above | held, of those given |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for noise in a.noise.split(","):
+        for n in sizes:
+            c = rates.covered(noise, n, a.studies, a.block)
+            given = a.studies - c["not given"]
+            held = f"{100 * c['held'] / given:.1f}%" if given else ""
+            print(
+                f"| {noise} | {n} | {a.block} | {given} | {c['too high']} | {c['too low']} | {held} |",
+                flush=True,
+            )
+
+
+def _unseen(a: argparse.Namespace, sizes: list[int]) -> None:
+    print("| tasks | tails | the worst | unseen in | resemblance | the worst | unseen in |")
+    print("|---|---|---|---|---|---|---|")
+    for n in sizes:
+        both = rates.worst_unseen(n, a.studies, np.random.default_rng(1))
+        said = " | ".join(f"{times:.3f} | {name} | {100 * share:.0f}%" for times, name, share in both)
+        print(f"| {n} | {said} |", flush=True)
+
+
+def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(f"| cause | tasks | found, alone, interval holds, of {a.studies} | others | effect |")
+    print("|---|---|---|---|---|")
+    for cause in a.cause.split(","):
+        for n in sizes:
+            found = rates.planted(cause, n, a.studies, 1.0 if a.what == "power" else 2.0)
+            if found is None:
+                continue
+            others: Counter = found["others"]
+            said = ", ".join(f"{k} {v}" for k, v in others.most_common())
+            print(
+                f"| {cause} | {n} | {found['found']}, {found['alone']}, {found['holds']} | {said} | {found['effect']} |",
+                flush=True,
+            )
+
+
+_DO = {
+    "alarms": _alarms, "intervals": _alarms, "power": _effects, "causes": _effects, "covariates": _covariates, "kept": _kept,
+    "coverage": _coverage, "unseen": _unseen,
+}  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["alarms", "intervals", "power", "causes", "covariates"])
+    parser.add_argument("what", choices=list(_DO))
     parser.add_argument("--studies", type=int, default=100)
     parser.add_argument("--tasks", default="10,40,200")
     parser.add_argument("--noise", default=",".join(rates.NOISES))
     parser.add_argument("--design", default=",".join(rates.DESIGNS))
     parser.add_argument("--cause", default=",".join(rates.CAUSES))
+    parser.add_argument("--counters", action="store_true")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--block", type=int, default=1)
+    parser.add_argument("--memory", default="0,0.5,0.8")
     a = parser.parse_args()
     sizes = [int(n) for n in a.tasks.split(",")]
     begun = time.monotonic()
-    if a.what in ("alarms", "intervals"):
-        print(
-            f"| noise | design | tasks | {'with a false claim' if a.what == 'alarms' else 'interval: missed, not given'} of {a.studies} | which |"
-        )
-        print("|---|---|---|---|---|")
-        for noise in a.noise.split(","):
-            for design in a.design.split(","):
-                for n in sizes:
-                    row = (rates.false_alarms if a.what == "alarms" else rates.missed)(
-                        noise, design, n, a.studies
-                    )
-                    count, which = row
-                    said = ", ".join(f"{k} {v}" for k, v in which.most_common())
-                    print(f"| {noise} | {design} | {n} | {count} | {said} |", flush=True)
-    elif a.what == "covariates":
-        effects = (0.0, 0.25, 0.5, 1.0)
-        print(f"| resembles the one before | tasks | {' | '.join(f'effect {e:g}' for e in effects)} |")
-        print("|---|---|" + "---|" * len(effects))
-        for memory in (0.0, 0.5, 0.8):
-            for n in sizes:
-                said = " | ".join(str(rates.covariates_found(n, e, memory, a.studies)) for e in effects)
-                print(f"| {memory:g} | {n} | {said} |", flush=True)
-    else:
-        print(f"| cause | tasks | found, alone, interval holds, of {a.studies} | others | effect |")
-        print("|---|---|---|---|---|")
-        for cause in a.cause.split(","):
-            for n in sizes:
-                found = rates.planted(cause, n, a.studies, 1.0 if a.what == "power" else 2.0)
-                if found is None:
-                    continue
-                others: Counter = found["others"]
-                said = ", ".join(f"{k} {v}" for k, v in others.most_common())
-                print(
-                    f"| {cause} | {n} | {found['found']}, {found['alone']}, {found['holds']} | {said} | {found['effect']} |",
-                    flush=True,
-                )
+    _DO[a.what](a, sizes)
     print(f"{time.monotonic() - begun:.0f} s", file=sys.stderr)
     return 0
 

@@ -13,6 +13,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("pandas")
 
 from commands import command
+from ensemble_rates import covaried
 from ensemble_support import lines, write_study
 
 from twinrun.ensemble import Options
@@ -155,6 +156,23 @@ def test_power_of_a_covariate() -> None:
         for seed in range(20)
     )
     assert found >= 18
+
+
+def test_the_correlation_that_is_promised_is_found() -> None:
+    """Of 20 analyses whose covariate has the correlation that another study promises: 12 and more, of 80%."""
+    level, found = 0.005, 0
+    for seed in range(20):
+        first = covariates(covaried(40, 100 + seed, 0.0, 0.0), FAST)
+        promise = first.could_see(level)
+        assert 0.3 < promise < 0.75
+        if first.state == "open":
+            assert f"one of {first.seen:.2f} could have been seen in 80% of studies" in first.sentence
+        effect = promise / np.sqrt(1 - promise**2)
+        found += covariates(covaried(40, 200 + seed, effect, 0.0), FAST).p <= level
+    assert 12 <= found
+    # Draws too few for the level cannot find anything; the report does not promise it.
+    none = covariates(covaried(40, 1, 0.0, 0.0), Options(permutations=99))
+    assert none.could_see(level) == np.inf
 
 
 def test_a_report_takes_files(tmp_path: Path) -> None:

@@ -14,7 +14,11 @@ import pandas as pd
 from scipy import signal
 
 from twinrun.ensemble import Options
+from twinrun.ensemble.analysis.assumptions import checked, long_tail
 from twinrun.ensemble.analysis.findings import ANALYSES, Findings, analyse_frame
+from twinrun.ensemble.analysis.model import Left
+from twinrun.ensemble.analysis.serial import autoregression, resembling
+from twinrun.ensemble.analysis.spread import variation_interval
 from twinrun.ensemble.study.tasks import frame_of
 
 TESTS = [n for n in ANALYSES if n not in ("makespan", "decompose", "regimes")]
@@ -77,6 +81,61 @@ def made(seed: int, noise: str, design: str, n: int) -> tuple[pd.DataFrame, np.r
     return frame_of(lines), rng
 
 
+# What comes to each counter by second, as `watch/system.py` records them, on a node with a fabric; seconds in clock ticks.
+COUNTERS = {
+    "irq_seconds": 0.004, "softirq_seconds": 0.01, "steal_seconds": 0.02, "interrupts": 900.0, "device_interrupts": 30.0,
+    "interrupts_LOC": 250.0, "interrupts_NMI": 0.5, "interrupts_RES": 40.0, "interrupts_CAL": 20.0, "interrupts_TLB": 8.0,
+    "softirqs": 400.0, "cores_run_queue_seconds": 0.05, "throttled": 0.3, "throttled_seconds": 0.01, "quota_throttled": 0.1,
+    "quota_seconds": 0.01, "node_page_faults": 3000.0, "node_major_page_faults": 0.6, "pages_swapped_in": 0.4,
+    "pages_swapped_out": 0.4, "memory_compactions": 0.2, "network_received_bytes": 1e5, "network_sent_bytes": 1e5,
+    "network_dropped": 0.2, "network_errors": 0.0, "fabric_received_bytes": 1e7, "fabric_sent_bytes": 1e7,
+    "fabric_send_waits": 300.0, "fabric_errors": 0.0,
+}  # fmt: skip
+_TICKS = ("irq_seconds", "softirq_seconds", "steal_seconds")
+_MEMORY = {"AR 0.5": 0.5, "AR 0.8": 0.8}
+
+
+def counted(frame: pd.DataFrame, noise: str, rng: np.random.Generator) -> pd.DataFrame:
+    """The same tasks with everything that a task's line may hold of the system. None of it does anything to the time.
+
+    It resembles the one before as much as the time does, and half of its variance is common to all.
+    """
+    n = len(frame)
+    seconds = frame["wall"].to_numpy(dtype=float) + rng.uniform(0.001, 0.02, n)
+    memory = _MEMORY.get(noise, 0.0)
+
+    def series() -> np.ndarray:
+        shocks = rng.standard_normal(n + 100) * math.sqrt(1 - memory**2)
+        return signal.lfilter([1.0], [1.0, -memory], shocks)[100:]
+
+    common = series()
+
+    def load_of() -> np.ndarray:
+        return math.sqrt(0.5) * (common + series())
+
+    new: dict[str, np.ndarray] = {"counters.seconds": seconds}
+    for name, rate in COUNTERS.items():
+        expected = rate * seconds * np.exp(0.5 * load_of())
+        if name in _TICKS:
+            new[f"counters.{name}"] = rng.poisson(expected * 100) / 100
+        elif name.endswith("seconds"):
+            new[f"counters.{name}"] = rng.gamma(4, expected / 4)
+        elif name.endswith("bytes"):
+            new[f"counters.{name}"] = np.rint(rng.gamma(4, expected / 4))
+        else:
+            new[f"counters.{name}"] = rng.poisson(expected).astype(float)
+    new |= {
+        "frequency_hz.mean": 3e9 * (1 - 0.02 * load_of()), "temperature_c": np.rint(60 + 4 * load_of()),
+        "pressure.cpu_some": rng.gamma(4, 0.01 * seconds * np.exp(0.5 * load_of())),
+        "pressure.io_some": rng.gamma(4, 0.01 * seconds * np.exp(0.5 * load_of())),
+        "pressure.memory_some": np.zeros(n), "page_faults.minor": rng.poisson(2000, n).astype(float),
+        "page_faults.major": rng.poisson(0.5 * seconds).astype(float),
+        "gpu.clock_mhz": np.rint(1700 - 30 * load_of()), "gpu.memory_clock_mhz": np.full(n, 2600.0),
+        "gpu.throttled": rng.uniform(0, 1, n) * (load_of() > 0), "gpu.temperature_c": np.rint(50 + 4 * load_of()),
+    }  # fmt: skip
+    return frame.drop(columns=[c for c in new if c in frame]).assign(**new)
+
+
 def report(frame: pd.DataFrame, options: Options = OPTIONS) -> Findings:
     return analyse_frame(frame, options, only=TESTS)
 
@@ -97,11 +156,16 @@ def _quietly(of: Callable) -> Callable:
 
 
 @_quietly
-def false_alarms(noise: str, design: str, n: int, studies: int) -> tuple[int, Counter]:
-    """Reports with a claim that is not so, and the analyses that made them."""
+def false_alarms(
+    noise: str, design: str, n: int, studies: int, counters: bool = False, first: int = 0
+) -> tuple[int, Counter]:
+    """Reports with a claim that is not so, and the analyses that made them; counters: with all measures of the system."""
     count, which = 0, Counter()
-    for seed in range(studies):
-        alarms = [a.name for a in report(made(seed, noise, design, n)[0]).alarms]
+    for seed in range(first, first + studies):
+        frame, rng = made(seed, noise, design, n)
+        if counters:
+            frame = counted(frame, noise, rng)
+        alarms = [a.name for a in report(frame).alarms]
         if noise == "drift":
             alarms = [a for a in alarms if a != "trend"]
         count += bool(alarms)
@@ -239,3 +303,95 @@ def covariates_found(n: int, effect: float, memory: float, studies: int) -> int:
         found += any(Judge(OPTIONS.alpha).holds(claim) for claim in claims)
         gc.collect()
     return found
+
+
+@_quietly
+def covariates_kept(n: int, memory: float, studies: int) -> tuple[int, int, int, float]:
+    """Plants the correlation that a report on another study promises. Reports that find the covariate; that find nothing
+    else; promises that are none (infinite); the median promise.
+    """
+    from twinrun.ensemble.analysis.covariates import covariates
+
+    names = [*TESTS, "covariates"]
+    found = alone = none = 0
+    promises = []
+    for seed in range(studies):
+        first = covariates(covaried(n, 10**6 + seed, 0.0, memory), OPTIONS)
+        # As many tests as a report on such a study has.
+        planted = covaried(n, 2 * 10**6 + seed, 0.0, memory)
+        if not promises and not none:
+            level = analyse_frame(planted, OPTIONS, only=names)["covariates"].judged_by.level
+        assert first.could_see is not None
+        promise = first.could_see(level)
+        if not math.isfinite(promise):
+            none += 1
+            continue
+        promises.append(promise)
+        effect = promise / math.sqrt(1 - promise**2)
+        alarms = [
+            a.name
+            for a in analyse_frame(covaried(n, 2 * 10**6 + seed, effect, memory), OPTIONS, only=names).alarms
+        ]
+        found += "covariates" in alarms
+        alone += alarms == ["covariates"]
+    return found, alone, none, float(np.median(promises)) if promises else math.nan
+
+
+def independent(n: int, block: int) -> tuple[Left, np.ndarray | None]:
+    """Residuals of tasks without conditions, of which only a mean is taken; their blocks of this size, or none."""
+    scale = np.full(n, math.sqrt(1 - 1 / n))
+    return Left(np.zeros(n), np.full((n, 1), 1 / math.sqrt(n)), scale), np.arange(
+        n
+    ) // block if block > 1 else None
+
+
+def covered(noise: str, n: int, studies: int, block: int = 1) -> Counter:
+    """Intervals of the coefficient of variation, as `spread` gives them: counts of held, too high, too low, not given."""
+    counts: Counter = Counter()
+    truth = truths(noise)[0]
+    empty, blocks = independent(n, block)
+    options = Options(permutations=199)
+    for seed in range(studies):
+        y = NOISES[noise](np.random.default_rng([3, seed, n, block]), n)
+        left = Left((y - y.mean()) / empty.scale, empty.basis, empty.scale)
+        if checked(left, blocks, options).fails:
+            counts["not given"] += 1
+            continue
+        low, high = variation_interval(np.exp(y), blocks, options)[1:3]
+        counts["too high" if truth < low else "too low" if truth > high else "held"] += 1
+    return counts
+
+
+# Distributions of which `deviations` allows for those that stay unseen: what draws them, and their deviation.
+UNSEEN_TAILS: dict[str, tuple[Callable[[np.random.Generator, int, int], np.ndarray], float]] = {
+    f"t{d:g}": (lambda rng, count, n, d=d: rng.standard_t(d, (count, n)), math.sqrt(d / (d - 2)))
+    for d in (3, 3.5, 4, 5, 6, 8, 12, 20)
+} | {
+    f"lognormal {s:g}": (lambda rng, count, n, s=s: rng.lognormal(0, s, (count, n)), math.sqrt(math.expm1(s * s) * math.exp(s * s)))
+    for s in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+}  # fmt: skip
+UNSEEN_ALIKE: dict[str, tuple[Callable[[np.random.Generator, int, int], np.ndarray], float]] = {
+    f"autoregression {c:g}": (lambda rng, count, n, c=c: autoregression(c, count, n, rng), 1.0)
+    for c in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+}
+
+
+def worst_unseen(n: int, count: int, rng: np.random.Generator) -> list[tuple[float, str, float]]:
+    """Of tails, and of resemblances: the true deviation by the estimated one that one of 25 studies exceeds, the noise for
+    which it is largest, and the share of its studies in which nothing is shown; where that is more than one of twenty.
+    """
+    limit = float(np.quantile(resembling(rng.standard_normal((count, n))), 0.95))
+    result = []
+    for family in (UNSEEN_TAILS, UNSEEN_ALIKE):
+        worst = (1.0, "none", 0.0)
+        for name, (draw, deviation) in family.items():
+            x = draw(rng, count, n)
+            unseen = ~np.array([long_tail(row) for row in x])
+            if family is UNSEEN_ALIKE:
+                unseen &= resembling(x) <= limit
+            share = float(unseen.mean()) * (0.95 if family is UNSEEN_TAILS else 1.0)
+            if share > 0.05:
+                times = float(np.quantile(deviation / x[unseen].std(axis=1, ddof=1), 0.96))
+                worst = max(worst, (times, name, share))
+        result.append(worst)
+    return result

@@ -2,8 +2,8 @@
 
 Where tasks resemble the ones before, n of them tell less than n. Where a single task holds much of the
 variance, the next study may have a slower one, and no bootstrap knows of it. Both are tested at 5%; where one
-is shown, the interval is not given, and the reason is. A test that finds nothing is no proof: fewer than
-sixteen tasks cannot show dependence, and a tail may have been missed.
+is shown, the interval is not given, and the reason is. A test that finds nothing is no proof. `deviations` makes
+the upper end for what may have been missed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .resampling import BLOCKS
 from .result import Options
 from .serial import LEAST, Resemblance, resemblance
 
-__all__ = ["Assumptions", "checked"]
+__all__ = ["Assumptions", "checked", "long_tail"]
 
 _LEVEL = 0.05
 _JARQUE_BERA = stats.chi2.ppf(1 - _LEVEL, 2)
@@ -44,12 +44,12 @@ class Assumptions:
     def words(self) -> str:
         """What was checked and not refuted."""
         if not self.resemblance.tested:
-            return f"if {self.units} are independent of each other and have no long tail, which so few cannot show"
+            return f"so few {self.units} cannot show that they are independent of each other and have no long tail: the upper end allows for both"
         return (f"{self.units} taken as independent of each other: a correlation with the one before of "
-                f"{self.resemblance.value:.2f}, p = {self.resemblance.p:.2g}; no long tail is shown")  # fmt: skip
+                f"{self.resemblance.value:.2f}, p = {self.resemblance.p:.2g}; no long tail is shown; the upper end allows for what so many do not show")  # fmt: skip
 
 
-def _long_tail(x: np.ndarray) -> bool:
+def long_tail(x: np.ndarray) -> bool:
     """Grubbs' test, or Jarque and Bera's where tails are longer than normal ones."""
     n = len(x)
     if n < 4 or np.std(x) < 1e-12:
@@ -76,6 +76,6 @@ def checked(left: Left, blocks: np.ndarray | None, options: Options) -> Assumpti
         by_border = stats.spearmanr(x[border], x[border + 1], alternative="greater").pvalue
         p = min(1.0, 2 * min(alike.p, float(by_border) if np.isfinite(by_border) else 1.0))
         alike = Resemblance(alike.value, p, len(means) >= LEAST, _LEVEL)
-        return Assumptions(alike, _long_tail(x), "blocks")
+        return Assumptions(alike, long_tail(x), "blocks")
     alike = resemblance(x, left.again, _LEVEL, options.permutations, rng)
-    return Assumptions(alike, _long_tail(x), "tasks")
+    return Assumptions(alike, long_tail(x), "tasks")

@@ -3,6 +3,9 @@
 The correlation of normal scores of both, what the conditions do taken out. Numbers that drift slowly go with any time
 that drifts slowly, without a cause. So the test is by permutation, and among series that resemble the ones before as
 the times do (`serial.Null`); the larger p counts. Tests are two-sided. Holm's method corrects over covariates.
+
+What could have been seen is simulated: the covariate's effect is planted in shuffled times, or in series that resemble
+the ones before as the times are shown to.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from statsmodels.stats.multitest import multipletests
 from ..study.covariates import PREFIX
 from ..study.tasks import usable
 from .model import Left, fall_of_bic, left_over, with_interval
+from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
-from .serial import LEAST, Null, resemblance, scores, with_before
+from .serial import LEAST, Null, Resemblance, autoregression, resemblance, scores, with_before
 
 __all__ = ["covariates"]
 
@@ -54,17 +58,48 @@ class _Covariate:
         rest = rows - (rows @ self._own)[:, None] * self._own[None]
         return np.abs(self.correlation(rows)), with_before(rest)
 
+    def _shuffled(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        return np.abs(self.correlation(self.left.again(permuted(self.left.values, None, count, rng))))
+
     def p(self, options: Options, rng: np.random.Generator) -> float:
-        again, values = self.left.again, self.left.values
-        observed = np.abs(self.correlation(values[None]))
+        values = self.left.values
         by_order = permutation_p(
-            observed,
-            lambda m: np.abs(self.correlation(again(permuted(values, None, m, rng))))[:, None],
+            np.abs(self.correlation(values[None])),
+            lambda m: self._shuffled(m, rng)[:, None],
             options.permutations,
         )[0]
-        return max(
-            float(by_order), Null(self.n, self._looked_for, again, rng).p(values, options.permutations)
-        )
+        null = Null(self.n, self._looked_for, self.left.again, rng)
+        return max(float(by_order), null.p(values, options.permutations))
+
+    def could_see(self, level: float, alike: Resemblance, options: Options) -> float:
+        """The smallest correlation that is found at this level in `power` of studies like this; infinite where none is."""
+        rng = np.random.default_rng(options.seed)
+        if alike.shown:
+            # The estimate is too small by (1 + 3 r) / n (Marriott and Pope, 1954).
+            much = min(max((alike.value * self.n + 1) / (self.n - 3), 0.0), 0.95)
+            series = autoregression(much, STUDIES, self.n, rng)
+        else:
+            series = permuted(self.left.values, None, STUDIES, rng)
+        series = self.left.again(series)
+        series = series - series.mean(axis=1, keepdims=True)
+        series /= np.maximum(np.linalg.norm(series, axis=1, keepdims=True), 1e-300)
+        null = Null(self.n, self._looked_for, self.left.again, rng)
+        # p has steps of 1 / (draws + 1), and each study draws anew: its limit is an order statistic of the draws.
+        draws = options.permutations
+        beyond = int(level * (draws + 1) + 1e-9)
+        if beyond < 1:
+            return float("inf")
+        limit = np.quantile(self._shuffled(1999, rng), 1 - rng.beta(beyond, draws + 1 - beyond, STUDIES))
+        # Another study has other values of the covariate: both deviations are known to 1 / sqrt(2 n) only.
+        times = np.exp(rng.standard_normal(STUDIES) / np.sqrt(self.n))[:, None]
+
+        def found(effect: float) -> np.ndarray:
+            """effect: its deviation, by that of the times without it."""
+            reached, before = self._looked_for(series + effect * times * self._own)
+            return (reached >= limit) & (reached >= null.limits(before, beyond / (draws + 1)))
+
+        effect = smallest(found, options.power, 0.5)
+        return effect / np.sqrt(1 + effect**2) if np.isfinite(effect) else float("inf")
 
     def effect(self) -> np.ndarray:
         """What it adds to the logarithm of each of its tasks."""
@@ -90,11 +125,13 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
     raw = [c.p(options, rng) for c in known]
     corrected = multipletests(raw, method="holm")[1]
     rows: list[dict[str, Any]] = []
+    resemblances = []
     for c, p, holm in zip(known, raw, corrected, strict=True):
         r = float(c.correlation(c.left.values[None])[0])
         half = stats.norm.ppf(1 - options.alpha / 2) * np.sqrt((1 + r * r / 2) / max(c.n - 3, 1))
         z = float(np.arctanh(np.clip(r, -0.999999, 0.999999)))
         alike = resemblance(c.left.values, c.left.again, _LEVEL, options.permutations, rng)
+        resemblances.append(alike)
         ends = (np.nan, np.nan) if alike.shown else (float(np.tanh(z - half)), float(np.tanh(z + half)))
         rows.append(
             {
@@ -112,6 +149,11 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
                 f"the correlation with {c.name} has no interval: tasks resemble the ones before (correlation {alike.value:.2f})"
             )
     claims = [Claim(row["covariate"], row["p, Holm"], row) for row in rows]
+
+    def could_see(level: float) -> float:
+        """With each of the covariates; Holm corrects for them."""
+        each = level / len(known)
+        return max(c.could_see(each, alike, options) for c, alike in zip(known, resemblances, strict=True))
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         found = [(k, c) for k, c in zip(claims, known, strict=True) if judge.holds(k)]
@@ -134,10 +176,14 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
             told = "; ".join(f"{c.what}: {_said(c.facts)} ({judge.p(c)})" for c in found)
             return f"The time correlates with covariates: {told} ({data}); that is no proof of cause.", FOUND
         told = "; ".join(f"{c.what}: {_said(c.facts)}" for c in claims)
-        return (
-            f"No correlation with a covariate is shown: {told} ({data}); a weak one cannot be decided.",
-            OPEN,
-        )
+        seen = result.seen
+        if seen is None or not np.isfinite(seen):
+            return (
+                f"No correlation with a covariate is shown: {told} ({data}): none is sure to be seen in a study like this.",
+                OPEN,
+            )
+        return (f"No correlation with a covariate is shown: {told} ({data}): one of {seen:.2f} could have been seen in "
+                f"{100 * options.power:g}% of studies like this, a weaker one cannot be decided."), OPEN  # fmt: skip
 
     first = known[int(np.argmin(raw))]
 
@@ -145,7 +191,7 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         axes.plot(first.values, first.part[options.value], ".")
         axes.set(xlabel=first.name, ylabel=options.value, title=title)
 
-    return Analysis(
+    result = Analysis(
         "covariates",
         title,
         pd.DataFrame(rows),
@@ -157,7 +203,10 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         {},
         notes,
         explains=explains,
+        could_see=could_see,
+        power=options.power,
     )
+    return result
 
 
 def _said(row: dict[str, Any]) -> str:

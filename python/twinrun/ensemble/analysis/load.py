@@ -6,6 +6,10 @@ Spearman's rank correlation of the residuals of both, without conditions, blocks
 (partial correlation: a drift that both follow is no answer). Intervals: Fisher's z with the error of
 Bonett and Wright (2000). Tests: Holm.
 
+Load that comes and goes slowly goes with any time that does, without a cause. So tasks count as fewer where both
+resemble the ones before: (1 - a b) / (1 + a b) of them (Bretherton and others, Journal of Climate 12, 1999). b is the
+largest coefficient that the times could have (`serial.Null`), a the likely one of the measure.
+
 What a task accumulates grows with its length by itself, so counts and seconds are taken by second of the
 task. What is left of that cause has the other sign: a start that costs the same in each task, and a task that
 waits and so uses less, make rates fall as tasks get longer. So tests are one-sided: more load (a lower
@@ -25,6 +29,7 @@ from statsmodels.stats.multitest import multipletests
 from ..study.tasks import condition_columns, usable
 from .model import fall_of_bic, left_over, model_of, with_interval
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
+from .serial import Null, with_before
 
 __all__ = ["COLUMNS", "load"]
 
@@ -97,8 +102,8 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     model = model_of(good, y, condition_columns(good))
     matrix = np.column_stack([model.matrix, stats.zscore(np.arange(len(y), dtype=float))])
     q = np.linalg.qr(matrix)[0]
-    freedom = len(y) - 1 - matrix.shape[1]
-    if freedom < 4:
+    full = len(y) - 1 - matrix.shape[1]
+    if full < 4:
         return nothing(
             "load",
             title,
@@ -113,12 +118,24 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     own = left(y)
     if own.std() < 1e-9:
         return nothing("load", title, f"All {len(y)} tasks took the same time.", len(good))
+
+    def each(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ranks = stats.rankdata(rows, axis=1)
+        ranks = ranks - (ranks @ q) @ q.T
+        return ranks[:, 0], with_before(ranks)
+
+    null = Null(len(y), each, lambda rows: rows, np.random.default_rng(options.seed))
+    of_time = float(null.coefficients(with_before(own[None]))[0])
     rows: list[dict[str, Any]] = []
+    fewest = float(full)
     for column, values in x.items():
         other = left(values)
+        both = of_time * float(null.coefficients(with_before(other[None]), 0.5)[0])
+        freedom = max(1.0, full * (1 - both) / (1 + both))
+        fewest = min(fewest, freedom)
         r = float(np.corrcoef(own, other)[0, 1]) if other.std() > 1e-9 and own.std() > 1e-9 else 0.0
         t = r * np.sqrt(freedom / max(1 - r * r, 1e-12))
-        error = np.sqrt((1 + r * r / 2) / (freedom - 1))
+        error = np.sqrt((1 + r * r / 2) / max(freedom - 1, 0.5))
         half = stats.norm.ppf(1 - options.alpha / 2) * error
         z = np.arctanh(np.clip(r, -0.999999, 0.999999))
         rows.append({"measure": COLUMNS[column], "column": column, "Spearman": float(stats.spearmanr(y, values).statistic),
@@ -132,9 +149,9 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     claims = [Claim(r["measure"], r["p, Holm"], r) for r in rows]
 
     def could_see(level: float) -> float:
-        """A correlation, by Fisher's z; Holm corrects for the measures."""
+        """A correlation with the measure that tells least, by Fisher's z; Holm corrects for the measures."""
         far = stats.norm.ppf(1 - level / len(rows)) + stats.norm.ppf(options.power)
-        return float(np.tanh(far / np.sqrt(freedom - 1)))
+        return float(np.tanh(far / np.sqrt(max(fewest - 1, 0.5))))
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         found = [c.facts["column"] for c in claims if judge.holds(c)]

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from . import deviations
 from .model import percent
 from .result import OPEN, Analysis, Options
 
@@ -42,7 +43,7 @@ _EFFECTS = {
     "blocks": "a deviation of {} between blocks", "time_of_day": "+-{} over the day", "periods": "a period of +-{}",
     "trend": "a drift of {}", "changes": "a change of {}",
 }  # fmt: skip
-_CORRELATION = 0.5  # with a measure of load
+_CORRELATION = 0.5  # with a measure of load, or a covariate
 
 
 def _tasks(n: int, ratio: float) -> str:
@@ -59,15 +60,15 @@ def takes(analysis: Analysis, options: Options) -> str:
         return "times that differ: all are the same"
     if analysis.name == "spread" and "cov" in analysis.facts:
         cov = analysis.facts["cov"]
-        half, distance = (cov["high"] - cov["low"]) / 2, abs(cov["value"] - options.matters)
-        if np.isfinite(half) and distance > 0:
-            return f"{_tasks(n, half / distance)} to tell {percent(cov['value'])} from {percent(options.matters)}"
+        if np.isfinite(cov["high"]) and cov["value"] != options.matters:
+            enough = max(2 * n, deviations.tasks_for(cov["value"], options.matters, options.confidence))
+            return f"about {enough} tasks to tell {percent(cov['value'])} from {percent(options.matters)}"
         return _INDEPENDENT if n >= 20 else _LACKS["spread"]
     if analysis.name == "planning" and n >= 4:
         return _INDEPENDENT
     if seen is not None and not math.isfinite(seen) and analysis.claims:
         return f"more than {n} tasks: no effect is sure to be seen with these"
-    if seen is not None and analysis.name == "load":
+    if seen is not None and analysis.name in ("load", "covariates"):
         return f"{_tasks(n, math.atanh(min(seen, 0.999)) / math.atanh(_CORRELATION))} to see a correlation of {_CORRELATION:g}"
     if seen is not None and analysis.name in _EFFECTS:
         return f"{_tasks(n, seen / options.matters)} to see {_EFFECTS[analysis.name].format(percent(options.matters))}"

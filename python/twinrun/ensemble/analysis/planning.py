@@ -11,9 +11,9 @@ import math
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from scipy import stats
 
 from ..study.tasks import condition_columns, usable
+from . import deviations
 from .assumptions import checked
 from .model import left_over, model_of, percent
 from .power import of_t_test
@@ -52,15 +52,9 @@ def deviation(good: pd.DataFrame, options: Options) -> tuple[float, float, float
     model = model_of(good, y, condition_columns(good))
     fit = model.fit()
     sigma, freedom, left = float(np.sqrt(fit.mse_resid)), model.freedom, np.asarray(fit.resid)
-    half = options.alpha / 2
-    # The variance's own error grows with the kurtosis; scaled chi-squared (Shoemaker, 2003), never less than
-    # the normal one.
-    excess = (
-        max(0.0, float(stats.kurtosis(left, bias=False))) if len(left) > 3 and left.std() > 1e-12 else 0.0
-    )
-    own = max(1.0, freedom / (1 + excess / 2))
-    low = sigma * float(np.sqrt(own / stats.chi2.ppf(1 - half, own)))
-    high = sigma * float(np.sqrt(own / stats.chi2.ppf(half, own)))
+    own = deviations.freedom(left, freedom)
+    may = deviations.unseen(len(y), len(y), options.confidence)
+    low, high = deviations.ends(sigma, own, may, options.confidence)
     return sigma, low, high, freedom
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "autoregression",
     "line_gain",
     "resemblance",
+    "resembling",
     "scores",
     "with_before",
 ]
@@ -56,6 +57,15 @@ def autoregression(coefficient: float, count: int, n: int, rng: np.random.Genera
     return signal.lfilter([1.0], [1.0, -coefficient], shocks, axis=1)[:, _STEADY:]
 
 
+def resembling(rows: np.ndarray) -> np.ndarray:
+    """The first three correlations with what came before, added up, each half as heavy as the last; for each row."""
+    z = scores(rows)
+    total = sum(
+        0.5**k * (z[:, k + 1 :] * z[:, : -k - 1]).sum(axis=1) for k in range(min(3, rows.shape[1] - 1))
+    )
+    return np.asarray(total)
+
+
 @dataclass(frozen=True)
 class Resemblance:
     """How much tasks resemble the ones before.
@@ -82,17 +92,10 @@ def resemblance(
     permutations: int,
     rng: np.random.Generator,
 ) -> Resemblance:
-    """Tests whether values in the order of time resemble the ones before; again: as `model.Left.again`.
-
-    The statistic adds up the first three correlations with what came before, each half as heavy as the last.
-    """
+    """Tests whether values in the order of time resemble the ones before; again: as `model.Left.again`."""
 
     def statistic(rows: np.ndarray) -> np.ndarray:
-        z = scores(rows)
-        total = sum(
-            0.5**k * (z[:, k + 1 :] * z[:, : -k - 1]).sum(axis=1) for k in range(min(3, rows.shape[1] - 1))
-        )
-        return np.asarray(total)[:, None]
+        return resembling(rows)[:, None]
 
     n = len(values)
     if n < 4 or np.std(values) < 1e-12:
@@ -125,20 +128,22 @@ class Null:
         rng: np.random.Generator,
     ) -> None:
         self._n, self._looked_for, self._again, self._rng = n, looked_for, again, rng
-        self._lowest: np.ndarray | None = None
+        self._measured: list[np.ndarray] = []
         self._known: dict[float, list[float]] = {}
 
     def _series(self, coefficient: float, count: int) -> np.ndarray:
         return self._again(autoregression(coefficient, count, self._n, self._rng))
 
-    def coefficients(self, measured: np.ndarray) -> np.ndarray:
-        """The largest coefficient whose series resemble the ones before as little as measured in one of twenty."""
-        if self._lowest is None:
-            lowest = [
-                np.quantile(self._looked_for(self._series(c, _SERIES))[1], _ONE_IN) for c in _COEFFICIENTS
-            ]
-            self._lowest = np.maximum.accumulate(np.array(lowest)) + 1e-9 * np.arange(len(lowest))
-        return np.interp(measured + 1e-6, self._lowest, _COEFFICIENTS)  # where all are alike: the largest
+    def coefficients(self, measured: np.ndarray, share: float = _ONE_IN) -> np.ndarray:
+        """The coefficient whose series resemble the ones before as little as measured in this share of series.
+
+        One of twenty: the largest that could have been. Half: the likely one.
+        """
+        if not self._measured:
+            self._measured = [self._looked_for(self._series(c, _SERIES))[1] for c in _COEFFICIENTS]
+        lowest = [np.quantile(m, share) for m in self._measured]
+        increasing = np.maximum.accumulate(np.array(lowest)) + 1e-9 * np.arange(len(lowest))
+        return np.interp(measured + 1e-6, increasing, _COEFFICIENTS)  # where all are alike: the largest
 
     def p(self, values: np.ndarray, most: int) -> float:
         """p of what is looked for in values."""

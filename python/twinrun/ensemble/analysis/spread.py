@@ -3,9 +3,8 @@ core-hours.
 
 The range has no bootstrap interval (an extreme cannot be resampled beyond itself) and grows with the number
 of tasks. What needs no assumption is the share of all such tasks that lies between the fastest and the
-slowest (Wilks, 1941). Quantiles have distribution-free intervals. The coefficient of variation has a
-studentized bootstrap interval over tasks (`ensemble.intervals`), or BCa over whole blocks where there are ten
-or more.
+slowest (Wilks, 1941). Quantiles have distribution-free intervals. The coefficient of variation has the interval
+of `deviations`; where there are ten blocks or more, they are the units.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
 
-from ... import bootstrap
-from .. import intervals
 from ..study.tasks import condition_columns, statuses, usable
+from . import deviations
 from .assumptions import Assumptions, checked
 from .model import left_over, percent, span
 from .resampling import BLOCKS
@@ -27,6 +25,7 @@ from .result import FOUND, NONE, OPEN, TOLD, Analysis, Judge, Options, nothing
 
 __all__ = ["core_hours", "makespan", "quantile_interval", "spread", "variation_interval"]
 
+_ROUNDING = 1e-15  # a smaller coefficient of variation is rounding
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -42,27 +41,19 @@ def quantile_interval(x: np.ndarray, q: float, confidence: float) -> tuple[float
 def variation_interval(
     x: np.ndarray, blocks: np.ndarray | None, options: Options
 ) -> tuple[float, float, float, str]:
-    """(coefficient of variation, low, high, what was resampled)."""
+    """(coefficient of variation, low, high, what is taken as independent)."""
     value = float(np.std(x, ddof=1) / np.mean(x)) if len(x) > 1 else math.nan
-    if blocks is not None and BLOCKS <= len(np.unique(blocks)) < len(x):
-        members = bootstrap.members_of(blocks)
-
-        def of(units: np.ndarray) -> float:
-            part = x[np.concatenate([members[u] for u in units])]
-            return float(np.std(part, ddof=1) / np.mean(part)) if len(part) > 1 else math.nan
-
-        low, high = bootstrap.interval(
-            [len(members)],
-            lambda rows: np.array([of(units) for units in rows]),
-            confidence=options.confidence,
-            resamples=options.resamples,
-            rng=np.random.default_rng(options.seed),
-        )
-        return value, float(low[0]), float(high[0]), "blocks"
-    found = intervals.variation(list(x), options.confidence, options.resamples)
-    if not found.known:
-        return value, math.nan, math.nan, "tasks"
-    return value, found.low, found.high, "tasks"
+    together = blocks if blocks is not None and BLOCKS <= len(np.unique(blocks)) < len(x) else None
+    units = "tasks" if together is None else "blocks"
+    if len(x) < deviations.LEAST or value < _ROUNDING:
+        return value, math.nan, math.nan, units
+    if together is None:
+        own, count = deviations.freedom(x, len(x) - 1), len(x)
+    else:
+        own, count = deviations.freedom_of_blocks(x, together), len(np.unique(together))
+    may = deviations.unseen(len(x), count, options.confidence)
+    low, high = deviations.ends(value, own, may, options.confidence)
+    return value, low, high, units
 
 
 def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options, assumed: Assumptions) -> dict:
@@ -79,7 +70,7 @@ def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options, 
         low, high = quantile_interval(x, q, options.confidence) if known else (-math.inf, math.inf)
         row[f"q{100 * q:g} low"] = low if math.isfinite(low) else math.nan
         row[f"q{100 * q:g} high"] = high if math.isfinite(high) else math.nan
-    row["CoV"], row["CoV low"], row["CoV high"], row["resampled"] = variation_interval(x, blocks, options)
+    row["CoV"], row["CoV low"], row["CoV high"], row["independent"] = variation_interval(x, blocks, options)
     if assumed.fails:
         row["CoV low"] = row["CoV high"] = math.nan
     return row  # fmt: skip
@@ -155,7 +146,7 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
         axes.legend()
 
     facts = {
-        "cov": {"value": float(one["CoV"]), "low": low, "high": high, "resampled": one["resampled"]},
+        "cov": {"value": float(one["CoV"]), "low": low, "high": high, "independent": one["independent"]},
         "resemblance": {
             "value": assumed.resemblance.value,
             "p": assumed.resemblance.p,
@@ -167,7 +158,7 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
         "share_between_extremes": inside,
     }
     notes = []
-    if blocks is not None and one["resampled"] == "tasks":
+    if blocks is not None and one["independent"] == "tasks":
         notes.append(f"fewer than {BLOCKS} blocks: the interval takes tasks as independent of each other")
     return Analysis("spread", title, table, tell, len(x), options.alpha, (), draw, facts, notes)
 
