@@ -390,7 +390,7 @@ class Run:
         # Threads must not outlive the interpreter, and losses must be reported.
         self._end = weakref.finalize(self, _end, session, self._path)
 
-    def _begun(self, settings: dict[str, str]) -> _core.Session:
+    def _begun(self, settings: _core.SessionSettings) -> _core.Session:
         return _core.Session(self._path, settings, python_facts())
 
     @property
@@ -765,7 +765,7 @@ class RankRun(Run):
         self._turns = turns
         super().__init__(path, **settings)
 
-    def _begun(self, settings: dict[str, str]) -> _core.Session:
+    def _begun(self, settings: _core.SessionSettings) -> _core.Session:
         return _core.Session(self._path, settings, python_facts(), self._turns)
 
 
