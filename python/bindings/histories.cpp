@@ -52,6 +52,11 @@ PyHistory open_history(const std::filesystem::path& path) {
     return {std::move(part.history), Steps(steps), std::move(part.local)};
 }
 
+struct PyFlushed {
+    FlushFacts facts;
+    std::vector<LostStep> lost;
+};
+
 using RankFilesState =
     std::tuple<std::uint32_t, std::string, std::uint64_t, std::string, std::uint64_t, std::uint64_t, double,
                std::uint32_t, std::uint64_t, bool, std::uint64_t, std::uint64_t, std::string>;
@@ -123,9 +128,7 @@ void define_history(nb::module_& m) {
     add("chunk_bytes", [](const History& h) { return h.settings.chunk_bytes; });
     add("digest", [](const History& h) { return digest_name(h.settings.kind); });
     add("keep_data", [](const History& h) { return h.settings.keep_data; });
-    add("record", [](const History& h) {
-        return h.settings.record ? std::optional(record_dict(*h.settings.record)) : std::nullopt;
-    });
+    add("record", [](const History& h) { return h.settings.record; });
     add("torn", [](const History& h) { return h.torn; });
     add("ranks", [](const History& h) { return h.ranks; });
     local(
@@ -174,6 +177,11 @@ void define_histories(nb::module_& m) {
         "path"_a, "known"_a = std::vector<std::string>(),
         "Journals and folders of steps that are another history's. known: folders that this one's journals "
         "name.");
+    nb::class_<PyFlushed>(m, "Flushed", "What a flush brought to the history.")
+        .def_prop_ro(
+            "steps", [](const PyFlushed& self) { return self.facts.steps; }, "How many.")
+        .def_prop_ro("bytes", [](const PyFlushed& self) { return self.facts.bytes; })
+        .def_ro("lost", &PyFlushed::lost, "The steps that stay where they are, and why.");
     m.def(
         "flush",
         [](const std::string& local, const std::string& history, const std::string& id) {
@@ -188,7 +196,7 @@ void define_histories(nb::module_& m) {
                     id);
             };
             const FlushFacts facts = take(run());
-            return std::tuple(facts.steps, facts.bytes, lost_steps(lost));
+            return PyFlushed{facts, std::move(lost)};
         },
         "local"_a, "history"_a, "id"_a = "");
     m.def(
@@ -197,10 +205,6 @@ void define_histories(nb::module_& m) {
             return take(id_of_parts(parts, history));
         },
         "parts"_a, "history"_a);
-    m.def("local_history", [](const std::string& path) {
-        const LocalHistory local = take(LocalHistory::read(path));
-        return std::tuple(local.rank, local.ranks, local.history);
-    });
 }
 
 }  // namespace twinrun

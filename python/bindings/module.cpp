@@ -18,9 +18,9 @@ NB_MODULE(_core, m) {
     define_elements(m);
     define_comparison(m);
     define_field_lists(m);
-    define_histories(m);
     define_records(m);
     define_sessions(m);
+    define_histories(m);
     define_aggregation(m);
     define_sketches(m);
     define_golden(m);

@@ -2,10 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
@@ -30,57 +28,41 @@ namespace {
 // Names and paths are bytes: str and bytes of Python come as os.fsencode gives them.
 using Path = std::filesystem::path;
 
-RecordSettings record_settings(const nb::dict& d) {
+RecordSettings record_settings(const std::string& method, std::uint32_t chunk_bytes, const std::string& codec,
+                               int level, bool xored, bool bounded) {
     RecordSettings settings;
-    const auto name = nb::cast<std::string>(d["method"]);
-    const auto method = method_of(name);
-    if (!method)
-        raise({ErrorCode::invalid_argument, "'" + name + "' is no method: full, basic, list, tree or runs"});
-    settings.method = *method;
-    settings.chunk_bytes = nb::cast<std::uint32_t>(d["chunk_bytes"]);
-    const auto codec = nb::cast<std::string>(d["codec"]);
+    const auto known = method_of(method);
+    if (!known) {
+        raise(
+            {ErrorCode::invalid_argument, "'" + method + "' is no method: full, basic, list, tree or runs"});
+    }
     if (codec != "none" && codec != "zstd")
         raise({ErrorCode::invalid_argument, "'" + codec + "' is no codec: none or zstd"});
+    settings.method = *known;
+    settings.chunk_bytes = chunk_bytes;
     settings.codec = codec == "zstd" ? PayloadCodec::zstd : PayloadCodec::stored;
-    settings.level = nb::cast<int>(d["level"]);
-    settings.xored = nb::cast<bool>(d["xor"]);
-    settings.bounded = nb::cast<bool>(d["bounded"]);
+    settings.level = level;
+    settings.xored = xored;
+    settings.bounded = bounded;
     return settings;
 }
 
-PackOptions pack_options(const nb::dict& d) {
-    PackOptions options;
-    options.settings = record_settings(d);
-    options.table_bytes = nb::cast<std::uint64_t>(d["table_bytes"]);
-    options.verify = nb::cast<bool>(d["verify"]);
-    options.threads = nb::cast<int>(d["threads"]);
-    options.append = nb::cast<bool>(d["append"]);
-    options.update = nb::cast<bool>(d["update"]);
-    options.against = nb::cast<Path>(d["against"]).native();
-    return options;
+RecordFileKind parse_file_kind(const std::string& name) {
+    if (name == "file") return RecordFileKind::file;
+    if (name == "link") return RecordFileKind::link;
+    if (name == "folder") return RecordFileKind::folder;
+    raise({ErrorCode::invalid_argument, "kind must be file, link or folder"});
 }
 
 // Steps as they are done, to Python; signals are handled between them.
-PackProgress progress_of(const nb::object& visit) {
+using Visit = nb::typed<nb::callable, void(PackedStep)>;
+PackProgress progress_of(const Visit& visit) {
     return [function = visit.ptr()](const PackedStep& step) {
         const nb::gil_scoped_acquire lock;
         if (PyErr_CheckSignals() != 0) return false;
-        const Recorder::Recorded& r = step.recorded;
-        nb::dict d;
-        d["step"] = step.step;
-        d["rank"] = step.rank;
-        d["full_bytes"] = step.full_bytes;
-        d["new_version"] = step.new_version;
-        d["bytes"] = r.bytes;
-        d["entry_bytes"] = r.entry_bytes;
-        d["payload_bytes"] = r.payload_bytes;
-        d["chunks"] = r.chunks;
-        d["changed_chunks"] = r.changed_chunks;
-        d["payload_chunks"] = r.payload_chunks;
-        d["collisions"] = r.collisions;
         try {
             const nb::handle call(function);
-            call(d);
+            call(nb::cast(step));
         } catch (nb::python_error& e) {
             e.restore();
             return false;
@@ -116,62 +98,130 @@ std::size_t segment_of(const RecordStore& store, const StepMap& map, std::int64_
     return static_cast<std::size_t>(found - map.directory.segments.data());
 }
 
-}  // namespace
-
-nb::dict record_dict(const RecordSettings& settings) {
-    nb::dict d;
-    d["method"] = nb::str(std::string(method_name(settings.method)).c_str());
-    d["chunk_bytes"] = settings.chunk_bytes;
-    d["codec"] = settings.codec == PayloadCodec::zstd ? "zstd" : "none";
-    d["level"] = settings.level;
-    d["xor"] = settings.xored;
-    d["bounded"] = settings.bounded;
-    d["against"] = file_text(settings.against);
-    return d;
+void define_settings_of_records(nb::module_& m) {
+    nb::class_<RecordSettings>(m, "RecordSettings", "How a record is made.")
+        .def(
+            "__init__",
+            [](RecordSettings* self, const std::string& method, std::uint32_t chunk_bytes,
+               const std::string& codec, int level, bool xored, bool bounded) {
+                new (self) RecordSettings(record_settings(method, chunk_bytes, codec, level, xored, bounded));
+            },
+            nb::kw_only(), "method"_a, "chunk_bytes"_a, "codec"_a, "level"_a, "xor"_a, "bounded"_a)
+        .def_prop_ro("method",
+                     [](const RecordSettings& self) { return std::string(method_name(self.method)); })
+        .def_ro("chunk_bytes", &RecordSettings::chunk_bytes)
+        .def_prop_ro(
+            "codec",
+            [](const RecordSettings& self) { return self.codec == PayloadCodec::zstd ? "zstd" : "none"; })
+        .def_ro("level", &RecordSettings::level)
+        .def_ro("xor", &RecordSettings::xored)
+        .def_ro("bounded", &RecordSettings::bounded)
+        .def_prop_ro(
+            "against", [](const RecordSettings& self) { return file_text(self.against); },
+            "The other record, which has what this one does not keep again; '': none.");
+    nb::class_<PackOptions>(m, "PackOptions", "What to pack, and how.")
+        .def(
+            "__init__",
+            [](PackOptions* self, const RecordSettings& settings, std::uint64_t table_bytes, bool verify,
+               int threads, bool append, bool update, const Path& against) {
+                PackOptions options;
+                options.settings = settings;
+                options.table_bytes = table_bytes;
+                options.verify = verify;
+                options.threads = threads;
+                options.append = append;
+                options.update = update;
+                options.against = against.native();
+                new (self) PackOptions(std::move(options));
+            },
+            nb::kw_only(), "settings"_a, "table_bytes"_a, "verify"_a, "threads"_a, "append"_a, "update"_a,
+            "against"_a, "against: another record, or ''.");
 }
 
-void define_records(nb::module_& m) {
-    m.def("has_codec", [](const std::string& name) {
-        return name == "none" || (name == "zstd" && codec_available(PayloadCodec::zstd));
-    });
+void define_packing(nb::module_& m) {
+    using P = PackedStep;
+    nb::class_<P>(m, "PackedStep", "What one step of one rank took in a record.")
+        .def_ro("step", &P::step)
+        .def_ro("rank", &P::rank)
+        .def_ro("full_bytes", &P::full_bytes)
+        .def_ro("new_version", &P::new_version)
+        .def_prop_ro("bytes", [](const P& self) { return self.recorded.bytes; })
+        .def_prop_ro("entry_bytes", [](const P& self) { return self.recorded.entry_bytes; })
+        .def_prop_ro("payload_bytes", [](const P& self) { return self.recorded.payload_bytes; })
+        .def_prop_ro("chunks", [](const P& self) { return self.recorded.chunks; })
+        .def_prop_ro("changed_chunks", [](const P& self) { return self.recorded.changed_chunks; })
+        .def_prop_ro("payload_chunks", [](const P& self) { return self.recorded.payload_chunks; })
+        .def_prop_ro("collisions", [](const P& self) { return self.recorded.collisions; });
+    nb::class_<PackedFile>(m, "PackedFile", "A file, a link or an empty folder of another program, to pack.")
+        .def(
+            "__init__",
+            [](PackedFile* self, const Path& name, const Path& path, const Path& key, const std::string& kind,
+               const Path& to) {
+                new (self) PackedFile{name.native(), path.native(), key.native(), parse_file_kind(kind),
+                                      to.native()};
+            },
+            nb::kw_only(), "name"_a, "path"_a, "key"_a, "kind"_a, "to"_a,
+            "name: in the record. path: on storage. key: the same for the same file of other steps. kind: "
+            "file, link or folder. to: a link's text.");
+    nb::class_<FilesOfStep>(m, "FilesOfStep")
+        .def(
+            "__init__",
+            [](FilesOfStep* self, std::int64_t step, std::vector<PackedFile> files) {
+                new (self) FilesOfStep{step, std::move(files)};
+            },
+            "step"_a, "files"_a);
     m.def(
         "pack_history",
-        [](const Path& source, const Path& target, const nb::dict& options, const nb::object& visit) {
-            const PackOptions chosen = pack_options(options);
+        [](const Path& source, const Path& target, const PackOptions& options, const Visit& visit) {
             const PackProgress progress = progress_of(visit);
             finish(unlocked([&] {
-                return pack_history(posix_file_system(), source.native(), target.native(), chosen, progress);
+                return pack_history(posix_file_system(), source.native(), target.native(), options, progress);
             }));
         },
         "source"_a, "target"_a, "options"_a, "visit"_a);
     m.def(
         "pack_files",
-        // Files: (name, path, key, kind, a link's text).
-        [](const std::vector<
-               std::pair<std::int64_t, std::vector<std::tuple<Path, Path, Path, std::string, Path>>>>& steps,
-           const Path& target, const nb::dict& options, const nb::object& visit) {
-            const PackOptions chosen = pack_options(options);
+        [](const std::vector<FilesOfStep>& steps, const Path& target, const PackOptions& options,
+           const Visit& visit) {
             const PackProgress progress = progress_of(visit);
-            std::vector<FilesOfStep> all;
-            for (const auto& [step, files] : steps) {
-                FilesOfStep one{step, {}};
-                for (const auto& [name, path, key, kind, to] : files) {
-                    const auto is = kind == "link"     ? RecordFileKind::link
-                                    : kind == "folder" ? RecordFileKind::folder
-                                                       : RecordFileKind::file;
-                    one.files.push_back({name.native(), path.native(), key.native(), is, to.native()});
-                }
-                all.push_back(std::move(one));
-            }
             finish(unlocked(
-                [&] { return pack_files(posix_file_system(), all, target.native(), chosen, progress); }));
+                [&] { return pack_files(posix_file_system(), steps, target.native(), options, progress); }));
         },
         "steps"_a, "target"_a, "options"_a, "visit"_a);
+}
+
+void define_parts_of_records(nb::module_& m) {
+    nb::class_<RecordProblem>(m, "RecordProblem", "Why steps of a record cannot be restored.")
+        .def_ro("steps", &RecordProblem::steps, "Those that need what is damaged; may be empty.")
+        .def_prop_ro("what", [](const RecordProblem& self) { return readable_text(self.what); });
+    nb::class_<CompactReport>(m, "CompactReport")
+        .def_ro("dropped_steps", &CompactReport::dropped_steps)
+        .def_ro("bytes_before", &CompactReport::bytes_before)
+        .def_ro("bytes_after", &CompactReport::bytes_after);
+    nb::class_<RecordFile>(m, "RecordFile", "A file of a step in a record.")
+        .def_prop_ro("name", [](const RecordFile& self) { return file_text(self.name); })
+        .def_ro("bytes", &RecordFile::bytes);
+    nb::class_<RecordSegment>(m, "RecordSegment", "A part of such a file: a field.")
+        .def_prop_ro("name", [](const RecordSegment& self) { return file_text(self.name); })
+        .def_ro("file", &RecordSegment::file, "Its number among the step's files.")
+        .def_ro("offset", &RecordSegment::offset, "In the file.")
+        .def_ro("bytes", &RecordSegment::bytes);
+}
+
+}  // namespace
+
+void define_records(nb::module_& m) {
+    m.def("has_codec", [](const std::string& name) {
+        return name == "none" || (name == "zstd" && codec_available(PayloadCodec::zstd));
+    });
+    define_settings_of_records(m);
+    define_packing(m);
+    define_parts_of_records(m);
     m.def(
         "unpack_steps",
         [](const Path& record, const std::vector<std::int64_t>& steps, const Path& target, bool flat,
            int threads, std::uint64_t memory) {
-            nb::list made;
+            nb::typed<nb::list, nb::str> made;
             for (const std::string& path : take(unlocked([&] {
                      return unpack_steps(posix_file_system(), record.native(), steps, target.native(), flat,
                                          threads, memory);
@@ -183,11 +233,7 @@ void define_records(nb::module_& m) {
     m.def(
         "check_record",
         [](const Path& path, std::uint32_t rank, int threads, std::uint64_t memory) {
-            nb::list list;
-            for (const RecordProblem& problem :
-                 take(unlocked([&] { return check_record(path.native(), rank, threads, memory); })))
-                list.append(nb::make_tuple(problem.steps, readable_text(problem.what)));
-            return list;
+            return take(unlocked([&] { return check_record(path.native(), rank, threads, memory); }));
         },
         "path"_a, "rank"_a, "threads"_a, "memory"_a);
     m.def(
@@ -199,13 +245,8 @@ void define_records(nb::module_& m) {
             options.keep_last = keep_last;
             options.threads = threads;
             options.forget_missing = forget_missing;
-            const CompactReport report =
-                take(unlocked([&] { return compact_record(posix_file_system(), path.native(), options); }));
-            nb::dict d;
-            d["dropped_steps"] = report.dropped_steps;
-            d["bytes_before"] = report.bytes_before;
-            d["bytes_after"] = report.bytes_after;
-            return d;
+            return take(
+                unlocked([&] { return compact_record(posix_file_system(), path.native(), options); }));
         },
         "path"_a, "drop"_a, "keep_last"_a, "threads"_a, "forget_missing"_a = false);
 
@@ -213,22 +254,13 @@ void define_records(nb::module_& m) {
         .def(
             "files",
             [](RecordStore& self, std::int64_t step) {
-                const StepMap map = take(unlocked([&] { return self.map(step); }));
-                nb::list list;
-                for (const RecordFile& file : map.directory.files)
-                    list.append(nb::make_tuple(file_text(file.name), file.bytes));
-                return list;
+                return take(unlocked([&] { return self.map(step); })).directory.files;
             },
             "step"_a)
         .def(
             "segments",
             [](RecordStore& self, std::int64_t step) {
-                const StepMap map = take(unlocked([&] { return self.map(step); }));
-                nb::list list;
-                for (const RecordSegment& segment : map.directory.segments)
-                    list.append(
-                        nb::make_tuple(file_text(segment.name), segment.file, segment.offset, segment.bytes));
-                return list;
+                return take(unlocked([&] { return self.map(step); })).directory.segments;
             },
             "step"_a)
         .def(

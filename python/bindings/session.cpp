@@ -162,6 +162,9 @@ void define_reports(nb::module_& m) {
         .def_ro("fields", &Divergence::fields)
         .def_ro("reason", &Divergence::reason)
         .def_prop_ro("text", [](const Divergence& self) { return describe(self); });
+    nb::class_<LostStep>(m, "LostStep", "A step that was accepted and is not committed.")
+        .def_ro("step", &LostStep::step)
+        .def_prop_ro("reason", [](const LostStep& self) { return readable_text(self.error.message); });
     nb::class_<CaptureReport>(m, "CaptureReport", "What one capture cost.")
         .def_ro("step", &CaptureReport::step)
         .def_ro("seconds", &CaptureReport::seconds)
@@ -170,7 +173,7 @@ void define_reports(nb::module_& m) {
         .def_ro("metadata_bytes", &CaptureReport::metadata_bytes)
         .def_ro("staged_bytes", &CaptureReport::staged_bytes)
         .def_ro("divergence", &CaptureReport::divergence)
-        .def_prop_ro("lost", [](const CaptureReport& self) { return lost_steps(self.lost); });
+        .def_ro("lost", &CaptureReport::lost);
     nb::class_<SessionFacts>(m, "SessionFacts", "What a session has done so far.")
         .def_ro("captured", &SessionFacts::captured)
         .def_ro("committed", &SessionFacts::committed)
@@ -336,19 +339,19 @@ struct PySession {
         };
         return take(run());
     }
-    LostSteps wait() {
+    std::vector<LostStep> wait() {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             return session->wait();
         };
-        return lost_steps(take(run()));
+        return take(run());
     }
-    LostSteps close() {
+    std::vector<LostStep> close() {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             return session->close();
         };
-        return lost_steps(take(run()));
+        return take(run());
     }
     std::optional<std::int64_t> latest(std::int64_t not_after) {
         const auto run = [&] {

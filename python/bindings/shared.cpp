@@ -4,8 +4,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include "capture/session.hpp"
-
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -91,13 +89,6 @@ Shape shape_tuple(const std::vector<std::uint64_t>& shape) {
     for (const std::uint64_t n : shape)
         list.append(n);
     return Shape(nb::tuple(list));
-}
-
-LostSteps lost_steps(const std::vector<LostStep>& lost) {
-    LostSteps list;
-    for (const LostStep& step : lost)
-        list.emplace_back(step.step, step.error.message);
-    return list;
 }
 
 }  // namespace twinrun

@@ -22,8 +22,6 @@
 
 namespace twinrun {
 
-struct LostStep;
-
 // The arrays of a step: one object for Python, however many they are.
 struct CapturedFields {
     std::vector<CapturedField> fields;
@@ -58,9 +56,6 @@ StreamOptions stream_options(int threads, std::uint64_t memory, const std::strin
 
 using Shape = nanobind::typed<nanobind::tuple, std::uint64_t, nanobind::ellipsis>;
 Shape shape_tuple(const std::vector<std::uint64_t>& shape);
-// (step, message)
-using LostSteps = std::vector<std::pair<std::int64_t, std::string>>;
-LostSteps lost_steps(const std::vector<LostStep>& lost);
 
 // ---- devices.cpp ----
 
@@ -121,7 +116,6 @@ void define_comparison(nanobind::module_& m);
 
 // ---- record.cpp ----
 
-nanobind::dict record_dict(const RecordSettings& settings);
 void define_records(nanobind::module_& m);
 
 // ---- session.cpp ----

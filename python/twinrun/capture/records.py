@@ -7,7 +7,7 @@ import importlib.util
 import os
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from .. import _core
 from ..arguments import MEMORY, any_path, check_settings
@@ -102,13 +102,13 @@ class RecordOptions:
     table: int = 0
     verify: bool = False
 
-    def settled(self) -> dict:
-        """Gives the options as the core takes them.
+    def settled(self) -> _core.RecordSettings:
+        """Gives the options as the core takes them; `table` and `verify` are no settings of the record.
 
         Returns
         -------
-        dict
-            Names and values of the core.
+        _core.RecordSettings
+            The settings of the record.
 
         Raises
         ------
@@ -123,16 +123,14 @@ class RecordOptions:
             raise TwinrunError("table must not be negative")
         codec = self.compress or ("zstd" if _core.has_codec("zstd") else "none")
         xor = self.xor if self.xor is not None else codec != "none" and self.method != "full"
-        return {
-            "method": self.method,
-            "chunk_bytes": self.chunk,
-            "codec": codec,
-            "level": self.level,
-            "xor": xor,
-            "bounded": self.bounded,
-            "table_bytes": self.table,
-            "verify": self.verify,
-        }
+        return _core.RecordSettings(
+            method=self.method,
+            chunk_bytes=self.chunk,
+            codec=codec,
+            level=self.level,
+            xor=xor,
+            bounded=self.bounded,
+        )
 
 
 @dataclass(frozen=True)
@@ -180,6 +178,11 @@ class PackedStep:
     payload_chunks: int
     collisions: int
     new_version: bool = False
+
+    @classmethod
+    def _of(cls, step: _core.PackedStep) -> PackedStep:
+        """As the core says it."""
+        return cls(**{part.name: getattr(step, part.name) for part in fields(cls)})
 
 
 @dataclass
@@ -432,23 +435,24 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "neither a file nor a folder")
 
 
-def _files(tree: _Tree, known: list[int]) -> list[tuple[int, list[tuple[str, str, str, str, str]]]]:
-    """Steps of a folder of any program: (name, path, key, kind, text of a link) of everything in each.
+def _files(tree: _Tree, known: list[int]) -> list[_core.FilesOfStep]:
+    """Steps of a folder of any program, and everything in each.
 
-    The key is common to the same file in all steps: its name without the step. known: steps that the record
+    The key of a file is common to the same file in all steps: its name without the step. known: steps that the record
     has.
     """
-    by_step: dict[int | None, list[_Entry]] = {}
+    by_step: dict[int, list[_Entry]] = {}
+    unnumbered: list[_Entry] = []
     for entry in tree.entries:
-        by_step.setdefault(parse_path(entry.unit).step, []).append(entry)
+        step = parse_path(entry.unit).step
+        (unnumbered if step is None else by_step.setdefault(step, [])).append(entry)
     # A file without a step belongs to the run, and goes with its first step.
-    unnumbered = by_step.pop(None, [])
     if unnumbered:
-        by_step.setdefault(min([*by_step, *known], default=0), []).extend(unnumbered)  # type: ignore[type-var]
-    return [(step, _keyed(by_step[step])) for step in sorted(by_step)]  # type: ignore[type-var, misc]
+        by_step.setdefault(min([*by_step, *known], default=0), []).extend(unnumbered)
+    return [_core.FilesOfStep(step, _keyed(by_step[step])) for step in sorted(by_step)]
 
 
-def _keyed(entries: list[_Entry]) -> list[tuple[str, str, str, str, str]]:
+def _keyed(entries: list[_Entry]) -> list[_core.PackedFile]:
     keyed = []
     seen: set[str] = set()
     for entry in sorted(entries, key=lambda e: os.fsencode(e.name)):
@@ -464,7 +468,9 @@ def _keyed(entries: list[_Entry]) -> list[tuple[str, str, str, str, str]]:
         while (unique := key if number == 1 else f"{key}#{number}") in seen:
             number += 1
         seen.add(unique)
-        keyed.append((entry.name, entry.path, unique, entry.kind, entry.to))
+        keyed.append(
+            _core.PackedFile(name=entry.name, path=entry.path, key=unique, kind=entry.kind, to=entry.to)
+        )
     return keyed
 
 
@@ -548,17 +554,20 @@ def pack(
     source, record = any_path(source), any_path(record)
     check_settings(threads=threads)
     append = append or update
-    settled = {
-        **(options or RecordOptions()).settled(),
-        "threads": threads or os.cpu_count() or 1,
-        "append": append,
-        "update": update,
-        "against": any_path(against) if against else "",
-    }
+    chosen = options or RecordOptions()
+    settled = _core.PackOptions(
+        settings=chosen.settled(),
+        table_bytes=chosen.table,
+        verify=chosen.verify,
+        threads=threads or os.cpu_count() or 1,
+        append=append,
+        update=update,
+        against=any_path(against) if against else "",
+    )
     facts = PackFacts()
 
-    def visit(step: dict) -> None:
-        facts.steps.append(PackedStep(**step))
+    def visit(step: _core.PackedStep) -> None:
+        facts.steps.append(PackedStep._of(step))
         if progress is not None:
             progress(facts.steps[-1])
 
@@ -661,8 +670,9 @@ def _part(
     """The record, a segment of it, and how many bytes of the segment are asked for."""
     store = _core.open_record(any_path(record), rank, threads or os.cpu_count() or 1)
     files = store.files(step)
-    for segment, file, _, size in store.segments(step):
-        if name in (segment, files[file][0]):
+    for segment in store.segments(step):
+        if name in (segment.name, files[segment.file].name):
+            size = segment.bytes
             wanted = size - offset if count is None else count
             if offset < 0 or wanted < 0 or offset + wanted > size:
                 asked = f"bytes from {offset} on" if count is None else f"{offset}:{count} (offset:count)"
@@ -671,7 +681,7 @@ def _part(
                     where=record,
                     fix=f"ask for bytes below {size}",
                 )
-            return store, segment, wanted
+            return store, segment.name, wanted
     raise MissingFile(f"step {step} has no {name!r}", where=record, fix="twinrun show lists the fields")
 
 
@@ -866,7 +876,7 @@ def compact(
             where=path,
             fix="or let it leave too",
         )
-    facts = _core.compact_record(
+    report = _core.compact_record(
         path, sorted(leaving), keep_last or 0, threads or os.cpu_count() or 1, forget_missing
     )
-    return CompactFacts(**facts)
+    return CompactFacts(report.dropped_steps, report.bytes_before, report.bytes_after)

@@ -146,9 +146,9 @@ class CaptureFacts:
     divergence: Divergence | None = None
 
 
-def _check_lost(lost: list[tuple[int, str]], where: str, facts: CaptureFacts | None = None) -> None:
+def _check_lost(lost: list[_core.LostStep], where: str, facts: CaptureFacts | None = None) -> None:
     if lost:
-        raise StepLost.of(dict(lost), where, facts)
+        raise StepLost.of({step.step: step.reason for step in lost}, where, facts)
 
 
 def _end(session: _core.Session, path: str) -> None:
@@ -176,12 +176,12 @@ def _set_record(
             "bounded and verify are of twinrun.pack", where=where, fix="record exactly, and pack later"
         )
     settled = options.settled()
-    chosen.record = settled["method"]
-    chosen.record_chunk = settled["chunk_bytes"]
-    chosen.record_compress = settled["codec"]
-    chosen.record_level = settled["level"]
-    chosen.record_xor = settled["xor"]
-    chosen.record_table = settled["table_bytes"]
+    chosen.record = settled.method
+    chosen.record_chunk = settled.chunk_bytes
+    chosen.record_compress = settled.codec
+    chosen.record_level = settled.level
+    chosen.record_xor = settled.xor
+    chosen.record_table = options.table
     if against is not None:
         chosen.record_against = checked_path(against)
 

@@ -60,18 +60,19 @@ def _target(path: str, history: str | None) -> str:
 def _flush(path: str, to: str, history_id: str) -> bool:
     """Copies the steps of one rank, and prints how many. Returns whether all were copied."""
     facts = _core.open_history(path)
-    steps, size, lost = _core.flush(path, to, history_id)
-    here = len(facts.steps) - steps - len(lost)
+    flushed = _core.flush(path, to, history_id)
+    here = len(facts.steps) - flushed.steps - len(flushed.lost)
     before = f", {here} were there already" if here else ""
     console().print(
-        one_line(f"rank {facts.local_part}: {steps} steps, {byte_size(size)} -> {to}{before}"),
+        one_line(
+            f"rank {facts.local_part}: {flushed.steps} steps, {byte_size(flushed.bytes)} -> {to}{before}"
+        ),
         soft_wrap=True,
     )
-    for step, why in lost:
-        print(
-            f"twinrun: {one_line(f'{path}: step {step} could not be brought over: {why}')}", file=sys.stderr
-        )
-    return not lost
+    for step in flushed.lost:
+        said = one_line(f"{path}: step {step.step} could not be brought over: {step.reason}")
+        print(f"twinrun: {said}", file=sys.stderr)
+    return not flushed.lost
 
 
 @click.command(cls=Verb)

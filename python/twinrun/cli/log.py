@@ -91,12 +91,12 @@ def _listing(run: str, history: _core.History) -> Iterator[Line | Grid]:
     )
     record = history.record
     if record is not None:
-        packed = f"{record['codec']} level {record['level']}" if record["codec"] != "none" else "not packed"
-        packed += ", XOR" if record["xor"] else ""
-        packed += ", within the tolerance" if record["bounded"] else ""
-        packed += f", against {record['against']}" if record["against"] else ""
+        packed = f"{record.codec} level {record.level}" if record.codec != "none" else "not packed"
+        packed += ", XOR" if record.xor else ""
+        packed += ", within the tolerance" if record.bounded else ""
+        packed += f", against {record.against}" if record.against else ""
         yield Line(
-            one_line(f"record: method {record['method']}, chunks of {record['chunk_bytes']} bytes, {packed}")
+            one_line(f"record: method {record.method}, chunks of {record.chunk_bytes} bytes, {packed}")
         )
     steps = history.steps
     diverged = any(r.divergence for step in steps for r in step.ranks)

@@ -174,8 +174,8 @@ def _verify_place(
 
 def _check_record(
     path: str, rank: int, threads: int, memory: int, journals: Journals
-) -> list[tuple[list[int], str]]:
-    """Problems of a rank's record: (steps that need the damaged part, problem).
+) -> list[_core.RecordProblem]:
+    """Problems of a rank's record.
 
     Checks again if the journals have changed, because a run may add differences meanwhile, and `compact` may
     move them.
@@ -234,10 +234,11 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
     if history.record is not None:
         ranks = [history.local_part] if history.local_part is not None else range(history.ranks)
         for rank in ranks:
-            for steps, what in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
+            for problem in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
+                steps = problem.steps
                 lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
                 needed_by = f": steps that need it: {lost}" if steps else ": no step needs the damaged part"
-                problems.append(f"{what}{needed_by}")
+                problems.append(f"{problem.what}{needed_by}")
             files += sum(1 for s in history.steps for r in s.ranks if r.difference is not None)
     others = others_note(path)
     if others:

@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -324,12 +325,15 @@ def test_a_record_that_is_compacted_meanwhile(tmp_path: Path, monkeypatch: pytes
         if len(rounds) > 1:
             return original(*arguments)
         twinrun.compact(path, keep_last=2)
-        return [([0], "step-0000000000/rank-00000.twr: missing")]  # as who read the journal before
+        # As who read the journal before.
+        return [SimpleNamespace(steps=[0], what="step-0000000000/rank-00000.twr: missing")]
 
     monkeypatch.setattr(twinrun._core, "check_record", check)
     assert twinrun.verify(path)[0] == [] and len(rounds) == 2
     rounds.append(1)
-    monkeypatch.setattr(twinrun._core, "check_record", lambda *_: [([3], "damaged")])
+    monkeypatch.setattr(
+        twinrun._core, "check_record", lambda *_: [SimpleNamespace(steps=[3], what="damaged")]
+    )
     assert twinrun.verify(path)[0] == ["damaged: steps that need it: 3"]
 
 
