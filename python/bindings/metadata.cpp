@@ -2,9 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -32,8 +30,36 @@ const char* cells_name(const CellRule& rule) {
     }
 }
 
-// (file, offset, stride, count)
-using Extents = std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>>;
+// A data file of metadata. path: relative to the metadata file where it is given, and as it is opened where it is read.
+struct PyDataFile {
+    std::string path;
+    FileStamp stamp;
+};
+
+void define_data_files(nb::module_& m) {
+    nb::class_<PyDataFile>(m, "DataFile", "A data file as it was when its metadata was made.")
+        .def(
+            "__init__",
+            [](PyDataFile* self, std::string path, std::uint64_t bytes, std::int64_t mtime_ns) {
+                new (self) PyDataFile{std::move(path), {bytes, mtime_ns}};
+            },
+            nb::kw_only(), "path"_a, "bytes"_a, "mtime_ns"_a, "path: relative to the metadata file.")
+        .def_ro("path", &PyDataFile::path)
+        .def_prop_ro("bytes", [](const PyDataFile& self) { return self.stamp.size; })
+        .def_prop_ro("mtime_ns", [](const PyDataFile& self) { return self.stamp.mtime_ns; });
+    nb::class_<Extent>(m, "Extent", "Items of a field in one of the data files of its metadata.")
+        .def(
+            "__init__",
+            [](Extent* self, std::uint32_t file, std::uint64_t offset, std::uint64_t stride,
+               std::uint64_t count) {
+                new (self) Extent{file, offset, stride, count};
+            },
+            nb::kw_only(), "file"_a, "offset"_a, "stride"_a, "count"_a)
+        .def_ro("file", &Extent::file, "Its number among the data files.")
+        .def_ro("offset", &Extent::offset, "Of the first item, in bytes.")
+        .def_ro("stride", &Extent::stride, "Bytes from one item to the next.")
+        .def_ro("count", &Extent::count, "Items.");
+}
 
 void define_field_facts(nb::module_& m) {
     nb::class_<SumsFacts>(m, "SumsFacts", "What a field that is a part adds to the digests of the whole.")
@@ -68,13 +94,7 @@ void define_field_facts(nb::module_& m) {
     add("tokens", [](const F& f) { return f.counts.tokens; });
     add("largest_sampled", [](const F& f) { return f.largest_sampled; });
     add("format", [](const F& f) { return f.format; });
-    add("extents", [](const F& f) {
-        Extents extents;
-        extents.reserve(f.extents.size());
-        for (const Extent& e : f.extents)
-            extents.emplace_back(e.file, e.offset, e.stride, e.count);
-        return extents;
-    });
+    add("extents", [](const F& f) { return f.extents; });
     add("global_shape", [](const F& f) { return shape_tuple(f.global_shape); });
     add("global_offset", [](const F& f) { return shape_tuple(f.global_offset); });
     add("key", [](const F& f) { return f.key; });
@@ -126,7 +146,7 @@ void define_field_plan(nb::module_& m) {
             [](PyFieldPlan* self, std::string name, const std::string& dtype, const std::string& byte_order,
                bool fortran_order, std::vector<std::uint64_t> shape, double atol, double rtol,
                unsigned residue_bits, std::uint32_t chunk_bytes, const std::string& digest,
-               std::string format, const Extents& extents, std::vector<std::uint64_t> global_shape,
+               std::string format, std::vector<Extent> extents, std::vector<std::uint64_t> global_shape,
                std::vector<std::uint64_t> global_offset, std::string key, const std::optional<Ids>& ids) {
                 FieldPlan plan;
                 plan.name = std::move(name);
@@ -139,8 +159,7 @@ void define_field_plan(nb::module_& m) {
                 plan.chunk_bytes = chunk_bytes;
                 plan.kind = parse_digest(digest);
                 plan.format = std::move(format);
-                for (const auto& [file, offset, stride, count] : extents)
-                    plan.extents.push_back({file, offset, stride, count});
+                plan.extents = std::move(extents);
                 plan.global_shape = std::move(global_shape);
                 plan.global_offset = std::move(global_offset);
                 plan.key = std::move(key);
@@ -150,14 +169,11 @@ void define_field_plan(nb::module_& m) {
                     ids ? std::make_shared<const Words>(ids->data(), ids->data() + ids->size()) : nullptr};
             },
             nb::kw_only(), "name"_a, "dtype"_a, "byte_order"_a, "fortran_order"_a, "shape"_a, "atol"_a,
-            "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "format"_a = "", "extents"_a = Extents(),
-            "global_shape"_a = std::vector<std::uint64_t>(), "global_offset"_a = std::vector<std::uint64_t>(),
-            "key"_a = "", "ids"_a = nb::none(),
-            "shape, global_shape, global_offset: slowest dimension first. extents: (file, offset, stride, "
-            "count), "
-            "file a number of\nthe metadata's data files. key, ids: of particles, the field of their IDs, "
-            "and "
-            "these.");
+            "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "format"_a = "",
+            "extents"_a = std::vector<Extent>(), "global_shape"_a = std::vector<std::uint64_t>(),
+            "global_offset"_a = std::vector<std::uint64_t>(), "key"_a = "", "ids"_a = nb::none(),
+            "shape, global_shape, global_offset: slowest dimension first. key, ids: of particles, the field "
+            "of their IDs, and these.");
 }
 
 // Bytes of data that were read, and of the metadata file that was written.
@@ -166,24 +182,25 @@ struct WrittenMetadata {
     std::uint64_t metadata_bytes = 0;
 };
 
-// Writes a metadata file for fields whose data lie elsewhere. data_files: (path relative to the metadata file, size, mtime).
-WrittenMetadata write_metadata(
-    const std::string& path, std::int64_t step, std::uint32_t rank,
-    const std::vector<std::tuple<std::string, std::uint64_t, std::int64_t>>& data_files,
-    const std::vector<std::pair<PyFieldPlan*, Source*>>& fields, int threads, std::uint64_t memory,
-    const std::string& io, nb::object progress, bool durable, std::uint64_t status) {
+// Writes a metadata file for fields whose data lie elsewhere.
+WrittenMetadata write_metadata(const std::string& path, std::int64_t step, std::uint32_t rank,
+                               const std::vector<PyDataFile>& data_files,
+                               const std::vector<PyFieldPlan*>& fields, const std::vector<Source*>& elements,
+                               int threads, std::uint64_t memory, const std::string& io, nb::object progress,
+                               bool durable, std::uint64_t status) {
     const StreamOptions options = stream_options(threads, memory, io, progress);
     Directory directory;
     directory.status = status;
     directory.step = step;
     directory.rank = rank;
-    for (const auto& [name, size, mtime] : data_files)
-        directory.data_files.push_back({name, {size, mtime}});
-    std::vector<std::shared_ptr<ElementSource>> sources;
-    for (const auto& [field, source] : fields) {
+    for (const PyDataFile& file : data_files)
+        directory.data_files.push_back({file.path, file.stamp});
+    if (fields.size() != elements.size()) raise({ErrorCode::invalid_argument, "a source for each field"});
+    for (const PyFieldPlan* field : fields)
         directory.fields.push_back(take(plan_field(field->plan)));
+    std::vector<std::shared_ptr<ElementSource>> sources;
+    for (const Source* source : elements)
         sources.push_back(source->elements);
-    }
     std::uint64_t bytes_read = 0;
     const auto work = [&]() -> Result<> {
         // The user may have named a folder by a link.
@@ -195,8 +212,7 @@ WrittenMetadata write_metadata(
         TWR_TRY(auto writer, MetadataWriter::create(posix_file_system(), name, std::move(directory)));
         writer->may_replace();
         for (std::size_t i = 0; i < sources.size(); ++i) {
-            TWR_TRY(const StreamStats stats,
-                    build_field(*writer, i, *sources[i], options, fields[i].first->ids));
+            TWR_TRY(const StreamStats stats, build_field(*writer, i, *sources[i], options, fields[i]->ids));
             bytes_read += stats.bytes_read;
         }
         return durable ? writer->commit() : writer->finish_temporary();
@@ -225,6 +241,7 @@ void define_metadata(nb::module_& m) {
     m.def("xxh3", [](const nb::bytes& b) {
         return xxh3({reinterpret_cast<const std::byte*>(b.c_str()), b.size()});
     });
+    define_data_files(m);
     define_field_facts(m);
     define_field_plan(m);
     nb::class_<WrittenMetadata>(m, "WrittenMetadata")
@@ -259,11 +276,10 @@ void define_metadata(nb::module_& m) {
                      })
         .def_prop_ro("data_files",
                      [](const PyMetadata& self) {
-                         nb::list list;
-                         for (std::uint32_t i = 0; i < self.file->directory().data_files.size(); ++i) {
-                             const FileStamp& stamp = self.file->directory().data_files[i].stamp;
-                             list.append(nb::make_tuple(self.file->data_path(i), stamp.size, stamp.mtime_ns));
-                         }
+                         const auto& files = self.file->directory().data_files;
+                         std::vector<PyDataFile> list;
+                         for (std::uint32_t i = 0; i < files.size(); ++i)
+                             list.push_back({self.file->data_path(i), files[i].stamp});
                          return list;
                      })
         .def("check_data_files", [](const PyMetadata& self) { take(self.file->check_data_files()); })
@@ -277,8 +293,8 @@ void define_metadata(nb::module_& m) {
         .def("section", &PyMetadata::section);
     m.def("changed_parts", &changed, "metadata"_a, "field"_a, "source"_a, "threads"_a = 0);
     m.def("write_metadata", &write_metadata, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a,
-          "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none(),
-          "durable"_a = true, "status"_a = std::uint64_t{0});
+          "sources"_a, "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto",
+          "progress"_a = nb::none(), "durable"_a = true, "status"_a = std::uint64_t{0});
 }
 
 }  // namespace twinrun

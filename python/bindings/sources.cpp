@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "shared.hpp"
@@ -17,6 +16,18 @@ void define_sources(nb::module_& m) {
     nb::class_<Source>(m, "Source");
     nb::class_<OpenFiles>(m, "OpenFiles", "Files that are open for several sources.")
         .def("__init__", [](OpenFiles* self) { new (self) OpenFiles(); });
+    nb::class_<PathExtent>(m, "PathExtent", "Items of a field in a file.")
+        .def(
+            "__init__",
+            [](PathExtent* self, std::string path, std::uint64_t offset, std::uint64_t stride,
+               std::uint64_t count) {
+                new (self) PathExtent{std::move(path), offset, stride, count};
+            },
+            "path"_a, nb::kw_only(), "offset"_a, "stride"_a, "count"_a)
+        .def_ro("path", &PathExtent::path)
+        .def_ro("offset", &PathExtent::offset, "Of the first item, in bytes.")
+        .def_ro("stride", &PathExtent::stride, "Bytes from one item to the next.")
+        .def_ro("count", &PathExtent::count, "Items.");
     m.def(
         "memory_source",
         [](const std::string& dtype, std::uint64_t items, std::uintptr_t address, std::uint64_t stride,
@@ -40,14 +51,10 @@ void define_sources(nb::module_& m) {
     m.def(
         "file_source",
         [](const std::string& dtype, const std::string& byte_order, std::uint64_t items,
-           const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>>& extents,
-           const std::string& cache, std::shared_ptr<OpenFiles> files) {
-            std::vector<PathExtent> list;
-            for (const auto& [path, offset, stride, count] : extents)
-                list.push_back({path, offset, stride, count});
+           std::vector<PathExtent> extents, const std::string& cache, std::shared_ptr<OpenFiles> files) {
             return Source{take(FileSource::create(
                               parse_dtype(dtype), byte_order == "big" ? ByteOrder::big : ByteOrder::little,
-                              items, std::move(list), parse_cache(cache), std::move(files))),
+                              items, std::move(extents), parse_cache(cache), std::move(files))),
                           nb::none()};
         },
         "dtype"_a, "byte_order"_a, "items"_a, "extents"_a, "cache"_a = "auto", "files"_a = nb::none(),

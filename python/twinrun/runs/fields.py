@@ -59,7 +59,7 @@ class FieldRef:
     shape: tuple[int, ...]
     fortran_order: bool
     where: str
-    extents: list[tuple[str, int, int, int]] | None = None  # path, offset, stride, count
+    extents: list[_core.PathExtent] | None = None
     reader: Field | None = None
     memory: ArrayView | DeviceArrayView | None = None
     metadata: _core.Metadata | None = None
@@ -229,8 +229,12 @@ def refs_of_metadata(
         ref.key = facts.key or None
         if facts.global_shape:
             ref.place = facts.global_shape, facts.global_offset
-        if facts.extents or facts.items == 0:
-            ref.extents = [(files[f][0], offset, stride, count) for f, offset, stride, count in facts.extents]
+        extents = facts.extents
+        if extents or facts.items == 0:
+            ref.extents = [
+                _core.PathExtent(files[e.file].path, offset=e.offset, stride=e.stride, count=e.count)
+                for e in extents
+            ]
         elif not files:
             ref.no_data = True
         elif reopen is not None:
@@ -277,7 +281,9 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             tell=f.tell,
         )
         if f.extents is not None:
-            ref.extents = [(e.path, e.offset, e.stride, e.count) for e in f.extents]
+            ref.extents = [
+                _core.PathExtent(e.path, offset=e.offset, stride=e.stride, count=e.count) for e in f.extents
+            ]
         else:
             ref.reader = f
         refs.append(ref)
@@ -304,7 +310,8 @@ def places_of(ref: FieldRef) -> list[tuple[int, int, int]]:
     """Where the elements lie in their files; adjacent extents are joined."""
     found: list[tuple[int, int, int]] = []
     last = None
-    for path, offset, stride, count in ref.extents or ():
+    for extent in ref.extents or ():
+        path, offset, stride, count = extent.path, extent.offset, extent.stride, extent.count
         if (
             found
             and last == path

@@ -103,7 +103,10 @@ def field_plan(
         chunk_bytes=chunk_bytes,
         digest=digest,
         format=format,
-        extents=[(numbers[path], offset, stride, count) for path, offset, stride, count in extents],
+        extents=[
+            _core.Extent(file=numbers[e.path], offset=e.offset, stride=e.stride, count=e.count)
+            for e in extents
+        ],
         global_shape=() if ref.place is None else ref.place[0],
         global_offset=() if ref.place is None else ref.place[1],
         key=key,
@@ -141,8 +144,12 @@ def build(
         target,
         step,
         rank,
-        [(os.path.relpath(p, folder), s.st_size, s.st_mtime_ns) for p, s in zip(files, before, strict=True)],
-        entries,
+        [
+            _core.DataFile(path=os.path.relpath(p, folder), bytes=s.st_size, mtime_ns=s.st_mtime_ns)
+            for p, s in zip(files, before, strict=True)
+        ],
+        [plan for plan, _ in entries],
+        [source for _, source in entries],
         threads=threads,
         memory=memory,
         io=io,

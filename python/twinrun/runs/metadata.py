@@ -65,7 +65,7 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
     MissingFile, DamagedFile or Stale where their number or a size rules it out.
     """
     known = metadata.data_files
-    at_hand = [path for path, _, _ in known] if files is None else list(files)
+    at_hand = [file.path for file in known] if files is None else list(files)
     if len(at_hand) != len(known):
         raise Stale(
             f"was made from {len(known)} data files, now there are {len(at_hand)}",
@@ -74,19 +74,20 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
         )
     same = True
     found = []
-    for path, (recorded, size, mtime) in zip(at_hand, known, strict=True):
+    for path, recorded in zip(at_hand, known, strict=True):
         with reading(path):
             now = os.stat(path)
-        if now.st_size < size:
+        if now.st_size < recorded.bytes:
             raise DamagedFile(
-                f"truncated: {size} bytes when it was indexed, {now.st_size} now",
+                f"truncated: {recorded.bytes} bytes when it was indexed, {now.st_size} now",
                 where=path,
                 fix="restore it, or index it again with 'twinrun index'",
             )
-        if now.st_size != size:
+        if now.st_size != recorded.bytes:
             raise _stale(metadata, path)
         found.append(now)
-        same = same and now.st_mtime_ns == mtime and os.path.realpath(recorded) == os.path.realpath(path)
+        same = same and now.st_mtime_ns == recorded.mtime_ns
+        same = same and os.path.realpath(recorded.path) == os.path.realpath(path)
     return same and metadata.status == status_code(found)  # 0 stands for metadata without a code
 
 
@@ -148,7 +149,7 @@ def check_layout(
             raise problem
         if _layout(ref) != _layout(said) or places_of(ref) != places_of(said):
             raise changed(f"says field {ref.name!r} otherwise than when it was indexed")
-    files = [os.path.realpath(path) for path, _, _ in metadata.data_files]
+    files = [os.path.realpath(file.path) for file in metadata.data_files]
     if [os.path.realpath(path) for path in content.files()] != files:
         raise changed("is made of other files than when it was indexed")
     return fields
@@ -162,7 +163,7 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef]) -> list[str]
     for ref in fields:
         source = ref.source()
         if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
-            raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0][0])
+            raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0].path)
     since = "may have been" if metadata.status == 0 else "was"
     return [
         f"{metadata.path}: its data {since} touched, copied or renamed since it was indexed, and the same content was found: read to make sure"
@@ -184,7 +185,7 @@ def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
         return None
     path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0].format
     data = (
-        path if os.path.isdir(path) else metadata.data_files[0][0]
+        path if os.path.isdir(path) else metadata.data_files[0].path
     )  # a data set that is a folder has other files first
     return lambda: open_as(data, how, metadata.path)
 

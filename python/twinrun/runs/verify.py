@@ -76,7 +76,7 @@ def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: in
             problems.append(str(e))
             continue
         if changed:
-            where = ref.extents[0][0] if ref.extents else ref.where
+            where = ref.extents[0].path if ref.extents else ref.where
             problems.append(
                 f"{where}: damaged: field {ref.name!r}: {len(changed)} of its 1 MiB parts changed, the first is part "
                 f"{changed[0]}: restore it"
@@ -131,10 +131,10 @@ def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list
     problems = _verify_metadata(metadata, refs, threads)
     ours = os.path.realpath(data)
     extents = [
-        (offset, offset + stride * count)
+        (e.offset, e.offset + e.stride * e.count)
         for ref in refs
-        for path, offset, stride, count in ref.extents or ()
-        if os.path.realpath(path) == ours
+        for e in ref.extents or ()
+        if os.path.realpath(e.path) == ours
     ]
     begin, end = rank.offset, rank.offset + rank.data_bytes
     outside = [e for e in extents if e[0] < begin or e[1] > end]
@@ -355,12 +355,9 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
         try:
             metadata = _core.Metadata(checked_path(target))
             _check_beside(metadata, target)
-            sizes = [
-                (p, s) for p, s, _ in metadata.data_files if not os.path.exists(p) or os.path.getsize(p) != s
-            ]
-            if sizes:
-                p = sizes[0][0]
-                raise Stale("is missing, or its size has changed since it was indexed", where=p)
+            for file in metadata.data_files:
+                if not os.path.exists(file.path) or os.path.getsize(file.path) != file.bytes:
+                    raise Stale("is missing, or its size has changed since it was indexed", where=file.path)
             with contextlib.ExitStack() as stack:
                 problems.extend(_verify_metadata(metadata, _refs(metadata, stack), threads))
         except TwinrunError as e:
@@ -422,9 +419,9 @@ def _check_beside(metadata: _core.Metadata, target: str) -> None:
     if not os.path.isfile(beside) or not metadata.data_files:
         return
     ours = os.path.realpath(beside)
-    if all(os.path.realpath(name) != ours for name, _, _ in metadata.data_files):
+    if all(os.path.realpath(file.path) != ours for file in metadata.data_files):
         raise Stale(
-            f"is metadata of {metadata.data_files[0][0]}, and {beside} was not checked",
+            f"is metadata of {metadata.data_files[0].path}, and {beside} was not checked",
             where=target,
             fix="index it with 'twinrun index'",
         )

@@ -155,9 +155,8 @@ def test_a_file_that_shrinks_between_planning_and_reading(tmp_path: Path) -> Non
             sources = []
             for name in "ab":
                 path = str(tmp_path / f"{name}.npy")
-                sources.append(
-                    twinrun._core.file_source("f64", "little", x.size, [(path, 128, 8, x.size)], cache)
-                )
+                extent = twinrun._core.PathExtent(path, offset=128, stride=8, count=x.size)
+                sources.append(twinrun._core.file_source("f64", "little", x.size, [extent], cache))
             os.truncate(tmp_path / "b.npy", 4_000_000)
             with pytest.raises(twinrun.TwinrunError, match=r"b\.npy"):
                 twinrun._core.compare(

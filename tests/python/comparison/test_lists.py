@@ -369,7 +369,8 @@ def test_a_source_that_fails_in_a_list_leaves_the_others(tmp_path, monkeypatch) 
     def short(self, *asked: object) -> object:
         if self.name == "x7" and self.extents is not None:
             self.extents = [
-                (path, offset + (1 << 20), stride, count) for path, offset, stride, count in self.extents
+                twinrun._core.PathExtent(e.path, offset=e.offset + (1 << 20), stride=e.stride, count=e.count)
+                for e in self.extents
             ]
         return real(self, *asked)
 

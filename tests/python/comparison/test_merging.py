@@ -45,7 +45,7 @@ class Sides:
             for at, source in enumerate(self.sources):
                 plan = _core.FieldPlan(name="x", dtype=self.dtype, byte_order="little", fortran_order=False,
                                        shape=[self.items], **metadata)  # fmt: skip
-                _core.write_metadata(str(folder / f"{at}.twm"), -1, 0, [], [(plan, source)])
+                _core.write_metadata(str(folder / f"{at}.twm"), -1, 0, [], [plan], [source])
                 self.metadata[at] = _core.Metadata(str(folder / f"{at}.twm"))
         self.unit = _core.range_unit(self.dtype, self.metadata[0])
 
