@@ -1,13 +1,14 @@
 // Sums of digests: read, added up, and checked against residues.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <array>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "digest/sums.hpp"
@@ -34,21 +35,29 @@ const FieldMetadata& field_of(const PyMetadata& metadata, std::size_t field) {
     return fields[field];
 }
 
-// Sums as an array of words: bucket, coarse, fine.
-nb::object sums_array(const std::vector<PartialSum>& sums) {
+// Sums of one height, by bucket.
+struct BucketSums {
+    std::vector<PartialSum> sums;
+    unsigned height = 0;
+};
+
+// A member of each element, as an array.
+template <class T>
+nb::object column(const std::vector<T>& elements, std::uint64_t T::*member) {
     std::vector<std::uint64_t> words;
-    words.reserve(sums.size() * 3);
-    for (const PartialSum& s : sums)
-        words.insert(words.end(), {s.bucket, s.coarse, s.fine});
+    words.reserve(elements.size());
+    for (const T& element : elements)
+        words.push_back(element.*member);
     return owned_array(std::move(words));
 }
 
-std::vector<PartialSum> sums_from(std::span<const std::uint64_t> words) {
-    if (words.size() % 3 != 0) raise({ErrorCode::invalid_argument, "sums are three words each"});
-    std::vector<PartialSum> sums(words.size() / 3);
-    for (std::size_t i = 0; i < sums.size(); ++i)
-        sums[i] = {words[3 * i], words[3 * i + 1], words[3 * i + 2]};
-    return sums;
+BucketSums sums_from(const Words& buckets, const Words& coarse, const Words& fine, unsigned height) {
+    if (coarse.size() != buckets.size() || fine.size() != buckets.size())
+        raise({ErrorCode::invalid_argument, "a coarse and a fine sum for each bucket"});
+    BucketSums made{std::vector<PartialSum>(buckets.size()), height};
+    for (std::size_t i = 0; i < made.sums.size(); ++i)
+        made.sums[i] = {buckets.data()[i], coarse.data()[i], fine.data()[i]};
+    return made;
 }
 
 ChunkShape shape_from(const std::string& dtype, std::uint32_t chunk_bytes, unsigned bits, unsigned height) {
@@ -62,7 +71,7 @@ ChunkShape shape_from(const std::string& dtype, std::uint32_t chunk_bytes, unsig
 }
 
 // The field's own sums; of a field that is a whole array, those of its chunks.
-nb::object read_sums(const PyMetadata& metadata, std::size_t field, bool whole) {
+BucketSums read_sums(const PyMetadata& metadata, std::size_t field, bool whole) {
     const FieldMetadata& f = field_of(metadata, field);
     const auto run = [&]() -> Result<std::vector<PartialSum>> {
         const nb::gil_scoped_release unlocked;
@@ -84,26 +93,23 @@ nb::object read_sums(const PyMetadata& metadata, std::size_t field, bool whole) 
         TWR_TRY(const auto fine, words(Section::fine, 0, f.section_bytes(Section::fine) / 8));
         return sums_of_whole(coarse, fine, f.scalars(), f.chunking());
     };
-    return sums_array(take(run()));
+    return {take(run()), whole ? 0U : f.sums.height};
 }
 
-nb::object add_up(const std::vector<std::pair<Words, unsigned>>& parts, unsigned height,
-                  const std::string& dtype, std::uint32_t chunk_bytes) {
+BucketSums add_up(const std::vector<const BucketSums*>& parts, unsigned height, const std::string& dtype,
+                  std::uint32_t chunk_bytes) {
     const ChunkShape shape = shape_from(dtype, chunk_bytes, 0, height);
-    std::vector<std::vector<PartialSum>> kept;
     std::vector<SumsOfPart> views;
-    kept.reserve(parts.size());
-    for (const auto& [words, own] : parts) {
-        if (own > height) raise({ErrorCode::invalid_argument, "sums of a higher level"});
-        kept.push_back(sums_from(words_of(words)));
-        views.push_back({kept.back(), own});
+    for (const BucketSums* part : parts) {
+        if (part->height > height) raise({ErrorCode::invalid_argument, "sums of a higher level"});
+        views.push_back({part->sums, part->height});
     }
     std::vector<PartialSum> added;
     {
         const nb::gil_scoped_release unlocked;
         added = add_sums(views, height, shape.blocks_per_chunk);
     }
-    return sums_array(added);
+    return {std::move(added), height};
 }
 
 nb::object read_residues(const PyMetadata& metadata, std::size_t field, std::uint64_t first,
@@ -119,12 +125,14 @@ nb::object read_residues(const PyMetadata& metadata, std::size_t field, std::uin
     return owned_array(std::move(residues));
 }
 
-constexpr std::size_t kBucketWords = 11;
+// What the residues of both runs say, by bucket.
+struct ComparedResidues {
+    std::vector<BucketResidues> buckets;
+};
 
-// As many words a bucket: bucket, correction, scalars without an estimate, and how many have |c| = 0 to 7.
-nb::object residues_of_buckets(const Words& starts, std::uint64_t row_scalars, const Bytes& a, const Bytes& b,
-                               unsigned bits, const std::string& dtype, std::uint32_t chunk_bytes,
-                               unsigned height) {
+ComparedResidues residues_of_buckets(const Words& starts, std::uint64_t row_scalars, const Bytes& a,
+                                     const Bytes& b, unsigned bits, const std::string& dtype,
+                                     std::uint32_t chunk_bytes, unsigned height) {
     const ChunkShape shape = shape_from(dtype, chunk_bytes, bits, height);
     if (bits == 0 || row_scalars == 0 || a.size() != b.size() || a.size() % row_scalars != 0 ||
         a.size() / row_scalars != starts.size()) {
@@ -136,18 +144,13 @@ nb::object residues_of_buckets(const Words& starts, std::uint64_t row_scalars, c
         found =
             compare_residues(words_of(starts), row_scalars, bytes_of(a), bytes_of(b), bits, shape, height);
     }
-    std::vector<std::uint64_t> words;
-    words.reserve(found.size() * kBucketWords);
-    for (const BucketResidues& r : found) {
-        words.insert(words.end(), {r.bucket, r.correction, r.beyond});
-        words.insert(words.end(), r.counts.begin(), r.counts.end());
-    }
-    return owned_array(std::move(words));
+    return {std::move(found)};
 }
 
-// What the sums of rows with these IDs are, for rows in memory: (sums, height), or None where they would not be kept.
-nb::object sums_of_rows(const std::string& dtype, const Words& ids, std::uintptr_t address,
-                        std::uint64_t row_scalars, double atol, double rtol, std::uint32_t chunk_bytes) {
+// What the sums of rows with these IDs are, for rows in memory; none where they would not be kept.
+std::optional<BucketSums> sums_of_rows(const std::string& dtype, const Words& ids, std::uintptr_t address,
+                                       std::uint64_t row_scalars, double atol, double rtol,
+                                       std::uint32_t chunk_bytes) {
     const DType type = parse_dtype(dtype);
     static_cast<void>(shape_from(dtype, chunk_bytes, 0, 0));
     DigestSettings settings;
@@ -155,7 +158,7 @@ nb::object sums_of_rows(const std::string& dtype, const Words& ids, std::uintptr
     settings.rule = take(cell_rule(settings.tolerance, 0));
     settings.chunk_bytes = chunk_bytes;
     auto placement = RowPlacement::of_ids({ids.data(), ids.data() + ids.size()}, row_scalars);
-    if (!placement) return nb::none();
+    if (!placement) return std::nullopt;
     std::optional<PartialSums> sums;
     {
         const nb::gil_scoped_release unlocked;
@@ -165,8 +168,8 @@ nb::object sums_of_rows(const std::string& dtype, const Words& ids, std::uintptr
             sums->add(dense_view(type, reinterpret_cast<const void*>(address)), 0, row_scalars * ids.size());
         }
     }
-    if (!sums) return nb::none();
-    return nb::make_tuple(sums_array(sums->finish()), sums->height());
+    if (!sums) return std::nullopt;
+    return BucketSums{sums->finish(), sums->height()};
 }
 
 // Rows of bytes into an array: starts in items of item_bytes, which a row has a whole number of.
@@ -194,19 +197,50 @@ struct PyProof {
 
 using Counts = std::array<std::uint64_t, 8>;
 
-// Of each bucket, 1 if it is proven: its words as residues_of_buckets returns them, and the fine sums of both runs.
-nb::object buckets_proven(const PyProof& self, const Words& words, const Words& fine_a, const Words& fine_b) {
-    const std::size_t n = fine_a.size();
-    if (words.size() != n * kBucketWords || fine_b.size() != n)
+// Of each bucket, 1 if its residues and the fine sums of both runs prove it.
+nb::object buckets_proven(const PyProof& self, const ComparedResidues& residues, const Words& fine_a,
+                          const Words& fine_b) {
+    const std::size_t n = residues.buckets.size();
+    if (fine_a.size() != n || fine_b.size() != n)
         raise({ErrorCode::invalid_argument, "sums that do not fit the residues of their buckets"});
     std::vector<std::uint8_t> proven(n);
     for (std::size_t i = 0; i < n; ++i) {
-        const std::uint64_t* const of = words.data() + i * kBucketWords;
-        BucketResidues residues{of[0], of[1], of[2], {}};
-        std::copy_n(of + 3, residues.counts.size(), residues.counts.begin());
-        proven[i] = self.proof.residues_say(residues, fine_a.data()[i], fine_b.data()[i]).proven;
+        proven[i] = self.proof.residues_say(residues.buckets[i], fine_a.data()[i], fine_b.data()[i]).proven;
     }
     return owned_array(std::move(proven));
+}
+
+// Of the chosen buckets together: how many scalars have |c| = 0 to 7.
+Counts counts_of(const ComparedResidues& self, const Bytes& chosen) {
+    if (chosen.size() != self.buckets.size())
+        raise({ErrorCode::invalid_argument, "a choice for each bucket"});
+    Counts counts{};
+    for (std::size_t i = 0; i < self.buckets.size(); ++i) {
+        if (chosen.data()[i] == 0) continue;
+        for (std::size_t c = 0; c < counts.size(); ++c)
+            counts[c] += self.buckets[i].counts[c];
+    }
+    return counts;
+}
+
+void define_buckets(nb::module_& m) {
+    nb::class_<BucketSums>(m, "BucketSums", "Sums of digests, by bucket in ascending order.")
+        .def(
+            "__init__",
+            [](BucketSums* self, const Words& buckets, const Words& coarse, const Words& fine,
+               unsigned height) { new (self) BucketSums(sums_from(buckets, coarse, fine, height)); },
+            "buckets"_a, "coarse"_a, "fine"_a, "height"_a)
+        .def_ro("height", &BucketSums::height, "A bucket has 2^height chunks.")
+        .def_prop_ro("buckets", [](const BucketSums& self) { return column(self.sums, &PartialSum::bucket); })
+        .def_prop_ro("coarse", [](const BucketSums& self) { return column(self.sums, &PartialSum::coarse); })
+        .def_prop_ro("fine", [](const BucketSums& self) { return column(self.sums, &PartialSum::fine); });
+    nb::class_<ComparedResidues>(m, "ComparedResidues",
+                                 "What the residues of both runs say, by bucket in ascending order.")
+        .def_prop_ro(
+            "buckets",
+            [](const ComparedResidues& self) { return column(self.buckets, &BucketResidues::bucket); })
+        .def("counts_of", &counts_of, "chosen"_a,
+             "Of the buckets whose byte is not 0, together: how many scalars differ by 0 to 7 cells.");
 }
 
 ProvenDrift drift_of(std::uint64_t by_tree, const Counts& by_cells, double cell, double coarse_cell) {
@@ -221,7 +255,7 @@ void define_proof(nb::module_& m) {
         .def_prop_ro("widest", [](const PyProof& self) { return self.proof.widest(); })
         .def_prop_ro("cell", [](const PyProof& self) { return self.proof.drift().cell; })
         .def_prop_ro("coarse_cell", [](const PyProof& self) { return self.proof.drift().coarse_cell; })
-        .def("buckets_proven", &buckets_proven, "words"_a, "fine_a"_a, "fine_b"_a)
+        .def("buckets_proven", &buckets_proven, "residues"_a, "fine_a"_a, "fine_b"_a)
         .def(
             "largest_unread",
             [](const PyProof& self, std::uint64_t by_tree, const Counts& by_cells) {
@@ -249,6 +283,7 @@ void define_proof(nb::module_& m) {
 }  // namespace
 
 void define_sums(nb::module_& m) {
+    define_buckets(m);
     m.def("read_sums", &read_sums, "metadata"_a, "field"_a, "whole"_a);
     m.def("add_sums", &add_up, "parts"_a, "height"_a, "dtype"_a, "chunk_bytes"_a);
     m.def("read_residues", &read_residues, "metadata"_a, "field"_a, "first"_a, "count"_a);

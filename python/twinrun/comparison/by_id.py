@@ -275,10 +275,10 @@ def _proven_by_sums(
         ids = np.arange(first, min(first + _NUMBERS, high + 1), dtype=np.uint64)
         values = ids.astype(storage_dtype(refs[0].dtype))
         made = _core.sums_of_rows(refs[0].dtype, ids, values.ctypes.data, 1, 0.0, 0.0, sums.chunk_bytes)
-        if made is None or made[1] > sums.height:
+        if made is None or made.height > sums.height:
             return False
         expected.append(made)
-    return sums.is_sum_of(_core.add_sums(expected, sums.height, sums.dtype, sums.chunk_bytes).reshape(-1, 3))
+    return sums.is_sum_of(_core.add_sums(expected, sums.height, sums.dtype, sums.chunk_bytes))
 
 
 def _all_proven(

@@ -33,7 +33,6 @@ __all__ = ["TwoSums", "compare_placed", "why_not"]
 
 _STRETCH = 1 << 24  # scalars whose residues are in memory at a time
 _METHODS = ("auto", "staged")
-_WORDS = 11  # of `_core.residues_of_buckets`: bucket, correction, without an estimate, counts by |c|
 
 
 def scalar_bytes(dtype: str) -> int:
@@ -101,14 +100,8 @@ class _Stage:
     ran: bool = False
 
 
-def _sums_of(parts: Sequence[FieldRef], kind: str) -> list[tuple[np.ndarray, int]]:
-    found = []
-    for ref in parts:
-        own = _kind_of(ref)
-        sums = None if ref.facts is None or own != kind else ref.facts.sums
-        height = 0 if sums is None else sums.height
-        found.append((_core.read_sums(ref.need_metadata(), ref.metadata_field, own != kind), height))
-    return found
+def _sums_of(parts: Sequence[FieldRef], kind: str) -> list[_core.BucketSums]:
+    return [_core.read_sums(ref.need_metadata(), ref.metadata_field, _kind_of(ref) != kind) for ref in parts]
 
 
 def _opened(parts: Sequence[FieldRef]) -> list[_core.Metadata]:
@@ -137,19 +130,19 @@ class TwoSums:
         )
         before = self._bytes()
         sides = [_sums_of(parts, kind) for parts in (parts_a, parts_b)]
-        self.height = max(height for side in sides for _, height in side)
+        self.height = max(part.height for side in sides for part in side)
         self.bucket_scalars = (self.chunk_bytes // scalar_bytes(self.dtype)) << self.height
-        added = [_core.add_sums(s, self.height, self.dtype, self.chunk_bytes).reshape(-1, 3) for s in sides]
-        self.buckets = np.union1d(added[0][:, 0], added[1][:, 0])
+        added = [_core.add_sums(s, self.height, self.dtype, self.chunk_bytes) for s in sides]
+        self.buckets = np.union1d(added[0].buckets, added[1].buckets)
         self._coarse: list[np.ndarray] = []
         self._fine: list[np.ndarray] = []
         self._held = np.zeros((2, self.buckets.size), bool)
         for sums, held in zip(added, self._held, strict=True):
-            at = np.searchsorted(self.buckets, sums[:, 0])
+            at = np.searchsorted(self.buckets, sums.buckets)
             held[at] = True
-            for column, into in ((1, self._coarse), (2, self._fine)):
+            for own, into in ((sums.coarse, self._coarse), (sums.fine, self._fine)):
                 values = np.zeros(self.buckets.size, np.uint64)
-                values[at] = sums[:, column]
+                values[at] = own
                 into.append(values)
         if self._proof.by_tree:
             self.open = self._coarse[0] != self._coarse[1]
@@ -204,15 +197,14 @@ class TwoSums:
 
         starts: uint64, index of each row's first scalar in the whole array. of_a, of_b: uint8, one a scalar.
         """
-        words = _core.residues_of_buckets(
+        residues = _core.residues_of_buckets(
             starts, row_scalars, of_a, of_b, self.bits, self.dtype, self.chunk_bytes, self.height
         )
-        buckets = words.reshape(-1, _WORDS)
-        at = self.at(buckets[:, 0])
-        proven = self._proof.buckets_proven(words, self._fine[0][at], self._fine[1][at]).astype(bool)
+        at = self.at(residues.buckets)
+        proven = self._proof.buckets_proven(residues, self._fine[0][at], self._fine[1][at]).astype(bool)
         proven &= self.open[at]
         self.open[at[proven]] = False
-        for cells, n in enumerate(buckets[proven, 3:].sum(axis=0).tolist()):
+        for cells, n in enumerate(residues.counts_of(proven.view(np.uint8))):
             self.proven_by_cells[cells] += n
 
     def held_by_both(self) -> bool:
@@ -223,9 +215,9 @@ class TwoSums:
         """Whether both runs have the same sum in every bucket."""
         return self.held_by_both() and bool(all((s[0] == s[1]).all() for s in (self._coarse, self._fine)))
 
-    def is_sum_of(self, sums: np.ndarray) -> bool:
-        """Whether the first run has these fine sums: (n, 3), as `_core.add_sums` gives them at this height."""
-        return np.array_equal(sums[:, 0], self.buckets) and np.array_equal(sums[:, 2], self._fine[0])
+    def is_sum_of(self, sums: _core.BucketSums) -> bool:
+        """Whether the first run has these fine sums, which are of this height."""
+        return np.array_equal(sums.buckets, self.buckets) and np.array_equal(sums.fine, self._fine[0])
 
     def result(self, found: Found, scalars: int, by_tree: int) -> Found:
         """Extends the core's result for the elements that were read to all elements.

@@ -313,12 +313,20 @@ def test_sums_that_do_not_cover_the_array_are_refused(
         data, places = cut_up(x, cut, False)
         run_of_ranks(tmp_path / name, data, places=places, atol=ATOL)
     real = _core.read_sums
-    monkeypatch.setattr(_core, "read_sums", lambda *args: real(*args)[:-3])
+
+    def without_last(*args: object) -> _core.BucketSums:
+        s = real(*args)
+        return _core.BucketSums(s.buckets[:-1], s.coarse[:-1], s.fine[:-1], s.height)
+
+    def with_another(*args: object) -> _core.BucketSums:
+        s = real(*args)
+        columns = ((s.buckets, 1 << 40), (s.coarse, 1), (s.fine, 1))
+        return _core.BucketSums(*(np.append(c, np.uint64(more)) for c, more in columns), s.height)
+
+    monkeypatch.setattr(_core, "read_sums", without_last)
     with pytest.raises(twinrun.errors.DamagedFile, match="no sums of digests"):
         twinrun.compare(tmp_path / "a", tmp_path / "b")
-    monkeypatch.setattr(
-        _core, "read_sums", lambda *args: np.append(real(*args), np.array([1 << 40, 1, 1], np.uint64))
-    )
+    monkeypatch.setattr(_core, "read_sums", with_another)
     with pytest.raises(twinrun.errors.DamagedFile, match="beyond the array"):
         twinrun.compare(tmp_path / "a", tmp_path / "b")
 
