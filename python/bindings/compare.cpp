@@ -19,6 +19,8 @@ using namespace nb::literals;
 
 namespace twinrun {
 
+namespace {
+
 DeviceChoice parse_device(const std::string& use, std::vector<int> devices, bool direct_storage) {
     DeviceChoice choice;
     if (use == "cpu") {
@@ -40,8 +42,6 @@ Method parse_method(const std::string& name) {
     if (name == "published") return Method::published;
     raise({ErrorCode::invalid_argument, "method must be auto, staged, direct or published"});
 }
-
-namespace {
 
 const char* method_name(Method method) {
     switch (method) {
@@ -155,15 +155,48 @@ void define_result(nb::module_& m) {
     add("warnings", [](const R& r) { return r.warnings; });
 }
 
-PyFieldResult compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_field, Source* b_source,
-                      PyMetadata* b_metadata, std::size_t b_field, double atol, double rtol, bool nan_equal,
-                      const std::string& method, int threads, std::uint64_t memory, const std::string& io,
-                      const std::string& cache, nb::object progress, const std::string& device,
-                      std::vector<int> devices, std::optional<std::uint64_t> ulps,
-                      const std::vector<double>& period, std::uint64_t component_stride,
-                      const std::optional<std::vector<std::pair<std::uint64_t, std::uint64_t>>>& ranges,
-                      std::vector<std::uint64_t> columns) {
+PyCompareOptions compare_options(const std::string& method, int threads, std::uint64_t memory,
+                                 const std::string& io, const std::string& cache, nb::object progress,
+                                 const std::string& device, std::vector<int> devices) {
+    const bool direct_storage = io == "gds";
     CompareOptions options;
+    options.method = parse_method(method);
+    options.stream = stream_options(threads, memory, direct_storage ? "auto" : io, progress);
+    options.cache = parse_cache(cache);
+    options.device = parse_device(device, std::move(devices), direct_storage);
+    return {std::move(options), std::move(progress)};
+}
+
+// One run's side of a field: its elements, its metadata, or both.
+struct PyFieldSide {
+    Source* source;
+    PyMetadata* metadata;
+    std::size_t field;
+
+    [[nodiscard]] FieldSide side() const {
+        return {source == nullptr ? nullptr : source->elements.get(),
+                metadata == nullptr ? nullptr : metadata->file.get(), field};
+    }
+    [[nodiscard]] DType dtype() const {
+        if (metadata != nullptr) return metadata->file->directory().fields[field].dtype;
+        return source != nullptr ? source->elements->dtype() : DType::f32;
+    }
+};
+
+PyFieldSide field_side(Source* source, PyMetadata* metadata, std::size_t field) {
+    if (metadata != nullptr && field >= metadata->file->directory().fields.size())
+        raise({ErrorCode::invalid_argument, "no such field in the metadata"});
+    return {source, metadata, field};
+}
+
+// ranges: (first, count)
+using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+
+PyFieldResult compare(const PyFieldSide& a, const PyFieldSide& b, const DifferenceRule& rule,
+                      const PyCompareOptions& how, const std::optional<Ranges>& ranges,
+                      std::vector<std::uint64_t> columns) {
+    CompareOptions options = how.options;
+    options.rule = rule;
     options.columns = std::move(columns);
     if (ranges) {
         options.ranges.emplace();
@@ -171,32 +204,35 @@ PyFieldResult compare(Source* a_source, PyMetadata* a_metadata, std::size_t a_fi
             options.ranges->push_back(
                 {first, checked_add(first, count).value_or(std::numeric_limits<std::uint64_t>::max())});
     }
-    const bool direct_storage = io == "gds";
-    options.rule = difference_rule(atol, rtol, nan_equal, ulps, period, component_stride);
-    options.method = parse_method(method);
-    options.stream = stream_options(threads, memory, direct_storage ? "auto" : io, progress);
-    options.cache = parse_cache(cache);
-    options.device = parse_device(device, std::move(devices), direct_storage);
-    const auto side = [](Source* source, PyMetadata* metadata, std::size_t field) {
-        FieldSide s;
-        s.elements = source == nullptr ? nullptr : source->elements.get();
-        s.metadata = metadata == nullptr ? nullptr : metadata->file.get();
-        s.field = field;
-        if (s.metadata != nullptr && field >= s.metadata->directory().fields.size()) {
-            raise({ErrorCode::invalid_argument, "no such field in the metadata"});
-        }
-        return s;
-    };
-    const FieldSide a = side(a_source, a_metadata, a_field);
-    const FieldSide b = side(b_source, b_metadata, b_field);
-    const DType dtype = a.metadata != nullptr   ? a.metadata->directory().fields[a_field].dtype
-                        : a.elements != nullptr ? a.elements->dtype()
-                                                : DType::f32;
     const auto run = [&] {
         const nb::gil_scoped_release unlocked;
-        return compare_field(a, b, options);
+        return compare_field(a.side(), b.side(), options);
     };
-    return {take(run()), dtype};
+    return {take(run()), a.dtype()};
+}
+
+void define_options(nb::module_& m) {
+    nb::class_<PyCompareOptions>(m, "CompareOptions", "How fields are compared, whatever their rules.")
+        .def(
+            "__init__",
+            [](PyCompareOptions* self, const std::string& method, int threads, std::uint64_t memory,
+               const std::string& io, const std::string& cache, nb::object progress,
+               const std::string& device, std::vector<int> devices) {
+                new (self) PyCompareOptions(compare_options(method, threads, memory, io, cache,
+                                                            std::move(progress), device, std::move(devices)));
+            },
+            nb::kw_only(), "method"_a = "auto", "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30,
+            "io"_a = "auto", "cache"_a = "auto", "progress"_a = nb::none(), "device"_a = "auto",
+            "devices"_a = std::vector<int>(),
+            "progress(done, all): called now and then, by the thread that compares.");
+    nb::class_<PyFieldSide>(m, "FieldSide", "One run's side of a field: its elements, its metadata, or both.")
+        .def(
+            "__init__",
+            [](PyFieldSide* self, Source* source, PyMetadata* metadata, std::size_t field) {
+                new (self) PyFieldSide(field_side(source, metadata, field));
+            },
+            "source"_a.none(), "metadata"_a.none() = nb::none(), "field"_a = 0, nb::keep_alive<1, 2>(),
+            nb::keep_alive<1, 3>(), "field: its number in the metadata.");
 }
 
 }  // namespace
@@ -213,12 +249,11 @@ void define_comparison(nb::module_& m) {
                               Method::automatic, {{atol, rtol}, nan_equal});
     });
     define_result(m);
-    m.def("compare", &compare, "a_source"_a.none(), "a_metadata"_a.none(), "a_field"_a, "b_source"_a.none(),
-          "b_metadata"_a.none(), "b_field"_a, "atol"_a, "rtol"_a, "nan_equal"_a = true, "method"_a = "auto",
-          "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto",
-          "progress"_a = nb::none(), "device"_a = "auto", "devices"_a = std::vector<int>(),
-          "ulps"_a = nb::none(), "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1},
-          "ranges"_a = nb::none(), "columns"_a = std::vector<std::uint64_t>());
+    define_options(m);
+    m.def("compare", &compare, "a"_a, "b"_a, "rule"_a, "options"_a, "ranges"_a = nb::none(),
+          "columns"_a = std::vector<std::uint64_t>(),
+          "ranges: (first scalar, count), ascending; None for the whole field. columns: the shape of a "
+          "column-major array.");
     m.def(
         "range_unit",
         [](const std::string& dtype, const PyMetadata* metadata, std::size_t field) {

@@ -16,6 +16,9 @@ using namespace nb::literals;
 
 namespace twinrun {
 
+namespace {
+
+// period: at most 4 lengths, of components in turn.
 DifferenceRule difference_rule(double atol, double rtol, bool nan_equal, std::optional<std::uint64_t> ulps,
                                const std::vector<double>& period, std::uint64_t component_stride) {
     DifferenceRule rule{{atol, rtol}, nan_equal};
@@ -27,8 +30,6 @@ DifferenceRule difference_rule(double atol, double rtol, bool nan_equal, std::op
     measure.component_stride = std::max<std::uint64_t>(component_stride, 1);
     return rule;
 }
-
-namespace {
 
 nb::object read_source(Source& source, std::uint64_t first, std::uint64_t count) {
     const std::size_t item = item_bytes(source.elements->dtype());
@@ -43,10 +44,8 @@ nb::object read_source(Source& source, std::uint64_t first, std::uint64_t count)
     return owned_array(std::move(bytes));
 }
 
-nb::object list_differences(Source& a, Source& b, std::uint64_t first, std::uint64_t count, double atol,
-                            double rtol, bool nan_equal, std::optional<std::uint64_t> ulps,
-                            const std::vector<double>& period, std::uint64_t component_stride) {
-    const DifferenceRule rule = difference_rule(atol, rtol, nan_equal, ulps, period, component_stride);
+nb::object list_differences(Source& a, Source& b, std::uint64_t first, std::uint64_t count,
+                            const DifferenceRule& rule) {
     if (count > a.elements->items())
         raise({ErrorCode::invalid_argument, "elements behind the end of the field were asked for"});
     const auto run = [&] {
@@ -61,10 +60,19 @@ nb::object list_differences(Source& a, Source& b, std::uint64_t first, std::uint
 void define_elements(nb::module_& m) {
     // Items [first, first + count) as bytes, dense and in native byte order.
     m.def("read_source", &read_source, "source"_a, "first"_a, "count"_a);
+    nb::class_<DifferenceRule>(m, "Rule", "What counts as different.")
+        .def(
+            "__init__",
+            [](DifferenceRule* self, double atol, double rtol, bool nan_equal,
+               std::optional<std::uint64_t> ulps, const std::vector<double>& period,
+               std::uint64_t component_stride) {
+                new (self)
+                    DifferenceRule(difference_rule(atol, rtol, nan_equal, ulps, period, component_stride));
+            },
+            nb::kw_only(), "atol"_a = 0.0, "rtol"_a = 0.0, "nan_equal"_a = true, "ulps"_a = nb::none(),
+            "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1});
     // Scalar indices, ascending, that differ among items [first, first + count).
-    m.def("list_differences", &list_differences, "a"_a, "b"_a, "first"_a, "count"_a, "atol"_a = 0.0,
-          "rtol"_a = 0.0, "nan_equal"_a = true, "ulps"_a = nb::none(), "period"_a = std::vector<double>(),
-          "component_stride"_a = std::uint64_t{1});
+    m.def("list_differences", &list_differences, "a"_a, "b"_a, "first"_a, "count"_a, "rule"_a);
 }
 
 }  // namespace twinrun

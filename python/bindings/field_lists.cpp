@@ -644,19 +644,6 @@ struct ListRule {
     bool own_tolerance = false;  // that of the metadata counts
 };
 
-// How a comparison of lists works, as the caller says it.
-CompareOptions list_options(int threads, std::uint64_t memory, const std::string& io,
-                            const std::string& cache, const std::string& device, std::vector<int> devices,
-                            const std::string& method, nb::object progress) {
-    const bool direct_storage = io == "gds";
-    CompareOptions options;
-    options.method = parse_method(method);
-    options.stream = stream_options(threads, memory, direct_storage ? "auto" : io, std::move(progress));
-    options.cache = parse_cache(cache);
-    options.device = parse_device(device, std::move(devices), direct_storage);
-    return options;
-}
-
 bool order_matters(const std::vector<std::uint64_t>& shape) {
     return std::count_if(shape.begin(), shape.end(), [](std::uint64_t n) { return n > 1; }) > 1;
 }
@@ -678,14 +665,10 @@ constexpr int kLeftOut = -1;
 
 std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
                                          const std::vector<ListRule>& rules, const std::vector<int>& chosen,
-                                         int threads, std::uint64_t memory, const std::string& io,
-                                         const std::string& cache, const std::string& device,
-                                         std::vector<int> devices, const std::string& method,
-                                         nb::object progress) {
+                                         const PyCompareOptions& how) {
     const auto of_b = matched(a, b);
     if (!of_b) return std::nullopt;
-    const CompareOptions options =
-        list_options(threads, memory, io, cache, device, std::move(devices), method, std::move(progress));
+    const CompareOptions& options = how.options;
     if (chosen.size() != a.fields().size())
         raise({ErrorCode::invalid_argument, "a rule or none for each field"});
     const auto count = static_cast<std::size_t>(
@@ -730,11 +713,7 @@ class PairList {
         fields_.push_back({std::move(name), parse_dtype(dtype), fortran_order, std::move(shape), rule});
     }
 
-    ListResults compare(const std::vector<ListRule>& rules, int threads, std::uint64_t memory,
-                        const std::string& io, const std::string& cache, const std::string& device,
-                        std::vector<int> devices, const std::string& method, nb::object progress) {
-        const CompareOptions options =
-            list_options(threads, memory, io, cache, device, std::move(devices), method, std::move(progress));
+    ListResults compare(const std::vector<ListRule>& rules, const PyCompareOptions& how) {
         ListResults results(pairs_.size());
         for (std::size_t at = 0; at < pairs_.size(); ++at) {
             const Field& field = fields_[at];
@@ -750,7 +729,7 @@ class PairList {
                               pairs_[at].rule.tolerance},
                              false);
         }
-        run_list(pairs_, options, results);
+        run_list(pairs_, how.options, results);
         return results;
     }
     [[nodiscard]] std::size_t size() const { return pairs_.size(); }
@@ -895,24 +874,11 @@ void define_field_lists(nb::module_& m) {
         .def("__setstate__", [](ListResults& self, const ListResults::State& state) {
             new (&self) ListResults(ListResults::of(state));
         });
-    nb::class_<DifferenceRule>(m, "Rule", "What counts as different.")
-        .def(
-            "__init__",
-            [](DifferenceRule* self, double atol, double rtol, bool nan_equal,
-               std::optional<std::uint64_t> ulps, const std::vector<double>& period,
-               std::uint64_t component_stride) {
-                new (self)
-                    DifferenceRule(difference_rule(atol, rtol, nan_equal, ulps, period, component_stride));
-            },
-            "atol"_a, "rtol"_a, "nan_equal"_a = true, "ulps"_a = nb::none(),
-            "period"_a = std::vector<double>(), "component_stride"_a = std::uint64_t{1});
     nb::class_<ListRule>(m, "ListRule", "The rule of fields of a list.")
         .def(nb::init<DifferenceRule, bool>(), "rule"_a, "own_tolerance"_a = false,
              "own_tolerance: that of the metadata counts.");
     m.def(
-        "compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "threads"_a = 0,
-        "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "cache"_a = "auto", "device"_a = "auto",
-        "devices"_a = std::vector<int>(), "method"_a = "auto", "progress"_a = nb::none(),
+        "compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "options"_a,
         "chosen: of each field of a the number of its rule, -1: it is left out. None where the lists do not "
         "match in names, types and shapes: Python then says why.");
     nb::class_<PairList>(m, "PairList", "Pairs of fields, which the core compares at once.")
@@ -921,9 +887,7 @@ void define_field_lists(nb::module_& m) {
              "a_metadata"_a.none(), "a_field"_a, "b"_a.none(), "b_metadata"_a.none(), "b_field"_a, "rule"_a,
              "The sources are this pair's alone. rule: its number.")
         .def("__len__", &PairList::size)
-        .def("compare", &PairList::compare, "rules"_a, "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30,
-             "io"_a = "auto", "cache"_a = "auto", "device"_a = "auto", "devices"_a = std::vector<int>(),
-             "method"_a = "auto", "progress"_a = nb::none());
+        .def("compare", &PairList::compare, "rules"_a, "options"_a);
 }
 
 }  // namespace twinrun

@@ -97,9 +97,6 @@ void define_metadata(nanobind::module_& m);
 
 // ---- elements.cpp ----
 
-// The rule that decides what differs; period: at most 4 lengths, of components in turn.
-DifferenceRule difference_rule(double atol, double rtol, bool nan_equal, std::optional<std::uint64_t> ulps,
-                               const std::vector<double>& period, std::uint64_t component_stride);
 void define_elements(nanobind::module_& m);
 
 // ---- compare.cpp ----
@@ -110,8 +107,12 @@ struct PyFieldResult {
     DType dtype;
 };
 
-DeviceChoice parse_device(const std::string& use, std::vector<int> devices, bool direct_storage);
-Method parse_method(const std::string& name);
+// How fields are compared, whatever their rules.
+struct PyCompareOptions {
+    CompareOptions options;
+    nanobind::object progress;  // which options.stream calls
+};
+
 void define_comparison(nanobind::module_& m);
 
 // ---- record.cpp ----

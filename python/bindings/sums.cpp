@@ -210,6 +210,19 @@ nb::object buckets_proven(const PyProof& self, const ComparedResidues& residues,
     return owned_array(std::move(proven));
 }
 
+ComparedResidues residues_from(const Words& buckets, const Words& corrections, const Words& without_estimate,
+                               const std::vector<Counts>& counts) {
+    const std::size_t n = buckets.size();
+    if (corrections.size() != n || without_estimate.size() != n || counts.size() != n)
+        raise({ErrorCode::invalid_argument, "facts of each bucket"});
+    ComparedResidues made;
+    for (std::size_t i = 0; i < n; ++i) {
+        made.buckets.push_back(
+            {buckets.data()[i], corrections.data()[i], without_estimate.data()[i], counts[i]});
+    }
+    return made;
+}
+
 // Of the chosen buckets together: how many scalars have |c| = 0 to 7.
 Counts counts_of(const ComparedResidues& self, const Bytes& chosen) {
     if (chosen.size() != self.buckets.size())
@@ -236,6 +249,15 @@ void define_buckets(nb::module_& m) {
         .def_prop_ro("fine", [](const BucketSums& self) { return column(self.sums, &PartialSum::fine); });
     nb::class_<ComparedResidues>(m, "ComparedResidues",
                                  "What the residues of both runs say, by bucket in ascending order.")
+        .def(
+            "__init__",
+            [](ComparedResidues* self, const Words& buckets, const Words& corrections,
+               const Words& without_estimate, const std::vector<Counts>& counts) {
+                new (self) ComparedResidues(residues_from(buckets, corrections, without_estimate, counts));
+            },
+            "buckets"_a, "corrections"_a, "without_estimate"_a, "counts"_a,
+            "corrections: what the fine sums must differ by. without_estimate: scalars whose residues do not "
+            "say by how many cells they differ. counts: of each bucket, how many scalars differ by 0 to 7.")
         .def_prop_ro(
             "buckets",
             [](const ComparedResidues& self) { return column(self.buckets, &BucketResidues::bucket); })

@@ -401,9 +401,11 @@ def _compare_rows(kind: Particles, name: str, m: Matched, how: _Pass) -> Found:
         _core.memory_source(ref.dtype, x.size, x.ctypes.data, storage.itemsize, False, x) for x in gathered
     ]
     compared = _core.compare(
-        made[0], None, 0, made[1], None, 0, **decision.arguments(), method="direct",
-        threads=how.settings.threads,
-    )  # fmt: skip
+        _core.FieldSide(made[0]),
+        _core.FieldSide(made[1]),
+        decision.rule(),
+        _core.CompareOptions(method="direct", threads=how.settings.threads),
+    )
     read = sum(x.nbytes for x in gathered)
     found = Found.of(compared)
     found.stages["elements"]["bytes_read"] = read

@@ -221,6 +221,7 @@ class _Walk:
         """Differences of two fields whose elements lie in the same order, row by row."""
         x, y = read_by_row(x), read_by_row(y)
         decision = self.again.settings.decision(x, y, f.step)
+        rule = decision.rule()
         source_a, source_b = (self._source(f, ref) for ref in (x, y))
         pair = _scalars_an_item(x.dtype)
         window = max(1, _WINDOW // x.itemsize)
@@ -231,7 +232,7 @@ class _Walk:
             count = min(window, x.items - first)
             if not self._goes_on(f, 2 * count * x.itemsize):
                 break
-            scalars = _core.list_differences(source_a, source_b, first, count, **decision.arguments())
+            scalars = _core.list_differences(source_a, source_b, first, count, rule)
             left -= scalars.size
             for part in _pieces(scalars):
                 begin, end = int(part[0]) // pair, int(part[-1]) // pair + 1
@@ -295,11 +296,12 @@ class _Walk:
                 of_a_and_b = [next((own[f.field] for _, _, own in parts if f.field in own), ref)
                               for parts in (kind.parts_a, kind.parts_b)]  # fmt: skip
                 decision = settings.decision(of_a_and_b[0], of_a_and_b[1], f.step)
+                rule = decision.rule()
                 flat = [_scalar_values(v.view(np.uint8), ref.dtype) for v in gathered]
                 window = max(1, _WINDOW // storage.itemsize)
                 for first in range(0, gathered[0].size, window):
                     count = min(window, gathered[0].size - first)
-                    scalars = _core.list_differences(made[0], made[1], first, count, **decision.arguments())
+                    scalars = _core.list_differences(made[0], made[1], first, count, rule)
                     for part in _pieces(scalars):
                         at = part.astype(np.int64)
                         rows = at // (width * pair)

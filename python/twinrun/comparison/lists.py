@@ -50,7 +50,7 @@ class Rules:
         if known == len(self.core):
             self.decisions.append(decision)
             self.reasons.append(reason)
-            self.core.append(_core.ListRule(_core.Rule(**decision.arguments()), own_tolerance))
+            self.core.append(_core.ListRule(decision.rule(), own_tolerance))
         return known
 
 
@@ -192,24 +192,10 @@ def _compare(
     chosen: Sequence[int],
     place: Place,
 ) -> _core.ListResults | None:
-    settings = request.settings
     advance = None
     if request.progress is not None:
         advance = functools.partial(request.progress, place_text(place))
-    return _core.compare_lists(
-        a,
-        b,
-        rules.core,
-        chosen,
-        threads=settings.threads,
-        memory=settings.memory,
-        io=settings.io,
-        cache=settings.cache,
-        device=settings.device,
-        devices=settings.devices,
-        method=settings.method,
-        progress=advance,
-    )
+    return _core.compare_lists(a, b, rules.core, chosen, request.settings.options(advance))
 
 
 def _in_order(

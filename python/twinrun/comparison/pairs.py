@@ -117,18 +117,9 @@ class _Pairs:
 
     def compare(self) -> _core.ListResults:
         """The results of all, in their order."""
-        settings, progress = self._request.settings, self._request.progress
-        return self._list.compare(
-            self.rules.core,
-            threads=settings.threads,
-            memory=settings.memory,
-            io=settings.io,
-            cache=settings.cache,
-            device=settings.device,
-            devices=settings.devices,
-            method=settings.method,
-            progress=None if progress is None else functools.partial(progress, place_text(self._place)),
-        )
+        progress = self._request.progress
+        advance = None if progress is None else functools.partial(progress, place_text(self._place))
+        return self._list.compare(self.rules.core, self._request.settings.options(advance))
 
 
 def _is_text(name: str) -> bool:

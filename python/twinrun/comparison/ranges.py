@@ -222,21 +222,10 @@ def compare_part(
             advance = functools.partial(progress, f"{place_text(place)} {a.name}")
         try:
             compared = _core.compare(
-                sides[0].source,
-                sides[0].metadata,
-                sides[0].field,
-                sides[1].source,
-                sides[1].metadata,
-                sides[1].field,
-                **decision.arguments(),
-                method=settings.method,
-                threads=settings.threads,
-                memory=settings.memory,
-                io=settings.io,
-                cache=settings.cache,
-                progress=advance,
-                device=settings.device,
-                devices=settings.devices,
+                _core.FieldSide(sides[0].source, sides[0].metadata, sides[0].field),
+                _core.FieldSide(sides[1].source, sides[1].metadata, sides[1].field),
+                decision.rule(),
+                settings.options(advance),
                 ranges=ranges,
                 columns=columns_of(a),
             )

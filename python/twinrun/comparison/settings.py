@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from .. import _core
 from ..errors import Incomparable
 from ..formats.model import FLOATING
 from ..formats.texts import never_tolerated
@@ -35,16 +37,16 @@ class Decision:
             return 0.0
         return self.period[scalar // self.component_stride % len(self.period)]
 
-    def arguments(self) -> dict:
-        """The rule as keyword arguments of the core."""
-        return {
-            "atol": self.atol,
-            "rtol": self.rtol,
-            "nan_equal": self.equal_nan,
-            "ulps": self.ulps,
-            "period": list(self.period),
-            "component_stride": self.component_stride,
-        }
+    def rule(self) -> _core.Rule:
+        """The decision as the core takes it."""
+        return _core.Rule(
+            atol=self.atol,
+            rtol=self.rtol,
+            nan_equal=self.equal_nan,
+            ulps=self.ulps,
+            period=self.period,
+            component_stride=self.component_stride,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,19 @@ class Settings:
     ulps: int | None = None
     tolerances: Tolerances = dataclasses.field(default_factory=Tolerances)
     periods: Periods = dataclasses.field(default_factory=Periods)
+
+    def options(self, progress: Callable[[int, int], None] | None = None) -> _core.CompareOptions:
+        """How fields are compared, as the core takes it. progress: see `_core.CompareOptions`."""
+        return _core.CompareOptions(
+            method=self.method,
+            threads=self.threads,
+            memory=self.memory,
+            io=self.io,
+            cache=self.cache,
+            progress=progress,
+            device=self.device,
+            devices=self.devices,
+        )
 
     def rule(self, name: str, step: int | None) -> Rule | None:
         """The rule of a field; its `skip` leaves the field out."""

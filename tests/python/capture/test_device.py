@@ -437,7 +437,8 @@ def test_the_core_refuses_too() -> None:
     a = np.zeros(5)
     source = _core.memory_source("f64", 5, a.ctypes.data, 8, False, a)
     with pytest.raises(twinrun.TwinrunError):
-        _core.compare(source, None, 0, source, None, 0, atol=0.0, rtol=0.0, device="cuda")
+        side = _core.FieldSide(source)
+        _core.compare(side, side, _core.Rule(), _core.CompareOptions(device="cuda"))
     assert _core.device_of(ADDRESS) is None
 
 

@@ -160,17 +160,9 @@ def test_a_file_that_shrinks_between_planning_and_reading(tmp_path: Path) -> Non
             os.truncate(tmp_path / "b.npy", 4_000_000)
             with pytest.raises(twinrun.TwinrunError, match=r"b\.npy"):
                 twinrun._core.compare(
-                    sources[0],
-                    None,
-                    0,
-                    sources[1],
-                    None,
-                    0,
-                    atol=0.0,
-                    rtol=0.0,
-                    method="direct",
-                    io=io,
-                    cache=cache,
+                    *map(twinrun._core.FieldSide, sources),
+                    twinrun._core.Rule(),
+                    twinrun._core.CompareOptions(method="direct", io=io, cache=cache),
                 )
             np.save(tmp_path / "b.npy", x)
 

@@ -20,14 +20,11 @@ def source(values: np.ndarray) -> _core.Source:
     return _core.memory_source(view.dtype, view.items, view.address, view.stride, view.swap, view.owner)
 
 
-def compare(a: np.ndarray, b: np.ndarray, **rule: object) -> dict:
-    compared = _core.compare(
-        source(a), None, 0, source(b), None, 0, **{"atol": 0.0, "rtol": 0.0, "method": "direct", **rule}
-    )
-    facts = vars(Found.of(compared))
-    listed = _core.list_differences(
-        source(a), source(b), 0, a.size, **{k: v for k, v in rule.items() if k != "method"}
-    )
+def compare(a: np.ndarray, b: np.ndarray, method: str = "direct", **asked: object) -> dict:
+    rule = _core.Rule(**asked)
+    sides = [_core.FieldSide(source(x)) for x in (a, b)]
+    facts = vars(Found.of(_core.compare(*sides, rule, _core.CompareOptions(method=method))))
+    listed = _core.list_differences(source(a), source(b), 0, a.size, rule)
     assert listed.size == facts["different"]
     assert facts["first"] == (int(listed[0]) if listed.size else None)
     return {**facts, "listed": listed.tolist()}
@@ -69,7 +66,8 @@ def test_ulps_of_bfloat16_are_its_own() -> None:
     other = np.array([0x3F82, 0x8001, 0x0002, 0x7F7F, 0x3F80], np.uint16)
     make = lambda x: _core.memory_source("bf16", x.size, x.ctypes.data, 2, False, x)  # noqa: E731
     for allowed, expected in ((1, [0, 1, 2, 3, 4]), (2, [2, 3, 4]), (3, [3, 4])):
-        assert _core.list_differences(make(bits), make(other), 0, 5, ulps=allowed).tolist() == expected
+        rule = _core.Rule(ulps=allowed)
+        assert _core.list_differences(make(bits), make(other), 0, 5, rule).tolist() == expected
 
 
 def test_infinities_and_nan_are_nobodys_neighbours() -> None:
@@ -163,4 +161,5 @@ def test_the_list_is_brute_force(a: list[float], seed: int, first: int, atol: fl
             )
         )
     ]  # fmt: skip
-    assert _core.list_differences(source(x), source(y), first, x.size - first, atol=atol).tolist() == expected
+    rule = _core.Rule(atol=atol)
+    assert _core.list_differences(source(x), source(y), first, x.size - first, rule).tolist() == expected

@@ -50,8 +50,10 @@ class Sides:
         self.unit = _core.range_unit(self.dtype, self.metadata[0])
 
     def compare(self, ranges: Sequence[tuple[int, int]] | None = None, **asked: object) -> Found:
-        sides = [(source, meta, 0) for source, meta in zip(self.sources, self.metadata, strict=True)]
-        return Found.of(_core.compare(*sides[0], *sides[1], **asked, device="cpu", ranges=ranges))
+        sides = [_core.FieldSide(*side) for side in zip(self.sources, self.metadata, strict=True)]
+        options = {name: asked.pop(name) for name in ("method", "threads", "memory") if name in asked}
+        how = _core.CompareOptions(device="cpu", **options)
+        return Found.of(_core.compare(*sides, _core.Rule(**asked), how, ranges=ranges))
 
 
 def divided(rng: random.Random, scalars: int, unit: int) -> list[list[tuple[int, int]]]:

@@ -393,16 +393,19 @@ def test_buckets_are_proven_by_residues_that_explain_their_sums(tmp_path: Path) 
         (5, 1, 9, 3, 0, 12, 7, False),
         (5, 0, 9, 3, 1, 12, 7, False),  # too far apart
     ]
-    words = np.zeros((len(buckets), 11), np.uint64)
-    words[:, 0] = np.arange(len(buckets))
-    words[:, 1:6] = [b[:5] for b in buckets]
-    fine_a, fine_b = (np.array([b[at] for b in buckets], np.uint64) for at in (5, 6))
-    found = p.buckets_proven(words.reshape(-1), fine_a, fine_b)
+    corrections, without, fine_a, fine_b = (
+        np.array([b[at] for b in buckets], np.uint64) for at in (0, 1, 5, 6)
+    )
+    counts = [[*b[2:5], 0, 0, 0, 0, 0] for b in buckets]
+    numbers = np.arange(len(buckets), dtype=np.uint64)
+    residues = _core.ComparedResidues(numbers, corrections, without, counts)
+    assert residues.counts_of(np.array([1, 0, 0, 1, 0, 0, 0, 0], np.uint8)) == [18, 3, 0, 0, 0, 0, 0, 0]
+    found = p.buckets_proven(residues, fine_a, fine_b)
     assert found.astype(bool).tolist() == [b[7] for b in buckets]
     narrower = proof(tmp_path, p.cell / 2)
-    assert not narrower.by_tree and not narrower.buckets_proven(words.reshape(-1), fine_a, fine_b).any()
+    assert not narrower.by_tree and not narrower.buckets_proven(residues, fine_a, fine_b).any()
     with pytest.raises(twinrun.TwinrunError, match="do not fit"):
-        p.buckets_proven(words.reshape(-1), fine_a[1:], fine_b)
+        p.buckets_proven(residues, fine_a[1:], fine_b)
 
 
 def test_bounds_of_what_was_proven(tmp_path: Path) -> None:
