@@ -275,9 +275,9 @@ def own_reader(programs: Path | None, files: Sequence[Path]) -> Work | None:
 def add_direct_storage(bench: Bench, works: dict[str, Work], work: Work) -> None:
     """The line of GPUDirect Storage, or why there is none."""
     title = "direct, cuda, --io gds"
-    facts = _core.devices()["direct_storage"]
-    if not facts["available"]:
-        bench.leave_out(title, facts["reason"])
+    facts = _core.devices().direct_storage
+    if not facts.available:
+        bench.leave_out(title, facts.reason)
         return
     try:
         took = work()
@@ -565,9 +565,9 @@ def header(bench: Bench, command: str) -> str:
     machine = ceilings.machine(bench.folder)
     found = _core.devices()
     machine["GPUs"] = (
-        ", ".join(f"{d['name']} ({d['memory_bytes'] / 2**30:.0f} GiB)" for d in found["devices"]) or "none"
+        ", ".join(f"{d.name} ({d.memory_bytes / 2**30:.0f} GiB)" for d in found.devices) or "none"
     )
-    machine["driver, runtime"] = f"{found['driver_version']}, {found['runtime_version']}"
+    machine["driver, runtime"] = f"{found.driver_version}, {found.runtime_version}"
     machine["arrays by"] = "none" if bench.gpu is None else bench.gpu.version()
     machine["reads"] = "io_uring" if _core.uring_available() else "pread (io_uring is not available)"
     machine["instruction set"] = _core.backend()
@@ -634,7 +634,7 @@ def main(arguments: list[str] | None = None) -> int:
         allow_compatible_storage(folder)
         gpu, why = device_arrays.library()
         drop_everything = options.scale != "tiny" and page_cache.may_drop_all()
-        bench = Bench(scale, folder, options.programs, drop_everything, gpu, _core.devices()["reason"])
+        bench = Bench(scale, folder, options.programs, drop_everything, gpu, _core.devices().reason)
         if why:
             bench.notes.append(f"no arrays on a GPU: {why}")
         opening = header(bench, command)

@@ -1,5 +1,6 @@
 // What computes: instruction sets, cores, and devices with their arrays.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -38,37 +39,41 @@ nb::object device_of(std::uintptr_t address) {
 }
 
 // What was found, and why something is not used.
-nb::dict devices() {
-    const DeviceProbe& found = probed();
-    nb::dict d;
-    d["library"] = found.library;
-    d["reason"] = found.reason;
-    d["runtime_version"] = found.runtime_version;
-    d["driver_version"] = found.driver_version;
-    nb::list list;
-    for (const DeviceFacts& f : found.devices) {
-        nb::dict one;
-        one["name"] = std::string(f.name);
-        one["bus"] = std::string(f.bus);
-        one["compute"] = nb::make_tuple(f.compute_major, f.compute_minor);
-        one["multiprocessors"] = f.multiprocessors;
-        one["memory_bytes"] = f.memory_bytes;
-        one["free_bytes"] = f.free_bytes;
-        one["usable"] = f.usable;
-        one["reason"] = std::string(f.reason);
-        list.append(one);
-    }
-    d["devices"] = list;
-    nb::dict storage;
-    const auto& direct = []() -> const DirectStorageFacts& {
-        const nb::gil_scoped_release unlocked;
-        return probe_direct_storage();
-    }();
-    storage["available"] = direct.available;
-    storage["library"] = direct.library;
-    storage["reason"] = direct.reason;
-    d["direct_storage"] = storage;
-    return d;
+struct PyDevices {
+    const DeviceProbe* found;  // stays as long as the process
+};
+
+void define_facts(nb::module_& m) {
+    using F = DeviceFacts;
+    nb::class_<F>(m, "DeviceFacts", "A GPU.")
+        .def_prop_ro("name", [](const F& self) { return std::string(self.name); })
+        .def_prop_ro("bus", [](const F& self) { return std::string(self.bus); })
+        .def_ro("compute_major", &F::compute_major)
+        .def_ro("compute_minor", &F::compute_minor)
+        .def_ro("multiprocessors", &F::multiprocessors)
+        .def_ro("memory_bytes", &F::memory_bytes)
+        .def_ro("free_bytes", &F::free_bytes)
+        .def_ro("usable", &F::usable)
+        .def_prop_ro(
+            "reason", [](const F& self) { return std::string(self.reason); },
+            "Why it cannot be used; '': it can.");
+    nb::class_<DirectStorageFacts>(m, "DirectStorageFacts", "GPUDirect Storage on this machine.")
+        .def_ro("available", &DirectStorageFacts::available)
+        .def_ro("library", &DirectStorageFacts::library)
+        .def_ro("reason", &DirectStorageFacts::reason);
+    using D = PyDevices;
+    nb::class_<D>(m, "Devices", "The GPUs of this machine, and what they are used by.")
+        .def_prop_ro("library", [](const D& self) { return self.found->library; })
+        .def_prop_ro(
+            "reason", [](const D& self) { return self.found->reason; },
+            "Why no GPU can be used; '': one can.")
+        .def_prop_ro("runtime_version", [](const D& self) { return self.found->runtime_version; })
+        .def_prop_ro("driver_version", [](const D& self) { return self.found->driver_version; })
+        .def_prop_ro("devices", [](const D& self) { return self.found->devices; })
+        .def_prop_ro("direct_storage", [](const D&) {
+            const nb::gil_scoped_release unlocked;  // the first call takes a while
+            return probe_direct_storage();
+        });
 }
 
 }  // namespace
@@ -146,9 +151,20 @@ void define_devices(nb::module_& m) {
         "-----\n"
         "Thread-safe. Without a GPU it does nothing. The next call that needs the memory allocates it "
         "again.\n");
-    m.def("devices", &devices);
+    define_facts(m);
+    m.def("devices", [] { return PyDevices{&probed()}; });
     m.def("device_problem", &device_problem, "device"_a);
     m.def("device_of", &device_of, "address"_a);
+    nb::class_<DlpackFacts>(m, "DlpackFacts", "Where the array of a capsule of DLPack lies.")
+        .def_ro("device_type", &DlpackFacts::device_type)
+        .def_ro("device", &DlpackFacts::device)
+        .def_ro("code", &DlpackFacts::code)
+        .def_ro("bits", &DlpackFacts::bits)
+        .def_ro("lanes", &DlpackFacts::lanes)
+        .def_ro("shape", &DlpackFacts::shape)
+        .def_ro("strides", &DlpackFacts::strides, "In elements; None: dense.")
+        .def_ro("address", &DlpackFacts::address)
+        .def_ro("read_only", &DlpackFacts::read_only);
     m.def("dlpack_facts", &dlpack_facts, "capsule"_a);
     m.def("worker_count", [] { return worker_count({}); });
 }

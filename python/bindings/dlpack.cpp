@@ -27,7 +27,7 @@ constexpr std::uint64_t kReadOnly = 1;
 
 }  // namespace
 
-nb::dict dlpack_facts(nb::handle capsule) {
+DlpackFacts dlpack_facts(nb::handle capsule) {
     const Tensor* tensor = nullptr;
     bool read_only = false;
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
@@ -44,26 +44,22 @@ nb::dict dlpack_facts(nb::handle capsule) {
     if (tensor->dimensions < 0 || (tensor->dimensions > 0 && tensor->shape == nullptr)) {
         throw nb::buffer_error("a DLPack array without a shape");
     }
-    nb::list shape;
-    nb::list strides;
+    DlpackFacts facts;
+    facts.device_type = tensor->device_type;
+    facts.device = tensor->device;
+    facts.code = tensor->code;
+    facts.bits = tensor->bits;
+    facts.lanes = tensor->lanes;
     for (std::int32_t i = 0; i < tensor->dimensions; ++i) {
         if (tensor->shape[i] < 0) throw nb::buffer_error("a negative size in a DLPack array");
-        shape.append(tensor->shape[i]);
-        if (tensor->strides != nullptr) strides.append(tensor->strides[i]);
+        facts.shape.push_back(tensor->shape[i]);
     }
-    nb::dict d;
-    d["device_type"] = tensor->device_type;
-    d["device"] = tensor->device;
-    d["code"] = tensor->code;
-    d["bits"] = tensor->bits;
-    d["lanes"] = tensor->lanes;
-    d["shape"] = shape;
-    d["strides"] = tensor->strides == nullptr ? nb::object(nb::none()) : nb::object(strides);
-    d["address"] = tensor->data == nullptr
-                       ? std::uintptr_t{0}
-                       : reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->byte_offset;
-    d["read_only"] = read_only;
-    return d;
+    if (tensor->strides != nullptr)
+        facts.strides.emplace(tensor->strides, tensor->strides + facts.shape.size());
+    if (tensor->data != nullptr)
+        facts.address = reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->byte_offset;
+    facts.read_only = read_only;
+    return facts;
 }
 
 const dlpack::Exchange* dlpack_exchange(nb::handle type) {

@@ -4,6 +4,8 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 namespace twinrun {
 
@@ -40,9 +42,20 @@ struct Exchange {
 
 }  // namespace dlpack
 
-// {device_type, device, code, bits, lanes, shape, strides (in elements, or None), address, read_only}. The capsule is not
-// consumed: its memory stays as long as it does. Raises BufferError for what is no capsule of DLPack's, or a newer one.
-nanobind::dict dlpack_facts(nanobind::handle capsule);
+struct DlpackFacts {
+    std::int32_t device_type = 0;
+    std::int32_t device = 0;
+    std::uint8_t code = 0;
+    std::uint8_t bits = 0;
+    std::uint16_t lanes = 0;
+    std::vector<std::int64_t> shape;
+    std::optional<std::vector<std::int64_t>> strides;  // in elements; none: dense
+    std::uintptr_t address = 0;
+    bool read_only = false;
+};
+// The capsule is not consumed: its memory stays as long as it does. Raises BufferError for what is no capsule of DLPack's, or a
+// newer one.
+DlpackFacts dlpack_facts(nanobind::handle capsule);
 
 // What a type offers, with a function tensor_of; null where it offers nothing that this version knows.
 const dlpack::Exchange* dlpack_exchange(nanobind::handle type);

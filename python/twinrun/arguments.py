@@ -60,16 +60,16 @@ def chosen_devices(device: object) -> tuple[str, list[int]]:
         low, dash, high = part.partition("-")
         numbers.extend(range(int(low), int(high if dash else low) + 1))
     found = _core.devices()
-    if found["reason"]:
+    if found.reason:
         raise Unsupported(
-            f"no GPU can be used: {found['reason']}", fix="leave out the device, or ask for the cpu"
+            f"no GPU can be used: {found.reason}", fix="leave out the device, or ask for the cpu"
         )
     for number in numbers:
-        if number >= len(found["devices"]):
-            last = len(found["devices"]) - 1
+        if number >= len(found.devices):
+            last = len(found.devices) - 1
             raise Unsupported(f"there is no cuda:{number}", fix=f"devices are cuda:0 to cuda:{last}")
-        if found["devices"][number]["reason"]:
-            raise Unsupported(f"cuda:{number} cannot be used: {found['devices'][number]['reason']}")
+        if found.devices[number].reason:
+            raise Unsupported(f"cuda:{number} cannot be used: {found.devices[number].reason}")
     return "cuda", list(dict.fromkeys(numbers))
 
 

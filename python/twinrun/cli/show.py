@@ -43,49 +43,49 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _devices_line(found: dict) -> str:
+def _devices_line(found: _core.Devices) -> str:
     """One line: what `--system` says of GPUs."""
-    usable = [f"cuda:{n} {d['name']}" for n, d in enumerate(found["devices"]) if d["usable"]]
+    usable = [f"cuda:{n} {d.name}" for n, d in enumerate(found.devices) if d.usable]
     if not usable:
-        return f"GPUs: none can be used: {found['reason']}"
+        return f"GPUs: none can be used: {found.reason}"
     return f"GPUs: {', '.join(usable)} (more: twinrun show --devices)"
 
 
-def _show_devices(out: Console, found: dict) -> None:
+def _show_devices(out: Console, found: _core.Devices) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    out.print(one_line(f"library: {found['library'] or 'none'}"), soft_wrap=True)
-    if found["runtime_version"]:
-        driver = found["driver_version"]
+    out.print(one_line(f"library: {found.library or 'none'}"), soft_wrap=True)
+    if found.runtime_version:
+        driver = found.driver_version
         said = f"CUDA {_version(driver)}" if driver else "none"
-        out.print(f"made for: CUDA {_version(found['runtime_version'])}; driver: {said}", soft_wrap=True)
-    if found["devices"]:
+        out.print(f"made for: CUDA {_version(found.runtime_version)}; driver: {said}", soft_wrap=True)
+    if found.devices:
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         for column in ("device", "name", "bus", "compute", "SMs", "memory", "free", "used"):
             table.add_column(column, justify="right" if column in ("SMs", "memory", "free") else "left")
-        for number, d in enumerate(found["devices"]):
+        for number, d in enumerate(found.devices):
             table.add_row(
                 f"cuda:{number}",
-                Text(one_line(d["name"])),
-                d["bus"],
-                ".".join(map(str, d["compute"])),
-                str(d["multiprocessors"]),
-                byte_size(d["memory_bytes"]),
-                byte_size(d["free_bytes"]) if d["usable"] else "",
-                Text("yes" if d["usable"] else "no"),
+                Text(one_line(d.name)),
+                d.bus,
+                f"{d.compute_major}.{d.compute_minor}",
+                str(d.multiprocessors),
+                byte_size(d.memory_bytes),
+                byte_size(d.free_bytes) if d.usable else "",
+                Text("yes" if d.usable else "no"),
             )
         out.print(table)
-    for number, d in enumerate(found["devices"]):
-        if not d["usable"]:
-            out.print(one_line(f"cuda:{number} is not used: {d['reason']}"), soft_wrap=True)
-    if found["reason"]:
-        out.print(one_line(f"GPUs are not used: {found['reason']}"), soft_wrap=True)
-    storage = found["direct_storage"]
-    if storage["available"]:
-        said = f"available ({storage['library']})" + (f": {storage['reason']}" if storage["reason"] else "")
+    for number, d in enumerate(found.devices):
+        if not d.usable:
+            out.print(one_line(f"cuda:{number} is not used: {d.reason}"), soft_wrap=True)
+    if found.reason:
+        out.print(one_line(f"GPUs are not used: {found.reason}"), soft_wrap=True)
+    storage = found.direct_storage
+    if storage.available:
+        said = f"available ({storage.library})" + (f": {storage.reason}" if storage.reason else "")
     else:
-        said = f"not used: {storage['reason']}"
+        said = f"not used: {storage.reason}"
     out.print(one_line(f"GPUDirect Storage: {said}"), soft_wrap=True)
 
 

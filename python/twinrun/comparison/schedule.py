@@ -262,6 +262,6 @@ def _own_devices(settings: Settings, team: Team) -> list[int]:
     if settings.device == "cpu" or team.node_size == 1:
         return settings.devices
     usable = settings.devices or [
-        at for at, device in enumerate(_core.devices()["devices"]) if not device["reason"]
+        at for at, device in enumerate(_core.devices().devices) if not device.reason
     ]
     return usable[team.node_rank % len(usable) :: team.node_size] if usable else settings.devices

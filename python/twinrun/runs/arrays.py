@@ -167,8 +167,8 @@ def _current_device(array: object) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-def _dlpack_type(name: str, facts: dict) -> str:
-    code, bits, lanes = facts["code"], facts["bits"], facts["lanes"]
+def _dlpack_type(name: str, facts: _core.DlpackFacts) -> str:
+    code, bits, lanes = facts.code, facts.bits, facts.lanes
     known = _DLPACK_TYPES.get((code, bits)) if lanes == 1 else None
     if known is None:
         raise _unsupported(
@@ -185,18 +185,18 @@ def _from_dlpack(name: str, array: object, stream: int | None) -> DeviceArrayVie
     with _current_device(array):
         capsule = _capsule(array, stream=asked)
     facts = _core.dlpack_facts(capsule)
-    if facts["device_type"] not in _CUDA:
+    if facts.device_type not in _CUDA:
         raise TwinrunError("changed its device while it was taken", where=name)
     dtype = _dlpack_type(name, facts)
     size = ITEMSIZE[dtype]
-    strides = None if facts["strides"] is None else tuple(s * size for s in facts["strides"])
+    strides = None if facts.strides is None else tuple(s * size for s in facts.strides)
     if strides is not None and any(abs(s) >= 1 << 62 for s in strides):
         # CuPy divides a negative stride by the item size as if it were unsigned; its other interface is
         # correct.
         raise ValueError(f"DLPack names impossible strides: {strides}")
-    shape, strides, fortran = _layout(tuple(facts["shape"]), strides, size)
+    shape, strides, fortran = _layout(tuple(facts.shape), strides, size)
     return DeviceArrayView(
-        dtype, shape, strides, facts["address"], facts["device"], stream or 0, False, fortran, capsule, array
+        dtype, shape, strides, facts.address, facts.device, stream or 0, False, fortran, capsule, array
     )
 
 
@@ -288,15 +288,15 @@ def _device_view(name: str, array: object, stream: int | None) -> DeviceArrayVie
 class _Exported:
     """Host memory of a DLPack capsule, for numpy, which has no bf16: its bits."""
 
-    def __init__(self, capsule: object, facts: dict) -> None:
+    def __init__(self, capsule: object, facts: _core.DlpackFacts) -> None:
         self._capsule = capsule
-        strides = facts["strides"]
+        strides = facts.strides
         self.__array_interface__ = {
             "version": 3,
             "typestr": "<u2" if sys.byteorder == "little" else ">u2",
-            "shape": tuple(facts["shape"]),
+            "shape": tuple(facts.shape),
             "strides": None if strides is None else tuple(2 * s for s in strides),
-            "data": (facts["address"], facts["read_only"]),
+            "data": (facts.address, facts.read_only),
         }
 
 
@@ -313,8 +313,8 @@ def _as_numpy(name: str, array: object) -> tuple[np.ndarray, str | None]:
                 capsule = _capsule(array)
                 facts = _core.dlpack_facts(capsule)
                 if _dlpack_type(name, facts) == "bf16":
-                    if 0 in facts["shape"]:
-                        return np.empty(facts["shape"], np.uint16), "bf16"
+                    if 0 in facts.shape:
+                        return np.empty(facts.shape, np.uint16), "bf16"
                     return np.asarray(_Exported(capsule, facts)), "bf16"
         raise TwinrunError(f"cannot be taken for an array: {e}", where=name) from None
 

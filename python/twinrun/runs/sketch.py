@@ -181,7 +181,7 @@ def _device_number(device: object) -> int:
         return numbers[0]
     if use == "cpu":
         return _HOST
-    return next((i for i, d in enumerate(_core.devices()["devices"]) if d["usable"]), _HOST)
+    return next((i for i, d in enumerate(_core.devices().devices) if d.usable), _HOST)
 
 
 @dataclass(frozen=True)

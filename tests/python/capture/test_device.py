@@ -27,7 +27,7 @@ from twinrun.report import document, print_comparison
 from twinrun.runs.arrays import ArrayView, DeviceArrayView, stream_handle, taken, view
 
 ADDRESS = 0x7F0000001000  # carried, never read
-NO_GPU = _core.devices()["reason"]
+NO_GPU = _core.devices().reason
 
 
 # ---- fakes: objects that carry the interfaces -----------------------------------------------------------------------------
@@ -239,11 +239,11 @@ def test_capsules_that_numpy_makes() -> None:
                 facts = _core.dlpack_facts(a.__dlpack__(**options))
             except TypeError:  # an older numpy
                 continue
-            strides = facts["strides"]
-            assert (facts["device_type"], facts["code"], facts["bits"], facts["lanes"]) == (1, 2, 32, 1)
-            assert tuple(facts["shape"]) == a.shape
+            strides = facts.strides
+            assert (facts.device_type, facts.code, facts.bits, facts.lanes) == (1, 2, 32, 1)
+            assert tuple(facts.shape) == a.shape
             assert strides is None or not a.size or tuple(4 * s for s in strides) == a.strides
-            assert not a.size or facts["address"] == a.ctypes.data
+            assert not a.size or facts.address == a.ctypes.data
     for wrong in (x, None, ctypes.pythonapi):
         with pytest.raises((BufferError, TypeError)):
             _core.dlpack_facts(wrong)
@@ -401,10 +401,11 @@ def test_bf16_on_the_host() -> None:
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
     """A machine without one, whatever this is."""
-    monkeypatch.setattr(_core, "devices", lambda: {
-        "library": "", "reason": "there is no GPU today", "runtime_version": 0, "driver_version": 0, "devices": [],
-        "direct_storage": {"available": False, "library": "", "reason": "no GPU"},
-    })  # fmt: skip
+    found = types.SimpleNamespace(
+        library="", reason="there is no GPU today", runtime_version=0, driver_version=0, devices=[],
+        direct_storage=types.SimpleNamespace(available=False, library="", reason="no GPU"),
+    )  # fmt: skip
+    monkeypatch.setattr(_core, "devices", lambda: found)
     monkeypatch.setattr(_core, "device_problem", lambda device: "there is no GPU today")
     return "there is no GPU today"
 
@@ -443,8 +444,9 @@ def test_the_core_refuses_too() -> None:
 
 
 def test_choosing_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {"name": "Some GPU", "usable": True, "reason": ""}
-    found = {"reason": "", "devices": [facts, facts, {**facts, "usable": False, "reason": "too old"}, facts]}
+    facts = types.SimpleNamespace(name="Some GPU", usable=True, reason="")
+    old = types.SimpleNamespace(name="Some GPU", usable=False, reason="too old")
+    found = types.SimpleNamespace(reason="", devices=[facts, facts, old, facts])
     monkeypatch.setattr(_core, "devices", lambda: found)
     choose = settings.chosen_devices
     assert [choose(d) for d in ("auto", "cpu", "cuda", "CUDA:1", "cuda:0,1", "cuda:0-1,3")] == [
@@ -518,19 +520,17 @@ def test_show_devices_without_any(no_gpu: str) -> None:
 
 def test_show_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {
-        "name": "NVIDIA H200", "bus": "0000:01:00.0", "compute": (9, 0), "multiprocessors": 132, "memory_bytes": 150 * 10**9,
-        "free_bytes": 149 * 10**9, "usable": True, "reason": "",
+        "name": "NVIDIA H200", "bus": "0000:01:00.0", "compute_major": 9, "compute_minor": 0, "multiprocessors": 132,
+        "memory_bytes": 150 * 10**9, "free_bytes": 149 * 10**9, "usable": True, "reason": "",
     }  # fmt: skip
-    old = {
-        **facts,
-        "name": "Old",
-        "usable": False,
-        "reason": "compute capability 7.0: 8.0 or newer is needed",
-    }
-    monkeypatch.setattr(_core, "devices", lambda: {
-        "library": "/x/libtwinrun_cuda.so", "reason": "", "runtime_version": 13000, "driver_version": 13020,
-        "devices": [facts, old], "direct_storage": {"available": True, "library": "libcufile.so.0", "reason": "compatibility mode"},
-    })  # fmt: skip
+    why_not = "compute capability 7.0: 8.0 or newer is needed"
+    old = {**facts, "name": "Old", "usable": False, "reason": why_not}
+    found = types.SimpleNamespace(
+        library="/x/libtwinrun_cuda.so", reason="", runtime_version=13000, driver_version=13020,
+        devices=[types.SimpleNamespace(**facts), types.SimpleNamespace(**old)],
+        direct_storage=types.SimpleNamespace(available=True, library="libcufile.so.0", reason="compatibility mode"),
+    )  # fmt: skip
+    monkeypatch.setattr(_core, "devices", lambda: found)
     done = command("show", "--devices")
     assert done.status == 0
     assert "made for: CUDA 13.0; driver: CUDA 13.2" in done.out

@@ -16,7 +16,7 @@ from support import check_report, run_of_ranks
 import twinrun
 from twinrun import _core
 
-NO_GPU = _core.devices()["reason"]
+NO_GPU = _core.devices().reason
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(NO_GPU), reason=f"no GPU can be used: {NO_GPU}")]
 LIBRARIES = ["cupy", "torch", "jax", "numba"]
 CODES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16"]
@@ -472,9 +472,9 @@ def test_gpu_command_line(tmp_path: Path) -> None:
         assert d["device"].startswith("cpu" if device == "cpu" else "cuda:0")
         documents.append((d["first_divergence"], d["different"], d["fields"][0]["histogram"]))
     assert documents[0] == documents[1] == documents[2]
-    number = len(_core.devices()["devices"])
+    number = len(_core.devices().devices)
     check_error(command("compare", "a", "b", "--device", f"cuda:{number}"), f"there is no cuda:{number}")
-    storage = _core.devices()["direct_storage"]
-    if storage["available"]:
+    storage = _core.devices().direct_storage
+    if storage.available:
         done = command("compare", tmp_path / "a.npy", tmp_path / "b.npy", "--device", "cuda", "--io", "gds")
         assert done.status == 1

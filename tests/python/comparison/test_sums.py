@@ -364,7 +364,7 @@ def test_a_device_that_is_asked_for_is_used_or_told(tmp_path: Path) -> None:
     for name, u, cut in (("a", x, [[0, 9000, 20000]]), ("b", y, [[0, 11000, 20000]])):
         data, places = cut_up(u, cut, False)
         run_of_ranks(tmp_path / name, data, places=places, atol=ATOL)
-    if any(d["usable"] for d in _core.devices()["devices"]):
+    if any(d.usable for d in _core.devices().devices):
         [f] = twinrun.compare(tmp_path / "a", tmp_path / "b", device="cuda").fields
         assert f.device.startswith("cuda") and f.different == 1
     else:

@@ -13,7 +13,7 @@ from twinrun import _core
 
 ROOT = Path(__file__).resolve().parents[3]
 BENCH = ROOT / "bench"
-NO_GPU = _core.devices()["reason"]
+NO_GPU = _core.devices().reason
 
 
 def bench(folder: Path, *options: object) -> tuple[list[dict], str]:

@@ -13,7 +13,7 @@ import twinrun
 from twinrun import _core
 from twinrun.errors import Incomparable
 
-NO_GPU = _core.devices()["reason"]
+NO_GPU = _core.devices().reason
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(NO_GPU), reason=f"no GPU can be used: {NO_GPU}")]
 
 
@@ -118,9 +118,9 @@ def test_gpu_sketch_memory_goes_back() -> None:
     first = twinrun.sketch({"x": x}, atol=1e-3)
     for _ in range(5):
         assert twinrun.sketch({"x": x}, atol=1e-3).compare(first).same
-    free = _core.devices()["devices"][0]["free_bytes"]
+    free = _core.devices().devices[0].free_bytes
     y = put(perturbed(sample("f4", (4_000_000,)), 4e-4, 0))
     for _ in range(200):
         last = twinrun.sketch({"x": y}, atol=1e-3)
         assert last.compare(first).same
-    assert _core.devices()["devices"][0]["free_bytes"] > free - (256 << 20)
+    assert _core.devices().devices[0].free_bytes > free - (256 << 20)
