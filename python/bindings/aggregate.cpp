@@ -1,7 +1,11 @@
 // Aggregation: topologies and the planner. Nothing here needs MPI.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <utility>
 
 #include "aggregate/plan/planner.hpp"
 #include "shared.hpp"
@@ -21,66 +25,129 @@ Result<VolumeModel::Kind> volume_kind_of(const std::string& name) {
     return Error{ErrorCode::invalid_argument, "no volumes are called '" + name + "'"};
 }
 
-nb::dict topology_dict(const Topology& t) {
-    nb::list gateway_of;
-    nb::list bridges;
-    nb::list places;
+// A node that is a core of a host. Levels that hwloc did not say are none.
+struct PlanPlace {
+    std::uint32_t host;
+    InnerPlace inner;
+
+    [[nodiscard]] std::optional<std::uint32_t> part(std::size_t level) const {
+        return inner.parts[level] == InnerPlace::kAny ? std::nullopt : std::optional(inner.parts[level]);
+    }
+};
+
+struct PlanTopology {
+    std::string name;
+    std::uint32_t nodes;
+    std::uint32_t gateways;
+    std::vector<std::uint32_t> gateway_of;
+    std::vector<std::uint32_t> bridges;
+    std::vector<PlanPlace> places;
+};
+
+PlanTopology plan_topology(const Topology& t) {
+    PlanTopology made{t.name(), t.nodes(), t.gateways(), {}, {}, {}};
     for (std::uint32_t node = 0; node < t.nodes(); ++node) {
         const InnerPlace inner = t.inner_place(node);
-        if (inner != InnerPlace()) {
-            const auto part = [&](std::size_t level) {
-                return inner.parts[level] == InnerPlace::kAny ? nb::object(nb::none())
-                                                              : nb::object(nb::int_(inner.parts[level]));
-            };
-            places.append(nb::make_tuple(t.host_of(node), part(0), part(1), part(2), part(3)));
-        }
-        gateway_of.append(t.gateway_of(node));
-        if (t.bridge(node)) bridges.append(node);
+        if (inner != InnerPlace()) made.places.push_back({t.host_of(node), inner});
+        made.gateway_of.push_back(t.gateway_of(node));
+        if (t.bridge(node)) made.bridges.push_back(node);
     }
-    nb::dict d;
-    d["name"] = nb::str(t.name().c_str(), t.name().size());
-    d["nodes"] = t.nodes();
-    d["gateways"] = t.gateways();
-    d["diameter"] = t.diameter();
-    d["latency"] = t.latency();
-    d["gateway_of"] = gateway_of;
-    d["bridges"] = bridges;
-    d["places"] = places;
-    return d;
+    return made;
 }
 
-nb::dict partition_dict(const PlannedPartition& part) {
-    nb::dict d;
-    d["file"] = part.file;
-    d["number"] = part.number;
-    d["offset"] = part.offset;
-    d["bytes"] = part.bytes;
-    d["ranks"] = part.contributions.size();
-    d["first_rank"] = part.contributions.front().rank;
-    d["last_rank"] = part.contributions.back().rank;
-    d["nodes"] = part.nodes;
-    d["gateway"] = part.gateway;
-    return d;
-}
+struct PlanAggregator {
+    std::uint32_t rank;
+    std::uint32_t node;
+    double gather;
+    double write;
+};
 
-nb::dict placement_dict(const PlannedPlacement& planned, std::uint32_t ranks_per_node) {
-    nb::list aggregators;
-    for (const Election& election : planned.elections)
-        aggregators.append(nb::make_tuple(election.rank, election.rank / ranks_per_node,
-                                          static_cast<double>(election.cost.gather),
-                                          static_cast<double>(election.cost.write)));
-    nb::dict d;
-    d["placement"] = placement_name(planned.placement);
-    d["sum"] = planned.prediction.sum;
-    d["most"] = planned.prediction.most;
-    d["seconds"] = planned.prediction.seconds;
-    d["aggregators"] = aggregators;
-    return d;
+struct PyPlan {
+    PlanTopology topology;
+    Plan plan;
+    std::uint32_t ranks_per_node;
+
+    [[nodiscard]] std::vector<std::optional<std::uint32_t>> partition_of_node() const {
+        std::vector<std::optional<std::uint32_t>> of_nodes;
+        for (const std::uint32_t part : plan.partition_of_node)
+            of_nodes.push_back(part == kNoPartition ? std::nullopt : std::optional(part));
+        return of_nodes;
+    }
+};
+
+struct PyPlacement {
+    PlannedPlacement planned;
+    std::uint32_t ranks_per_node;
+
+    [[nodiscard]] std::vector<PlanAggregator> aggregators() const {
+        std::vector<PlanAggregator> made;
+        for (const Election& election : planned.elections) {
+            made.push_back({election.rank, election.rank / ranks_per_node,
+                            static_cast<double>(election.cost.gather),
+                            static_cast<double>(election.cost.write)});
+        }
+        return made;
+    }
+};
+
+void define_plan(nb::module_& m) {
+    nb::class_<PlanPlace>(m, "PlanPlace", "A node that is a core: None where hwloc does not say.")
+        .def_ro("host", &PlanPlace::host)
+        .def_prop_ro("package", [](const PlanPlace& self) { return self.part(0); })
+        .def_prop_ro("numa", [](const PlanPlace& self) { return self.part(1); })
+        .def_prop_ro("cache", [](const PlanPlace& self) { return self.part(2); })
+        .def_prop_ro("core", [](const PlanPlace& self) { return self.part(3); });
+    nb::class_<PlanTopology>(m, "PlanTopology", "The model of a machine.")
+        .def_ro("name", &PlanTopology::name)
+        .def_ro("nodes", &PlanTopology::nodes)
+        .def_ro("gateways", &PlanTopology::gateways)
+        .def_ro("gateway_of", &PlanTopology::gateway_of, "By node.")
+        .def_ro("bridges", &PlanTopology::bridges, "Nodes.")
+        .def_ro("places", &PlanTopology::places, "By node, where nodes are cores; else empty.");
+    using P = PlannedPartition;
+    nb::class_<P>(m, "PlannedPartition")
+        .def_ro("file", &P::file)
+        .def_ro("number", &P::number, "In the file.")
+        .def_ro("offset", &P::offset)
+        .def_ro("bytes", &P::bytes)
+        .def_prop_ro("ranks", [](const P& self) { return self.contributions.size(); })
+        .def_prop_ro("first_rank", [](const P& self) { return self.contributions.front().rank; })
+        .def_prop_ro("last_rank", [](const P& self) { return self.contributions.back().rank; })
+        .def_ro("nodes", &P::nodes)
+        .def_ro("gateway", &P::gateway);
+    nb::class_<PlanAggregator>(m, "PlanAggregator",
+                               "Of a partition: who aggregates, and the predicted seconds.")
+        .def_ro("rank", &PlanAggregator::rank)
+        .def_ro("node", &PlanAggregator::node)
+        .def_ro("gather", &PlanAggregator::gather)
+        .def_ro("write", &PlanAggregator::write);
+    nb::class_<PyPlacement>(m, "PlannedPlacement")
+        .def_prop_ro("placement",
+                     [](const PyPlacement& self) { return placement_name(self.planned.placement); })
+        .def_prop_ro("sum", [](const PyPlacement& self) { return self.planned.prediction.sum; })
+        .def_prop_ro("most", [](const PyPlacement& self) { return self.planned.prediction.most; })
+        .def_prop_ro("seconds", [](const PyPlacement& self) { return self.planned.prediction.seconds; })
+        .def_prop_ro("aggregators", &PyPlacement::aggregators, "By partition.");
+    nb::class_<PyPlan>(m, "AggregationPlan")
+        .def_ro("topology", &PyPlan::topology)
+        .def_prop_ro("ranks", [](const PyPlan& self) { return self.plan.ranks; })
+        .def_prop_ro("files", [](const PyPlan& self) { return self.plan.files; })
+        .def_prop_ro("bytes", [](const PyPlan& self) { return self.plan.bytes; })
+        .def_prop_ro("partitions", [](const PyPlan& self) { return self.plan.partitions; })
+        .def_prop_ro("placements",
+                     [](const PyPlan& self) {
+                         std::vector<PyPlacement> made;
+                         for (const PlannedPlacement& planned : self.plan.placements)
+                             made.push_back({planned, self.ranks_per_node});
+                         return made;
+                     })
+        .def_prop_ro("partition_of_node", &PyPlan::partition_of_node);
 }
 
 }  // namespace
 
 void define_aggregation(nb::module_& m) {
+    define_plan(m);
     m.def(
         "make_volumes",
         [](const std::string& kind, std::uint32_t ranks, std::uint64_t mean, std::uint64_t unit,
@@ -117,25 +184,7 @@ void define_aggregation(nb::module_& m) {
                 const nb::gil_scoped_release released;
                 return make_plan(*topology, volumes, settings, chosen);
             };
-            const Plan plan = take(made());
-            nb::list partitions;
-            for (const PlannedPartition& part : plan.partitions)
-                partitions.append(partition_dict(part));
-            nb::list all;
-            for (const PlannedPlacement& planned : plan.placements)
-                all.append(placement_dict(planned, ranks_per_node));
-            nb::list of_nodes;
-            for (const std::uint32_t part : plan.partition_of_node)
-                of_nodes.append(part == kNoPartition ? nb::object(nb::none()) : nb::object(nb::int_(part)));
-            nb::dict d;
-            d["topology"] = topology_dict(*topology);
-            d["ranks"] = plan.ranks;
-            d["files"] = plan.files;
-            d["bytes"] = plan.bytes;
-            d["partitions"] = partitions;
-            d["placements"] = all;
-            d["partition_of_node"] = of_nodes;
-            return d;
+            return PyPlan{plan_topology(*topology), take(made()), ranks_per_node};
         },
         "topology"_a, "nodes"_a, "volumes"_a, "ranks_per_node"_a, "aggregators"_a, "nodes_per_file"_a,
         "layout"_a, "item_bytes"_a, "block"_a, "placements"_a, "seed"_a);

@@ -11,7 +11,7 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from .. import _core
@@ -399,7 +399,7 @@ def plan_aggregation(
         bytes_of = _checked(list(volumes))
         if ranks is not None and ranks != len(bytes_of):
             raise TwinrunError(f"volumes of {len(bytes_of)} ranks, and there are {ranks}")
-    d = _core.plan_aggregation(
+    made = _core.plan_aggregation(
         topology,
         nodes,
         bytes_of,
@@ -412,23 +412,32 @@ def plan_aggregation(
         list(placements),
         seed,
     )
-    machine = d["topology"]
+    machine = made.topology
     return AggregationPlan(
-        topology=machine["name"],
-        nodes=machine["nodes"],
-        gateways=machine["gateways"],
-        ranks=d["ranks"],
+        topology=machine.name,
+        nodes=machine.nodes,
+        gateways=machine.gateways,
+        ranks=made.ranks,
         ranks_per_node=ranks_per_node,
-        files=d["files"],
-        bytes=d["bytes"],
+        files=made.files,
+        bytes=made.bytes,
         layout=layout,
-        partitions=[Partition(**part) for part in d["partitions"]],
-        placements=[
-            PlacementPlan(**{**one, "aggregators": [Aggregator(*a) for a in one["aggregators"]]})
-            for one in d["placements"]
+        partitions=[
+            Partition(**{part.name: getattr(one, part.name) for part in fields(Partition)})
+            for one in made.partitions
         ],
-        partition_of_node=d["partition_of_node"],
-        gateway_of=machine["gateway_of"],
-        bridges=machine["bridges"],
-        places=[Place(*place) for place in machine["places"]],
+        placements=[
+            PlacementPlan(
+                one.placement,
+                one.sum,
+                one.most,
+                one.seconds,
+                [Aggregator(a.rank, a.node, a.gather, a.write) for a in one.aggregators],
+            )
+            for one in made.placements
+        ],
+        partition_of_node=made.partition_of_node,
+        gateway_of=machine.gateway_of,
+        bridges=machine.bridges,
+        places=[Place(p.host, p.package, p.numa, p.cache, p.core) for p in machine.places],
     )

@@ -265,38 +265,34 @@ def difference_of_rounds(pairs: Sequence[tuple[float, float]], confidence: float
 # ---- figures of a core -------------------------------------------------------------------------------------
 
 
-def _numbers(data: bytes) -> np.ndarray:
-    return np.frombuffer(data, dtype=np.int64)
-
-
 def core_figures(
-    rounds: Sequence[Mapping[str, Any]], window: float = _WINDOW_NS / 1e9, confidence: float = 0.95
+    rounds: Sequence[_core.CoreNoise], window: float = _WINDOW_NS / 1e9, confidence: float = 0.95
 ) -> dict[str, Any]:
-    """What the rounds of one core show; each as _core.measure_noise gives a core. window: s."""
+    """What the rounds of one core show. window: s."""
     shares, lengths = [], []
     watched = stolen = waited = 0.0
     for r in rounds:
-        begin, end = float(r["begin_ns"]), float(r["end_ns"])
-        starts, own = _numbers(r["starts"]), _numbers(r["lengths"])
+        begin, end = float(r.begin_ns), float(r.end_ns)
+        starts, own = r.starts, r.lengths
         lengths.append(own)
         watched += (end - begin) / 1e9
         stolen += float(own.sum()) / 1e9
-        waited += max(float(r["run_queue_ns"]), 0.0) / 1e9
+        waited += max(float(r.run_queue_ns), 0.0) / 1e9
         # Up to twenty windows in a round, none shorter than 10 ms: a window must not cut a scheduler's slice.
         windows = int(min(max((end - begin) // 10_000_000, 1), 20))
         if end > begin:
             shares.append(stolen_in_windows(starts, own, begin, end, windows) / ((end - begin) / windows))
     every = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
     mean, low, high = share_interval(np.concatenate(shares) if shares else np.zeros(0), confidence)
-    work = np.concatenate([_numbers(r["work_ns"]) for r in rounds])
-    counts = [_numbers(r["window_work"]) for r in rounds]
+    work = np.concatenate([r.work_ns for r in rounds])
+    counts = [r.window_work for r in rounds]
     done = np.concatenate(counts)
     peak = periodic(counts, window)
-    known = all(r["run_queue_ns"] >= 0 for r in rounds)
+    known = all(r.run_queue_ns >= 0 for r in rounds)
     return {
-        "core": int(rounds[0]["core"]),
-        "loop_ns": float(np.median([r["undisturbed_ns"] for r in rounds])),
-        "threshold_ns": float(np.median([r["threshold_ns"] for r in rounds])),
+        "core": int(rounds[0].core),
+        "loop_ns": float(np.median([r.undisturbed_ns for r in rounds])),
+        "threshold_ns": float(np.median([r.threshold_ns for r in rounds])),
         "watched_s": watched,
         "detours": len(every),
         "detours_per_s": len(every) / watched if watched > 0 else None,
@@ -307,9 +303,7 @@ def core_figures(
         "histogram": histogram_of(every),
         # The share of detours in which the thread waited for the core while other threads used it.
         "run_queue_share": waited / watched if known and watched > 0 else None,
-        "interruptions_per_s": sum(r["involuntary_switches"] for r in rounds) / watched
-        if watched > 0
-        else None,
+        "interruptions_per_s": sum(r.involuntary_switches for r in rounds) / watched if watched > 0 else None,
         "fixed_work": None
         if not len(work)
         else {
@@ -330,14 +324,14 @@ def core_figures(
             "share": float(1 - done.mean() / done.max()),
             "peak": None if peak is None else dataclasses.asdict(peak),
         },
-        "cut_short": any(r["full"] for r in rounds),
-        "moved": any(r["moved"] for r in rounds),
+        "cut_short": any(r.full for r in rounds),
+        "moved": any(r.moved for r in rounds),
     }
 
 
-def _round_share(r: Mapping[str, Any]) -> float:
-    watched = r["end_ns"] - r["begin_ns"]
-    return float(_numbers(r["lengths"]).sum()) / watched if watched > 0 else math.nan
+def _round_share(r: _core.CoreNoise) -> float:
+    watched = r.end_ns - r.begin_ns
+    return float(r.lengths.sum()) / watched if watched > 0 else math.nan
 
 
 # ---- what it says ------------------------------------------------------------------------------------------
@@ -784,7 +778,7 @@ def measure(
         arms[BUT_ONE] = [c for c in chosen if c != spared]
     each = seconds / (rounds * len(arms))
     detours, fixed_work, fixed_time = (each * s for s in _SHARES)
-    raw: dict[str, list[list[dict]]] = {arm: [] for arm in arms}
+    raw: dict[str, list[list[_core.CoreNoise]]] = {arm: [] for arm in arms}
     named: dict[str, dict[int, list[sources.Figures]]] = {
         arm: {c: [] for c in own} for arm, own in arms.items()
     }
@@ -810,8 +804,8 @@ def measure(
             finally:
                 if elsewhere:
                     os.sched_setaffinity(0, own)
-            clock = found["clock"]
-            raw[arm].append(found["cores"])
+            clock = found.clock
+            raw[arm].append(found.cores)
             for core, came in sources.since(before, after, arms[arm]).items():
                 named[arm][core].append(came)
             done += 1
@@ -835,7 +829,7 @@ def measure(
     if BUT_ONE in arms:
         pairs = []
         for whole, part in zip(raw[ALL], raw[BUT_ONE], strict=True):
-            with_all = [_round_share(r) for r in whole if r["core"] != spared]
+            with_all = [_round_share(r) for r in whole if r.core != spared]
             without = [_round_share(r) for r in part]
             if not np.isnan([*with_all, *without]).any():
                 pairs.append((float(np.mean(with_all)), float(np.mean(without))))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -236,11 +237,11 @@ def test_all_that_another_process_had_was_seen(burn: float, rest: float) -> None
         # It runs on its own core when all else is ready: begin after it did.
         first = on_core(process)
         start = time.monotonic()
-        found = _core.measure_noise([core], detour_seconds=1.0, work_seconds=0, time_seconds=0)["cores"][0]
-        outside = time.monotonic() - start - (found["end_ns"] - found["begin_ns"]) / 1e9
+        found = _core.measure_noise([core], detour_seconds=1.0, work_seconds=0, time_seconds=0).cores[0]
+        outside = time.monotonic() - start - (found.end_ns - found.begin_ns) / 1e9
         had = on_core(process) - first
     figures = core_figures([found])
-    assert not found["full"]
+    assert not found.full
     stolen = figures["share"] * figures["watched_s"]
     # A tick's worth of accounting, on both ends.
     assert had - outside - 0.02 <= stolen <= figures["watched_s"]
@@ -250,7 +251,7 @@ def test_all_that_another_process_had_was_seen(burn: float, rest: float) -> None
     assert figures["share_low"] <= figures["share"] <= figures["share_high"]
 
 
-def of_a_core(rng: np.random.Generator, seconds: tuple[float, float, float], hz: float) -> dict:
+def of_a_core(rng: np.random.Generator, seconds: tuple[float, float, float], hz: float) -> SimpleNamespace:
     """What _core.measure_noise gives of a core that others use for a third of the time, in turns of any length, and which loses 40 ms
     `hz` times a second besides (0: it does not)."""
     tick = 1e-4
@@ -269,15 +270,15 @@ def of_a_core(rng: np.random.Generator, seconds: tuple[float, float, float], hz:
     edges = np.flatnonzero(np.diff(np.concatenate([[0], detours.view(np.int8), [0]])))
     window = round(1e-3 / tick)
     counted = ~lost[len(lost) - round(seconds[2] / 1e-3) * window :]
-    whole = lambda x: np.asarray(x, dtype=np.int64).tobytes()  # noqa: E731
-    return {
-        "core": CORES[-1], "undisturbed_ns": 10.0, "threshold_ns": 90.0, "begin_ns": 0, "end_ns": round(seconds[0] * 1e9),
-        "iterations": 10**6, "full": False, "moved": False,
-        "starts": whole(edges[::2] * round(tick * 1e9)), "lengths": whole((edges[1::2] - edges[::2]) * round(tick * 1e9)),
-        "work_ns": whole(100_000 + rng.exponential(20_000, 500)),
-        "window_work": whole(counted.reshape(-1, window).sum(axis=1) * 1800 + rng.integers(0, 50, counted.size // window)),
-        "involuntary_switches": 100, "run_queue_ns": round(lost.mean() * sum(seconds) * 1e9),
-    }  # fmt: skip
+    whole = lambda x: np.asarray(x, dtype=np.int64)  # noqa: E731
+    return SimpleNamespace(
+        core=CORES[-1], undisturbed_ns=10.0, threshold_ns=90.0, begin_ns=0, end_ns=round(seconds[0] * 1e9),
+        iterations=10**6, full=False, moved=False,
+        starts=whole(edges[::2] * round(tick * 1e9)), lengths=whole((edges[1::2] - edges[::2]) * round(tick * 1e9)),
+        work_ns=whole(100_000 + rng.exponential(20_000, 500)),
+        window_work=whole(counted.reshape(-1, window).sum(axis=1) * 1800 + rng.integers(0, 50, counted.size // window)),
+        involuntary_switches=100, run_queue_ns=round(lost.mean() * sum(seconds) * 1e9),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("hz", [0, 10])
@@ -287,8 +288,9 @@ def test_a_planted_period_is_found_on_a_core_that_others_use(
     """What the loops would see is planted: on real cores it would be up to the others whether it can be seen."""
     rng = np.random.default_rng(7)
 
-    def planted(cores: list[int], *seconds: float, **_: object) -> dict:
-        return {"clock": "planted", "tick_ns": 1.0, "cores": [of_a_core(rng, seconds, hz) for _ in cores]}
+    def planted(cores: list[int], *seconds: float, **_: object) -> SimpleNamespace:
+        found = [of_a_core(rng, seconds, hz) for _ in cores]
+        return SimpleNamespace(clock="planted", tick_ns=1.0, cores=found)
 
     monkeypatch.setattr(_core, "measure_noise", planted)
     told = 0
