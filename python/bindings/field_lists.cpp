@@ -12,16 +12,15 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <tuple>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "engine/batch.hpp"
+#include "engine/listed_fields.hpp"
 #include "engine/packed_layouts.hpp"
 #include "engine/packed_results.hpp"
 #include "history/field.hpp"
@@ -39,17 +38,6 @@ namespace {
 
 // Dictionaries that are nested deeper are walked in Python, which has its own limit.
 constexpr int kDeepest = 64;
-
-DeviceArray array_of(const ListedField& field) {
-    DeviceArray array;
-    array.device = field.device;
-    array.data = field.data;
-    array.dtype = field.dtype;
-    array.shape = field.shape;
-    array.strides = field.strides;
-    array.stream = field.stream;
-    return array;
-}
 
 // Where the arrays were, without keeping them alive.
 struct HeldArrays {
@@ -89,7 +77,7 @@ class FieldList {
         if (!walk.taker.knows_any() || !list.walk(walk, container, nb::object(), 0)) return std::nullopt;
         std::unordered_set<std::string_view> names;
         names.reserve(list.fields_.size() + list.rest_.size());
-        for (const ListedField& field : list.fields_) {
+        for (const TakenField& field : list.fields_) {
             if (!names.insert(field.text).second) return std::nullopt;
         }
         for (const Other& other : list.rest_) {
@@ -114,7 +102,7 @@ class FieldList {
             const FieldMetadata& own = directory.fields[number];
             if (own.name.find('@') != std::string::npos || !own.key.empty()) return std::nullopt;
             if (own.extents.empty() && own.items() != 0 && has_data) return std::nullopt;
-            ListedField field;
+            TakenField field;
             field.text = own.name;
             field.dtype = own.dtype;
             field.fortran_order = own.order == ArrayOrder::column_major;
@@ -153,7 +141,7 @@ class FieldList {
             if (!files[at] || files[at]->arrays.empty()) return std::nullopt;
             for (PlainArray& array : files[at]->arrays) {
                 list.names_.push_back(names[at] + array.name);
-                ListedField field;
+                TakenField field;
                 field.text = list.names_.back();
                 if (field.text.empty() || field.text.find('@') != std::string_view::npos) return std::nullopt;
                 if (unique && !known.insert(field.text).second) return std::nullopt;
@@ -192,10 +180,8 @@ class FieldList {
         return all;
     }
 
-    [[nodiscard]] const std::vector<ListedField>& fields() const { return fields_; }
-    [[nodiscard]] const std::shared_ptr<MetadataFile>& file() const { return file_; }
-    [[nodiscard]] bool has_data() const { return has_data_; }
-    [[nodiscard]] const std::string& path(std::uint32_t file) const { return paths_[file]; }  // of data
+    [[nodiscard]] const std::vector<TakenField>& fields() const { return fields_; }
+    [[nodiscard]] ListedFiles files() const { return {file_.get(), has_data_, paths_}; }
 
     // An array or a text that Python has to look at, and its place among all fields.
     struct Other {
@@ -208,7 +194,7 @@ class FieldList {
     [[nodiscard]] bool in_order() const { return in_order_; }
     [[nodiscard]] bool any_on_device() const {
         return std::any_of(fields_.begin(), fields_.end(),
-                           [](const ListedField& field) { return field.device != kHostMemory; });
+                           [](const TakenField& field) { return field.device != kHostMemory; });
     }
 
     // As they are captured and sketched. tolerances: of fields that have one of their own.
@@ -217,7 +203,7 @@ class FieldList {
                                           const std::shared_ptr<const void>& owner) const {
         CapturedFields all;
         all.fields.reserve(fields_.size());
-        for (const ListedField& field : fields_) {
+        for (const TakenField& field : fields_) {
             CapturedField f;
             f.name = field.text;
             f.dtype = field.dtype;
@@ -246,7 +232,7 @@ class FieldList {
         if (made_) return std::nullopt;
         HeldArrays held;
         held.arrays.reserve(fields_.size());
-        for (const ListedField& field : fields_) {
+        for (const TakenField& field : fields_) {
             PyObject* reference = PyWeakref_NewRef(field.owner.ptr(), nullptr);
             if (reference == nullptr) throw nb::python_error();
             held.arrays.emplace_back(field.name, nb::steal(reference));
@@ -354,8 +340,8 @@ class FieldList {
     }
 
     // A number of Python's, as numpy converts it.
-    std::optional<ListedField> number(nb::handle value) {
-        ListedField field;
+    std::optional<TakenField> number(nb::handle value) {
+        TakenField field;
         field.items = 1;
         std::uint64_t bits = 0;
         if (PyFloat_CheckExact(value.ptr())) {
@@ -399,7 +385,7 @@ class FieldList {
         return name;
     }
 
-    std::vector<ListedField> fields_;
+    std::vector<TakenField> fields_;
     std::vector<Other> rest_;
     std::deque<std::uint64_t> numbers_;  // addresses stay
     std::deque<std::string> names_;      // of fields of files; addresses stay
@@ -516,128 +502,6 @@ class ListResults {
     bool interrupted_ = false;
 };
 
-// Whether two fields are compared as they lie: of one type, shape and order, the same part of the same array.
-bool are_alike(const ListedField& a, const ListedField& b) {
-    if (a.dtype != b.dtype || a.shape != b.shape || a.fortran_order != b.fortran_order) return false;
-    if (a.in_file != b.in_file) return false;
-    if ((a.metadata == nullptr) != (b.metadata == nullptr)) return false;
-    return a.metadata == nullptr || (a.metadata->global_shape == b.metadata->global_shape &&
-                                     a.metadata->global_offset == b.metadata->global_offset);
-}
-
-// Which field of b has the name of each of a, and is like it; nothing where one has none.
-std::optional<std::vector<std::size_t>> matched(const FieldList& list_a, const FieldList& list_b) {
-    const std::vector<ListedField>& a = list_a.fields();
-    const std::vector<ListedField>& b = list_b.fields();
-    if (a.size() != b.size() || list_a.in_order() != list_b.in_order()) return std::nullopt;
-    std::vector<std::size_t> found(a.size());
-    std::unordered_map<std::string_view, std::size_t> by_name;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        std::size_t j = i;
-        if (a[i].text != b[i].text) {
-            if (list_a.in_order()) return std::nullopt;
-            if (by_name.empty()) {
-                for (std::size_t k = 0; k < b.size(); ++k)
-                    by_name.emplace(b[k].text, k);
-            }
-            const auto there = by_name.find(a[i].text);
-            if (there == by_name.end()) return std::nullopt;
-            j = there->second;
-        }
-        if (!are_alike(a[i], b[j])) return std::nullopt;
-        found[i] = j;
-    }
-    return found;
-}
-
-// The elements of a field in files, which most comparisons of metadata do not need: the source is made when they are.
-class LaterSource final : public ElementSource {
-   public:
-    struct Place {
-        const FieldList* list = nullptr;
-        std::span<const Extent> extents;
-        ByteOrder byte_order = ByteOrder::little;
-    };
-    LaterSource(DType dtype, std::uint64_t items, const Place& place, CacheUse cache,
-                std::shared_ptr<OpenFiles> files)
-        : ElementSource(dtype, items), place_(place), cache_(cache), files_(std::move(files)) {}
-
-    Result<> prepare() override {
-        const std::lock_guard lock(mutex_);
-        if (source_ == nullptr) {
-            std::vector<PathExtent> extents;
-            for (const Extent& e : place_.extents)
-                extents.push_back({place_.list->path(e.file), e.offset, e.stride, e.count});
-            TWR_TRY(source_, FileSource::create(dtype(), place_.byte_order, items(), std::move(extents),
-                                                cache_, files_));
-        }
-        return source_->prepare();
-    }
-    void release() override {
-        const std::lock_guard lock(mutex_);
-        source_.reset();
-    }
-    [[nodiscard]] bool in_files() const override { return true; }
-
-    // Of what prepare() made.
-    [[nodiscard]] std::size_t buffer_bytes(std::uint64_t count) const override {
-        return source_->buffer_bytes(count);
-    }
-    Result<> plan(std::uint64_t first, std::uint64_t count, std::byte* buffer,
-                  std::vector<ReadRequest>& requests) override {
-        return source_->plan(first, count, buffer, requests);
-    }
-    ElementView view(std::uint64_t first, std::uint64_t count, std::byte* buffer) override {
-        return source_->view(first, count, buffer);
-    }
-    [[nodiscard]] bool on_storage() const override { return source_->on_storage(); }
-    [[nodiscard]] bool only_points(std::uint64_t first, std::uint64_t count) const override {
-        return source_->only_points(first, count);
-    }
-
-   private:
-    Place place_;
-    CacheUse cache_;
-    std::shared_ptr<OpenFiles> files_;
-    std::mutex mutex_;
-    std::unique_ptr<FileSource> source_;
-};
-
-// The sources of both lists' elements, as long as the comparison needs them.
-class Sources {
-   public:
-    Sources(std::size_t fields, CacheUse cache) : cache_(cache) { memory_.reserve(fields); }
-
-    FieldSide side(const FieldList& list, std::size_t at) {
-        const ListedField& field = list.fields()[at];
-        if (field.metadata == nullptr && field.device != kHostMemory) {
-            devices_.push_back(std::make_unique<DeviceSource>(array_of(field)));
-            return FieldSide{devices_.back().get(), nullptr, 0};
-        }
-        if (field.metadata == nullptr && !field.in_file) {
-            memory_.emplace_back(field.dtype, field.items, field.data, item_bytes(field.dtype), false);
-            return FieldSide{&memory_.back(), nullptr, 0};
-        }
-        FieldSide side;
-        if (!field.in_file) side = {nullptr, list.file().get(), field.number};
-        if (field.items != 0 && !list.has_data()) return side;
-        files_.emplace_back(
-            field.dtype, field.items,
-            field.in_file ? LaterSource::Place{&list, field.extents, field.byte_order}
-                          : LaterSource::Place{&list, field.metadata->extents, field.metadata->byte_order},
-            cache_, files_open_);
-        side.elements = &files_.back();
-        return side;
-    }
-
-   private:
-    CacheUse cache_;
-    std::shared_ptr<OpenFiles> files_open_ = std::make_shared<OpenFiles>();
-    std::vector<MemorySource> memory_;  // reserved: addresses stay
-    std::deque<LaterSource> files_;     // addresses stay
-    std::vector<std::unique_ptr<DeviceSource>> devices_;
-};
-
 // How fields are compared that a rule is for.
 struct ListRule {
     DifferenceRule rule;
@@ -666,23 +530,24 @@ constexpr int kLeftOut = -1;
 std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
                                          const std::vector<ListRule>& rules, const std::vector<int>& chosen,
                                          const PyCompareOptions& how) {
-    const auto of_b = matched(a, b);
+    if (a.in_order() != b.in_order()) return std::nullopt;
+    const auto of_b = matched(std::span<const TakenField>(a.fields()), std::span(b.fields()), a.in_order());
     if (!of_b) return std::nullopt;
     const CompareOptions& options = how.options;
     if (chosen.size() != a.fields().size())
         raise({ErrorCode::invalid_argument, "a rule or none for each field"});
     const auto count = static_cast<std::size_t>(
         std::count_if(chosen.begin(), chosen.end(), [](int rule) { return rule != kLeftOut; }));
-    Sources sources(count * 2, options.cache);
+    ListSources sources(count * 2, options.cache);
     std::vector<FieldPair> pairs(count);
     ListResults results(count);
     for (std::size_t i = 0, at = 0; i < a.fields().size(); ++i) {
         if (chosen[i] == kLeftOut) continue;
         const ListRule& rule = rules.at(static_cast<std::size_t>(chosen[i]));
-        const ListedField& field = a.fields()[i];
+        const TakenField& field = a.fields()[i];
         FieldPair& pair = pairs[at++];
-        pair.a = sources.side(a, i);
-        pair.b = sources.side(b, (*of_b)[i]);
+        pair.a = sources.side(a.files(), field);
+        pair.b = sources.side(b.files(), b.fields()[(*of_b)[i]]);
         pair.rule = rule.rule;
         if (field.metadata != nullptr && rule.own_tolerance) {
             const Tolerance& own = field.metadata->settings.tolerance;
@@ -822,7 +687,7 @@ void define_field_lists(nb::module_& m) {
             "floating",
             [](const FieldList& self) {
                 std::vector<bool> found;
-                for (const ListedField& field : self.fields())
+                for (const TakenField& field : self.fields())
                     found.push_back(is_floating(scalar_type(field.dtype)));
                 return found;
             },
@@ -830,7 +695,7 @@ void define_field_lists(nb::module_& m) {
         .def_prop_ro("names",
                      [](const FieldList& self) {
                          nb::list found;
-                         for (const ListedField& field : self.fields()) {
+                         for (const TakenField& field : self.fields()) {
                              if (field.name.is_valid()) {
                                  found.append(field.name);
                              } else if (field.in_file) {

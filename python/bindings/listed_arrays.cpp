@@ -97,7 +97,7 @@ bool is_contiguous(const std::vector<std::uint64_t>& shape, const Stride* stride
 }
 
 // Of an array that is not row-major without gaps: column by column without gaps, or strides in bytes.
-bool take_strides(const std::vector<std::uint64_t>& strides, ListedField& field) {
+bool take_strides(const std::vector<std::uint64_t>& strides, TakenField& field) {
     std::vector<std::uint64_t> backwards(field.shape.rbegin(), field.shape.rend());
     const std::vector<std::uint64_t> strides_backwards(strides.rbegin(), strides.rend());
     if (field.shape.size() > 1 && is_contiguous(backwards, strides_backwards.data())) {
@@ -180,14 +180,14 @@ ArrayTaker::ArrayTaker(bool on_devices) : on_devices_(on_devices) {
         names_.*name = nb::steal(PyUnicode_InternFromString(text));
 }
 
-std::optional<ListedField> ArrayTaker::take(nb::handle value) {
+std::optional<TakenField> ArrayTaker::take(nb::handle value) {
     const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()));
     if (ndarray_.is_valid() && type == ndarray_.ptr()) return numpy_array(value);
     if (tensor_.is_valid() && (type == tensor_.ptr() || type == parameter_.ptr())) return tensor(value);
     return std::nullopt;
 }
 
-std::optional<ListedField> ArrayTaker::numpy_array(nb::handle value) const {
+std::optional<TakenField> ArrayTaker::numpy_array(nb::handle value) const {
     Py_buffer view;
     if (PyObject_GetBuffer(value.ptr(), &view, PyBUF_FULL_RO) != 0) {
         PyErr_Clear();
@@ -199,7 +199,7 @@ std::optional<ListedField> ArrayTaker::numpy_array(nb::handle value) const {
     } const release{&view};
     const auto dtype = dtype_of_format(view.format, view.itemsize);
     if (!dtype || item_bytes(*dtype) != static_cast<std::size_t>(view.itemsize)) return std::nullopt;
-    ListedField array;
+    TakenField array;
     if (PyBuffer_IsContiguous(&view, 'C') == 0) {
         if (view.ndim < 2 || PyBuffer_IsContiguous(&view, 'F') == 0) return std::nullopt;
         array.fortran_order = true;
@@ -213,8 +213,8 @@ std::optional<ListedField> ArrayTaker::numpy_array(nb::handle value) const {
     return array;
 }
 
-std::optional<ListedField> ArrayTaker::tensor(nb::handle value) {
-    ListedField field;
+std::optional<TakenField> ArrayTaker::tensor(nb::handle value) {
+    TakenField field;
     const bool taken =
         exchange_ == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
     if (!taken || !is_plain(value, field.dtype)) return std::nullopt;
@@ -230,7 +230,7 @@ bool ArrayTaker::is_plain(nb::handle value, DType dtype) const {
            !(may_have_names_ && is_true(called(value, names_.has_names)));
 }
 
-bool ArrayTaker::tensor_by_attributes(nb::handle value, ListedField& field) {
+bool ArrayTaker::tensor_by_attributes(nb::handle value, TakenField& field) {
     const nb::object dtype = attribute(value, names_.dtype);
     const auto known = std::find_if(dtypes_.begin(), dtypes_.end(),
                                     [&](const auto& one) { return one.first.ptr() == dtype.ptr(); });
@@ -242,7 +242,7 @@ bool ArrayTaker::tensor_by_attributes(nb::handle value, ListedField& field) {
 }
 
 // Shape, order and strides.
-bool ArrayTaker::tensor_layout(nb::handle value, ListedField& field) const {
+bool ArrayTaker::tensor_layout(nb::handle value, TakenField& field) const {
     auto shape = integers(attribute(value, names_.shape));
     if (!shape) return false;
     const auto items = checked_product(*shape);
@@ -255,7 +255,7 @@ bool ArrayTaker::tensor_layout(nb::handle value, ListedField& field) const {
 }
 
 // Address, and where that is.
-bool ArrayTaker::tensor_memory(nb::handle value, ListedField& field) {
+bool ArrayTaker::tensor_memory(nb::handle value, TakenField& field) {
     if (is_true(attribute(value, names_.is_cuda))) {
         const nb::object number = called(value, names_.get_device);
         if (!number.is_valid()) return false;
@@ -272,7 +272,7 @@ bool ArrayTaker::tensor_memory(nb::handle value, ListedField& field) {
     return field.data != nullptr || field.items == 0;
 }
 
-bool ArrayTaker::on_device(int device, ListedField& field) {
+bool ArrayTaker::on_device(int device, TakenField& field) {
     if (!on_devices_ || device < 0) return false;
     const auto stream = stream_of(device);
     if (!stream) return false;
@@ -281,7 +281,7 @@ bool ArrayTaker::on_device(int device, ListedField& field) {
     return true;
 }
 
-bool ArrayTaker::tensor_by_exchange(nb::handle value, ListedField& field) {
+bool ArrayTaker::tensor_by_exchange(nb::handle value, TakenField& field) {
     dlpack::Tensor tensor;
     if (exchange_->tensor_of(value.ptr(), &tensor) != 0) {  // such as a sparse one
         PyErr_Clear();

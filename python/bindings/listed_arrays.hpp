@@ -14,29 +14,14 @@
 #include "device/device.hpp"
 #include "dlpack.hpp"
 #include "element/dtype.hpp"
-#include "metadata/metadata.hpp"
+#include "engine/listed_fields.hpp"
 
 namespace twinrun {
 
-// A field of a list: an array of native numbers in memory of the host, dense, or on a device, a field of metadata, or one that
-// lies in a file as it is.
-struct ListedField {
+// A field of a list, with what Python has of it.
+struct TakenField : ListedField {
     nanobind::object name;   // str; of metadata made when it is asked for
     nanobind::object owner;  // the array, or the number; of metadata none
-    std::string_view text;
-    const void* data = nullptr;
-    DType dtype = DType::f32;
-    bool fortran_order = false;
-    std::uint64_t items = 0;
-    std::vector<std::uint64_t> shape;  // as the core takes it: reversed where fortran_order
-    const FieldMetadata* metadata = nullptr;
-    std::size_t number = 0;                    // in the metadata
-    ByteOrder byte_order = ByteOrder::little;  // in a file
-    bool in_file = false;                      // then `extents` says where, none for no elements
-    std::vector<Extent> extents;               // in files of the list
-    int device = kHostMemory;
-    std::vector<std::int64_t> strides;  // on a device: bytes, one a dimension; empty: dense
-    StreamHandle stream = nullptr;      // on a device: whose earlier work makes the data
 };
 
 // Takes arrays of numpy and tensors of PyTorch. Made for one container: what is imported, and the current streams, are asked once.
@@ -48,19 +33,19 @@ class ArrayTaker {
 
     // The array, without its name. Nothing for other types, and for arrays that Python has to look at: strided ones on the host,
     // other than native numbers, tensors with names, in other layouts, or with a pending operation.
-    std::optional<ListedField> take(nanobind::handle value);
+    std::optional<TakenField> take(nanobind::handle value);
 
    private:
-    [[nodiscard]] std::optional<ListedField> numpy_array(nanobind::handle value) const;
-    std::optional<ListedField> tensor(nanobind::handle value);
+    [[nodiscard]] std::optional<TakenField> numpy_array(nanobind::handle value) const;
+    std::optional<TakenField> tensor(nanobind::handle value);
     [[nodiscard]] bool is_plain(nanobind::handle value, DType dtype) const;
     // Of any release of PyTorch, by its attributes.
-    bool tensor_by_attributes(nanobind::handle value, ListedField& field);
-    bool tensor_layout(nanobind::handle value, ListedField& field) const;
-    bool tensor_memory(nanobind::handle value, ListedField& field);
+    bool tensor_by_attributes(nanobind::handle value, TakenField& field);
+    bool tensor_layout(nanobind::handle value, TakenField& field) const;
+    bool tensor_memory(nanobind::handle value, TakenField& field);
     // Of releases that offer it to C, at a third of the time.
-    bool tensor_by_exchange(nanobind::handle value, ListedField& field);
-    bool on_device(int device, ListedField& field);
+    bool tensor_by_exchange(nanobind::handle value, TakenField& field);
+    bool on_device(int device, TakenField& field);
     std::optional<StreamHandle> stream_of(int device);
 
     // Of attributes and methods of tensors.
