@@ -32,11 +32,7 @@ class LaterSourceTest : public testing::Test {
                    static_cast<std::streamsize>(count * sizeof(float)));
     }
     LaterSource source(std::uint64_t items) {
-        return {DType::f32,
-                items,
-                {paths_, extents_, ByteOrder::little},
-                CacheUse::buffered,
-                std::make_shared<OpenFiles>()};
+        return {DType::f32, items, {paths_, extents_, ByteOrder::little}, CacheUse::buffered, nullptr};
     }
     static std::vector<float> read(LaterSource& from) {
         std::vector<float> values(from.items());

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,7 +153,7 @@ def test_what_the_body_raised_comes_first(tmp_path: Path) -> None:
             self.session = session
 
         def close(self) -> list:
-            return [*self.session.close(), (7, "no room")]
+            return [*self.session.close(), SimpleNamespace(step=7, reason="no room")]
 
     with pytest.raises(ZeroDivisionError) as raised, twinrun.Run(tmp_path / "a") as run:
         run._session = Losing(run._session)

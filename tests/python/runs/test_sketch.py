@@ -18,7 +18,7 @@ from twinrun import _core
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, TwinrunError, Unsupported
 
 CODES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16"]
-NO_GPU = _core.devices()["reason"]
+NO_GPU = _core.devices().reason
 
 
 def sample(code: str, shape: tuple, seed: int = 1) -> np.ndarray:
