@@ -59,7 +59,7 @@ def long_tail(rows: np.ndarray) -> np.ndarray:
     z = (rows - rows.mean(axis=1, keepdims=True)) / np.where(varies, deviation, 1.0)[:, None]
     t = stats.t.ppf(1 - _LEVEL / (2 * n), n - 2)
     outlier = np.abs(z).max(axis=1) > (n - 1) / np.sqrt(n) * np.sqrt(t**2 / (n - 2 + t**2))
-    square = np.maximum((z**2).mean(axis=1), 1e-300)
+    square = np.maximum((z**2).mean(axis=1), 1e-30)
     excess = np.maximum(0.0, (z**4).mean(axis=1) / square**2 - 3)
     skew = (z**3).mean(axis=1) / square**1.5
     return varies & (outlier | ((n / 6 * (skew**2 + excess**2 / 4) > _JARQUE_BERA) & (excess > 0)))
