@@ -386,7 +386,7 @@ def worst_unseen(n: int, count: int, rng: np.random.Generator) -> list[tuple[flo
         worst = (1.0, "none", 0.0)
         for name, (draw, deviation) in family.items():
             x = draw(rng, count, n)
-            unseen = ~np.array([long_tail(row) for row in x])
+            unseen = ~long_tail(x)
             if family is UNSEEN_ALIKE:
                 unseen &= resembling(x) <= limit
             share = float(unseen.mean()) * (0.95 if family is UNSEEN_TAILS else 1.0)

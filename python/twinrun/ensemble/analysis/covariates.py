@@ -24,7 +24,17 @@ from .model import Left, fall_of_bic, left_over, with_interval
 from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
-from .serial import LEAST, Null, Resemblance, autoregression, resemblance, scores, with_before
+from .serial import (
+    LARGEST,
+    LEAST,
+    LIKELY,
+    Null,
+    Resemblance,
+    autoregression,
+    resemblance,
+    scores,
+    with_before,
+)
 
 __all__ = ["covariates"]
 
@@ -74,16 +84,17 @@ class _Covariate:
     def could_see(self, level: float, alike: Resemblance, options: Options) -> float:
         """The smallest correlation that is found at this level in `power` of studies like this; infinite where none is."""
         rng = np.random.default_rng(options.seed)
-        if alike.shown:
-            # The estimate is too small by (1 + 3 r) / n (Marriott and Pope, 1954).
-            much = min(max((alike.value * self.n + 1) / (self.n - 3), 0.0), 0.95)
+        null = Null(self.n, self._looked_for, self.left.again, rng)
+        measured = self._looked_for(self.left.values[None])[1]
+        # Studies whose tasks resemble each other more than was likely find less: so the largest where it is shown.
+        much = float(null.coefficients(measured, LARGEST if alike.shown else LIKELY)[0])
+        if much > 0:
             series = autoregression(much, STUDIES, self.n, rng)
         else:
             series = permuted(self.left.values, None, STUDIES, rng)
         series = self.left.again(series)
         series = series - series.mean(axis=1, keepdims=True)
         series /= np.maximum(np.linalg.norm(series, axis=1, keepdims=True), 1e-300)
-        null = Null(self.n, self._looked_for, self.left.again, rng)
         # p has steps of 1 / (draws + 1), and each study draws anew: its limit is an order statistic of the draws.
         draws = options.permutations
         beyond = int(level * (draws + 1) + 1e-9)

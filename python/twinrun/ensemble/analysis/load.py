@@ -29,7 +29,7 @@ from statsmodels.stats.multitest import multipletests
 from ..study.tasks import condition_columns, usable
 from .model import fall_of_bic, left_over, model_of, with_interval
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
-from .serial import Null, with_before
+from .serial import LIKELY, Null, with_before
 
 __all__ = ["COLUMNS", "load"]
 
@@ -130,7 +130,7 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     fewest = float(full)
     for column, values in x.items():
         other = left(values)
-        both = of_time * float(null.coefficients(with_before(other[None]), 0.5)[0])
+        both = of_time * float(null.coefficients(with_before(other[None]), LIKELY)[0])
         freedom = max(1.0, full * (1 - both) / (1 + both))
         fewest = min(fewest, freedom)
         r = float(np.corrcoef(own, other)[0, 1]) if other.std() > 1e-9 and own.std() > 1e-9 else 0.0

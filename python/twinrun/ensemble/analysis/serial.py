@@ -20,7 +20,9 @@ from .resampling import permutation_p, permuted
 
 __all__ = [
     "CLEAR",
+    "LARGEST",
     "LEAST",
+    "LIKELY",
     "Null",
     "Resemblance",
     "autoregression",
@@ -32,7 +34,8 @@ __all__ = [
 ]
 
 _COEFFICIENTS = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
-_ONE_IN = 0.05  # of series of the coefficient that is taken resemble the ones before as little as the data
+LARGEST = 0.05  # of series of the coefficient that is taken resemble the ones before as little as the data
+LIKELY = 0.5  # the likely coefficient, by the same measure
 _SERIES = 200
 _LIMITS = 1000  # series by which a limit at a coefficient is known
 _STEADY = 100  # values before the first one that counts
@@ -134,7 +137,7 @@ class Null:
     def _series(self, coefficient: float, count: int) -> np.ndarray:
         return self._again(autoregression(coefficient, count, self._n, self._rng))
 
-    def coefficients(self, measured: np.ndarray, share: float = _ONE_IN) -> np.ndarray:
+    def coefficients(self, measured: np.ndarray, share: float = LARGEST) -> np.ndarray:
         """The coefficient whose series resemble the ones before as little as measured in this share of series.
 
         One of twenty: the largest that could have been. Half: the likely one.
