@@ -12,11 +12,13 @@ states once (`max`, or PyTorch's `sum` of all of each): what no comparison can b
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import itertools
+import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,8 @@ from measure import Effort, Timing, interleave, write_results
 import twinrun
 
 ATOL = 1e-6
+# Bytes of the largest state whose data is captured: a few steps must fit into memory.
+LARGEST = 10 << 30
 
 
 def state(sizes: list[int], seed: int) -> dict[str, np.ndarray]:
@@ -101,10 +105,13 @@ def device_lines(flat: list, made: list[dict]) -> list[tuple[str, Callable[[], b
 
 
 @contextlib.contextmanager
-def captures(state: dict, synchronize: Callable[[], None]) -> Iterator[tuple[list, Callable[[], None]]]:
-    """Lines of captures that keep digests only, into memory where there is a folder for that; and what to do before each run.
+def captures(
+    state: dict, data: int, synchronize: Callable[[], None]
+) -> Iterator[tuple[list, Callable[[], None]]]:
+    """Lines of captures into memory, where there is a folder for that; and what to do before each run.
 
-    "the call" ends when `capture` returns, "committed" when its step is on storage.
+    "the call" ends when `capture` returns, "committed" when its step is on storage. The newest step stays: its pages are used
+    again, as storage's are not.
     """
     memory = Path("/dev/shm")
     with (
@@ -114,13 +121,16 @@ def captures(state: dict, synchronize: Callable[[], None]) -> Iterator[tuple[lis
         found: list[tuple[str, Callable[[], bool]]] = []
         runs: list[twinrun.Run] = []
         for name, how in (
-            ("atol", {"atol": ATOL, "residue_bits": 0}),
-            ("atol, 4 bits", {"atol": ATOL, "residue_bits": 4}),
-            ("exact", {"residue_bits": 0}),
+            ("atol", {"atol": ATOL, "residue_bits": 0, "keep_data": False}),
+            ("atol, 4 bits", {"atol": ATOL, "residue_bits": 4, "keep_data": False}),
+            ("exact", {"residue_bits": 0, "keep_data": False}),
+            ("data, exact", {"residue_bits": 0, "memory": 4 << 30}),
         ):
+            if how.get("keep_data", True) and data > LARGEST:
+                continue
             for background in (False, True):
                 path = f"{folder}/{len(runs)}"
-                run = stack.enter_context(twinrun.Run(path, keep_data=False, background=background, **how))
+                run = stack.enter_context(twinrun.Run(path, background=background, keep_steps=1, **how))
                 steps = itertools.count()
                 runs.append(run)
 
@@ -144,6 +154,60 @@ def captures(state: dict, synchronize: Callable[[], None]) -> Iterator[tuple[lis
                 run.wait()
 
         yield found, before
+
+
+@contextlib.contextmanager
+def storage_ceilings(data: int) -> Iterator[list[tuple[str, Callable[[], bool]]]]:
+    """Lines that write as many bytes as a state and its residues of 4 bits have, where captures go: what no capture can beat."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        block = np.random.default_rng(3).bytes(4 << 20)
+
+        def write(total: int, writers: int, together: bool) -> bool:
+            names = [f"{folder}/{0 if together else w}" for w in range(writers)]
+            files = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for path in names]
+            share = total // writers // len(block)
+
+            def one(w: int) -> None:
+                for at in range(share):
+                    os.pwrite(files[w], block, (at + (w * share if together else 0)) * len(block))
+
+            with concurrent.futures.ThreadPoolExecutor(writers) as pool:
+                list(pool.map(one, range(writers)))
+            for file in files:
+                os.close(file)
+            return True
+
+        found: list[tuple[str, Callable[[], bool]]] = []
+        cores = len(os.sched_getaffinity(0))
+        for what, total in (("residues of 4 bits", data // 8), ("the data", data)):
+            if total > LARGEST:
+                continue
+            for writers, together in (
+                (1, True),
+                (min(4, cores), True),
+                (min(4, cores), False),
+                (cores, False),
+            ):
+                name = f"writing {what}, {writers} threads, {'one file' if together else 'a file each'}"
+                found.append((name, lambda t=total, w=writers, o=together: write(t, w, o)))
+        yield found
+
+
+def copies_to_host(flat: object) -> list[tuple[str, Callable[[], bool]]]:
+    """Copying the bytes of a state's residues of 4 bits, and a part of its data, from the GPU to page-locked memory."""
+    import torch
+
+    whole = flat.view(torch.uint8)  # type: ignore[attr-defined]
+    residues = whole[: whole.numel() // 8]
+    to = torch.empty(residues.numel(), dtype=torch.uint8, pin_memory=True)
+
+    def copy() -> bool:
+        to.copy_(residues, non_blocking=True)
+        torch.cuda.synchronize()
+        return True
+
+    return [("copying residues of 4 bits to the host", copy)]
 
 
 def lines(library: str, a: dict, b: dict) -> list[tuple[str, Callable[[], bool]]]:
@@ -204,11 +268,20 @@ def table(name: str, sizes: list[int], timings: dict[str, Timing[bool]], item: i
 
 
 def capture_table(
-    name: str, sizes: list[int], state: dict, effort: Effort, synchronize: Callable[[], None], item: int = 4
+    name: str,
+    sizes: list[int],
+    state: dict,
+    effort: Effort,
+    synchronize: Callable[[], None],
+    item: int = 4,
+    copies: Sequence[tuple[str, Callable[[], bool]]] = (),
 ) -> dict[str, list[float]]:
-    """Measures and prints captures of a state; the seconds of each line."""
-    with captures(state, synchronize) as (found, before):
-        timings = interleave(found, effort, before, True, same_answer)
+    """Measures and prints captures of a state beside what storage and link take; the seconds of each line."""
+    with (
+        captures(state, item * sum(sizes), synchronize) as (found, before),
+        storage_ceilings(item * sum(sizes)) as ceilings,
+    ):
+        timings = interleave([*found, *ceilings, *copies], effort, before, True, same_answer)
     print(table(f"{name}, captures", sizes, timings, item), flush=True)
     return {line: timing.seconds for line, timing in timings.items()}
 
@@ -220,6 +293,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--library", choices=("numpy", "torch"), default="numpy")
     parser.add_argument("--json", type=Path, help="where all repetitions go")
     parser.add_argument("--captures", action="store_true", help="captures of digests alone, too")
+    parser.add_argument("--only", default="", help="only states on a GPU whose name has this in it")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args(arguments)
     effort = Effort(3, 3, 0) if given.quick else Effort(5, 21, 2)
@@ -228,6 +302,8 @@ def main(arguments: list[str]) -> None:
         import torch
 
         for name, (kind, sizes) in device_states(given.quick).items():
+            if given.only not in name:
+                continue
             flat, made = on_device(kind, sizes)
             item = 2 if kind == "bfloat16" else 4
             timings = interleave(device_lines(flat, made), effort, lambda: None, True, same_answer)
@@ -236,7 +312,12 @@ def main(arguments: list[str]) -> None:
                 raise SystemExit(f"{', '.join(wrong)}: a wrong answer")
             results[name] = {line: timing.seconds for line, timing in timings.items()}
             if given.captures:
-                results[name] |= capture_table(name, sizes, made[1], effort, torch.cuda.synchronize, item)
+                small = Effort(3, effort.most, effort.seconds)
+                results[name] |= capture_table(
+                    name, sizes, made[1], small, torch.cuda.synchronize, item, copies_to_host(flat[0])
+                )
+            del flat, made, timings  # the next state needs their memory
+            torch.cuda.empty_cache()
         if given.json is not None:
             write_results(given.json, results)
         return
