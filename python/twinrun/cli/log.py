@@ -18,10 +18,11 @@ from .help import Verb
 if TYPE_CHECKING:
     from ..report.lines import Grid, Line
 
-_OF_HISTORY = ("path", "atol", "rtol", "residue_bits", "chunk_bytes", "digest", "keep_data", "record", "torn", "ranks",
+_OF_HISTORY = ("path", "atol", "rtol", "residue_bits", "chunk_bytes", "digest", "keep_data", "torn", "ranks",
                "local_part", "to", "incomplete")  # fmt: skip
 _OF_FILES = ("rank", "data", "data_bytes", "metadata", "metadata_bytes", "header_xxh3", "blocked_seconds", "difference",
              "full_bytes", "divergence", "offset", "file_bytes")  # fmt: skip
+_OF_RECORD = ("method", "chunk_bytes", "codec", "level", "xor", "bounded", "against")
 
 
 def _folders(history: _core.History) -> list[str]:
@@ -30,8 +31,10 @@ def _folders(history: _core.History) -> list[str]:
 
 def _document(history: _core.History) -> dict:
     """As JSON has it."""
+    record = history.record
     return {
         **{name: getattr(history, name) for name in _OF_HISTORY},
+        "record": {name: getattr(record, name) for name in _OF_RECORD} if record is not None else None,
         "others": _core.entries_of_others(history.path, _folders(history)),
         "provenance": [{"rank": p.rank, "json": p.json} for p in history.provenance],
         "steps": [

@@ -237,6 +237,18 @@ def test_commands(tmp_path: Path) -> None:
     listed = command("log", record)
     assert listed.status == 0 and "record: method runs, chunks of 128 bytes" in listed.out
     assert "kept" in listed.out and "ratio" in listed.out
+    document = json.loads(command("log", record, "--json").out)
+    assert document["record"] == {
+        "method": "runs",
+        "chunk_bytes": 128,
+        "codec": "zstd",
+        "level": document["record"]["level"],
+        "xor": document["record"]["xor"],
+        "bounded": False,
+        "against": "",
+    }
+    assert [step["ranks"][0]["difference"] for step in document["steps"]] == [0, 1, 2, 3]
+    assert json.loads(command("log", run, "--json").out)["record"] is None
     assert command("verify", record).status == 0
     assert command("restore", record, str(tmp_path / "back"), "--step", "20").status == 0
     same_tree(run / "step-0000000020", tmp_path / "back" / "step-0000000020")
