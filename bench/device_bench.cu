@@ -89,6 +89,18 @@ __global__ void make(T* to, std::size_t n, int kind, double noise) {
     }
 }
 
+// Normal values of a 16-bit type, rounded towards zero.
+__global__ void make_halves(std::uint16_t* to, std::size_t n, bool brain) {
+    const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+    for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) {
+        const std::uint32_t bits = __float_as_uint(static_cast<float>(normal(i, 1)));
+        const std::uint32_t exponent = bits >> 23 & 0xFF;
+        const std::uint32_t half =
+            (bits >> 16 & 0x8000) | (exponent < 113 ? 0 : (exponent - 112) << 10) | (bits >> 13 & 0x3FF);
+        to[i] = static_cast<std::uint16_t>(brain ? bits >> 16 : half);
+    }
+}
+
 // For units in the last place and periods: `a` on a circle of length kAround, and b, by kind, beside it.
 constexpr double kAround = 10;
 enum class Beside : int { same, some_steps, few_many_steps, many_steps, few_around, some_around, anywhere };
@@ -243,7 +255,7 @@ int main(int argc, char** argv) {
     check(a.reserve(device, bytes));
     check(b.reserve(device, bytes));
     check(out.reserve(device, bytes / 4096 * 16 + (64 << 20)));
-    check(residues.reserve(device, bytes / 8));
+    check(residues.reserve(device, bytes / 4));
     check(scratch.reserve(device, 256 << 20));
     check(host.reserve(kHostMemory, 256 << 20));
     std::uint32_t* sink = out.as<std::uint32_t>();
@@ -296,11 +308,13 @@ int main(int argc, char** argv) {
              {{"dtype", std::string(dtype_name(scalar))}, {"chunk", text(chunk)}, {"bits", text(bits)}}});
     };
 
-    for (const DType scalar : {DType::f32, DType::f64}) {
+    for (const DType scalar : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
         if (scalar == DType::f32) {
             make<<<wide, 256>>>(a.as<float>(), bytes / 4, 0, 0.0);
-        } else {
+        } else if (scalar == DType::f64) {
             make<<<wide, 256>>>(a.as<double>(), bytes / 8, 0, 0.0);
+        } else {
+            make_halves<<<wide, 256>>>(a.as<std::uint16_t>(), bytes / 2, scalar == DType::bf16);
         }
         check(cudaDeviceSynchronize());
         ceilings();

@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "base/checked.hpp"
+#include "device/device.hpp"
 #include "sketch/device_sums.hpp"
 #include "source/device_array.hpp"
 
@@ -13,10 +13,8 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;  // of arrays in device memory, in bytes
-
 std::size_t room_for(const DeviceArray& array) {
-    return round_up(array.items() * item_bytes(array.dtype), kAlignment);
+    return device_aligned(array.items() * item_bytes(array.dtype));
 }
 
 }  // namespace
@@ -40,8 +38,8 @@ std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* c
             continue;
         }
         for (const Section section : {Section::tree, Section::fine, Section::residues})
-            bytes += round_up(fields[i]->section_bytes(section), kAlignment);
-        bytes += round_up(device_sums_bytes(*fields[i]), kAlignment);
+            bytes += device_aligned(fields[i]->section_bytes(section));
+        bytes += device_aligned(device_sums_bytes(*fields[i]));
     }
     if (keep_data && bytes > limit_) return nullptr;
     auto staged = std::make_unique<StagedArrays>();
@@ -134,7 +132,7 @@ Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* co
                 free.clear();  // all are too small: steps have grown
             }
         }
-        TWR_CHECK(memory.reserve(device, std::max<std::size_t>(bytes, kAlignment)));
+        TWR_CHECK(memory.reserve(device, std::max<std::size_t>(bytes, kDeviceAlignment)));
         staged.memory.emplace(device, std::move(memory));
     }
     std::map<int, DeviceStream> streams;

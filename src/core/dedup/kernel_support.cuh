@@ -7,6 +7,7 @@
 #include "dedup/chunk_hash.cuh"
 #include "dedup/dedup_device.hpp"
 #include "device/gpu.hpp"
+#include "device/staging.cuh"
 #include "device/warp.cuh"
 
 namespace twinrun {
@@ -19,39 +20,6 @@ constexpr unsigned kSimpleThreads = 256;
 constexpr std::uint64_t kUnplaced = kMostPayloadChunks;  // as in host_deduplicator.cpp
 
 using Word = unsigned long long;  // what atomic operations take
-
-// How the L2 cache treats what is read once: it makes room first, and leaves hashes and the table there.
-struct ReadPolicy {
-    std::uint64_t bits = 0;
-    __device__ static ReadPolicy evict_first() {
-        ReadPolicy policy;
-#if defined(__CUDA_ARCH__)
-        asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy.bits));
-#endif
-        return policy;
-    }
-};
-__device__ inline void stage_16(std::byte* to, const void* from, ReadPolicy policy) {
-#if defined(__CUDA_ARCH__)
-    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(address),
-                 "l"(from), "l"(policy.bits)
-                 : "memory");
-#else
-    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-#endif
-}
-__device__ inline void stage_commit() {
-#if defined(__CUDA_ARCH__)
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int Left>
-__device__ inline void stage_wait() {
-#if defined(__CUDA_ARCH__)
-    asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
-#endif
-}
 
 // ---- bytes of any alignment ----
 

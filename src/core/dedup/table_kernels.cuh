@@ -70,7 +70,7 @@ __device__ inline Location lower(DeviceDedupSlot& slot, bool made, Location at, 
 // Added up over the lanes that are here.
 __device__ inline void count_made(bool made, Word* entries) {
     const unsigned here = __activemask();
-    const unsigned all = __ballot_sync(here, made);
+    const unsigned all = warp::ballot(made, here);
     if (all != 0 && static_cast<int>(threadIdx.x % 32) == __ffs(static_cast<int>(here)) - 1)
         atomicAdd(entries, static_cast<Word>(__popc(all)));
 }

@@ -7,8 +7,10 @@ namespace twinrun::warp {
 
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
-// Bit i: the value of lane i.
-__device__ inline unsigned ballot(bool value) { return __ballot_sync(kAllLanes, value); }
+// Bit i: the value of lane i. With a mask: only the lanes of the mask call it, and have bits.
+__device__ inline unsigned ballot(bool value, unsigned mask = kAllLanes) {
+    return __ballot_sync(mask, value);
+}
 __device__ inline bool any(bool value) { return __any_sync(kAllLanes, value) != 0; }
 // What lanes wrote before is seen by all of them behind it.
 __device__ inline void sync() { __syncwarp(kAllLanes); }

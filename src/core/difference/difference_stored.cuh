@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "device/half.cuh"
 #include "difference/difference_work.cuh"
 
 namespace twinrun {
@@ -93,17 +94,10 @@ __device__ inline auto key_of(T x) {
     return ((bits & magnitude) ^ sign) - sign;
 }
 
-// The fraction and exponent of a half, as those of a float, are 2^112 too small; the product is exact for denormals, too.
-__host__ __device__ inline float from_half(std::uint32_t half) {
-    const std::uint32_t size = (half & 0x7FFF) << 13;
-    const float magnitude = size >= 0x0F800000 ? float_of(size | 0x7F800000) : float_of(size) * 0x1p112F;
-    return (half & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
 // A scalar of 1 or 2 bytes, zero-extended.
 __host__ __device__ inline float from_narrow(std::uint32_t bits, DType scalar) {
     switch (scalar) {
-        case DType::f16: return from_half(bits);
+        case DType::f16: return gpu::half_to_float(bits);
         case DType::bf16: return float_of(bits << 16);
         case DType::i8: return static_cast<float>(static_cast<std::int8_t>(bits));
         case DType::i16: return static_cast<float>(static_cast<std::int16_t>(bits));

@@ -318,7 +318,7 @@ unsigned item_shift(DType scalar) {
 
 // Which instance of the kernel a field takes: fields of one key share a launch.
 struct Key {
-    bool fixed;  // f32 or f64 through shared memory
+    bool fixed;  // a floating-point type, through shared memory
     DType scalar;
     CellKind kind;
     std::uint8_t bits;
@@ -326,7 +326,8 @@ struct Key {
 };
 Key key_of(const DeviceDigestItem& item) {
     const bool aligned16 = reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0;
-    const bool fixed = aligned16 && (item.scalar == DType::f32 || item.scalar == DType::f64);
+    const bool fixed = aligned16 && (item.scalar == DType::f16 || item.scalar == DType::bf16 ||
+                                     item.scalar == DType::f32 || item.scalar == DType::f64);
     const CellRule& rule = item.settings.rule;
     const std::uint8_t bits = item.residues == nullptr ? std::uint8_t{0} : rule.residue_bits;
     // Others share an instance by the scalar's size, for the coefficients of a block.
@@ -339,7 +340,12 @@ Key key_of(const DeviceDigestItem& item) {
 }
 KernelChoice kernel_for(const Key& key) {
     if (!key.fixed) return any_kernel(key.kind, key.bits, item_shift(key.scalar));
-    return key.scalar == DType::f32 ? f32_kernel(key.kind, key.bits) : f64_kernel(key.kind, key.bits);
+    switch (key.scalar) {
+        case DType::f16: return f16_kernel(key.kind, key.bits);
+        case DType::bf16: return bf16_kernel(key.kind, key.bits);
+        case DType::f32: return f32_kernel(key.kind, key.bits);
+        default: return f64_kernel(key.kind, key.bits);
+    }
 }
 
 // As compute_type(), which belongs to the core.

@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "base/checked.hpp"
+#include "device/device.hpp"
 #include "record/pack_device.hpp"
 
 namespace twinrun {
@@ -20,7 +20,6 @@ constexpr std::uint32_t kMostXors = 16;
 constexpr std::uint32_t kTryMap = 32;
 constexpr std::uint32_t kMustMap = 256;
 constexpr std::uint64_t kBytesOfRun = 6;  // estimate of a run's size in the file
-constexpr std::size_t kAlignment = 256;   // of segments in device memory, in bytes
 constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
 
 // Whether a difference cannot be read: then it is not used, and recording continues without it.
@@ -155,7 +154,7 @@ bool Recorder::move_to_host() try {
 Result<> Recorder::bring(std::vector<ImageSegment>& image) {
     std::uint64_t total = 0;
     for (const ImageSegment& segment : image) {
-        if (segment.device != options_.device) total += round_up(segment.bytes, kAlignment);
+        if (segment.device != options_.device) total += device_aligned(segment.bytes);
     }
     if (total == 0) return success();
     const DeviceRuntime* runtime = device_runtime();
@@ -171,7 +170,7 @@ Result<> Recorder::bring(std::vector<ImageSegment>& image) {
         devices.push_back(device);
         segment.data = to;
         segment.device = options_.device;
-        at += round_up(segment.bytes, kAlignment);
+        at += device_aligned(segment.bytes);
     }
     for (const int device : devices)
         TWR_CHECK(to_result(runtime->wait_stream(device, nullptr)));

@@ -59,6 +59,8 @@ std::vector<std::byte> some_values(DType scalar, std::size_t n, Random& random) 
         } else if (size == 8) {
             raw = odd ? raw : raw >> (20 + random() % 40);
             if (!odd && scalar == DType::i64 && random() % 2 == 0) raw = ~raw;
+        } else if (scalar == DType::f16 || scalar == DType::bf16) {
+            if (!odd) raw &= 0xBFFF;  // finite
         } else if (scalar == DType::boolean) {
             raw = odd ? raw & 0xFF : raw & 1;
         }
@@ -122,8 +124,8 @@ std::string describe(const Case& c) {
 }
 Case some_case(Random& random, std::size_t largest_bytes) {
     Case c;
-    c.scalar = random() % 2 == 0 ? (random() % 2 == 0 ? DType::f32 : DType::f64)
-                                 : kScalars[random() % std::size(kScalars)];
+    constexpr DType floats[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
+    c.scalar = random() % 2 == 0 ? floats[random() % 4] : kScalars[random() % std::size(kScalars)];
     c.settings.kind = random() % 8 == 0 ? DigestKind::published : DigestKind::linear;
     c.settings.tolerance = some_tolerance(random);
     if (c.settings.kind == DigestKind::published) c.settings.tolerance.rtol = 0;
@@ -250,6 +252,30 @@ TEST(DeviceDigest, EveryDTypeChunkAndResidueWidth) {
         }
         check(device, cases);
     }
+}
+
+// Every value that 16 bits can be, alone among zeros and among its neighbours: tokens of those that are mixed in the loop, and of
+// those that are not.
+TEST(DeviceDigest, ExactOfEveryHalf) {
+    TWR_TEST_DEVICE(device);
+    std::vector<Case> cases;
+    for (const DType scalar : {DType::f16, DType::bf16}) {
+        for (const bool finite : {true, false}) {
+            Case c;
+            c.scalar = scalar;
+            c.settings.rule = *cell_rule({0, 0}, 0);
+            const std::uint32_t exponent = scalar == DType::f16 ? 0x7C00 : 0x7F80;
+            for (std::uint32_t raw = 0; raw < 0x10000; ++raw) {
+                if (finite && (raw & exponent) == exponent) continue;
+                for (const std::uint32_t one : {raw, finite ? raw : 0U})
+                    for (int byte = 0; byte < 2; ++byte)
+                        c.bytes.push_back(static_cast<std::byte>(one >> 8 * byte));
+            }
+            c.skew = 0;
+            cases.push_back(c);
+        }
+    }
+    check(device, cases);
 }
 
 TEST(DeviceDigest, AllTokensAndAllNaN) {
