@@ -33,8 +33,8 @@ void write_all(int descriptor, const std::byte* data, std::size_t bytes, const s
 
 std::string random_digits() {
     std::uint64_t number = 0;
-    if (::getrandom(&number, sizeof number, 0) !=
-        static_cast<ssize_t>(sizeof number))  // reached in sandboxes only
+    // Reached in sandboxes only.
+    if (::getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number))
         number = static_cast<std::uint64_t>(::getpid()) * 0x9e3779b97f4a7c15ULL;
     char digits[17];
     std::snprintf(digits, sizeof digits, "%016" PRIx64, number);

@@ -32,7 +32,8 @@ Result<std::uint64_t> size_of(MPI_Datatype type) {
     return static_cast<std::uint64_t>(size);
 }
 
-// Types that MPI_Type_get_contents has handed out, which the caller frees unless they are predefined.
+// Types that MPI_Type_get_contents has handed out, which the caller frees unless they are
+// predefined.
 class Types {
    public:
     Types() = default;
@@ -57,7 +58,8 @@ class Types {
     std::vector<MPI_Datatype> all;
 };
 
-// The arguments of a type's constructor. Those of the large constructors of MPI 4 that are counts stand in `counts`, and there alone.
+// The arguments of a type's constructor. Those of the large constructors of MPI 4 that are counts
+// stand in `counts`, and there alone.
 struct Contents {
     int combiner = MPI_COMBINER_NAMED;
     std::vector<int> integers;
@@ -118,7 +120,8 @@ struct Contents {
     }
 };
 
-// A predefined type. The pairs of MPI_MINLOC may have a gap between their two members, the second of which is an int.
+// A predefined type. The pairs of MPI_MINLOC may have a gap between their two members, the second
+// of which is an int.
 Result<Stream> leaf(MPI_Datatype type) {
     Stream stream;
     TWR_TRY(const std::uint64_t size, size_of(type));
@@ -216,7 +219,8 @@ Result<Stream> struct_type(const Contents& c, int depth) {
     return all;
 }
 
-// What a process has of one dimension: intervals of its indices, `length` items every `stride`, the last one cut at the end.
+// What a process has of one dimension: intervals of its indices, `length` items every `stride`, the
+// last one cut at the end.
 struct Share {
     std::uint64_t begin = 0;
     std::uint64_t length = 0;
@@ -278,7 +282,8 @@ Result<Stream> subarray_type(const Contents& c, int depth) {
 Result<Stream> darray_type(const Contents& c, int depth) {
     TWR_TRY(const Inner of, inner(c.types.all.at(0), depth));
     const auto dimensions = static_cast<std::size_t>(c.integers.at(2));
-    // size, rank, dimensions; global sizes, which are counts in large types; distributions, arguments, processes; order
+    // size, rank, dimensions; global sizes, which are counts in large types; distributions,
+    // arguments, processes; order
     const std::size_t sizes_at = 3;
     const std::size_t behind = sizes_at + (c.large() ? 0 : dimensions);
     const auto integer = [&](std::size_t group, std::size_t d) {

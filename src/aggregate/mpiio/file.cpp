@@ -34,7 +34,8 @@ constexpr std::uint64_t kLargest = std::uint64_t{1} << 50;
 // Of Vote::figures.largest. Zero: nothing to say, which never wins.
 enum Figure : std::size_t { kReason, kBelow, kAhead, kBack, kChanged, kEnd };
 
-// ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI knows no prefixes.
+// ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI
+// knows no prefixes.
 const char* without_prefix(const char* name) {
 #ifdef ROMIO_VERSION
     for (const char* const prefix :
@@ -46,7 +47,8 @@ const char* without_prefix(const char* name) {
     return name;
 }
 
-// File systems where a write by another process is not seen at once, or where two writers of one page may undo each other.
+// File systems where a write by another process is not seen at once, or where two writers of one
+// page may undo each other.
 bool incoherent(int number) {
     constexpr std::array<std::uint32_t, 5> kKinds{0x6969,       // NFS
                                                   0xFF534D42,   // CIFS
@@ -58,7 +60,8 @@ bool incoherent(int number) {
     return std::find(kKinds.begin(), kKinds.end(), static_cast<std::uint32_t>(system.f_type)) != kKinds.end();
 }
 
-// Memory of a GPU, which this library must not touch. Asks CUDA's driver, if the program has loaded it.
+// Memory of a GPU, which this library must not touch. Asks CUDA's driver, if the program has loaded
+// it.
 bool on_device(const void* buffer) {
     using Ask = int (*)(void*, int, unsigned long long);
     static const Ask ask = reinterpret_cast<Ask>(::dlsym(RTLD_DEFAULT, "cuPointerGetAttribute"));
@@ -112,7 +115,8 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     f.handle_ = handle;
     f.amode_ = amode;
     PMPI_Comm_rank(comm, &f.rank_);
-    // Why this rank cannot: 1: it was asked not to; 2: hints; 3: the file. All ranks take the largest.
+    // Why this rank cannot: 1: it was asked not to; 2: hints; 3: the file. All ranks take the
+    // largest.
     int problem = 0;
     std::string why;
     std::uint64_t about[2] = {0, 0};  // the same on all ranks: the file, the hints
@@ -163,7 +167,8 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     // What an earlier file of the same ranks has left.
     if (problem == 0) f.member_ = take(comm, about[1]);
     const std::int64_t number = f.member_ ? f.member_->number : 0;
-    // The largest problem, and whether all ranks have the same file, the same hints and the same member.
+    // The largest problem, and whether all ranks have the same file, the same hints and the same
+    // member.
     std::int64_t all[8] = {problem,
                            static_cast<std::int64_t>(about[0]),
                            -static_cast<std::int64_t>(about[0]),
@@ -442,7 +447,8 @@ Answer File::aggregate(const Call& call) {
         all[kAhead] - static_cast<double>(2 * kLargest) == static_cast<double>(2 * kLargest) - all[kBack];
     const auto step = static_cast<std::int64_t>(all[kAhead] - static_cast<double>(2 * kLargest));
     const std::uint64_t size = agreed->payload[0];
-    // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section 14.4.1).
+    // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section
+    // 14.4.1).
     const std::uint64_t asked = layout.bytes;
     Result<> mine = success();
     if (call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > size) {
@@ -461,7 +467,8 @@ Answer File::aggregate(const Call& call) {
         cut.mine = std::move(mine);
         if (auto done = team.agree(cut); !done) return failed(done.error());
     }
-    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks there.
+    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks
+    // there.
     again = again && (traits.direct.alignment == 1 || step % static_cast<std::int64_t>(traits.block) == 0);
     if (again) {
         member_->base += static_cast<std::uint64_t>(step);

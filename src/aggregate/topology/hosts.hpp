@@ -19,8 +19,9 @@ namespace twinrun {
 //                a topology
 //   "file:PATH"  hosts are found by their names, or by the part before the first dot
 //   models       host k is the model's node k; an error if the model has fewer nodes
-// scontrol: run_scontrol, or a test's replacement. It starts a process, so with several ranks one rank should run it and give the
-// others its text. The result depends only on the arguments, the text and files.
+// scontrol: run_scontrol, or a test's replacement. It starts a process, so with several ranks one
+// rank should run it and give the others its text. The result depends only on the arguments, the
+// text and files.
 Result<std::shared_ptr<const Topology>> topology_of_hosts(
     const std::string& description, std::span<const Host> hosts,
     const std::function<Result<std::string>()>& scontrol = run_scontrol);
