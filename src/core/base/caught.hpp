@@ -1,4 +1,5 @@
-// Exceptions as errors, where none may pass: at the boundary to C, and between two steps that all ranks take.
+// Exceptions as errors, where none may pass: at the boundary to C, and between two steps that all
+// ranks take.
 #pragma once
 
 #include <exception>

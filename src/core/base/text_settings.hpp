@@ -131,7 +131,8 @@ Result<> set(Values& values, std::span<const Setting<Values>> known, std::string
 // A larger file is none of settings.
 inline constexpr std::uint64_t kLargestFile = 1 << 20;
 
-// The lines "name = value" of a file; # begins a comment. All of them, or none. The error names file and line.
+// The lines "name = value" of a file; # begins a comment. All of them, or none. The error names
+// file and line.
 template <class Values>
 Result<> set_lines(Values& values, std::span<const Setting<Values>> known, std::string_view text,
                    const std::string& path) {

@@ -115,7 +115,8 @@ Result<std::unique_ptr<ComparedRun>> arrays_at(const twr_array* arrays, std::siz
     const std::size_t size = arrays->size;
     const auto* bytes = reinterpret_cast<const unsigned char*>(arrays);
     for (std::size_t i = 0; i < count; ++i) {
-        // The caller's own size parts one array from the next. captured_field() checks that of the first one.
+        // The caller's own size parts one array from the next. captured_field() checks that of the
+        // first one.
         const auto* array = reinterpret_cast<const twr_array*>(bytes + i * size);
         const auto at = [&](Error error) {
             return std::move(error).at(std::string(name) + "[" + std::to_string(i) + "]");

@@ -17,7 +17,8 @@ struct twr_settings {
 struct twr_run {
     // Before the session, which uses these to its end.
     std::unique_ptr<twinrun::Comm> comm;
-    std::mutex mutex;  // of the callback, and held while it runs: once it was replaced, nobody is in it
+    // Of the callback, and held while it runs: once it was replaced, nobody is in it.
+    std::mutex mutex;
     twr_divergence_callback callback = nullptr;
     void* context = nullptr;
     std::unique_ptr<twinrun::Session> session;

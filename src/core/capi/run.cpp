@@ -18,7 +18,8 @@ namespace {
 
 // ---- open ----
 
-// What TWINRUN_SETTINGS names goes on top of what the application set: a reference or a tolerance changes without a compiler.
+// What TWINRUN_SETTINGS names goes on top of what the application set: a reference or a tolerance
+// changes without a compiler.
 Result<SessionSettings> complete(const twr_settings* given_settings) {
     SessionSettings settings;
     if (given_settings != nullptr) settings = given_settings->values;
@@ -151,7 +152,8 @@ Result<std::vector<std::string>> named(const char* const* names, std::size_t cou
     return all;
 }
 
-// What is given is released whatever goes wrong; but of a structure whose size is wrong nothing can be known.
+// What is given is released whatever goes wrong; but of a structure whose size is wrong nothing can
+// be known.
 int open_comm(const char* function, twr_run** run, const char* path, const twr_settings* settings,
               const twr_comm* comm, const twr_shared_files* shared) {
     return answer(function, [&]() -> Result<twr_status> {

@@ -24,7 +24,8 @@ class Writer {
     void value(double number) {
         if (std::isnan(number)) return value(std::string_view("nan"));
         if (std::isinf(number)) return value(std::string_view(number > 0 ? "inf" : "-inf"));
-        // Whatever the application's locale. A float keeps its point, so that readers keep its type.
+        // Whatever the application's locale. A float keeps its point, so that readers keep its
+        // type.
         char digits[40];
         const std::string_view shown(
             digits,

@@ -43,7 +43,8 @@ struct FieldFacts {
     std::uint64_t bytes = 0;
     std::uint64_t different = 0;
     std::uint64_t infinite = 0;
-    // Empty, and no values: nothing differs. An item of an array without dimensions has an empty index too.
+    // Empty, and no values: nothing differs. An item of an array without dimensions has an empty
+    // index too.
     std::vector<std::uint64_t> first_index;
     std::optional<ElementValue> first_a, first_b;
     std::optional<double> first_abs_diff;

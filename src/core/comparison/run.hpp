@@ -1,5 +1,5 @@
-// One side of a comparison: places (step, rank), and at each of them named fields. A history is opened one
-// place at a time, so that one of any length needs few open files.
+// One side of a comparison: places (step, rank), and at each of them named fields. A history is
+// opened one place at a time, so that one of any length needs few open files.
 #pragma once
 
 #include <cstdint>
@@ -84,8 +84,8 @@ class ComparedRun {
     [[nodiscard]] const std::map<Step, std::vector<std::uint32_t>>& places() const { return places_; }
     [[nodiscard]] virtual Result<OpenPlace> open(Step step, std::uint32_t rank, const StreamOptions& stream,
                                                  CacheUse cache) = 0;
-    // The problem that an error of this step is. If the run that writes the history has removed the step
-    // meanwhile, the problem says so.
+    // The problem that an error of this step is. If the run that writes the history has removed the
+    // step meanwhile, the problem says so.
     [[nodiscard]] virtual Problem explained(Error error, Step /*step*/) { return {std::move(error)}; }
 
    protected:
@@ -133,7 +133,8 @@ class HistoryRun final : public ComparedRun {
 // Arrays in memory, which outlive this.
 class ArraysRun final : public ComparedRun {
    public:
-    // Errors: invalid_argument: two arrays of one name, or a layout that cannot be; unsupported: IDs of rows.
+    // Errors: invalid_argument: two arrays of one name, or a layout that cannot be; unsupported:
+    // IDs of rows.
     static Result<std::unique_ptr<ArraysRun>> create(std::vector<CapturedField> arrays);
     Result<OpenPlace> open(Step step, std::uint32_t rank, const StreamOptions& stream,
                            CacheUse cache) override;

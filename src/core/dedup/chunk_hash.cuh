@@ -1,5 +1,5 @@
-// Private to dedup_cuda.cu: XXH3-128 with seed 0 of 32 to 128 bytes, and of 256 and more where that is a power of two, from
-// its definition (xxHash, doc/xxhash_spec.md); tested against the library.
+// Private to dedup_cuda.cu: XXH3-128 with seed 0 of 32 to 128 bytes, and of 256 and more where that
+// is a power of two, from its definition (xxHash, doc/xxhash_spec.md); tested against the library.
 #pragma once
 
 #include <cstdint>
@@ -103,7 +103,8 @@ constexpr StripeKeys stripe_keys() {
 }
 __constant__ constexpr StripeKeys kStripeKeys = stripe_keys();
 
-// What accumulators begin with, are scrambled with behind each block, and are merged with, for both halves of the hash.
+// What accumulators begin with, are scrambled with behind each block, and are merged with, for both
+// halves of the hash.
 struct AccumulatorKeys {
     std::uint64_t start[8] = {kPrime32_3, kPrime1,    kPrime2, kPrime3,
                               kPrime4,    kPrime32_2, kPrime5, kPrime32_1};

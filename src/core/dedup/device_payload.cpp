@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
 constexpr std::size_t kSmallestPiece = std::size_t{256} << 10;
 constexpr std::size_t kSpinBytes = std::size_t{4} << 20;  // 0.1 ms on their way
-// Where all chunks of a slice are sent and it has at most so many parts, each is copied from where it lies.
+// Where all chunks of a slice are sent and it has at most so many parts, each is copied from where
+// it lies.
 constexpr std::size_t kMostCopies = 16;
 
 }  // namespace

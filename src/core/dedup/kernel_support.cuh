@@ -1,4 +1,5 @@
-// Private to dedup_cuda.cu: exchange between the lanes of a warp, bytes of any alignment, and parts of an image.
+// Private to dedup_cuda.cu: exchange between the lanes of a warp, bytes of any alignment, and parts
+// of an image.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,8 @@ constexpr std::uint64_t kUnplaced = kMostPayloadChunks;  // as in host_deduplica
 
 using Word = unsigned long long;  // what atomic operations take
 
-// How the L2 cache treats what is read once: it makes room first, and leaves hashes and the table there.
+// How the L2 cache treats what is read once: it makes room first, and leaves hashes and the table
+// there.
 struct ReadPolicy {
     std::uint64_t bits = 0;
     __device__ static ReadPolicy evict_first() {
@@ -139,7 +141,8 @@ __device__ inline std::uint32_t part_of_group(const DeviceDedupPart* parts, std:
     return low;
 }
 
-// Sums of content on their way to a segment: one atomic operation for as long as the segment stays the same.
+// Sums of content on their way to a segment: one atomic operation for as long as the segment stays
+// the same.
 class Content {
    public:
     __device__ explicit Content(std::uint64_t* content) : content_(content) {}

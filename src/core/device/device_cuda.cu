@@ -15,7 +15,8 @@ DeviceStatus gpu_failure(ErrorCode code, int device, const char* what) {
 }
 
 DeviceStatus gpu_failure(cudaError_t error, int device, const char* what) {
-    static_cast<void>(cudaGetLastError());  // what is told here must not be told again by the next launch
+    // What is told here must not be told again by the next launch.
+    static_cast<void>(cudaGetLastError());
     DeviceStatus status;
     status.failed = true;
     const char* advice = "";
@@ -85,7 +86,8 @@ DeviceStatus count(int* devices) {
 
 __global__ void answer(int* value) { *value = 42; }
 
-// Whether a kernel of ours runs here: there may be no code for the device, or somebody else may own it.
+// Whether a kernel of ours runs here: there may be no code for the device, or somebody else may own
+// it.
 DeviceStatus try_kernel(int device) {
     int* value = nullptr;
     int host = 0;

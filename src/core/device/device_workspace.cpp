@@ -11,7 +11,8 @@ namespace {
 
 std::atomic<std::uint64_t> allocations{0};
 
-// Memory grows by a share of itself at least, so that fields that grow a little from step to step rarely make it grow.
+// Memory grows by a share of itself at least, so that fields that grow a little from step to step
+// rarely make it grow.
 constexpr std::size_t kStep = 1 << 20;
 std::size_t with_room(std::size_t bytes) { return round_up(bytes + bytes / 8, kStep); }
 
@@ -53,8 +54,9 @@ Result<> DeviceWorkspace::wait_mark(std::size_t number) { return marks_[number].
 
 DeviceWorkspaces::Lease::~Lease() {
     if (workspace_ == nullptr) return;
-    // Work may be under way if the lease ends by an error. Where waiting fails, the device is lost to this process, or work
-    // that nobody will wait for uses the memory: releasing it waits for the device.
+    // Work may be under way if the lease ends by an error. Where waiting fails, the device is lost
+    // to this process, or work that nobody will wait for uses the memory: releasing it waits for
+    // the device.
     if (workspace_->stream().wait()) pool_->give_back(std::move(workspace_));
 }
 

@@ -6,8 +6,8 @@
 
 namespace twinrun {
 
-// make() first; the other functions may be called from any thread after it. What waits for an event goes on waiting when the event is
-// destroyed. Errors are the device's.
+// make() first; the other functions may be called from any thread after it. What waits for an event
+// goes on waiting when the event is destroyed. Errors are the device's.
 class DeviceEvent {
    public:
     DeviceEvent() = default;

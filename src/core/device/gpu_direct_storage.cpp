@@ -17,7 +17,8 @@ namespace {
 constexpr const char* kLibraryName = "libcufile.so.0";
 constexpr const char* kKernelModule = "/proc/driver/nvidia-fs/version";
 
-// The CUDA driver's current context must be that of the memory: our own library leaves the thread's as it was.
+// The CUDA driver's current context must be that of the memory: our own library leaves the thread's
+// as it was.
 using PointerAttribute = int (*)(void*, int, unsigned long long);
 using PushContext = int (*)(void*);
 using PopContext = int (*)(void**);

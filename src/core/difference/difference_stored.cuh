@@ -1,4 +1,5 @@
-// Private to difference_cuda.cu: pairs as they are stored. Loads of a group, its values, and the exact verdict of one pair.
+// Private to difference_cuda.cu: pairs as they are stored. Loads of a group, its values, and the
+// exact verdict of one pair.
 #pragma once
 
 #include <cstddef>
@@ -93,7 +94,8 @@ __device__ inline auto key_of(T x) {
     return ((bits & magnitude) ^ sign) - sign;
 }
 
-// The fraction and exponent of a half, as those of a float, are 2^112 too small; the product is exact for denormals, too.
+// The fraction and exponent of a half, as those of a float, are 2^112 too small; the product is
+// exact for denormals, too.
 __host__ __device__ inline float from_half(std::uint32_t half) {
     const std::uint32_t size = (half & 0x7FFF) << 13;
     const float magnitude = size >= 0x0F800000 ? float_of(size | 0x7F800000) : float_of(size) * 0x1p112F;
@@ -126,7 +128,8 @@ struct Words {
     std::uint32_t word[Stored<kKind>::kWords];
 };
 
-// Which scalar of a group a lane has as pair p. In words of 16 bytes where it was loaded so, else one by one.
+// Which scalar of a group a lane has as pair p. In words of 16 bytes where it was loaded so, else
+// one by one.
 template <Kind kKind>
 __device__ inline unsigned place_of_pair(unsigned pair, bool in_words, unsigned lane, DType scalar) {
     if (!in_words) return pair * kLanes + lane;

@@ -18,7 +18,8 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::uint64_t kSumsShare = 64;  // of the data's bytes that sums are to take, one in this many
+// Of the data's bytes that sums are to take, one in this many.
+constexpr std::uint64_t kSumsShare = 64;
 constexpr std::uint64_t kHalf = (1ULL << 32) - 1;
 
 unsigned largest_height(std::uint32_t chunk_bytes) {
@@ -232,7 +233,8 @@ void any_values(const T* x, std::size_t n, const CellRule& rule, Values* to) {
     }
 }
 
-// Rounding is downward: adding 1.5 * 2^52 floors whatever lies below 2^51. False: a scalar has no cell that is that simple.
+// Rounding is downward: adding 1.5 * 2^52 floors whatever lies below 2^51. False: a scalar has no
+// cell that is that simple.
 template <class T>
 bool absolute_values(const T* x, std::size_t n, const CellRule& rule, Values* to) {
     if (rule.fine_exponent < -1022 || rule.fine_exponent > 1022) return false;
@@ -329,7 +331,8 @@ void PartialSums::add_some(const std::int64_t* fine, const std::int64_t* coarse,
             if (to.products == kMostProducts) to.fold();
             const std::size_t end = std::min(n, at + kMostProducts - to.products);
             to.products += end - at;
-            __int128 fine_products = to.fine_products;  // not in memory, as far as the compiler can tell
+            // Not in memory, as far as the compiler can tell.
+            __int128 fine_products = to.fine_products;
             __int128 coarse_products = to.coarse_products;
             for (; at < end; ++at) {
                 fine_products += product(fine[at], weights[at]);

@@ -1,15 +1,17 @@
 // Sums of digests on a device: table of sums_device.hpp.
 //
-// The part is taken in tasks of consecutive scalars. A group of lanes takes a task: a warp, or fewer lanes where rows are
-// short, so that each lane has some 16 scalars of a row. Lane i takes every scalar i, i + lanes, ... of a row's stretch within
-// one block, whose coefficients and weight are the same for all of the group.
+// The part is taken in tasks of consecutive scalars. A group of lanes takes a task: a warp, or
+// fewer lanes where rows are short, so that each lane has some 16 scalars of a row. Lane i takes
+// every scalar i, i + lanes, ... of a row's stretch within one block, whose coefficients and weight
+// are the same for all of the group.
 //
-// A product r q is four of 32 bits: r in halves of 30 bits, an absolute cell q in a low part of 26 bits and the signed rest.
-// Their sums stay in 64 bits and are reduced mod p where a block ends, not a scalar. The coarse sum follows from the fine one
-// and that of the cells' low bits, as in digest_kernel.cuh: q = 2^k q0 + low.
+// A product r q is four of 32 bits: r in halves of 30 bits, an absolute cell q in a low part of 26
+// bits and the signed rest. Their sums stay in 64 bits and are reduced mod p where a block ends,
+// not a scalar. The coarse sum follows from the fine one and that of the cells' low bits, as in
+// digest_kernel.cuh: q = 2^k q0 + low.
 //
-// Where the bucket ends the group adds up its lanes and adds the result to the bucket's, in halves of 32 bits: 2^32 additions
-// do not overflow, and the order does not matter.
+// Where the bucket ends the group adds up its lanes and adds the result to the bucket's, in halves
+// of 32 bits: 2^32 additions do not overflow, and the order does not matter.
 #include <algorithm>
 #include <cstring>
 
@@ -24,11 +26,12 @@ namespace {
 
 constexpr unsigned kSumsThreads = 256;
 constexpr unsigned kSumsWarps = kSumsThreads / 32;
-// Thread blocks of a multiprocessor: registers count for more than warps. Doubles, whole planes, H200: 2310 GB/s with 2 and batches
-// of 8, 2243 with 3 and batches of 4, 1220 with 4.
+// Thread blocks of a multiprocessor: registers count for more than warps. Doubles, whole planes,
+// H200: 2310 GB/s with 2 and batches of 8, 2243 with 3 and batches of 4, 1220 with 4.
 constexpr unsigned kBlocksEach = 2;
 constexpr unsigned kMostBlocks = kLargestChunk / kBlockBytes;  // of a bucket
-// Scalars of a lane after which it folds. A block's stretch brings 128 more and a batch that is not full; 255 fit 64 bits.
+// Scalars of a lane after which it folds. A block's stretch brings 128 more and a batch that is not
+// full; 255 fit 64 bits.
 constexpr unsigned kMostAdded = 112;
 constexpr std::uint64_t kRowOfALane = 16;    // scalars of a row that a lane should have
 constexpr std::uint64_t kMostOfALane = 256;  // of a task
@@ -67,8 +70,8 @@ struct SumsLaunch {
     std::uint64_t warps;  // tasks of warps
 };
 
-// To a number in global memory, without waiting for what it was. (Of an address that may lie anywhere the compiler makes an
-// addition that waits: half the speed.)
+// To a number in global memory, without waiting for what it was. (Of an address that may lie
+// anywhere the compiler makes an addition that waits: half the speed.)
 __device__ inline void add_to(std::uint64_t* to, std::uint64_t value) {
 #if defined(__CUDA_ARCH__)
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value)
@@ -135,7 +138,8 @@ struct Products<CellKind::absolute> {
     }
 };
 
-// What a value out of the products' range adds. Its low part is what makes the coarse sum right. nan: a coefficient.
+// What a value out of the products' range adds. Its low part is what makes the coarse sum right.
+// nan: a coefficient.
 struct Far {
     std::uint64_t fine = 0;
     std::uint64_t low = 0;

@@ -65,12 +65,14 @@ ShiftAndWidest relative_cells(std::int64_t distance, unsigned bits) {
 }  // namespace
 
 std::int64_t widest_key_distance(double rtol) {
-    // In this order nothing overflows to infinity / infinity: an rtol near the largest float64 gives 0.
+    // In this order nothing overflows to infinity / infinity: an rtol near the largest float64
+    // gives 0.
     return static_cast<std::int64_t>(std::floor(rtol / (1 + 2 * rtol) * 0x1p52)) - 4;
 }
 
 Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
-    const FloatEnvironment guard(Rounding::to_nearest);  // atol / rtol must not depend on the host's mode
+    // atol / rtol must not depend on the host's mode
+    const FloatEnvironment guard(Rounding::to_nearest);
     const auto bad = [](double t) { return !(t >= 0) || !std::isfinite(t); };
     if (bad(tolerance.atol) || bad(tolerance.rtol)) {
         return Error{ErrorCode::invalid_argument, "tolerances must be finite and not negative"};
@@ -83,10 +85,11 @@ Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
         return tolerance.atol == 0 ? tokens : absolute_rule(tolerance.atol, residue_bits);
     }
     const std::int64_t distance = widest_key_distance(tolerance.rtol);
-    const double origin =
-        tolerance.atol == 0 ? 0 : tolerance.atol / tolerance.rtol;  // an atol of -0.0 gives +0.0
+    // An atol of -0.0 gives +0.0.
+    const double origin = tolerance.atol == 0 ? 0 : tolerance.atol / tolerance.rtol;
     if (distance < 0 || !std::isfinite(origin)) {
-        // No two different keys prove anything: fall back to the absolute part, which is sound alone.
+        // No two different keys prove anything: fall back to the absolute part, which is sound
+        // alone.
         return tolerance.atol == 0 ? tokens : absolute_rule(tolerance.atol, residue_bits);
     }
     const ShiftAndWidest fine = relative_cells(distance, residue_bits);
@@ -130,8 +133,8 @@ std::string resolution_warning(DType dtype, const Tolerance& tolerance, double l
     if (!std::isfinite(largest_magnitude) || largest_magnitude == 0) return {};
     int exponent = 0;
     static_cast<void>(std::frexp(largest_magnitude, &exponent));
-    const double spacing =
-        std::ldexp(1.0, exponent - precision_bits(dtype));  // of neighbours at this magnitude
+    // Of neighbours at this magnitude.
+    const double spacing = std::ldexp(1.0, exponent - precision_bits(dtype));
     const double allowed = tolerance.atol + tolerance.rtol * largest_magnitude;
     if (allowed >= spacing) return {};
     char text[200];

@@ -12,8 +12,8 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr int kMostLevels = 64;  // of records against records, and of tiers
-// Most bytes that reading needs for each chunk besides its content: lists of chunks to read, by location and
-// by block, when no two chunks are neighbours.
+// Most bytes that reading needs for each chunk besides its content: lists of chunks to read, by
+// location and by block, when no two chunks are neighbours.
 constexpr std::uint64_t kBesideChunk = 512;
 }  // namespace
 
@@ -43,8 +43,8 @@ Result<> RecordStore::load() {
     }
     const std::lock_guard guard(mutex_);
     journal_ = std::move(journal);
-    if (chain_ != nullptr)
-        return success();  // reload(): the other members are read without the mutex, and stay
+    // reload(): the other members are read without the mutex, and stay
+    if (chain_ != nullptr) return success();
     settings_ = *settings.record;
     history_ = std::move(history);
     return success();
@@ -134,7 +134,8 @@ Result<> RecordStore::reload() {
     return load();
 }
 
-// Repeats work() that finds a difference missing or damaged, as long as the journals have new lines.
+// Repeats work() that finds a difference missing or damaged, as long as the journals have new
+// lines.
 template <class Work>
 auto RecordStore::retry(Work work) -> decltype(work()) {
     for (;;) {

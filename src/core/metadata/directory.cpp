@@ -101,8 +101,8 @@ bool inside(std::uint64_t offset, std::uint64_t length, std::uint64_t file_bytes
     return end && *end <= file_bytes;
 }
 
-// The rule must be the one that this build derives from the tolerance: digests made under another rule, whatever wrote
-// them, would not prove what they seem to.
+// The rule must be the one that this build derives from the tolerance: digests made under another
+// rule, whatever wrote them, would not prove what they seem to.
 Result<> check_rule(const FieldMetadata& field) {
     const CellRule& rule = field.settings.rule;
     const auto expected = cell_rule(field.settings.tolerance, rule.residue_bits);
@@ -371,7 +371,8 @@ Result<Directory> decode_directory(std::span<const std::byte> bytes, std::uint64
     directory.step = in.get_i64();
     directory.rank = in.get<std::uint32_t>();
     static_cast<void>(in.get<std::uint32_t>());
-    // A field takes more than 100 bytes, a data file at least 20: no count can make us allocate more than the file holds.
+    // A field takes more than 100 bytes, a data file at least 20: no count can make us allocate
+    // more than the file holds.
     if (in.failed() || in.remaining() / 100 < fields || in.remaining() / 20 < data_files) {
         return damaged("its directory ends too early");
     }

@@ -37,7 +37,8 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
             SectionPlace& place = field.sections[s];
             place = {};
             place.length = field.section_bytes(static_cast<Section>(s));
-            // Sections of many small fields share pages; larger ones begin on one, for direct reads.
+            // Sections of many small fields share pages; larger ones begin on one, for direct
+            // reads.
             if (place.length >= kPageBytes) end = round_up(end, kPageBytes);
             place.offset = end;
             writer->sums_[f][s].resize(divide_up(place.length, kPageBytes));

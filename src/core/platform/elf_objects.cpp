@@ -26,7 +26,8 @@ std::string resolved(const char* path) {
     return realpath(path, buffer.data()) != nullptr ? buffer.data() : path;
 }
 
-// The GNU build-id among the notes of a segment: name size, description size, type, then both padded to 4 bytes.
+// The GNU build-id among the notes of a segment: name size, description size, type, then both
+// padded to 4 bytes.
 std::string build_id(std::span<const unsigned char> notes) {
     constexpr std::size_t kHeader = 12;
     auto padded = [](std::uint64_t n) { return (n + 3) / 4 * 4; };

@@ -28,7 +28,8 @@ namespace {
 
 // Linux cuts a read at 0x7ffff000 bytes; a round number below keeps direct continuations aligned.
 constexpr std::size_t kLargestStep = std::size_t{1} << 30;
-// Attempts in a row without a byte (EINTR, EAGAIN) before a read is given up: never reached on a sound system.
+// Attempts in a row without a byte (EINTR, EAGAIN) before a read is given up: never reached on a
+// sound system.
 constexpr int kMostFruitless = 10000;
 
 ErrorCode code_of(int error_number) {
@@ -163,7 +164,8 @@ ReadProgress::ReadProgress(const ReadRequest& request)
 ReadProgress::Step ReadProgress::next() const {
     const std::uint64_t offset = request_.offset + done_;
     const std::size_t rest = std::min(request_.bytes - done_, kLargestStep);
-    // A direct read that came short at an odd place has met the end of the file; the page cache tells whether it moved.
+    // A direct read that came short at an odd place has met the end of the file; the page cache
+    // tells whether it moved.
     const bool direct = direct_ >= 0 && done_ % kDirectAlignment == 0;
     return {direct ? direct_ : descriptor_, offset, rest, request_.to + done_};
 }
@@ -233,7 +235,8 @@ Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path) try 
         return Error{ErrorCode::unsupported,
                      file_io::printable(path) + ": not a regular file; copy its bytes to a file first"};
     }
-    // We plan our reads: what the kernel would read ahead of small ones (megabytes on some machines) nobody asked for.
+    // We plan our reads: what the kernel would read ahead of small ones (megabytes on some
+    // machines) nobody asked for.
     static_cast<void>(::posix_fadvise(file->descriptor_, 0, 0, POSIX_FADV_RANDOM));
     // Left on, io_uring would answer EAGAIN instead of waiting for the disk.
     const int flags = ::fcntl(file->descriptor_, F_GETFL);
@@ -304,8 +307,9 @@ double InputFile::cached_share(std::uint64_t offset, std::uint64_t bytes, int sa
     }
     if (known) return static_cast<double>(cached) / static_cast<double>(looks);
 
-    // Older kernels. Where mincore may not tell (a file of somebody else) it says that all is cached: the better error,
-    // as reading cached data from the device costs more than reading device data through the cache.
+    // Older kernels. Where mincore may not tell (a file of somebody else) it says that all is
+    // cached: the better error, as reading cached data from the device costs more than reading
+    // device data through the cache.
     const std::size_t length = static_cast<std::size_t>(pages * page);
     void* map = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor_, static_cast<off_t>(first * page));
     if (map == MAP_FAILED) return 1;
@@ -371,7 +375,8 @@ Result<std::unique_ptr<ReadQueue>> make_read_queue(const ReadQueueOptions& optio
     if (backend == ReadBackend::pread) return file_io::make_pread_queue(options);
     if (backend == ReadBackend::uring) return file_io::make_uring_queue(options);
     if (uring_available()) {
-        // A ring can be refused later than the probe: locked memory, descriptors, a sandbox entered meanwhile.
+        // A ring can be refused later than the probe: locked memory, descriptors, a sandbox entered
+        // meanwhile.
         auto queue = file_io::make_uring_queue(options);
         if (queue.ok()) return queue;
     }

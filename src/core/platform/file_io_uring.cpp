@@ -1,8 +1,9 @@
 // Reads through io_uring: one ring a queue, built once.
 //
-// Reads of cached pages are done inside the submitting call, at the cost of a pread; others go to the device, and come
-// back by wait(). IOSQE_ASYNC, which hands a read to a kernel thread, is for the rare read that the kernel could not
-// start without blocking: for cached pages the detour costs more than the copy.
+// Reads of cached pages are done inside the submitting call, at the cost of a pread; others go to
+// the device, and come back by wait(). IOSQE_ASYNC, which hands a read to a kernel thread, is for
+// the rare read that the kernel could not start without blocking: for cached pages the detour costs
+// more than the copy.
 
 #include "platform/file_io_internal.hpp"
 
@@ -44,8 +45,9 @@ Error unavailable(int error_number) {
     });
 }
 
-// A ring's memory may be given to another thread's next ring. liburing maps and unmaps by system calls of its own, which
-// ThreadSanitizer does not see; this tells it that the one was over before the other began.
+// A ring's memory may be given to another thread's next ring. liburing maps and unmaps by system
+// calls of its own, which ThreadSanitizer does not see; this tells it that the one was over before
+// the other began.
 std::atomic<unsigned> ring_changes{0};
 
 void close_ring(io_uring* ring) {
@@ -55,8 +57,8 @@ void close_ring(io_uring* ring) {
 
 // 0 or minus errno.
 int open_ring(unsigned entries, io_uring* ring) {
-    // COOP_TASKRUN (Linux 5.19): completions do not interrupt the caller, who collects them in wait() anyway.
-    // No SINGLE_ISSUER: a queue may be made in one thread and handed to another.
+    // COOP_TASKRUN (Linux 5.19): completions do not interrupt the caller, who collects them in
+    // wait() anyway. No SINGLE_ISSUER: a queue may be made in one thread and handed to another.
     for (const unsigned flags : {unsigned{IORING_SETUP_COOP_TASKRUN}, 0U}) {
         const int result = ::io_uring_queue_init(entries, ring, flags);
         ring_changes.fetch_add(1, std::memory_order_acq_rel);
@@ -111,7 +113,8 @@ class UringQueue final : public ReadQueue {
                    reinterpret_cast<std::uintptr_t>(b.iov_base);
         });
         if (wanted.empty()) return success();
-        // Refused (limit on locked memory, memory of another kind): reads pin their pages one by one, as ever.
+        // Refused (limit on locked memory, memory of another kind): reads pin their pages one by
+        // one, as ever.
         if (::io_uring_register_buffers(&ring_, wanted.data(), static_cast<unsigned>(wanted.size())) == 0) {
             buffers_ = std::move(wanted);
         }
@@ -202,8 +205,9 @@ class UringQueue final : public ReadQueue {
         return static_cast<int>(after - buffers_.begin());
     }
 
-    // Before the ring goes: until a read has ended the kernel may write to its buffer. Reads that would never end (the
-    // descriptor was closed by mistake and its number is a pipe's now) are cancelled; the device's are waited for.
+    // Before the ring goes: until a read has ended the kernel may write to its buffer. Reads that
+    // would never end (the descriptor was closed by mistake and its number is a pipe's now) are
+    // cancelled; the device's are waited for.
     void finish() {
         std::size_t coming = in_flight();
         if (coming == 0) return;

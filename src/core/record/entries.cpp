@@ -63,7 +63,8 @@ Result<std::vector<Run>> merge(std::uint32_t ordinal, std::uint64_t chunks, std:
     return runs;
 }
 
-// Nodes of a complete binary tree over the chunks, by levels from the root: the node of 2^height chunks that begins at `begin`.
+// Nodes of a complete binary tree over the chunks, by levels from the root: the node of 2^height
+// chunks that begins at `begin`.
 struct NodeNumbers {
     explicit NodeNumbers(std::uint64_t chunks)
         : depth(static_cast<unsigned>(std::countr_zero(std::bit_ceil(std::max<std::uint64_t>(1, chunks))))) {}
@@ -204,7 +205,8 @@ void encode_runs(std::uint32_t ordinal, std::span<const Run> runs, bool with_pay
     Bytes columns[kColumns];
     std::uint64_t end = 0;
     Location next = location(ordinal, 0);
-    std::unordered_map<std::uint32_t, std::uint64_t> expected;  // of an ordinal: behind its last source
+    // Of an ordinal: behind its last source.
+    std::unordered_map<std::uint32_t, std::uint64_t> expected;
     for (const Run& run : runs) {
         const bool is_fresh = with_payload && run.source == next && !run.repeat;
         const Kind kind = is_fresh ? (run.count == 1 ? kOnePayload : kPayload) : run.repeat ? kRepeat : kCopy;

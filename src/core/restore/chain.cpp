@@ -27,7 +27,8 @@ struct Gap {
     std::uint64_t at;
 };
 
-// Moves the parts of `gaps` that the runs contain to `found`, as runs of the image wanted. Both ascend by place.
+// Moves the parts of `gaps` that the runs contain to `found`, as runs of the image wanted. Both
+// ascend by place.
 void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>& found) {
     std::vector<Gap> left;
     auto run = runs.begin();
@@ -181,8 +182,8 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
         return Error{ErrorCode::damaged, path + ": is not the difference that the journal names"};
     }
     const std::lock_guard guard(mutex_);
-    if (files_.size() >= kMostOpenFiles)
-        files_.erase(files_.begin());  // the oldest difference: the likeliest to be done with
+    // The oldest difference: the likeliest to be done with.
+    if (files_.size() >= kMostOpenFiles) files_.erase(files_.begin());
     files_.insert_or_assign(ordinal, file);
     return file;
 }
@@ -221,7 +222,8 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
         base = difference.base;
     }
     found = merged(std::move(found), std::move(levels));
-    // Neighbours that go on become one again; not those of the newest difference, whose payload must stay apart from its copies.
+    // Neighbours that go on become one again; not those of the newest difference, whose payload
+    // must stay apart from its copies.
     std::uint32_t newest = 0;
     for (const Run& run : runs)
         newest = std::max(newest, ordinal_of(run.source));
@@ -272,8 +274,8 @@ Result<StepMap> RecordChain::map(std::uint32_t ordinal) try {
     return Error{ErrorCode::out_of_memory, "not enough memory for the map of a step"};
 }
 
-// Adds to `next` what chunks [position, position + count) of a payload were XORed with, at the same places; with repeat what the one
-// chunk was XORed with, `times` times.
+// Adds to `next` what chunks [position, position + count) of a payload were XORed with, at the same
+// places; with repeat what the one chunk was XORed with, `times` times.
 void RecordChain::add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                             std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Wanted>& next) {
     const auto& bases = difference.bases;
@@ -300,8 +302,9 @@ struct RecordChain::Blocks {
         std::size_t first_block;
     };
     std::vector<Opened> files;
-    std::size_t count = 0;    // blocks of all files, numbered one after another
-    std::vector<Part> parts;  // by block once sort() was called, in the order in which they were found
+    std::size_t count = 0;  // blocks of all files, numbered one after another
+    // By block once sort() was called, in the order in which they were found.
+    std::vector<Part> parts;
     std::vector<std::size_t> groups;  // of each block its first part; one more: the end
 
     void sort() {
@@ -322,7 +325,8 @@ struct RecordChain::Blocks {
     }
 };
 
-// Finds the parts of blocks that hold these chunks. next: grows by the chunks that they were XORed with.
+// Finds the parts of blocks that hold these chunks. next: grows by the chunks that they were XORed
+// with.
 Result<RecordChain::Blocks> RecordChain::find_blocks(const std::vector<Wanted>& wanted,
                                                      std::vector<Wanted>& next, std::uint32_t chunk_bytes) {
     Blocks found;
@@ -363,7 +367,8 @@ Result<RecordChain::Blocks> RecordChain::find_blocks(const std::vector<Wanted>& 
             const auto block = static_cast<std::size_t>(*position / difference.block_chunks);
             const std::uint64_t first = *position % difference.block_chunks;
             std::uint64_t count = std::min(steps - done, file.block_chunks(block) - first);
-            if (difference.partial()) {  // neighbours in the file need not be neighbours in the payload
+            // Neighbours in the file need not be neighbours in the payload.
+            if (difference.partial()) {
                 std::uint64_t both = 1;
                 while (both < count && file.position(want.source + done + both) == *position + both)
                     ++both;
@@ -416,7 +421,8 @@ Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int wo
     return success();
 }
 
-// One pass over the blocks that hold the wanted chunks. next: what the pass after it needs, the chunks that these were XORed with.
+// One pass over the blocks that hold the wanted chunks. next: what the pass after it needs, the
+// chunks that these were XORed with.
 Result<> RecordChain::fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
                                  std::uint32_t chunk_bytes, std::byte* to, bool mix) {
     TWR_TRY(const Blocks blocks, find_blocks(wanted, next, chunk_bytes));
@@ -447,7 +453,8 @@ Result<> RecordChain::fetch(std::vector<Wanted> wanted, std::uint32_t chunk_byte
         if (depth == kMostMixes)
             return Error{ErrorCode::damaged, "differences that were XORed with each other in a circle"};
         next.clear();
-        // In parts of few files each: a step may have bytes of more differences than a process may have open files.
+        // In parts of few files each: a step may have bytes of more differences than a process may
+        // have open files.
         std::sort(wanted.begin(), wanted.end(),
                   [](const Wanted& a, const Wanted& b) { return a.source < b.source; });
         for (auto begin = wanted.begin(); begin != wanted.end();) {

@@ -158,8 +158,8 @@ std::optional<PlainFile> plain_npy(std::span<const std::byte> start, std::uint64
 
 namespace {
 
-// What a header of .safetensors says, as long as it is plain: an object of objects with a type, a shape and two offsets each, and
-// one of texts.
+// What a header of .safetensors says, as long as it is plain: an object of objects with a type, a
+// shape and two offsets each, and one of texts.
 class HeaderReader final : public nlohmann::json_sax<Json> {
    public:
     PlainFile file;

@@ -1,5 +1,6 @@
-// Which bytes to read for a set of chunks: neighbours become one read, and a gap that is cheaper to read through than to
-// seek over is read through. So the chunk size decides how finely differences are found, not how they are read.
+// Which bytes to read for a set of chunks: neighbours become one read, and a gap that is cheaper to
+// read through than to seek over is read through. So the chunk size decides how finely differences
+// are found, not how they are read.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,9 @@ struct ReadPlan {
     std::uint64_t chunks_read = 0;
 };
 
-// chunks: sorted, disjoint. gap: in bytes. A slice has windows of at most `slice_bytes` in all (but at least one chunk) and
-// at most `most_windows` of them. grain: no window holds chunks of both sides of a multiple of it; 0: any may.
+// chunks: sorted, disjoint. gap: in bytes. A slice has windows of at most `slice_bytes` in all (but
+// at least one chunk) and at most `most_windows` of them. grain: no window holds chunks of both
+// sides of a multiple of it; 0: any may.
 ReadPlan plan_reads(std::span<const Range> chunks, std::uint64_t bytes_per_chunk, std::uint64_t slice_bytes,
                     std::uint64_t gap, std::uint64_t most_windows, std::uint64_t grain = 0);
 
