@@ -33,11 +33,13 @@ struct Entry {
     MethodChoice choice;
     std::unique_ptr<Method> method;
     std::string path;  // as options give it: several files have this name and a number
-    // Of the file's ranks, the first on its node: what this node holds in memory of the file, it brings to storage, or drops.
+    // Of the file's ranks, the first on its node: what this node holds in memory of the file, it
+    // brings to storage, or drops.
     bool keeper = false;
 };
 
-// FILE, or FILE-mpiio-two-phase where methods are several. No colon: ROMIO takes what is before it for a file system.
+// FILE, or FILE-mpiio-two-phase where methods are several. No colon: ROMIO takes what is before it
+// for a file system.
 std::string path_of(const Options& options, const MethodChoice& choice) {
     if (options.methods.size() == 1) return options.path;
     std::string suffix = choice.label;

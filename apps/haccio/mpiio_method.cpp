@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Through MPI-IO: a call a variable, or one of gathered records; each rank for itself, or all together.
+// Through MPI-IO: a call a variable, or one of gathered records; each rank for itself, or all
+// together.
 #include <algorithm>
 #include <climits>
 #include <cstring>

@@ -165,7 +165,8 @@ MethodChoice method_of(const std::string& option, const std::string& text) {
     return choice;
 }
 
-// Words of a command line: options with their values, "--name value" and "--name=value", and the rest.
+// Words of a command line: options with their values, "--name value" and "--name=value", and the
+// rest.
 class Words {
    public:
     explicit Words(const std::vector<std::string>& words) : words_(words) {}

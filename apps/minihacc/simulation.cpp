@@ -53,7 +53,8 @@ std::size_t Simulation::default_mesh(std::size_t particles) {
 }
 
 double Simulation::memory_needed(const SimulationOptions& options) {
-    // Ten floats of state and five words in the cell list a particle; density and four samples a mesh point.
+    // Ten floats of state and five words in the cell list a particle; density and four samples a
+    // mesh point.
     const auto mesh = static_cast<double>(mesh_of(options));
     return 60.0 * static_cast<double>(options.particles) + 21.0 * mesh * mesh * mesh;
 }

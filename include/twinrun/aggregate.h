@@ -214,7 +214,8 @@ TWR_API int twr_aggregate_declare_blocks(twr_aggregate* aggregate, const twr_agg
 typedef struct twr_aggregate_typed {
     /* Where the file type begins, within the file of this rank: the displacement of an MPI view. */
     uint64_t file_offset;
-    /* The places in the file; repeated by its extent as often as the data needs. Its places ascend. */
+    /* The places in the file; repeated by its extent as often as the data needs. Its places
+       ascend. */
     MPI_Datatype file_type;
     /* Places in memory, from data[k] on; repeated by its extent. Need not be committed. */
     MPI_Datatype memory_type;

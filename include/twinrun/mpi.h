@@ -26,7 +26,8 @@ extern "C" {
  *   TWR_ERROR_UNSUPPORTED: shared_files in the background without MPI_THREAD_MULTIPLE */
 TWR_API int twr_open_mpi(twr_run** run, const char* path, const twr_settings* settings, MPI_Comm comm);
 
-/* The same for Fortran's communicators: an integer, or the component MPI_VAL of a type(MPI_Comm). */
+/* The same for Fortran's communicators: an integer, or the component MPI_VAL of a
+   type(MPI_Comm). */
 TWR_API int twr_open_mpi_f(twr_run** run, const char* path, const twr_settings* settings, MPI_Fint comm);
 
 #ifdef __cplusplus
