@@ -62,7 +62,9 @@ def render(template: str, **data: object) -> str:
 
 
 def drawn(svg: str) -> Markup:
-    """A picture that a plotting library wrote as SVG, which is printed as it is: the library escapes its texts."""
+    """A picture that a plotting library wrote as SVG, which is printed as it is: the library
+    escapes its texts.
+    """
     from markupsafe import Markup
 
     return Markup(svg)

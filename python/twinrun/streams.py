@@ -1,4 +1,6 @@
-"""Standard streams of the command: a closed or full one changes no verdict, and no opened file takes its number."""
+"""Standard streams of the command: a closed or full one changes no verdict, and no opened file
+takes its number.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,11 @@ class _Messages(_Raw):
 
 
 def _occupy() -> None:
-    """Opens something under each number of a closed standard stream: a file that is opened later would get that number,
-    and what libraries and child processes print would go into it.
+    """Opens something under each number of a closed standard stream: a file that is opened later
+    would get that number, and what libraries and child processes print would go into it.
 
-    Standard output becomes a folder, which nobody can write to: what is printed there is an error, as it was before.
+    Standard output becomes a folder, which nobody can write to: what is printed there is an error,
+    as it was before.
     """
     for number, place, flags in (
         (0, os.devnull, os.O_RDONLY),

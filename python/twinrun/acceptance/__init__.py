@@ -1,4 +1,5 @@
-"""Do new runs belong to the distribution of reference runs? And perturbed input, from which such a distribution comes.
+"""Do new runs belong to the distribution of reference runs? And perturbed input, from which such a
+distribution comes.
 
     from twinrun.acceptance import accept, perturb
 

@@ -1,4 +1,6 @@
-"""The result of an acceptance: a verdict, where new runs exceed the reference runs, and what the verdict rests on."""
+"""The result of an acceptance: a verdict, where new runs exceed the reference runs, and what the
+verdict rests on.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ class Excess:
     run : str
         The new run that is farthest away; '' where all new runs are one group.
     size : float
-        Of growth: the distance in units of the farthest reference run. Of distribution: the difference of the means in
-        standard deviations of the reference runs. Else the number of values.
+        Of growth: the distance in units of the farthest reference run. Of distribution: the
+        difference of the means in standard deviations of the reference runs. Else the number of
+        values.
     low, high : float
         The interval of `size`, for normal statistics; NaN where there is none.
     p : float
@@ -84,15 +87,16 @@ class FieldAcceptance:
     growing, settled : list of int or None
         The steps at which differences of reference runs still grow, and at which they have settled.
     ratio : float
-        The largest distance of a new run in units of the farthest reference run, while differences grow; NaN without
-        such steps.
+        The largest distance of a new run in units of the farthest reference run, while differences
+        grow; NaN without such steps.
     ratio_step : int or None
         Its step.
     rate, new_rate : float
-        The factor by which differences grow in a step: among the reference runs, and of the new runs; NaN with fewer
-        than three steps.
+        The factor by which differences grow in a step: among the reference runs, and of the new
+        runs; NaN with fewer than three steps.
     deviation : float
-        The largest standardised difference of a statistic, where differences have settled; NaN without such steps.
+        The largest standardised difference of a statistic, where differences have settled; NaN
+        without such steps.
     deviation_step : int or None
         Its step; None also for the mean over steps.
     deviation_of : str
@@ -180,8 +184,8 @@ class Acceptance:
     alarms : Alarms or None
         Reference runs that would be rejected. None with fewer than three.
     detectable : float
-        The shift of one mean that would be found in 80% of cases, in standard deviations of the reference runs; NaN where
-        no step has settled.
+        The shift of one mean that would be found in 80% of cases, in standard deviations of the
+        reference runs; NaN where no step has settled.
     checked : list of str
         The assumptions that were checked, and how.
     notes : list of str
@@ -272,7 +276,8 @@ class Acceptance:
         return out
 
     def to_json(self, path: str) -> None:
-        """Writes `document` as a JSON file, whole or not at all; infinite numbers and NaN as the strings "inf", "nan".
+        """Writes `document` as a JSON file, whole or not at all; infinite numbers and NaN as the
+        strings "inf", "nan".
 
         Parameters
         ----------

@@ -1,7 +1,8 @@
 """What the tests know of one field at one step: statistics of each run, and the distances between all runs.
 
-Elements are read in pieces, from all runs at once, so that a field of any size needs bounded memory. Differences are
-taken before anything is squared: a difference in the last digit is not lost beside the values themselves.
+Elements are read in pieces, from all runs at once, so that a field of any size needs bounded
+memory. Differences are taken before anything is squared: a difference in the last digit is not lost
+beside the values themselves.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from ..errors import Incomparable
 
 __all__ = ["STATISTICS", "Sample", "Sums", "sample_of"]
 
-# Of the elements of a field: their mean, their standard deviation, and the root mean square of the differences between
-# neighbours in storage. The last one sees changes of small scales that keep mean and deviation.
+# Of the elements of a field: their mean, their standard deviation, and the root mean square of the
+# differences between neighbours in storage. The last one sees changes of small scales that keep
+# mean and deviation.
 STATISTICS = ("mean", "deviation", "roughness")
 
 
@@ -26,10 +28,11 @@ STATISTICS = ("mean", "deviation", "roughness")
 class Sample:
     """One field at one step in all runs, the reference runs first.
 
-    values: (runs, statistics); a column is NaN where it is not known. squares: (runs, runs), the mean squared difference of
-    elements; None where the runs hold their elements in unknown orders. size: the root mean square of the reference
-    runs' values. rounding: the relative precision of the coarsest element type; 0 for integers. elements: of each run
-    that were compared. broken: new runs with a value that is no number where reference runs have numbers, and how many.
+    values: (runs, statistics); a column is NaN where it is not known. squares: (runs, runs), the
+    mean squared difference of elements; None where the runs hold their elements in unknown orders.
+    size: the root mean square of the reference runs' values. rounding: the relative precision of
+    the coarsest element type; 0 for integers. elements: of each run that were compared. broken: new
+    runs with a value that is no number where reference runs have numbers, and how many.
     """
 
     step: int | None
@@ -56,15 +59,16 @@ class Sample:
 class Sums:
     """Sums over the elements of one field at one step, of all runs, piece by piece.
 
-    references: how many of the runs are reference runs; they come first. matched: whether elements at the same place
-    belong together.
+    references: how many of the runs are reference runs; they come first. matched: whether elements
+    at the same place belong together.
     """
 
     def __init__(self, runs: int, references: int, matched: bool = True) -> None:
         self._runs, self._references, self._matched = runs, references, matched
         self._count = 0
         self._base = 0.0  # mean of the first run
-        self._shift = np.zeros(runs)  # mean difference to the first run, where matched; else the mean itself
+        # Mean difference to the first run, where matched; else the mean itself.
+        self._shift = np.zeros(runs)
         self._mean = np.zeros(runs)
         self._squares = np.zeros(runs)  # sum of squared deviations from the mean
         self._rough = np.zeros(runs)
@@ -104,7 +108,8 @@ class Sums:
 
     def _numbers(self, piece: np.ndarray, finite: np.ndarray) -> np.ndarray:
         """The elements that are numbers in all runs; counts the others, or raises the error."""
-        nowhere = ~finite.any(axis=0)  # as the land in a field of the sea: in every run there is no number
+        # As the land in a field of the sea: in every run there is no number.
+        nowhere = ~finite.any(axis=0)
         wrong = ~finite[:, ~nowhere]
         for run in range(self._references):
             if wrong[run].any():

@@ -23,7 +23,8 @@ __all__ = ["Settings", "accept", "judge"]
 _POWER = 0.8416  # quantile of the normal distribution: 80%
 _DRIFT = 0.01  # p value below which the reference runs' order is said to matter
 _LEAST_FOR_DRIFT = 8
-# Reference runs, from which on the bound holds for settled steps too: of three numbers, all may lie close together by chance.
+# Reference runs, from which on the bound holds for settled steps too: of three numbers, all may lie
+# close together by chance.
 _LEAST_FOR_BOUND = 8
 
 
@@ -70,7 +71,8 @@ def accept(
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Acceptance:
-    """Says whether new runs belong to the distribution of reference runs: another compiler, library, machine or precision.
+    """Says whether new runs belong to the distribution of reference runs: another compiler,
+    library, machine or precision.
 
     >>> rng = np.random.default_rng(1)
     >>> references = [{"x": rng.normal(0, 1, 500)} for _ in range(20)]
@@ -92,7 +94,8 @@ def accept(
         While differences between reference runs grow, a new run may be so many times as far from them as the
         farthest reference run.
     spread : float, default 0.05
-        Differences count as settled from this share of a field's own variation on, and from half of their largest.
+        Differences count as settled from this share of a field's own variation on, and from half of
+        their largest.
     fields, leave_out : iterable of str
         Globs of the fields to test, and of those to leave out; default: all fields.
     steps : str, default None
@@ -285,7 +288,9 @@ def _of_runs(sample: Sample, kept: Sequence[int]) -> Sample:
 
 @dataclass
 class _Columns:
-    """The statistics that are tested, side by side. where: (step, field, statistic, whether over all steps)."""
+    """The statistics that are tested, side by side. where: (step, field, statistic, whether over
+    all steps).
+    """
 
     values: np.ndarray
     floors: np.ndarray
@@ -304,7 +309,8 @@ def _columns(by_field: Mapping[str, list[Sample]], settled: Mapping[str, list[bo
                 where.append((s.step, name, what, False))
             scales = [s.values[:, at].std() for s in own]
             if sum(scale > 0 for scale in scales) > 1:
-                # In units of the spread at each step, so that a step of large spread does not hide the others.
+                # In units of the spread at each step, so that a step of large spread does not hide
+                # the others.
                 joined = [(s, scale) for s, scale in zip(own, scales, strict=True) if scale > 0]
                 values.append(np.mean([s.values[:, at] / scale for s, scale in joined], axis=0))
                 floors.append(float(np.mean([s.floor / scale for s, scale in joined])))

@@ -438,8 +438,8 @@ def _kind(mode: int) -> str:
 def _files(tree: _Tree, known: list[int]) -> list[_core.FilesOfStep]:
     """Steps of a folder of any program, and everything in each.
 
-    The key of a file is common to the same file in all steps: its name without the step. known: steps that the record
-    has.
+    The key of a file is common to the same file in all steps: its name without the step. known:
+    steps that the record has.
     """
     by_step: dict[int, list[_Entry]] = {}
     unnumbered: list[_Entry] = []
@@ -849,8 +849,8 @@ def compact(
         The folder is no record, `keep_last` is less than 1, or a record that was packed against this one is
         missing.
     DamagedFile
-        A checksum does not fit, or the metadata of a step that would stay is damaged. Then nothing leaves: what
-        leaves could be the last copy that is whole.
+        A checksum does not fit, or the metadata of a step that would stay is damaged. Then nothing
+        leaves: what leaves could be the last copy that is whole.
 
     Notes
     -----

@@ -151,7 +151,9 @@ def array_fields(
 def plain_field(
     name: str, kind: tuple[str, str], shape: tuple[int, ...], source: Stored, fortran_order: bool = False
 ) -> Field:
-    """The field that `array_fields` makes of a stored array of numbers, made without NumPy. kind: type and byte order."""
+    """The field that `array_fields` makes of a stored array of numbers, made without NumPy. kind:
+    type and byte order.
+    """
     size, itemsize = math.prod(shape), ITEMSIZE[kind[0]]
     extents = (Extent(source.path, source.offset, size, itemsize),) if size else ()
     return Field(name, *kind, shape, extents=extents, fortran_order=fortran_order)

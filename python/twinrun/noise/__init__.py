@@ -1,4 +1,6 @@
-"""What the operating system takes from the threads of a computation: measured on each core, with its error."""
+"""What the operating system takes from the threads of a computation: measured on each core, with
+its error.
+"""
 
 from __future__ import annotations
 

@@ -149,7 +149,8 @@ def svg_of(figure: Figure | None, salt: str) -> Markup | None:
 def _picture(analysis: Any) -> Markup | None:
     import matplotlib
 
-    with matplotlib.rc_context({"text.parse_math": False}):  # texts read this setting when they are made
+    # Texts read this setting when they are made.
+    with matplotlib.rc_context({"text.parse_math": False}):
         figure = analysis.figure()
     if figure is not None:
         for axes in figure.axes:
@@ -196,8 +197,8 @@ def _details(analysis: Any, options: Any) -> _Details | None:
 
 
 def page(findings: Any) -> str:
-    """The page: the verdict and the conditions first, one sentence an analysis, then each with its picture and table;
-    analyses that could not decide are folded behind what it would take.
+    """The page: the verdict and the conditions first, one sentence an analysis, then each with its
+    picture and table; analyses that could not decide are folded behind what it would take.
     """
     made = [
         _Analysis(

@@ -41,8 +41,9 @@ _MOST_DIMENSIONS = 64
 class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_defaults=True):
     """A value that went into an event or came out of it.
 
-    role: what it is: a value, a parameter, a buffer, a gradient, a state of an optimizer, a setting, or the state
-    of a random number generator. kept: the field that has its data, or ''. missing: why it has no digest, or ''.
+    role: what it is: a value, a parameter, a buffer, a gradient, a state of an optimizer, a
+    setting, or the state of a random number generator. kept: the field that has its data, or ''.
+    missing: why it has no digest, or ''.
     digest: 128 bits; 0 where it is missing. It is stored apart, as a number.
     """
 
@@ -64,9 +65,10 @@ class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_d
 class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A point of a run at which values were seen.
 
-    phase: 'forward', 'backward', … module: the path of the module; '' for the model itself or none. kind: its class.
-    operation: what was done. call: the number of the call, which is the same for its entry and its exit; -1 for
-    none. enclosing: the call inside which this event is; -1 for none.
+    phase: 'forward', 'backward', … module: the path of the module; '' for the model itself or none.
+    kind: its class.
+    operation: what was done. call: the number of the call, which is the same for its entry and its
+    exit; -1 for none. enclosing: the call inside which this event is; -1 for none.
     """
 
     phase: str

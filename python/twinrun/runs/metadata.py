@@ -36,8 +36,8 @@ def metadata_path(path: str) -> str:
 
 
 def check_replaceable(target: str) -> None:
-    """Raises TwinrunError where metadata of data files would replace twinrun's metadata of another kind: golden digests, which
-    name no data file, or metadata of a history.
+    """Raises TwinrunError where metadata of data files would replace twinrun's metadata of another
+    kind: golden digests, which name no data file, or metadata of a history.
 
     What is no metadata at all the core refuses; what is damaged it replaces.
     """
@@ -113,10 +113,11 @@ def _layout(ref: FieldRef) -> tuple:
 def check_layout(
     metadata: _core.Metadata, refs: Sequence[FieldRef], content: FileContent
 ) -> dict[str, Field]:
-    """Raises Stale unless a file says of itself all that its metadata says: files, fields, what each is, and where it lies; and
-    what is wrong with a field that cannot be read now.
+    """Raises Stale unless a file says of itself all that its metadata says: files, fields, what
+    each is, and where it lies; and what is wrong with a field that cannot be read now.
 
-    A field that was not indexed is not looked at. refs: all fields of the metadata. Returns the file's, by the names there.
+    A field that was not indexed is not looked at. refs: all fields of the metadata. Returns the
+    file's, by the names there.
     """
 
     def changed(what: str) -> Stale:
@@ -180,7 +181,9 @@ def check_current(
 
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
-    """How to open the data of a metadata file as when it was indexed; None where there is none, or a history has it."""
+    """How to open the data of a metadata file as when it was indexed; None where there is none, or
+    a history has it.
+    """
     if not metadata.data_files or not metadata.fields or not metadata.fields[0].format:
         return None
     path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0].format

@@ -2,8 +2,9 @@
 
 usage: python -I -S .../beside.py JSON      {"job": words, "other": words, "results": the second job's, "stop": a file}
 
-The job starts when the second one has ended its first repetition. At the job's end the file `stop` is made, which ends
-the second one. It imports nothing but the standard library, so that it starts within some 20 ms.
+The job starts when the second one has ended its first repetition. At the job's end the file `stop`
+is made, which ends the second one. It imports nothing but the standard library, so that it starts
+within some 20 ms.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs a study of haccio on the ensemble's engine: its conditions are the cells of a design, its journal keeps
-the results.
+"""Runs a study of haccio on the ensemble's engine: its conditions are the cells of a design, its
+journal keeps the results.
 
 Attempts lie in JOURNAL.attempts while they run; the folder goes when the last of them has its line.
 """

@@ -1,9 +1,10 @@
-"""The table of conditions, and each against the first: the first answer to "which is faster, and how sure is that?".
+"""The table of conditions, and each against the first: the first answer to "which is faster, and
+how sure is that?".
 
-Medians have distribution-free intervals. Ratios are of runs of the same block (`locations.ratio`), and all their
-intervals hold together with the stated probability. Where the study stopped as soon as they were narrow, they are a
-little wider, so that they keep it. Both need blocks that are independent of each other: that is tested, and where it
-is refuted the interval is not given.
+Medians have distribution-free intervals. Ratios are of runs of the same block (`locations.ratio`),
+and all their intervals hold together with the stated probability. Where the study stopped as soon
+as they were narrow, they are a little wider, so that they keep it. Both need blocks that are
+independent of each other: that is tested, and where it is refuted the interval is not given.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .serial import Resemblance, resemblance
 __all__ = ["Against", "Condition", "Conditions", "conditions", "conditions_of"]
 
 _LEVEL = 0.05
-# Fewer can hide a resemblance that halves what they tell: of simulated series of 20 whose values resemble the one
-# before by 0.5, every second one shows it, of 30 two of three.
+# Fewer can hide a resemblance that halves what they tell: of simulated series of 20 whose values
+# resemble the one before by 0.5, every second one shows it, of 30 two of three.
 _SHOWS = 30
 
 
@@ -48,7 +49,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Against:
-    """A condition's time as a ratio to that of the first. resemblance: of the ratios with those of the block before.
+    """A condition's time as a ratio to that of the first. resemblance: of the ratios with those of
+    the block before.
     always: faster or slower, if it was that in all blocks.
     """
 
@@ -74,9 +76,9 @@ def _alike(units: str, found: Resemblance) -> str:
 class Conditions:
     """All conditions, the first of them first.
 
-    against: the others. single: of runs, where there is one condition only. fails: why medians have no interval, or
-    nothing. block: seconds that one took, NaN where not known. stopped: the study ended by its stopping rule's looks. value:
-    the column.
+    against: the others. single: of runs, where there is one condition only. fails: why medians have
+    no interval, or nothing. block: seconds that one took, NaN where not known. stopped: the study
+    ended by its stopping rule's looks. value: the column.
     """
 
     rows: Sequence[Condition]
@@ -108,8 +110,9 @@ class Conditions:
         return pd.DataFrame(rows)
 
     def sentences(self, precision: float) -> list[str]:
-        """What is shown: of the only condition, or of each against the first. precision: what is too small to matter,
-        by half."""
+        """What is shown: of the only condition, or of each against the first. precision: what is
+        too small to matter, by half.
+        """
         if not any(row.n for row in self.rows):
             return ["No run ended well: nothing can be said of times."]
         if len(self.rows) == 1:
@@ -235,7 +238,9 @@ def _independent(x: np.ndarray, options: Options) -> Resemblance:
 
 
 def conditions_of(frame: pd.DataFrame, options: Options = Options()) -> Conditions:  # noqa: B008
-    """The conditions of a table of tasks; the first is the first level of each factor, as the study lists them."""
+    """The conditions of a table of tasks; the first is the first level of each factor, as the study
+    lists them.
+    """
     columns = condition_columns(frame)
     value = options.value
     good = usable(frame, value)

@@ -52,7 +52,9 @@ def _tasks(n: int, ratio: float) -> str:
 
 
 def takes(analysis: Analysis, options: Options) -> str:
-    """What it would take; nothing where it decided. Numbers of tasks grow with the square of what they resolve."""
+    """What it would take; nothing where it decided. Numbers of tasks grow with the square of what
+    they resolve.
+    """
     if analysis.state != OPEN:
         return ""
     n, seen = analysis.tasks, analysis.seen

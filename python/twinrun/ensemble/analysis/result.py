@@ -209,7 +209,9 @@ class Analysis:
 
     @property
     def seen(self) -> float | None:
-        """The smallest effect that its report finds in `Options.power` of studies like this; None: not known."""
+        """The smallest effect that its report finds in `Options.power` of studies like this; None:
+        not known.
+        """
         if self.could_see is None:
             return None
         level = self.judged_by.level

@@ -1,10 +1,11 @@
 """The spread of identical tasks, and its cost: range, quantiles, coefficient of variation; makespan,
 core-hours.
 
-The range has no bootstrap interval (an extreme cannot be resampled beyond itself) and grows with the number
-of tasks. What needs no assumption is the share of all such tasks that lies between the fastest and the
-slowest (Wilks, 1941). Quantiles have distribution-free intervals. The coefficient of variation has the interval
-of `deviations`; where there are ten blocks or more, they are the units.
+The range has no bootstrap interval (an extreme cannot be resampled beyond itself) and grows with
+the number of tasks. What needs no assumption is the share of all such tasks that lies between the
+fastest and the slowest (Wilks, 1941). Quantiles have distribution-free intervals. The coefficient
+of variation has the interval of `deviations`; where there are ten blocks or more, they are the
+units.
 """
 
 from __future__ import annotations
@@ -183,7 +184,8 @@ def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:
             )
         )
     else:
-        # Ends come before starts of the same moment: a task that begins as another ends needs no other core.
+        # Ends come before starts of the same moment: a task that begins as another ends needs no
+        # other core.
         events = sorted([(t, 1, w) for t, w in zip(begin, width, strict=True)] + [(t, 0, -w) for t, w in zip(end, width, strict=True)])  # fmt: skip
         cores = float(max(np.cumsum([w for _, _, w in events])))
     held = makespan * cores

@@ -43,8 +43,8 @@ class EngineBase(ABC):
     """Starts attempts somewhere: on this node, or in a batch system."""
 
     name = "?"
-    # Seconds from the word that all tasks of a workload may begin to the moment at which they do; None where tasks
-    # start as the batch system has room.
+    # Seconds from the word that all tasks of a workload may begin to the moment at which they do;
+    # None where tasks start as the batch system has room.
     gate: float | None = None
 
     def __init__(self, study: Study) -> None:
@@ -170,7 +170,8 @@ def examine(folder: Path) -> str:
     # It may have ended in between: the record comes before the lock goes.
     if (folder / "record.json").exists():
         return State.RECORDED
-    # Locks of other nodes are visible on some file systems only; elsewhere the batch system is asked.
+    # Locks of other nodes are visible on some file systems only; elsewhere the batch system is
+    # asked.
     if claim.get("host") not in (None, platform.node()) and (folder / "submitted.json").exists():
         return State.SUBMITTED
     return State.LOST

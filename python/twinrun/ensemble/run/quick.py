@@ -20,7 +20,9 @@ _SAID = 4096  # bytes of a failed command's output that are looked at
 
 
 class _Commands(FolderWork):
-    """Ends at the first failure, unless failures are ignored: then at the first command that cannot be started."""
+    """Ends at the first failure, unless failures are ignored: then at the first command that cannot
+    be started.
+    """
 
     ignore_failure = False
     trouble: TwinrunError | None = None  # of the cleanup, which comes after all measurements

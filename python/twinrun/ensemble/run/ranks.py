@@ -4,8 +4,8 @@ from __future__ import annotations
 
 __all__ = ["OVERSUBSCRIBED", "sharing"]
 
-# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do
-# nothing.
+# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know
+# do nothing.
 OVERSUBSCRIBED = {
     "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",

@@ -419,7 +419,9 @@ def run_study(
 def run(
     work: Work, retries: int = 0, report: Callable[[Progress], None] | None = None, notes: Sequence[str] = ()
 ) -> Outcome:
-    """Runs what is left of a study: `run_study`, for any kind of work. notes: lines that are printed first."""
+    """Runs what is left of a study: `run_study`, for any kind of work. notes: lines that are
+    printed first.
+    """
     study = work.study
     plan = Plan(study.stopping.least, study.stopping.most) if study.stopping else None
     with _Signals() as signals:

@@ -40,7 +40,8 @@ def _while(start: float, end: float, times: np.ndarray, values: np.ndarray, old:
 
 
 def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.DataFrame:
-    """The table of tasks with the columns of a file besides, named `covariates.NAME`; cells that are no number are missing.
+    """The table of tasks with the columns of a file besides, named `covariates.NAME`; cells that
+    are no number are missing.
 
     Raises MissingFile, DamagedFile, TwinrunError where no task has a value.
     """

@@ -82,7 +82,9 @@ def number(value: object) -> float | None:
 
 
 def time_of(value: object, place: str) -> float:
-    """A time: a finite number that is not negative. Raises ValueError, which names the place, for anything else."""
+    """A time: a finite number that is not negative. Raises ValueError, which names the place, for
+    anything else.
+    """
     found = number(value)
     if found is None or found < 0:
         said = "there is no time" if value is None else f"{value!r:.40} is no time"
@@ -125,7 +127,7 @@ def _rows(text: str, delimiter: str) -> list[dict[str, str]]:
     return [dict(zip(head, (cell.strip() for cell in row), strict=True)) for row in table[1:]]
 
 
-# ---- ReFrame -----------------------------------------------------------------------------------------------
+# ---- ReFrame -------------------------------------------------------------------------------------
 
 
 _NOTHING = frozenset({"", "null", "none", "nan"})  # what a cell of a test that did not measure says
@@ -172,7 +174,7 @@ def read_reframe(text: str) -> list[dict]:
     return found
 
 
-# ---- Slurm -------------------------------------------------------------------------------------------------
+# ---- Slurm ---------------------------------------------------------------------------------------
 
 
 def _elapsed(text: str | None) -> float | None:
@@ -190,7 +192,9 @@ def _bytes(text: str | None) -> int | None:
 
 
 def read_sacct(text: str) -> list[dict]:
-    """Jobs that have ended; of a job with several steps its steps, but for `batch`, `extern` and `interactive`."""
+    """Jobs that have ended; of a job with several steps its steps, but for `batch`, `extern` and
+    `interactive`.
+    """
     first = text.split("\n", 1)[0]
     if first.endswith("|"):  # --parsable
         text = "\n".join(line.removesuffix("|") for line in text.splitlines())
@@ -260,7 +264,7 @@ def read_sacct(text: str) -> list[dict]:
     return found
 
 
-# ---- CSV ---------------------------------------------------------------------------------------------------
+# ---- CSV -----------------------------------------------------------------------------------------
 
 
 def _time_column(head: Sequence[str], given: str) -> tuple[str, float]:
@@ -291,8 +295,8 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[dict]:
-    """value: the column of times; by default one with such a name. factors: columns of conditions; by default those
-    with a cell that is no number. Columns of numbers are metrics.
+    """value: the column of times; by default one with such a name. factors: columns of conditions;
+    by default those with a cell that is no number. Columns of numbers are metrics.
     """
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t|", key=first.count)

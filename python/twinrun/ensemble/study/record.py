@@ -53,7 +53,9 @@ _FILES, _FOLDERS, _KEYS = STUDY_FILES, STUDY_FOLDERS, STUDY_KEYS
 
 
 def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
-    """The files of a study, and the file that it was started from where known; reports may lie beside them."""
+    """The files of a study, and the file that it was started from where known; reports may lie
+    beside them.
+    """
     path = Path(folder).absolute()
     files = [path / name for name in (*_FILES, "lock", *_FOLDERS)]
     files += [*path.glob("study-*.toml"), path.parent / f"{path.name}.toml"]
@@ -286,7 +288,7 @@ def unfinished(tasks: Iterable[Task], lines: Iterable[Mapping], retries: int) ->
     ]
 
 
-# ---- lines -------------------------------------------------------------------------------------------------
+# ---- lines ---------------------------------------------------------------------------------------
 
 
 def _numbers(text: str, metric: Metric) -> list[float]:

@@ -13,8 +13,8 @@ Read from TOML; docs/ensemble.md has all keys.
     [factors.cores]
     levels = ["all", "all-but-one"]
 
-Every unknown key is an error: a study with a misspelt key would measure something else. `document` has the keys with
-their types and ranges; here is what they mean together.
+Every unknown key is an error: a study with a misspelt key would measure something else. `document`
+has the keys with their types and ranges; here is what they mean together.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ UNSET = "(unset)"  # a level of an environment variable: it is not set
 class Factor:
     """A condition that is varied on purpose.
 
-    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads", "replicas" (how many
-    tasks a workload has), "interpose".
-    levels: their names. values: what {NAME} becomes. variables: of the environment, templates. check: a command
-    that says what holds for the running task, {pid}; after: seconds from its start. match: an expression whose
-    first group, found in `match_file`, is the value.
+    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads",
+    "replicas" (how many tasks a workload has), "interpose".
+    levels: their names. values: what {NAME} becomes. variables: of the environment, templates.
+    check: a command that says what holds for the running task, {pid}; after: seconds from its
+    start. match: an expression whose first group, found in `match_file`, is the value.
     """
 
     name: str
@@ -97,8 +97,8 @@ class Metric(MetricKeys, frozen=True, kw_only=True):
 
 
 class Study(Settings, frozen=True, kw_only=True):
-    """A whole study. document: as it was read. here: the folder where relative paths begin. commands: by level of the
-    factor `command`; where there are any, `command` is empty.
+    """A whole study. document: as it was read. here: the folder where relative paths begin.
+    commands: by level of the factor `command`; where there are any, `command` is empty.
     """
 
     name: str

@@ -3,8 +3,9 @@ node.
 
 usage: python -I -S .../watch/__main__.py FOLDER      FOLDER/spec.json says what to run
 
-It imports nothing but this package and the standard library, so that it starts within some 20 ms and needs no
-installation on a node: that sees this folder, which is all. Being its own process makes three promises possible:
+It imports nothing but this package and the standard library, so that it starts within some 20 ms
+and needs no installation on a node: that sees this folder, which is all. Being its own process
+makes three promises possible:
 
 * What is counted is the task alone. All processes that the task leaves behind become children of this one
   (PR_SET_CHILD_SUBREAPER), so that wait4 tells the CPU time, faults and context switches of the whole tree,

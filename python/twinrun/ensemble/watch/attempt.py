@@ -150,7 +150,8 @@ class Attempt:
                 self._signals.interrupting = False
 
     def _at_gate(self) -> float:
-        """Waits, with the task ready to begin, for the moment at which all tasks of the workload do; returns it.
+        """Waits, with the task ready to begin, for the moment at which all tasks of the workload
+        do; returns it.
 
         The spec's `gate`: seconds between looks whether it is known.
         """
@@ -214,8 +215,8 @@ class Attempt:
     def _wait(
         self, begin: float, task: int, cores: list[int], gpus: Gpus
     ) -> tuple[float, int | None, str | None, float]:
-        """Waits until the first process of the task ends: when, its status, the reason if this program ended it, and
-        the period of readings.
+        """Waits until the first process of the task ends: when, its status, the reason if this
+        program ended it, and the period of readings.
         """
         spec = self.spec
         limit = begin + spec["time_limit"] if spec["time_limit"] else float("inf")

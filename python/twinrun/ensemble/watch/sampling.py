@@ -183,8 +183,8 @@ class Sampler:
 
 
 class Pace:
-    """When the next reading is due: after 5 ms at first, so that short tasks are read as well, then every `period`; later
-    where readings are slow.
+    """When the next reading is due: after 5 ms at first, so that short tasks are read as well, then
+    every `period`; later where readings are slow.
     """
 
     def __init__(self, period: float, begin: float) -> None:

@@ -1,6 +1,8 @@
-"""What the node did while a task ran, by the kernel's counters: interrupts, throttling, paging, run queues, networks.
+"""What the node did while a task ran, by the kernel's counters: interrupts, throttling, paging, run
+queues, networks.
 
-Counters of cores are of the task's cores; those of memory and networks are of the node. What a node does not say is left out.
+Counters of cores are of the task's cores; those of memory and networks are of the node. What a node
+does not say is left out.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def _stat(root: str, cores: set[int]) -> dict[str, float]:
 
 
 def _table(text: str | None, cores: set[int]) -> dict[str, int]:
-    """{row: its sum over the cores} of /proc/interrupts and /proc/softirqs; their first line names the cores."""
+    """{row: its sum over the cores} of /proc/interrupts and /proc/softirqs; their first line names
+    the cores.
+    """
     lines = (text or "").splitlines()
     if not lines:
         return {}
@@ -176,7 +180,9 @@ def since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 
 
 class System:
-    """The counters of the node around a task. Its time is longer than the task's where the task waits to begin."""
+    """The counters of the node around a task. Its time is longer than the task's where the task
+    waits to begin.
+    """
 
     def __init__(self, cores: list[int]) -> None:
         self._cores = cores
