@@ -348,8 +348,8 @@ typedef struct twr_divergence {
 } twr_divergence;
 
 /* Called once for each step and rank that diverges: from the capturing thread if stop_on_divergence
- * is set, otherwise from a thread of twinrun. It must not call functions of this run. callback: NULL
- * removes it. After twr_on_divergence has returned, the previous callback neither runs nor is
+ * is set, otherwise from a thread of twinrun. It must not call functions of this run. callback:
+ * NULL removes it. After twr_on_divergence has returned, the previous callback neither runs nor is
  * called. */
 typedef void (*twr_divergence_callback)(const twr_divergence* divergence, void* context);
 TWR_API int twr_on_divergence(twr_run* run, twr_divergence_callback callback, void* context);

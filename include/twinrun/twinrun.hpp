@@ -2,7 +2,7 @@
 // twinrun.h documents each function.
 //
 //     twr::Run run("runs/a", twr::Settings{{"atol", "1e-6"}});
-//     run.protect("x", x);                        // std::vector, std::span, an array, an mdspan, ...
+//     run.protect("x", x);                         // std::vector, std::span, an array, ...
 //     run.protect("grid", grid, {rows, columns});  // a pointer and a shape
 //     for (...) run.capture(step);
 //     run.close();

@@ -1,9 +1,9 @@
 // What is counted, and how: the interposition library, preloaded into a program (LD_PRELOAD),
 // counts and times calls of MPI, POSIX and stdio, and writes a profile for each process.
 //
-//   wrapper(call):   Scope scope{call}         the time starts; an injected delay is part of the call
+//   wrapper(call):   Scope scope{call}      the time starts; an injected delay is part of the call
 //                    result = the real function, found by dlsym
-//                    scope.end(bytes)          count, seconds, bytes, histogram of the thread that called
+//                    scope.end(bytes)       count, seconds, bytes, histogram of the calling thread
 //
 // Invariants:
 // * The program gets the real function's result and errno. If something fails here, the call is

@@ -6,7 +6,8 @@
     step-10/rank-00003/x.npy   step 10, rank 3, x
     snap_010.3.hdf5            step 10, rank 3, snap
     output_00010/part/x1.f32   step 10, rank 0, part/x1
-    epoch=3-step=1000.ckpt     step 1000, rank 0, no name: parts that change from file to file do not belong to the name
+    epoch=3-step=1000.ckpt     step 1000, rank 0, no name: parts that change from file to file are
+                               not part of the name
 
 Rules, in this order:
 

@@ -239,10 +239,8 @@ def _from_cuda_array_interface(
         tuple(map(int, interface["shape"])), None if given is None else tuple(map(int, given)), ITEMSIZE[kind]
     )
     address = int(interface["data"][0] or 0)
-    if (
-        stream is None
-        # The producer's stream; without one there is nothing to wait for, and the default stream works.
-    ):
+    # The producer's stream; without one there is nothing to wait for, and the default stream works.
+    if stream is None:
         stream = stream_handle(interface.get("stream")) or 0
     device = _number_of_device(name, array, address)
     swap = order != sys.byteorder and ITEMSIZE[kind] > 1

@@ -28,7 +28,8 @@ struct Work {
 // Writing, of a window with n buffers:
 //     aggregator: ready = n; for each window: wait until all of its ranks are done with it; start
 //                 its write; when it has ended, ready += 1
-//     rank:       for each window with its data: wait until ready; copy or put the data; notify the aggregator
+//     rank:       for each window with its data: wait until ready; copy or put the data; notify the
+//                 aggregator
 // Reading, for each window: the aggregator reads it; ready += 1; ranks copy or get, and notify; the
 // buffer is free again. Between nodes, "ready" and "done" are messages.
 class Pipeline {

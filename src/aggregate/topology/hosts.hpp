@@ -13,10 +13,11 @@
 namespace twinrun {
 
 // A topology whose node k is hosts[k]. Two hosts may have the same name; each is a node.
-//   "auto"       Slurm's topology if every host has an address from Slurm that names switches or blocks; otherwise "node"
+//   "auto"       Slurm's topology if every host has an address from Slurm that names switches or
+//                blocks; otherwise "node"
 //   "node", "flat"  every node one hop from every other
-//   "slurm"      from the hosts' addresses, or if they have none from `scontrol show topology`; an error if neither names
-//                a topology
+//   "slurm"      from the hosts' addresses, or if they have none from `scontrol show topology`; an
+//                error if neither names a topology
 //   "file:PATH"  hosts are found by their names, or by the part before the first dot
 //   models       host k is the model's node k; an error if the model has fewer nodes
 // scontrol: run_scontrol, or a test's replacement. It starts a process, so with several ranks one

@@ -71,13 +71,14 @@ inline constexpr std::uint32_t kMostNodes = 1U << 20;
 
 // Makes a topology from its description:
 //   "flat[:NODES]"                    every node is one hop from every other and from storage
-//   "torus:AxBxCxDxE[,pset=128]"      torus of up to 8 dimensions, nodes numbered with the last dimension fastest; Psets of that
-//                                     many consecutive nodes, two bridge nodes and an I/O node each
-//                                     (Blue Gene/Q)
-//   "dragonfly:GROUPSxROUTERSxNODES[,gateways=N]"  fully connected groups, a link between every two
-//   groups
-//   "fattree:RADIX,LEVELS[,gateways=N]"            switches of RADIX ports
-//   "fattree:AxBxC[,gateways=N]"                   A nodes a leaf switch, B of those a switch above, ...
+//   "torus:AxBxCxDxE[,pset=128]"      torus of up to 8 dimensions, nodes numbered with the last
+//                                     dimension fastest; Psets of that many consecutive nodes, two
+//                                     bridge nodes and an I/O node each (Blue Gene/Q)
+//   "dragonfly:GROUPSxROUTERSxNODES[,gateways=N]"
+//                                     fully connected groups, a link between every two groups
+//   "fattree:RADIX,LEVELS[,gateways=N]"
+//                                     switches of RADIX ports
+//   "fattree:AxBxC[,gateways=N]"      A nodes a leaf switch, B of those a switch above, ...
 //   "file:PATH"                       a JSON file (docs/aggregate.md)
 //   "hwloc[:synthetic:TEXT|:xml:PATH][,hosts=N]"   the cores of a host (hwloc.hpp)
 // All models take [,latency=S][,bandwidth=B][,memory=B][,gateway_bandwidth=B], in seconds and bytes

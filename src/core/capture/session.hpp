@@ -1,8 +1,10 @@
 // Capture inside a running application: the session, its settings and its reports.
 //
 //   caller's thread   capture(): arrays -> staging memory (bounded), or only digests of them
-//   flush threads     staging -> digests, checksums -> files of the first tier -> commit, in capture order
-//   a flusher         node-local tier -> shared tier, each file checked -> commit; then local copies may go
+//   flush threads     staging -> digests, checksums -> files of the first tier -> commit, in the
+//                     order of capture
+//   a flusher         node-local tier -> shared tier, each file checked -> commit; then local
+//                     copies may go
 //
 // A step is committed on a tier when all its files are synced under their final names and a line of
 // the rank's journal names them (history/history.hpp). It is committed by the run when every rank's

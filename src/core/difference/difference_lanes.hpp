@@ -3,8 +3,10 @@
 //
 // for each group of 64 scalars:
 //     bits of a and b the same       -> only the largest |a| is kept
-//     else for each vector of it     -> d = |a - b|, verdicts; what is rare (NaN, infinities, verdicts that
-//                                       rounding could decide, new maxima) leaves the loop
+//     otherwise for each vector of it
+//                                    -> d = |a - b|, verdicts; what is rare (NaN, infinities,
+//                                       verdicts that rounding could decide, new maxima) leaves the
+//                                       loop
 //     distances that are not 0 go, without gaps, to a buffer that count_distances empties
 //
 // A rounded quotient d / |a| above the maximum m has d >= m |a|, rounded or not: only such lanes

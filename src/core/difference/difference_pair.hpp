@@ -52,7 +52,8 @@ TWR_PAIR Pair compare_pair(double a, double b, const DifferenceRule& rule) {
 // Pairs nearer than this share of a period have no shorter way round.
 inline constexpr double kHalfWay = 0.49;
 
-// |a - b - k period|, rounded for the statistics. The product is two numbers, so that what nearly cancels stays.
+// |a - b - k period|, rounded for the statistics. The product is kept as two numbers, so that
+// nothing is lost where the terms nearly cancel.
 TWR_PAIR double distance_on_circle(double difference, double k, double period) {
     const double way = k * period;
     const double rest = std::fma(k, period, -way);

@@ -3,9 +3,11 @@
 //
 // for each tile of 8 groups, for each group of 32 lanes x 4 or 8 pairs:
 //     bits of a and b the same  -> only the largest |a| is kept
-//     else for each pair        -> d = |a - b| and verdict by float64; sums; a counter of the decade of d
-//     what is rare leaves the loop, all lanes together: NaN, infinities, verdicts that rounding could decide (the whole
-//     group is done anew, by compare_pair), new maxima, decades beyond the counters
+//     otherwise for each pair   -> d = |a - b| and verdict by float64; sums; a counter of d's
+//                                  decade
+//     what is rare leaves the loop, all lanes together: NaN, infinities, verdicts that rounding
+//     could decide (the whole group is done anew, by compare_pair), new maxima, decades beyond the
+//     counters
 //
 // Counters of decades are 4 bits of a register (a group's), then 8 bits (31 groups'), then shared
 // memory (a block's): they stand for 8 decades from a base that the warp chooses. Distances beyond

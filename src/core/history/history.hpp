@@ -1,10 +1,12 @@
 // The history of a run: a folder of committed steps (run, step, rank, field).
 //
-//   manifest.jsonl                     first line the run's settings; with one rank, its journal follows
+//   manifest.jsonl                     first line the run's settings; with one rank, its journal
+//                                      follows
 //   rank-00003.jsonl                   with more: the journal of each rank
 //   step-0000000010/rank-00003.data    the fields' bytes, each from a multiple of 4096 on
 //   step-0000000010/rank-00003.twm     their metadata
-//   step-0000000010/group.data         instead of data files: the data of several ranks, one after another
+//   step-0000000010/group.data         instead of data files: the data of several ranks, one after
+//                                      another
 //
 // twinrun can prove which files are its own: a history has an ID, and every folder that a run makes
 // in it holds an empty file with that ID in its name from the beginning. Nothing else is removed,

@@ -11,9 +11,12 @@ intervals are narrow enough. The ensemble's runner draws the order of runs in ea
 them under its watcher, and goes on with a study that was stopped. Every run is a line of a
 `journal` as soon as it has ended. Statistics: `ensemble.intervals`.
 
-    study           what all have in common           engine      runs them, and holds their journal against them
-    launch          command lines of haccio           beside      a program that runs two jobs at once
-    journal         the file that keeps all runs      report      names, sentences, tables, pictures
+    study       what all have in common
+    engine      runs them, and checks their journal against them
+    launch      command lines of haccio
+    beside      a program that runs two jobs at once
+    journal     the file that keeps all runs
+    report      names, sentences, tables, pictures
 """
 
 from ...ensemble.intervals import Interval

@@ -1,8 +1,8 @@
 """Numbers that the user knows of tasks, from CSV: by task, or by time.
 
 task,humidity           by the number of the task
-time,power              by time: the mean of the values while a task ran; without one, the last value before it, if that
-                        is no older than three usual gaps between values
+time,power              by time: the mean of the values while a task ran; without one, the last
+                        value before it, if it is at most three usual gaps between values old
 """
 
 from __future__ import annotations
