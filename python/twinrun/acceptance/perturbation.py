@@ -125,8 +125,7 @@ def perturb(
     seed: int = 0,
     fields: Iterable[str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Gives copies of arrays in which each number is changed in its last digits: the input of
-    another reference run.
+    """Returns copies of arrays with each number changed in its last digits: input of another reference run.
 
     >>> state = {"x": np.linspace(1, 2, 5), "seed": np.array([7])}
     >>> other = twinrun.perturb(state, ulp=1, seed=3)

@@ -276,8 +276,9 @@ class Acceptance:
         return out
 
     def to_json(self, path: str) -> None:
-        """Writes `document` as a JSON file, whole or not at all; infinite numbers and NaN as the
-        strings "inf", "nan".
+        """Writes `document` as a JSON file, whole or not at all.
+
+        Infinite numbers and NaN become the strings "inf" and "nan".
 
         Parameters
         ----------

@@ -71,8 +71,9 @@ def accept(
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Acceptance:
-    """Says whether new runs belong to the distribution of reference runs: another compiler,
-    library, machine or precision.
+    """Says whether new runs belong to the distribution of reference runs.
+
+    New runs are, for example, of another compiler, library, machine or precision.
 
     >>> rng = np.random.default_rng(1)
     >>> references = [{"x": rng.normal(0, 1, 500)} for _ in range(20)]

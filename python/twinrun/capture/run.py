@@ -562,8 +562,9 @@ class Run:
         return facts
 
     def wait(self) -> None:
-        """Ends the step of captures with a phase, and waits until all captured steps are committed
-        in `path`; with `flusher="none"`, in `local`.
+        """Waits until all captured steps are committed in `path`; with `flusher="none"`, in `local`.
+
+        A step of captures with a phase ends.
 
         Raises
         ------
