@@ -197,7 +197,7 @@ class Job {
                 struct stat about {};
                 if (::lstat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode))
                     throw Failure(path +
-                                  ": is no regular file (a link, a folder, a pipe), and is left alone: "
+                                  ": is not a regular file (a link, a folder, a pipe), and is left alone: "
                                   "remove it, or name another output");
                 if (::unlink(path.c_str()) != 0 && errno != ENOENT)
                     throw Failure(path + ": cannot be removed: " + std::generic_category().message(errno));

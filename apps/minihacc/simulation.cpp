@@ -39,8 +39,8 @@ const SimulationOptions& fitting(const SimulationOptions& options) {
 }  // namespace
 
 std::size_t Simulation::default_mesh(std::size_t particles) {
-    const double wanted = 2.0 * std::cbrt(static_cast<double>(particles));
-    auto n = std::max(Gravity::kSmallestMesh, static_cast<std::size_t>(std::lround(wanted)));
+    const double goal = 2.0 * std::cbrt(static_cast<double>(particles));
+    auto n = std::max(Gravity::kSmallestMesh, static_cast<std::size_t>(std::lround(goal)));
     const auto is_smooth = [](std::size_t value) {
         for (const std::size_t factor : {2u, 3u, 5u})
             while (value % factor == 0)

@@ -212,7 +212,7 @@ class GraphletCounter::Worker {
     GatherLimits limits_;
     std::vector<std::uint32_t> marks_;
     std::vector<Vertex> owners_;       // of row 1, 2, ...
-    std::vector<std::uint32_t> rows_;  // row 0 is no vertex's
+    std::vector<std::uint32_t> rows_;  // row 0 is not a vertex's
     std::vector<Vertex> frontier_;
     Vertex root_ = 0;
     std::uint64_t pending_ = 0;

@@ -244,7 +244,7 @@ TWR_API int twr_aggregate_declare_types(twr_aggregate* aggregate, const twr_aggr
  * after a write without `sync` may destroy the old and the new file.
  * Returns
  *   TWR_ERROR_INVALID_ARGUMENT: nothing is declared; path or data is NULL; PATH exists and is no
- *     regular file; a file with the index' name is no index
+ *     regular file; a file with the index' name is not an index
  *   TWR_ERROR_MISMATCH: with `update`, another number of files than were written
  *   TWR_ERROR_DAMAGED, TWR_ERROR_UNSUPPORTED: the index is truncated, or of a newer version
  *   a file's codes */

@@ -220,7 +220,7 @@ typedef struct twr_field_report {
     /* "staged", "direct" or "published"; and why, or "". */
     const char* method;
     const char* reason;
-    /* What elements are that are no numbers; NULL: numbers. Then distances mean nothing. */
+    /* What elements are that are not numbers; NULL: numbers. Then distances mean nothing. */
     const char* kind;
 } twr_field_report;
 

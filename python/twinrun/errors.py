@@ -54,10 +54,10 @@ _PARAMETERS = {
 _options = False  # whether messages name options: in the command line
 
 
-def name_options(wanted: bool) -> bool:
+def name_options(show: bool) -> bool:
     """Sets whether messages name options of the command line, not parameters; returns what was set before."""
     global _options
-    before, _options = _options, wanted
+    before, _options = _options, show
     return before
 
 

@@ -353,7 +353,7 @@ def check_outputs(
             fix="name another file",
         )
 
-    wanted: dict[object, str] = {}
+    targets: dict[object, str] = {}
     for option, path in outputs.items():
         if path is None or (option == "--json" and os.fspath(path) == "-"):
             continue
@@ -368,21 +368,21 @@ def check_outputs(
             there = _inode(target)
             if there is None and os.path.lexists(target):
                 continue
-            if target in wanted:
-                refuse(option, f"is what {wanted[target]} names too")
-            wanted[target] = option
+            if target in targets:
+                refuse(option, f"is what {targets[target]} names too")
+            targets[target] = option
             if there is not None:
-                wanted[there] = option
-    if not wanted:
+                targets[there] = option
+    if not targets:
         return
     for given in inputs:
         with contextlib.suppress(OSError, ValueError):  # reading it later raises the error
-            if os.path.realpath(given) in wanted:  # also where no file exists yet
-                refuse(wanted[os.path.realpath(given)], "is read here")
+            if os.path.realpath(given) in targets:  # also where no file exists yet
+                refuse(targets[os.path.realpath(given)], "is read here")
             for path in _entries(given):
                 there = _inode(path)
-                if there in wanted:
-                    refuse(wanted[there], "is read here")
-    for named, option in wanted.items():
+                if there in targets:
+                    refuse(targets[there], "is read here")
+    for named, option in targets.items():
         if isinstance(named, str) and (what := _own_file(named)) not in (None, replaceable):
             refuse(option, f"is {what}")

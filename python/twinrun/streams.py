@@ -73,7 +73,7 @@ def _occupy() -> None:
 
 
 def _text(raw: _Raw, before: io.TextIOWrapper | None, by_line: bool) -> io.TextIOWrapper:
-    """A stream that writes as the one before did. A character that it cannot encode is no error."""
+    """A stream that writes as the one before did. A character that it cannot encode is not an error."""
     direct = before is not None and before.write_through
     return io.TextIOWrapper(
         raw if direct else io.BufferedWriter(raw),  # type: ignore[arg-type]

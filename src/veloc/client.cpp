@@ -21,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kNewsElsewhere = "another rank has news of a checkpoint, and its message says what";
+constexpr const char* kConditionElsewhere =
+    "another rank reports a condition of a checkpoint: see its message";
 
 // The field of a routed file.
 constexpr const char* kFileField = "file";
@@ -160,7 +161,7 @@ void Client::wait() {
     }
     const std::string copied = copier_result();
     if (!problem && !copied.empty()) problem = copied;
-    agree(problem, "", 0, kNewsElsewhere);
+    agree(problem, "", 0, kConditionElsewhere);
 }
 
 bool Client::finished() {
@@ -204,7 +205,7 @@ void Client::begin_restart(const char* name, int version) {
     if (status != TWR_OK && status != TWR_ERROR_NOT_FOUND) require(status);
     if (status != TWR_OK || step != version) {
         fail(std::string(name) + ": version " + std::to_string(version) +
-             " is not there, or not on every rank: VELOC_Restart_test tells the newest that is");
+             " is not there, or not on every rank: VELOC_Restart_test returns the newest one that is");
     }
     start(Phase::restart, name, version);
 }
@@ -356,7 +357,7 @@ void Client::clean(const char* name) {
         lost = local(name) + ": has " + std::to_string(only_here) +
                " checkpoints that are nowhere else: bring them on with 'twinrun flush'";
     }
-    agree(lost.empty() ? std::nullopt : std::optional(lost), "", 0, kNewsElsewhere);
+    agree(lost.empty() ? std::nullopt : std::optional(lost), "", 0, kConditionElsewhere);
     twr_run* handle = run.handle;
     const auto dropped = caught([&] { require(twr_drop_local(handle)); });
     runs_.erase(name);
@@ -377,7 +378,7 @@ void Client::close() {
     runs_.clear();
     const std::string copied = copier_result();
     if (!problem && !copied.empty()) problem = copied;
-    agree(problem, "", 0, kNewsElsewhere);
+    agree(problem, "", 0, kConditionElsewhere);
 }
 
 void Client::note_unknown_keys(const std::string& file) {
@@ -525,7 +526,7 @@ void Client::commit(std::optional<std::string> problem) {
     }
     // A step that a rank lost, or that differs from the reference, is reported on all ranks, so
     // that the application reacts on all.
-    agree(problem, "", 0, kNewsElsewhere);
+    agree(problem, "", 0, kConditionElsewhere);
 }
 
 bool Client::any_copy() const {

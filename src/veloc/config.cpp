@@ -212,9 +212,9 @@ std::optional<std::string> take_rule(const std::string& kind, const std::string&
     }
     RegionRule& rule = config.rules[region];
     if (kind == "type") {
-        const std::string wanted = lowered(value.text);
+        const std::string type_name = lowered(value.text);
         const auto* type =
-            std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.first == wanted; });
+            std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.first == type_name; });
         if (type == kTypes.end()) {
             std::string all;
             for (const auto& t : kTypes)

@@ -60,7 +60,7 @@ Mapping::Mapping(const std::string& path) {
     struct stat facts = {};
     if (file.get() < 0 || ::fstat(file.get(), &facts) != 0)
         fail(path + ": the file of this checkpoint cannot be opened: " + system_words(errno));
-    if (!S_ISREG(facts.st_mode)) fail(path + ": the file of this checkpoint is no regular file");
+    if (!S_ISREG(facts.st_mode)) fail(path + ": the file of this checkpoint is not a regular file");
     bytes_ = static_cast<std::size_t>(facts.st_size);
     if (bytes_ == 0) return;
     data_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.get(), 0);

@@ -162,7 +162,7 @@ def _pattern(match: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(match, re.MULTILINE)
     except (re.error, RecursionError, OverflowError) as error:
-        raise TwinrunError(f"--match {match!r:.80} is no regular expression: {error}") from None
+        raise TwinrunError(f"--match {match!r:.80} is not a regular expression: {error}") from None
     if not pattern.groups:
         raise TwinrunError(
             f"--match {match!r:.80} has no group", fix=r"put the number in parentheses: 'temperature = (\S+)'"
@@ -330,7 +330,7 @@ class _Work:
                 fix="bring all parts there with 'twinrun flush', and name the history",
             )  # fmt: skip
         ranks = [rank for at, rank in subject.places if at == step]
-        # A step that a rank lacks is no step of the history.
+        # A step that a rank lacks is not a step of the history.
         assert ranks == list(range(len(ranks)))
         turns = _core.Turns(len(ranks)) if len(ranks) > 1 else None
         changed = sum(self._rank(subject, step, rank, copy, seed, turns) for rank in ranks)
@@ -526,7 +526,8 @@ class _Work:
                 if said is None:
                     line = text.count("\n", 0, start) + 1
                     raise TwinrunError(
-                        f"line {line}: --match finds {text[start:end]!r:.40}, which is no number", where=path
+                        f"line {line}: --match finds {text[start:end]!r:.40}, which is not a number",
+                        where=path,
                     )
                 pieces += [text[last:start], said]
                 changed += float(said.replace("d", "e")) != float(

@@ -112,7 +112,7 @@ def _variance(squares: np.ndarray, mean: np.ndarray, count: int) -> np.ndarray:
 
 
 def _ratio(difference: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """0 / 0 is no difference. The columns are of order 1, so that 1e-12 is rounding."""
+    """0 / 0 is not a difference. The columns are of order 1, so that 1e-12 is rounding."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = difference / error
     return np.where(difference <= 1e-12, 0.0, np.nan_to_num(found, nan=0.0, posinf=math.inf))
@@ -162,9 +162,9 @@ def _components(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     if values.sum() <= 0:
         return np.zeros((runs, 0)), np.zeros((columns.shape[1], 0))
-    wanted = int(np.searchsorted(np.cumsum(values) / values.sum(), _EXPLAINED)) + 1
+    enough = int(np.searchsorted(np.cumsum(values) / values.sum(), _EXPLAINED)) + 1
     # With nearly as many components as runs, every run is an outlier in some direction.
-    k = max(1, min(wanted, (runs - 1) // 3, int((values > values[0] * 1e-12).sum())))
+    k = max(1, min(enough, (runs - 1) // 3, int((values > values[0] * 1e-12).sum())))
     return vectors[:, :k] * np.sqrt(values[:k]), columns.T @ vectors[:, :k]
 
 

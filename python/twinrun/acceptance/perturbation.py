@@ -173,14 +173,16 @@ def perturb(
 def perturbed_arrays(
     arrays: Mapping[str, np.ndarray], change: Change, rng: np.random.Generator, globs: Sequence[str] | None
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Copies as `perturb` gives them, and how many of their numbers were changed: none is no error here."""
+    """Copies as `perturb` gives them, and how many of their numbers were changed: none is not an
+    error here.
+    """
     out: dict[str, np.ndarray] = {}
     changed = 0
     for name, given in arrays.items():
         array = np.asarray(given)
-        wanted = globs is None or any(fnmatchcase(name, glob) for glob in globs)
-        if not wanted or array.dtype.kind not in "fc":
-            if wanted and globs is not None and name in globs:
+        chosen = globs is None or any(fnmatchcase(name, glob) for glob in globs)
+        if not chosen or array.dtype.kind not in "fc":
+            if chosen and globs is not None and name in globs:
                 raise TwinrunError(f"{name!r} is {array.dtype}: only numbers with fractions are perturbed")
             out[name] = given
             continue
@@ -201,7 +203,7 @@ def checked_seed(seed: object) -> int:
 
 
 def perturbed_text(word: str, change: Change, rng: np.random.Generator) -> str | None:
-    """A decimal number with all digits that f64 needs, perturbed; None where the word is no number.
+    """A decimal number with all digits that f64 needs, perturbed; None where the word is not a number.
     Fortran's d is kept.
     """
     plain = word.replace("d", "e").replace("D", "e")

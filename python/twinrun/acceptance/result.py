@@ -24,7 +24,7 @@ class Excess:
     Attributes
     ----------
     kind : {'growth', 'distribution', 'no number'}
-        What is exceeded: the bound of growth, the distribution of a statistic, or a value is no number.
+        What is exceeded: the bound of growth, the distribution of a statistic, or a value is not a number.
     step : int or None
         The step. None for files without a step, and for means over all steps whose differences have settled.
     field : str

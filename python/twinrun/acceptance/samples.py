@@ -32,7 +32,7 @@ class Sample:
     mean squared difference of elements; None where the runs hold their elements in unknown orders.
     size: the root mean square of the reference runs' values. rounding: the relative precision of
     the coarsest element type; 0 for integers. elements: of each run that were compared. broken: new
-    runs with a value that is no number where reference runs have numbers, and how many.
+    runs with a value that is not a number where reference runs have numbers, and how many.
     """
 
     step: int | None
@@ -80,7 +80,7 @@ class Sums:
     def add(self, piece: np.ndarray) -> None:
         """Adds elements: (runs, elements) of float64, the same elements of each run.
 
-        Raises Incomparable where a reference run holds a value that is no number, and not all runs do.
+        Raises Incomparable where a reference run holds a value that is not a number, and not all runs do.
         """
         finite = np.isfinite(piece)
         if not finite.all():
@@ -114,7 +114,7 @@ class Sums:
         for run in range(self._references):
             if wrong[run].any():
                 raise Incomparable(
-                    f"{int(wrong[run].sum())} values are no numbers (NaN or infinite) where other runs have numbers",
+                    f"{int(wrong[run].sum())} values are not numbers (NaN or infinite) where other runs have numbers",
                     fix="leave the run out, or the field with --leave-out",
                 )
         for run in range(self._references, self._runs):

@@ -124,7 +124,7 @@ def accept(
     TwinrunError
         A parameter has no meaning, or there are too few runs.
     Incomparable
-        Reference runs are all equal, hold values that are no numbers, or a field cannot be tested.
+        Reference runs are all equal, hold values that are not numbers, or a field cannot be tested.
     Unmatched
         A run lacks a step, a field or elements of another.
     MissingPackage
@@ -145,18 +145,18 @@ def accept(
         )
     if not judged:
         raise TwinrunError("no new run", fix="name the runs to be judged after --new")
-    wanted = None if steps is None else parse_steps(steps)
+    chosen_steps = None if steps is None else parse_steps(steps)
     members = open_members(
         given,
         judged,
-        steps=wanted,
+        steps=chosen_steps,
         fields=None if fields is None else _listed(fields),
         leave_out=_listed(leave_out),
         key=key,
         memory=memory,
         options=options,
     )
-    if nowhere := missing_steps(wanted, members.steps):
+    if nowhere := missing_steps(chosen_steps, members.steps):
         raise Incomparable(f"step {', '.join(map(str, nowhere[:5]))}: in no run", fix="check --steps")
     try:
         samples = _samples(members, progress)
@@ -408,7 +408,7 @@ def _excesses(
     labels: Sequence[str],
     references: int,
 ) -> list[Excess]:
-    """Values that are no numbers, and distances beyond the bound of growth."""
+    """Values that are not numbers, and distances beyond the bound of growth."""
     found = [
         Excess("no number", s.step, s.field, "values", one_line(labels[run]), float(n))
         for s in samples

@@ -1,5 +1,5 @@
-"""Fields of which ranks hold parts, where the runs' ranks cut them differently: compared as the global arrays
-that they are parts of.
+"""Fields whose parts are on several ranks and are cut differently in the two runs: they are
+compared as global arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .shares import Piece
 __all__ = ["compare_global_arrays"]
 
 _Held = Mapping[str, Sequence[tuple[int, FieldRef]]]  # (rank, part) of each field of a run
-_Entry = tuple[Place, "tuple[FieldRef, FieldRef] | TwinrunError"]  # a field pair, or why there is none
+# A field pair, or why there is none.
+_Entry = tuple[Place, "tuple[FieldRef, FieldRef] | TwinrunError"]
 
 
 def compare_global_arrays(

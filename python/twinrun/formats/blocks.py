@@ -87,8 +87,8 @@ def plan_band(
         if room < chunk:
             return axis, min(-(-chunk // -(-chunk // room)), size)
         across = math.prod(-(-n // c) for n, c in zip(shape[axis + 1 :], chunks[axis + 1 :], strict=True))
-        wanted = max(1, min(min(room, _SMALL_BAND // row) // chunk, _MANY_CHUNKS // across))
-        return axis, min(wanted * chunk, size)
+        goal = max(1, min(min(room, _SMALL_BAND // row) // chunk, _MANY_CHUNKS // across))
+        return axis, min(goal * chunk, size)
     return 0, 1
 
 

@@ -208,9 +208,9 @@ def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
 
     Notes
     -----
-    Each ordinate is compared with the mean of those around it, so that smooth noise of any colour is no line:
-    without a line the ratio has an F distribution. What comes back less than five times in a series is drift,
-    and is left out.
+    Each ordinate is compared with the mean of those around it, so that smooth noise of any colour
+    is not a line: without a line the ratio has an F distribution. What comes back less than five
+    times in a series is drift, and is left out.
     """
     from scipy import signal, stats
 
@@ -677,7 +677,7 @@ def parse_threshold(text: str) -> tuple[float, int]:
     Raises
     ------
     TwinrunError
-        The text is no threshold.
+        The text is not a threshold.
     """
     word = text.strip().lower()
     for unit, size in (("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000)):
@@ -692,7 +692,7 @@ def parse_threshold(text: str) -> tuple[float, int]:
         value = math.nan
     if not (value * scale >= 1 if scale else value >= 2) or not value <= 1e9:
         raise TwinrunError(
-            f"{text!r} is no threshold",
+            f"{text!r} is not a threshold",
             fix="write 9x (times an undisturbed step, at least 2) or 500ns, 2us, 1ms",
         )
     return (0.0, round(value * scale)) if scale else (value, 0)

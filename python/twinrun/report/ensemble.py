@@ -48,8 +48,8 @@ _SCALES = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _ROWS = 40  # rows of a table in the page; JSON has all
-_WORDS = {"found": "found", "none": "nothing", "open": "undecided", "told": ""}
-_CLASSES = {"found": BAD, "none": GOOD, "open": OPEN, "told": ""}
+_WORDS = {"found": "found", "none": "nothing", "open": "undecided", "described": ""}
+_CLASSES = {"found": BAD, "none": GOOD, "open": OPEN, "described": ""}
 _VERDICTS = {"reproducible": GOOD, "not reproducible": BAD, "undecided": OPEN}
 
 
@@ -239,7 +239,7 @@ def summary_lines(findings: Any, verbose: bool = False) -> list[str]:
     verbose: whole sentences of analyses that could not decide.
     """
     lines = [one_line(findings.study, 200), ""]
-    order = {"found": 0, "none": 1, "told": 2, "open": 3}
+    order = {"found": 0, "none": 1, "described": 2, "open": 3}
     made = sorted(findings.analyses, key=lambda a: order[a.state])
     for a in made:
         if a.name == "conditions" and not a.table.empty:

@@ -30,7 +30,7 @@ Cell = tuple[str, str]  # text, style
 
 
 class Grid:
-    """A table, of which nothing is cut. columns: title, and whether its cells are right-aligned.
+    """A table whose texts are never cut. columns: title, and whether its cells are right-aligned.
     folds: on a terminal that is too narrow, long cells are folded.
     """
 

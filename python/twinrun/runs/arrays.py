@@ -352,7 +352,7 @@ def view(name: str, array: object, stream: object = None) -> ArrayView | DeviceA
 
     On the host contiguous (C or Fortran order) and 1-D strided arrays are used in place; others are copied
     once. On a GPU all are used in place. stream: the stream whose work makes the data, if it is not the one
-    that the array names. Raises TwinrunError for types that are no numbers.
+    that the array names. Raises TwinrunError for types that are not numbers.
     """
     if isinstance(array, np.ndarray):
         return _host_view(name, array)

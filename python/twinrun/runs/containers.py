@@ -629,7 +629,8 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("torch", "Module"): _state,
     ("torch", "Optimizer"): _state,
     ("torch", "LRScheduler"): _state,
-    ("torch", "_LRScheduler"): _state,  # of PyTorch 1, and the next one is no subclass of it there
+    # of PyTorch 1, and the next one is not a subclass of it there
+    ("torch", "_LRScheduler"): _state,
     ("torch", "ReduceLROnPlateau"): _state,
 }
 

@@ -118,7 +118,7 @@ def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> tuple
     text = events.tobytes()
     try:
         if events.dtype != np.uint8 or events.ndim != 1:
-            raise ValueError(f"the field {EVENTS} is no text")
+            raise ValueError(f"the field {EVENTS} is not a text")
         version = msgspec.json.decode(text, type=_Version)
         if version.format == "twinrun trace" and version.version > VERSION:
             raise Unsupported(
@@ -136,7 +136,7 @@ def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> tuple
             if len(v.shape) > _MOST_DIMENSIONS or any(n < 0 for n in v.shape):
                 raise ValueError(f"{v.name!r:.80} has an impossible shape")
             if v.kept and _KEPT_NAME.fullmatch(v.kept) is None:
-                raise ValueError(f"{v.kept!r:.80} is no name of a kept value")
+                raise ValueError(f"{v.kept!r:.80} is not a name of a kept value")
         calls = [e.call for e in table.events]
         if any(c < -1 for c in calls):
             raise ValueError("a call has a negative number")

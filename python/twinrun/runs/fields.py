@@ -75,7 +75,7 @@ class FieldRef:
     group: str | None = None
     own_name: str = ""  # in its file
     unit: str | None = None  # of dates and time spans; None for plain numbers
-    kind: str | None = None  # of elements that are no numbers: their kind
+    kind: str | None = None  # of elements that are not numbers: their kind
     tell: Callable[[int], str] | None = None  # such an element as text
     parts: object = None  # of a global array: where its parts are (parts.Parts)
     # Of the format, where elements must be decoded.
@@ -141,8 +141,8 @@ class FieldRef:
         return (tuple(at) if self.fortran_order else tuple(reversed(at))) + part
 
     def load(self) -> None:
-        """Opens the file of a field that its metadata alone told until now; what the file says of
-        it counts from then on.
+        """Opens the file of a field that was known from its metadata alone. From then on the facts
+        of the file count.
         """
         if self.reader is None and self.open_reader is not None and not self.no_data:
             self.reader = self.open_reader()

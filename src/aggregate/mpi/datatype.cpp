@@ -228,7 +228,7 @@ struct Share {
     std::uint64_t end = 0;
 };
 
-// An array of `sizes` items of a type, of which each dimension has a share.
+// An array of `sizes` items of a type, and this process's share of each dimension.
 Result<Stream> array_type(const Inner& of, const std::vector<std::uint64_t>& sizes,
                           const std::vector<Share>& shares, bool fortran) {
     Stream stream = of.stream;

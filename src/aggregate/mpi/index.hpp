@@ -29,7 +29,7 @@ using Index = std::vector<SubFile>;
 [[nodiscard]] std::string index_name(const std::string& path);
 [[nodiscard]] std::string sub_file_name(const std::string& path, std::size_t number);
 
-// nullopt: no index. An error if a file with the index' name is no index.
+// nullopt: no index. An error if a file with the index' name is not an index.
 Result<std::optional<Index>> read_index(const std::string& path);
 // The index of existing sub-files.
 Result<Index> look_at_sub_files(const std::string& path, std::size_t count);

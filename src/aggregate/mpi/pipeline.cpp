@@ -112,8 +112,8 @@ Storage* Pipeline::storage() {
     if (!tried_) {
         tried_ = true;
         const auto on_end = [this] { team_.notify_self(); };
-        // A new file was made by us and is no link. An existing file that is updated or read may be
-        // a link.
+        // A new file was made by us and is not a link. An existing file that is updated or read may
+        // be a link.
         auto opened = file_ != nullptr
                           ? storage_of(settings_.backend, *file_, mode_, on_end)
                           : open_storage(settings_.backend, path_,

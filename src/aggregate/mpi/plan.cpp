@@ -235,13 +235,14 @@ Result<> Plan::check_overlaps(Result<> mine) {
 
 // Partitions, their ranks, and the memory that an election needs.
 Result<> Plan::cut() {
-    std::uint64_t wanted = static_cast<std::uint64_t>(settings_.aggregators);
-    if (wanted == 0) {
-        wanted = default_aggregators(table_.bytes(), group_.nodes, static_cast<std::uint64_t>(group_.ranks));
+    std::uint64_t most_partitions = static_cast<std::uint64_t>(settings_.aggregators);
+    if (most_partitions == 0) {
+        most_partitions =
+            default_aggregators(table_.bytes(), group_.nodes, static_cast<std::uint64_t>(group_.ranks));
     }
     partitions_.clear();
     std::uint64_t longest = 0;
-    for (const Range& range : make_partitions(table_, wanted, traits_.block)) {
+    for (const Range& range : make_partitions(table_, most_partitions, traits_.block)) {
         Partition partition;
         partition.range = range;
         partition.members = contributions_to(table_, range, group_.place_of);

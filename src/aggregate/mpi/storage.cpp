@@ -122,25 +122,25 @@ class Descriptor {
                 continue;
             }
             const std::uint64_t offset = pieces[at].offset + done;
-            std::uint64_t wanted = 0;
+            std::uint64_t requested = 0;
             int count = 0;
             for (std::size_t i = at; i < pieces.size() && count < static_cast<int>(kMost); ++i) {
                 const std::uint64_t skip = i == at ? done : 0;
-                if (pieces[i].offset + skip != offset + wanted) break;
-                const std::uint64_t length = std::min(pieces[i].count - skip, most_a_call() - wanted);
+                if (pieces[i].offset + skip != offset + requested) break;
+                const std::uint64_t length = std::min(pieces[i].count - skip, most_a_call() - requested);
                 if (length == 0) break;
                 vectors[static_cast<std::size_t>(count++)] = {pieces[i].bytes + skip, length};
-                wanted += length;
+                requested += length;
                 if (length < pieces[i].count - skip) break;
             }
             const ssize_t moved = move(vectors.data(), count, offset);
             if (moved < 0) {
                 if (errno == EINTR) continue;
-                return file_error(path_, place_text(mode_, wanted, offset + shift_), errno);
+                return file_error(path_, place_text(mode_, requested, offset + shift_), errno);
             }
             if (moved == 0) {
                 if (mode_ == Mode::read) return ended_early(path_, offset + shift_);
-                return file_error(path_, place_text(mode_, wanted, offset + shift_), EIO);
+                return file_error(path_, place_text(mode_, requested, offset + shift_), EIO);
             }
             auto left = static_cast<std::uint64_t>(moved);
             while (left > 0) {

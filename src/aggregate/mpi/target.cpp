@@ -44,8 +44,9 @@ Result<> no_other_kind(const std::string& path) {
         return file_error(path, "stat", errno);
     }
     if (S_ISREG(about.st_mode)) return success();
-    return Error{ErrorCode::invalid_argument,
-                 path + ": is there and is no regular file (a folder, a device, a pipe): it is not replaced"};
+    return Error{
+        ErrorCode::invalid_argument,
+        path + ": is there and is not a regular file (a folder, a device, a pipe): it is not replaced"};
 }
 
 Result<> open_and(const std::string& path, int flags, const char* what, int (*action)(int)) {
@@ -162,7 +163,7 @@ Result<> sync_file(const std::string& path, bool follow) {
 Result<std::uint64_t> file_size(const std::string& path) {
     struct stat about {};
     if (::stat(path.c_str(), &about) != 0) return file_error(path, "stat", errno);
-    if (!S_ISREG(about.st_mode)) return Error{ErrorCode::invalid_argument, path + ": is no regular file"};
+    if (!S_ISREG(about.st_mode)) return Error{ErrorCode::invalid_argument, path + ": is not a regular file"};
     return static_cast<std::uint64_t>(about.st_size);
 }
 
@@ -179,9 +180,9 @@ Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t bloc
     traits.block = block;
     if (block == 0) {
         // The file system's preferred size, unless partitions would end at multiples of gigabytes.
-        const auto wanted =
+        const auto goal =
             std::clamp<std::uint64_t>(static_cast<std::uint64_t>(about.st_blksize), kLeast, kLargestBlock);
-        traits.block = divide_up(wanted, kLeast) * kLeast;
+        traits.block = divide_up(goal, kLeast) * kLeast;
         // On Lustre the lock of a writer covers a stripe, not a block.
         const auto stripe = type == kLustre ? stripe_bytes_of(path) : std::nullopt;
         if (stripe) traits.block = block_of_stripes(*stripe, kLargestBlock);

@@ -28,7 +28,7 @@ using aggregation::Team;
 
 namespace {
 
-// Figures are doubles: larger places could not be told apart.
+// Figures are doubles: larger places could not be distinguished.
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 50;
 
 // Of Vote::figures.largest. Zero: nothing to say, which never wins.
@@ -146,7 +146,7 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
         struct stat found {};
         if (f.number_ < 0 || ::fstat(f.number_, &found) != 0)
             return aggregation::file_error(path, "open", errno);
-        if (!S_ISREG(found.st_mode)) return Error{ErrorCode::unsupported, "it is no regular file"};
+        if (!S_ISREG(found.st_mode)) return Error{ErrorCode::unsupported, "it is not a regular file"};
         if (incoherent(f.number_))
             return Error{ErrorCode::unsupported, "its file system does not keep writers of a page apart"};
         about[0] = static_cast<std::uint64_t>(found.st_ino) >> 1;
@@ -264,7 +264,8 @@ Result<MPI_Offset> File::place(const Call& call, std::uint64_t bytes) {
     TWR_MPI("MPI_Exscan", PMPI_Exscan(&own, &before, 1, MPI_INT64_T, MPI_SUM, comm_));
     TWR_MPI("MPI_Allreduce", PMPI_Allreduce(MPI_IN_PLACE, &total, 1, MPI_INT64_T, MPI_SUM, comm_));
     if (rank_ == 0) before = 0;
-    if (begin < 0) return Error{ErrorCode::unsupported, "MPI does not tell the shared file pointer"};
+    if (begin < 0)
+        return Error{ErrorCode::unsupported, "MPI does not report where the shared file pointer is"};
     shared_begin_ = begin;
     shared_total_ = static_cast<std::uint64_t>(total);
     return static_cast<MPI_Offset>(begin + before);

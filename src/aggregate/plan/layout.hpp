@@ -91,7 +91,7 @@ struct RankSet {
 // Errors: invalid_argument: an item of no bytes, strides below the item, an end behind 2^63, bytes
 // that two variables claim.
 Result<std::vector<RankSet>> rank_sets(std::span<const DeclaredVariable> variables);
-// The same for parts. Errors: a part that is no strided set, bytes that two parts claim.
+// The same for parts. Errors: a part that is not a strided set, bytes that two parts claim.
 Result<std::vector<RankSet>> rank_sets(std::span<const ArrayPart> parts);
 
 // The variable that claims this byte of the file.

@@ -58,14 +58,14 @@ std::uint64_t FileTable::bytes_within(Range range) const {
     return sum;
 }
 
-std::vector<Range> make_partitions(const FileTable& table, std::uint64_t wanted, std::uint64_t block) {
+std::vector<Range> make_partitions(const FileTable& table, std::uint64_t parts, std::uint64_t block) {
     std::vector<Range> partitions;
     const Range span = table.span();
     if (table.bytes() == 0) return partitions;
-    wanted = std::max<std::uint64_t>(wanted, 1);
-    const std::uint64_t share = divide_up(table.bytes(), wanted);
+    parts = std::max<std::uint64_t>(parts, 1);
+    const std::uint64_t share = divide_up(table.bytes(), parts);
     std::uint64_t begin = span.begin;
-    for (std::uint64_t i = 1; i < wanted && begin < span.end; ++i) {
+    for (std::uint64_t i = 1; i < parts && begin < span.end; ++i) {
         // Where the first i shares end: the smallest offset with this many bytes before it.
         std::uint64_t at = span.begin + std::min(share * i, span.bytes());
         if (!table.gapless()) {

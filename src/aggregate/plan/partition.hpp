@@ -45,9 +45,9 @@ class FileTable {
 };
 
 // Cuts the file into consecutive ranges with about the same number of declared bytes. They begin
-// and end at multiples of the block, except the first begin and the last end. Fewer than `wanted`
+// and end at multiples of the block, except the first begin and the last end. Fewer than `parts`
 // if the file has fewer blocks; none without data.
-[[nodiscard]] std::vector<Range> make_partitions(const FileTable& table, std::uint64_t wanted,
+[[nodiscard]] std::vector<Range> make_partitions(const FileTable& table, std::uint64_t parts,
                                                  std::uint64_t block);
 
 // The default number of aggregators of a file: enough for the volume, and at most a few on each

@@ -59,7 +59,7 @@ Result<Placement> placement_of(const std::string& name) {
         if (name == word) return value;
     }
     return Error{ErrorCode::invalid_argument,
-                 "'" + name + "' is no placement: cost, rank, bridge, random or worst"};
+                 "'" + name + "' is not a placement: cost, rank, bridge, random or worst"};
 }
 
 PlacementCost placement_cost(const Topology& topology, std::span<const Contribution> contributions,
@@ -339,9 +339,9 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
             return static_cast<std::size_t>(at - eligible.begin());
         };
         const auto in_rank_order = [&] {
-            const std::uint64_t wanted = first + (std::uint64_t{last} - first + 1) * p / partitions.size();
+            const std::uint64_t goal = first + (std::uint64_t{last} - first + 1) * p / partitions.size();
             const auto at =
-                std::lower_bound(contributions.begin(), contributions.end(), wanted,
+                std::lower_bound(contributions.begin(), contributions.end(), goal,
                                  [](const Contribution& c, std::uint64_t r) { return c.rank < r; });
             return next_from(static_cast<std::size_t>(at - contributions.begin()));
         };

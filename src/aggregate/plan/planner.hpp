@@ -91,7 +91,8 @@ struct Plan {
 inline constexpr std::uint32_t kNoPartition = 0xFFFFFFFF;
 
 // volumes: by rank; rank r is on node r / ranks_per_node. Errors: invalid_argument: more ranks than
-// the nodes hold, no bytes, a volume that is no multiple of a record, more than 2^26 contributions.
+// the nodes hold, no bytes, a volume that is not a multiple of a record, more than 2^26
+// contributions.
 Result<Plan> make_plan(const Topology& topology, std::span<const std::uint64_t> volumes,
                        const PlanSettings& settings, std::span<const Placement> placements);
 

@@ -86,7 +86,7 @@ Result<> expand_bracket(const std::vector<std::string>& heads, std::string_view 
             std::uint32_t first = 0;
             std::uint32_t last = 0;
             if (!digits(low, first) || !digits(high, last) || last < first)
-                return wrong(in_quotes(range) + " is no range of numbers");
+                return wrong(in_quotes(range) + " is not a range of numbers");
             for (std::uint32_t k = first; k <= last; ++k) {
                 std::string number = std::to_string(k);
                 if (number.size() < low.size()) number.insert(0, low.size() - number.size(), '0');
@@ -106,7 +106,7 @@ Result<std::vector<std::string>> expand_item(std::string_view item, std::size_t 
         if (plain.find(']') != std::string_view::npos) return wrong(in_quotes(item) + ": a ']' without '['");
         for (const char c : plain) {
             if (std::isgraph(static_cast<unsigned char>(c)) == 0)
-                return wrong(in_quotes(item) + " is no name");
+                return wrong(in_quotes(item) + " is not a name");
         }
         for (std::string& head : heads) {
             head += plain;

@@ -11,7 +11,7 @@ namespace twinrun::capi {
 ApplicationComm::~ApplicationComm() {
     try {
         if (shared_.release != nullptr) shared_.release(shared_.context);
-    } catch (...) {  // of an application in C++: there is nobody to tell
+    } catch (...) {  // thrown by an application in C++; a destructor cannot report it
     }
     try {
         if (comm_.release != nullptr) comm_.release(comm_.context);
@@ -84,7 +84,7 @@ Result<std::string> ApplicationComm::prepare_shared(SharedFiles files, bool back
         file = name;
         if (!file.starts_with(kSharedPrefix) || file.find('/') != std::string::npos) {
             return Error{ErrorCode::invalid_argument, "twr_shared_files.prepare: '" + file +
-                                                          "' is no name of a file that begins with '" +
+                                                          "' is not a name of a file that begins with '" +
                                                           kSharedPrefix + "'"};
         }
         return success();

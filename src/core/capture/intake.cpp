@@ -78,7 +78,7 @@ Result<> Intake::plan(std::vector<CapturedField>& fields) {
         TWR_TRY(layout_, StepLayout::make(fields, history_, piece_bytes_, shared_));
         planned_ = fields;
         for (CapturedField& field : planned_) {
-            if (field.device) field.device->owner.reset();  // only the layout is wanted of them
+            if (field.device) field.device->owner.reset();  // only their layout is used
         }
     }
     return success();

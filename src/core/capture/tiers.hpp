@@ -80,7 +80,7 @@ class Tiers {
     Result<> begin(const Provenance& facts);
     // Flushes the steps that an earlier process left on the local tier, and starts the flusher.
     // Error: mismatch, if a step on the local tier is another one than the same attempt in the
-    // history. A step that cannot be flushed is no error: it stays on the local tier.
+    // history. A step that cannot be flushed is not an error: it stays on the local tier.
     Result<> resume();
 
     // Where a step is written first, and the bytes reserved for it there.

@@ -141,7 +141,7 @@ class Comparison {
                error.code == ErrorCode::internal;
     }
 
-    // ---- a step of which the runs have other ranks ----
+    // ---- a step with different ranks in the two runs ----
 
     struct Held {
         const RunField* field;

@@ -62,7 +62,7 @@ struct DeviceDedupSlice {
 struct alignas(32) DeviceDedupSlot {
     std::uint64_t high = 0;
     std::uint64_t low = 0;
-    // All bits of its Location turned, so that the smallest Location is the largest here.
+    // The complement of its Location, so that the smallest Location has the largest value here.
     std::uint64_t not_at = 0;
     std::uint32_t used = 0;  // ordinal of the last step that it was of use to
     std::uint32_t unused = 0;
@@ -168,7 +168,7 @@ struct DeviceConsolidate {
     std::uint32_t first_chunk = 0;
     std::uint64_t chunk_count = 0;
     std::byte* to = nullptr;  // 16-byte aligned; short chunks are filled up with zeros
-    // Those without a base become zeros, and kNoLocation. Null: not wanted.
+    // Those without a base become zeros, and kNoLocation. Null: not copied.
     const std::byte* base = nullptr;  // of the slice's chunks, 16-byte aligned
     const Location* base_at = nullptr;
     std::byte* to_base = nullptr;

@@ -35,8 +35,8 @@ Result<> DeviceHashTable::reserve(std::uint64_t more) {
     if (more > most_at_once())
         return Error{ErrorCode::internal, "a table of hashes that is too small for a batch"};
     if (entries_ + more <= slots_ / 2) return success();
-    const std::uint64_t wanted = std::max(HashTable::kSmallest, std::bit_ceil(2 * (entries_ + more)));
-    if (wanted <= most_slots_) return rebuild(wanted, 0, entries_);
+    const std::uint64_t needed = std::max(HashTable::kSmallest, std::bit_ceil(2 * (entries_ + more)));
+    if (needed <= most_slots_) return rebuild(needed, 0, entries_);
     // The entries used last stay: as many whole steps of them as leave room for `more` and half of
     // the rest free.
     const std::uint64_t room = (most_slots_ / 2 - more) / 2;

@@ -25,9 +25,9 @@ struct HashLaunch {
     DeviceDedupPart one;
     std::uint32_t part_count;
     std::uint32_t groups;
-    ChunkHash* hashes;       // null: not wanted
-    std::uint64_t* content;  // null: not wanted
-    std::uint32_t* words;    // null: not wanted
+    ChunkHash* hashes;       // null: not computed
+    std::uint64_t* content;  // null: not computed
+    std::uint32_t* words;    // null: not computed
     ChunkHash mask;
     std::uint32_t chunk_bytes;
 };

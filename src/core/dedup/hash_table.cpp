@@ -90,9 +90,9 @@ void HashTable::clear() {
 bool HashTable::reserve(std::uint64_t more, Team& team) {
     if (more > most_at_once()) return false;
     if (entries_ + more <= slots_ / 2) return true;
-    const std::uint64_t wanted = std::max(kSmallest, std::bit_ceil(2 * (entries_ + more)));
-    if (wanted <= most_slots_) {
-        rebuild(wanted, team);
+    const std::uint64_t needed = std::max(kSmallest, std::bit_ceil(2 * (entries_ + more)));
+    if (needed <= most_slots_) {
+        rebuild(needed, team);
         return true;
     }
     return evict(more, team);

@@ -42,10 +42,10 @@ Result<> DeviceWorkspace::reserve_device(std::size_t bytes, std::size_t most) {
 Result<> DeviceWorkspace::reserve_host(std::size_t bytes) {
     if (bytes <= pinned_.bytes()) return success();
     ++allocations;
-    const std::size_t wanted = round_up(bytes, 64 << 10);
-    if (pinned_.reserve(kHostMemory, wanted)) return success();
+    const std::size_t needed = round_up(bytes, 64 << 10);
+    if (pinned_.reserve(kHostMemory, needed)) return success();
     DeviceWorkspaces::release_all_idle();
-    return pinned_.reserve(kHostMemory, wanted);
+    return pinned_.reserve(kHostMemory, needed);
 }
 
 Result<> DeviceWorkspace::mark(std::size_t number) { return marks_[number].record(stream_.get()); }

@@ -117,7 +117,7 @@ void start_kernel(Kind kind, unsigned blocks, cudaStream_t queue, const Work& wo
     }
 }
 
-// What the kernels are told of a comparison, but for its parts and where they write.
+// The arguments of the kernels for a comparison, except its parts and the places of results.
 Work work_of(const DeviceDifference& what) {
     const Kind kind = kind_of(what.scalar);
     const std::uint64_t chunk = what.chunk_scalars == 0 ? 1 : what.chunk_scalars;

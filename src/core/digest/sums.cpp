@@ -156,13 +156,13 @@ std::optional<PartialSums> PartialSums::plan(const DigestSettings& settings, DTy
     }
     std::vector<std::uint64_t>& buckets = sums.buckets_;
     const std::uint64_t data = where.scalars() * item_bytes(scalar);
-    const std::uint64_t wanted = std::max<std::uint64_t>(data, kBlockBytes) / kSumsShare;
+    const std::uint64_t goal = std::max<std::uint64_t>(data, kBlockBytes) / kSumsShare;
     bool sorted = true;
     for (;; ++height) {
         buckets.clear();
         const auto bits = static_cast<unsigned>(std::countr_zero(chunk << height));
         // No more than may be worth it, unless a larger bucket could still do.
-        const std::uint64_t most = (height == highest ? largest_sums_bytes(data) : wanted) / kPartialSumBytes;
+        const std::uint64_t most = (height == highest ? largest_sums_bytes(data) : goal) / kPartialSumBytes;
         bool few = true;
         RowPlacement::Walk walk(where, 0);
         for (std::uint64_t row = 0; few && row < where.rows(); ++row, walk.next()) {
@@ -418,11 +418,10 @@ void PartialSums::add(const ElementView& view, std::uint64_t first, std::uint64_
                 if (done >= made_to) {
                     // Of the rows that follow too, if they are short.
                     const std::uint64_t some = std::min<std::uint64_t>(count - done, kPiece);
-                    const std::uint64_t wanted = width < kPiece ? some : std::min(some, here);
-                    values_of(type, load(view, done, wanted, staging.data()), wanted, settings_.rule,
-                              &values);
+                    const std::uint64_t batch = width < kPiece ? some : std::min(some, here);
+                    values_of(type, load(view, done, batch, staging.data()), batch, settings_.rule, &values);
                     made_from = done;
-                    made_to = done + wanted;
+                    made_to = done + batch;
                 }
                 n = std::min({here, block - position, made_to - done});
                 add_some(&values.fine[done - made_from], &values.coarse[done - made_from], index, n, sum);

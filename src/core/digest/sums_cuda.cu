@@ -635,9 +635,9 @@ DeviceStatus add_sums_of(int device, const DeviceSumsItem* items, std::size_t n,
                                 group.warps};
         const SumsKernel kernel =
             group.key.wide ? sums_kernel_of<true>(group.key) : sums_kernel_of<false>(group.key);
-        const std::uint64_t wanted = (group.warps + kSumsWarps - 1) / kSumsWarps;
+        const std::uint64_t needed = (group.warps + kSumsWarps - 1) / kSumsWarps;
         const auto grid = static_cast<unsigned>(
-            std::min<std::uint64_t>(wanted, static_cast<std::uint64_t>(multiprocessors) * kBlocksEach));
+            std::min<std::uint64_t>(needed, static_cast<std::uint64_t>(multiprocessors) * kBlocksEach));
         const std::size_t shared = (kBlockBytes >> group.key.item_shift) * sizeof(uint2);
         kernel<<<grid, kSumsThreads, shared, stream>>>(launch, group.key.item_shift);
         TWR_GPU_LAUNCHED("sums of digests");

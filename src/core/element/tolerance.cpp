@@ -104,7 +104,7 @@ Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
     return rule;
 }
 
-ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const Tolerance& wanted) {
+ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const Tolerance& required) {
     ProofReach reach;
     if (rule.kind == CellKind::tokens) {  // equal tokens are equal values: within any tolerance
         reach.usable = reach.coarse_proves = true;
@@ -112,17 +112,17 @@ ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const To
     }
     const std::int32_t half = rule.residue_bits == 0 ? 0 : (1 << (rule.residue_bits - 1)) - 1;
     if (rule.kind == CellKind::absolute) {
-        // (|c| + 1) s <= wanted.atol; the relative part of `wanted` only widens it.
-        if (wanted.atol == 0) return reach;
-        const double cells = std::ldexp(wanted.atol, -rule.fine_exponent);
+        // (|c| + 1) s <= required.atol; the relative part of `required` only widens it.
+        if (required.atol == 0) return reach;
+        const double cells = std::ldexp(required.atol, -rule.fine_exponent);
         if (cells < 1) return reach;
         reach.usable = true;
         reach.widest = static_cast<std::int32_t>(std::min(std::floor(cells) - 1, static_cast<double>(half)));
-        reach.coarse_proves = std::ldexp(wanted.atol, -rule.coarse_exponent()) >= 1;
+        reach.coarse_proves = std::ldexp(required.atol, -rule.coarse_exponent()) >= 1;
         return reach;
     }
     // Relative keys prove what they were made for, and so anything at least as wide.
-    if (wanted.atol < made_for.atol || wanted.rtol < made_for.rtol) return reach;
+    if (required.atol < made_for.atol || required.rtol < made_for.rtol) return reach;
     reach.usable = reach.coarse_proves = true;
     reach.widest = rule.widest;
     return reach;

@@ -50,7 +50,7 @@ struct CellRule {
 // a tolerance that is negative, NaN or infinite; other residue bits.
 Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits);
 
-// True if metadata made with `rule` can prove agreement within `wanted` (which may be wider than
+// True if metadata made with `rule` can prove agreement within `required` (which may be wider than
 // what it was made for): `widest` becomes the widest residue difference that still proves,
 // `coarse_proves` says whether equal coarse cells do.
 struct ProofReach {
@@ -58,7 +58,7 @@ struct ProofReach {
     bool coarse_proves = false;
     std::int32_t widest = 0;
 };
-ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const Tolerance& wanted);
+ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const Tolerance& required);
 
 // A warning text if the tolerance lies below what the dtype can resolve for values of this
 // magnitude, else "".

@@ -217,7 +217,7 @@ Result<CompactReport> compact_record(FileSystem& system, const std::string& path
     TWR_TRY(const HistorySettings settings, read_history_settings(path, ranks));
     if (!settings.record)
         return Error{ErrorCode::invalid_argument,
-                     path + ": is no record: its data is stored as it was captured"};
+                     path + ": is not a record: its data is stored as it was captured"};
     const auto open_writer = [&](std::uint32_t rank) {
         return HistoryWriter::open(system, path, settings, rank, ranks, Existing::append);
     };

@@ -206,10 +206,10 @@ Result<> check_journals(const std::string& path, std::uint32_t ranks) {
         std::uint32_t rank = 0;
         if (!is_file && std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank) == 1 && rank < ranks &&
             name == rank_name(rank) + ".jsonl") {
-            return Error{ErrorCode::damaged, (fs::path(path) / name).string() +
-                                                 ": damaged: is no regular file, and the journal of rank " +
-                                                 std::to_string(rank) +
-                                                 " is expected there; restore the file from a copy"};
+            return Error{ErrorCode::damaged,
+                         (fs::path(path) / name).string() +
+                             ": damaged: is not a regular file, and the journal of rank " +
+                             std::to_string(rank) + " is expected there; restore the file from a copy"};
         }
     }
     return success();

@@ -26,7 +26,7 @@ std::string journal_path(const std::string& path, std::uint32_t rank, std::uint3
 std::string step_folder(std::int64_t step, std::uint32_t attempt);
 // The attempt in a folder's name; 0 if it has none.
 std::uint32_t attempt_of(const std::string& folder);
-// The step in a folder's name; nullopt if it is no name that step_folder() gives.
+// The step in a folder's name; nullopt if it is not a name that step_folder() gives.
 std::optional<std::int64_t> step_of(const std::string& folder);
 // Whether a run may have given this name to a folder in a history's folder.
 bool is_step_folder(const std::string& name);
@@ -52,7 +52,7 @@ std::string marker_name(const HistoryId& id);
 // ".twinrun-ID.left", an empty file in a step's folder: this history is being replaced; once
 // another one has its place, the folder's files may be removed.
 std::string left_name(const HistoryId& id);
-// Whether a folder (a path) has an empty file of this name, which is no link.
+// Whether a folder (a path) has an empty file of this name, which is not a link.
 bool has_mark(const std::string& folder, const std::string& name);
 // Whether a name is ".twinrun-" and 16 random digits: the name of a folder until it gets its final
 // one.

@@ -39,7 +39,7 @@ Result<> RecordStore::load() {
     }
     if (!settings.record) {
         return Error{ErrorCode::invalid_argument,
-                     path_ + ": is no record: its data is stored as it was captured"};
+                     path_ + ": is not a record: its data is stored as it was captured"};
     }
     const std::lock_guard guard(mutex_);
     journal_ = std::move(journal);
@@ -216,7 +216,7 @@ Result<> settle_against(FileSystem& system, RecordSettings& settings, const std:
     if (real_path(parent) == real_path(target))
         return Error{ErrorCode::invalid_argument, parent + ": cannot be recorded against itself"};
     TWR_TRY(const HistorySettings found, read_history_settings(parent, parent_ranks));
-    if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is no record: pack it first"};
+    if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is not a record: pack it first"};
     if (parent_ranks != ranks) {
         return Error{ErrorCode::mismatch, parent + ": is of " + std::to_string(parent_ranks) +
                                               " ranks, this run of " + std::to_string(ranks)};

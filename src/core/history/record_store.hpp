@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kRecordMemory = std::uint64_t{1} << 30;
 class RecordStore {
    public:
     // path: a history, or a rank's part of one on a node-local tier. Errors: not_found; damaged;
-    // invalid_argument: it is no record.
+    // invalid_argument: it is not a record.
     static Result<std::shared_ptr<RecordStore>> open(const std::string& path, std::uint32_t rank,
                                                      int threads = 1);
 

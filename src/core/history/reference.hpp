@@ -45,7 +45,7 @@ class StepCheck {
     StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not, std::int64_t step, int rank,
               const std::vector<FieldMetadata>& fields);
     // Compares a slice of a field. digests and residues: as FieldDigests made them. If the
-    // reference cannot be read, the field is not proven equal; that is no error. Error:
+    // reference cannot be read, the field is not proven equal; that is not an error. Error:
     // out_of_memory.
     Result<> slice(std::size_t field, const FieldSlices& slices, std::uint64_t slice,
                    std::span<const ChunkDigest> digests, const std::byte* residues);

@@ -286,7 +286,8 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
                                               std::uint64_t memory) try {
     TWR_TRY(const History history, History::open(record));
     if (!history.settings.record)
-        return Error{ErrorCode::invalid_argument, record + ": is no record: its files need not be restored"};
+        return Error{ErrorCode::invalid_argument,
+                     record + ": is not a record: its files need not be restored"};
     std::vector<const HistoryStep*> selected;
     for (const std::int64_t number : steps) {
         const auto found = std::find_if(history.steps.begin(), history.steps.end(),

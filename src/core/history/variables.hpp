@@ -19,7 +19,7 @@ struct VariableRules {
     // conditions.
     std::span<const char* const> of_one_job;
     std::span<const char* const> secret_words;  // in capitals; see names_secret()
-    // More secret words, only in names of variables: a program's option `--key id` is no secret.
+    // More secret words, only in names of variables: a program's option `--key id` is not a secret.
     std::span<const char* const> secret_variable_words;
 };
 const VariableRules& variable_rules();

@@ -27,7 +27,7 @@ Result<> check_regular(const std::string& path) {
     return Error{
         ErrorCode::invalid_argument,
         path +
-            ": is there, and is no regular file (a link, a folder, a pipe): move it away, or name another "
+            ": is there, and is not a regular file (a link, a folder, a pipe): move it away, or name another "
             "folder"};
 }
 

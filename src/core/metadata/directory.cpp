@@ -131,8 +131,8 @@ Result<> check_places(const FieldMetadata& field, std::size_t sections, std::uin
                       std::uint64_t file_bytes) {
     for (std::size_t s = 0; s < sections; ++s) {
         const SectionPlace& place = field.sections[s];
-        const std::uint64_t wanted = field.section_bytes(static_cast<Section>(s));
-        if (place.length != wanted && !(static_cast<Section>(s) == Section::data_sums && place.length == 0)) {
+        const std::uint64_t needed = field.section_bytes(static_cast<Section>(s));
+        if (place.length != needed && !(static_cast<Section>(s) == Section::data_sums && place.length == 0)) {
             return damaged("a section of field '" + field.name +
                            "' has another size than its settings imply");
         }

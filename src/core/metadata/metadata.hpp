@@ -206,8 +206,8 @@ class MetadataNodes final : public NodeSource {
     std::size_t field_;
 };
 
-// Whether the file of this name, which is no link, begins as metadata files do: then twinrun wrote
-// it, whatever became of the rest.
+// Whether the file of this name, which is not a link, begins as metadata files do: then twinrun
+// wrote it, whatever became of the rest.
 bool is_metadata_file(const std::string& path);
 
 // Writes a metadata file: declare all fields, write their sections in any order and from any

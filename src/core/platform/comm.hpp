@@ -28,11 +28,11 @@ inline constexpr const char* kSharedFile = "group.data";
 
 // This rank's part of a step's shared file.
 struct SharedPart {
-    // Of the step, among all that were to be written: the same on all ranks, ascending.
+    // Number of the step among all steps that were to be written: equal on all ranks, ascending.
     std::uint64_t ordinal = 0;
     const char* folder = "";           // the step's, as a path
     std::span<const std::byte> bytes;  // a multiple of 4096 of them
-    bool well = true;                  // false: this rank has nothing to write, and no rank shall
+    bool well = true;                  // false: this rank cannot write its part; then no rank writes
 };
 
 // Where it went.
@@ -41,10 +41,7 @@ struct SharedPlace {
     std::uint64_t file_bytes = 0;
 };
 
-// All functions are collective: every rank calls them, in the same order. Not thread-safe, but that
-// write_shared may be called while another thread calls one of the others. After an error the
-// others may wait for ever: what to do then is the transport's business (MPI ends the job unless
-// told otherwise).
+// All functions are collective: every rank calls them, in the same order. Not thread-safe, except that write_shared may be called while another thread calls another function. After an error the other ranks may wait for ever: the transport decides what happens then (MPI ends the job by default).
 class Comm {
    public:
     virtual ~Comm() = default;

@@ -72,7 +72,7 @@ int remember(dl_phdr_info* info, std::size_t, void* list) {
         }
         static_cast<std::vector<LoadedObject>*>(list)->push_back(std::move(object));
     } catch (const std::exception&) {
-        return 1;  // out of memory: what is there must do
+        return 1;  // out of memory: the objects found so far are used
     }
     return 0;
 }

@@ -1,6 +1,4 @@
-// The program and the shared libraries of this process, and how their files were made: told from
-// their ELF headers, without running anything. Files may be anything: what contradicts itself is
-// left out.
+// The program and the shared libraries of this process, and how their files were made. Reads their ELF headers and runs nothing. Files may be anything: parts that contradict each other are left out.
 #pragma once
 
 #include <string>

@@ -157,7 +157,7 @@ Result<> deliver(std::vector<ReadCompletion>& finished, std::vector<ReadCompleti
 
 ReadProgress::ReadProgress(const ReadRequest& request)
     : request_(request),
-      wanted_(request.at_least == 0 ? request.bytes : request.at_least),
+      needed_(request.at_least == 0 ? request.bytes : request.at_least),
       direct_(request.direct ? request.file->direct_descriptor() : -1),
       descriptor_(request.file->descriptor()) {}
 
@@ -175,7 +175,7 @@ bool ReadProgress::advance(std::int64_t result) {
         done_ += static_cast<std::size_t>(result);
         fruitless_ = 0;
         would_block_ = false;
-        return done_ >= wanted_;
+        return done_ >= needed_;
     }
     if (result == -EINVAL && direct_ >= 0 && done_ % kDirectAlignment == 0) {
         direct_ = -1;  // a device with larger sectors than our alignment
@@ -194,16 +194,17 @@ bool ReadProgress::advance(std::int64_t result) {
 void ReadProgress::fail(std::int64_t result) {
     if (result != 0) {
         char what[96];
-        std::snprintf(what, sizeof what, "read %zu bytes at offset %" PRIu64, wanted_, request_.offset);
+        std::snprintf(what, sizeof what, "read %zu bytes at offset %" PRIu64, needed_, request_.offset);
         error_ = system_error(request_.file->path(), what, static_cast<int>(-result));
         return;
     }
     error_ = say(ErrorCode::damaged, [&] {
         struct stat status;
         const bool known = ::fstat(descriptor_, &status) == 0;
-        return printable(request_.file->path()) + ": truncated: " + std::to_string(wanted_) +
-               " bytes wanted at offset " + std::to_string(request_.offset) + ", " + std::to_string(done_) +
-               " there; the file has " + (known ? std::to_string(status.st_size) : "?") + " bytes (" +
+        return printable(request_.file->path()) + ": truncated: " + std::to_string(needed_) +
+               " bytes requested at offset " + std::to_string(request_.offset) + ", only " +
+               std::to_string(done_) + " there; the file has " +
+               (known ? std::to_string(status.st_size) : "?") + " bytes (" +
                std::to_string(request_.file->size()) + " when it was opened); write or copy it again";
     });
 }

@@ -82,7 +82,7 @@ struct ReadRequest {
     std::size_t skip = 0;   // bytes at the begin to leave out: they were read for alignment only
     std::uint64_t tag = 0;  // comes back with the completion; need not be unique
 
-    [[nodiscard]] std::size_t wanted() const { return (at_least != 0 ? at_least : bytes) - skip; }
+    [[nodiscard]] std::size_t needed() const { return (at_least != 0 ? at_least : bytes) - skip; }
 };
 
 struct ReadCompletion {

@@ -56,7 +56,7 @@ class ReadProgress {
     void fail(std::int64_t result);
 
     ReadRequest request_;
-    std::size_t wanted_ = 0;
+    std::size_t needed_ = 0;
     std::size_t done_ = 0;
     int direct_ = -1;  // -1: through the page cache
     int descriptor_ = -1;

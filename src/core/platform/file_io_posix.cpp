@@ -46,8 +46,8 @@ constexpr std::uint64_t kDirectFrom = 32 << 20;
 constexpr std::size_t kDirectWrite = 64 << 10;
 
 bool direct_writes_wanted() {
-    const char* wanted = std::getenv("TWINRUN_DIRECT_WRITES");
-    return wanted == nullptr || std::strcmp(wanted, "0") != 0;
+    const char* setting = std::getenv("TWINRUN_DIRECT_WRITES");
+    return setting == nullptr || std::strcmp(setting, "0") != 0;
 }
 
 // One that this process holds: see anchored.hpp. Its name in /proc is a link.

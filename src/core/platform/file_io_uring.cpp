@@ -39,7 +39,7 @@ Error unavailable(int error_number) {
         if (error_number == EPERM || error_number == ENOSYS || error_number == EACCES) {
             why += ": the kernel, its setting io_uring_disabled, or the container forbids it";
         } else if (error_number == ENOMEM) {
-            why += ", perhaps for want of locked memory (ulimit -l)";
+            why += ", perhaps because the limit of locked memory is too low (ulimit -l)";
         }
         return "io_uring is not available: " + why + "; use TWINRUN_IO=pread";
     });
@@ -102,21 +102,21 @@ class UringQueue final : public ReadQueue {
         }
         if (!buffers_.empty()) ::io_uring_unregister_buffers(&ring_);
         buffers_.clear();
-        std::vector<iovec> wanted;
+        std::vector<iovec> pinned;
         for (const auto& buffer : buffers) {
             for (std::size_t at = 0; at < buffer.size(); at += kLargestBuffer) {
-                wanted.push_back({buffer.data() + at, std::min(buffer.size() - at, kLargestBuffer)});
+                pinned.push_back({buffer.data() + at, std::min(buffer.size() - at, kLargestBuffer)});
             }
         }
-        std::sort(wanted.begin(), wanted.end(), [](const iovec& a, const iovec& b) {
+        std::sort(pinned.begin(), pinned.end(), [](const iovec& a, const iovec& b) {
             return reinterpret_cast<std::uintptr_t>(a.iov_base) <
                    reinterpret_cast<std::uintptr_t>(b.iov_base);
         });
-        if (wanted.empty()) return success();
+        if (pinned.empty()) return success();
         // Refused (limit on locked memory, memory of another kind): reads pin their pages one by
         // one, as ever.
-        if (::io_uring_register_buffers(&ring_, wanted.data(), static_cast<unsigned>(wanted.size())) == 0) {
-            buffers_ = std::move(wanted);
+        if (::io_uring_register_buffers(&ring_, pinned.data(), static_cast<unsigned>(pinned.size())) == 0) {
+            buffers_ = std::move(pinned);
         }
         return success();
     } catch (const std::bad_alloc&) {

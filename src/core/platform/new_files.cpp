@@ -37,7 +37,7 @@ Error already_there(const std::string& path) {
 Error in_the_way(const std::string& path) {
     return file_io::say(ErrorCode::invalid_argument, [&] {
         return file_io::printable(path) +
-               ": is a link or a file, and a folder is wanted: name another folder, or remove it";
+               ": is a link or a file, but must be a folder: name another folder, or remove it";
     });
 }
 

@@ -28,8 +28,8 @@ class NewFile {
 class NewFiles {
    public:
     virtual ~NewFiles() = default;
-    // Error: something has this name already, or a parent of it is no folder. as_folder: a folder
-    // of this name is no error.
+    // Error: something has this name already, or a parent of it is not a folder. as_folder: a
+    // folder of this name is not an error.
     virtual Result<> check_free(const std::string& name, bool as_folder = false) = 0;
     // bytes: its size; what is not written is zero, and takes no room where storage knows holes.
     virtual Result<std::unique_ptr<NewFile>> create(const std::string& name, std::uint64_t bytes) = 0;

@@ -628,8 +628,8 @@ std::optional<std::uint64_t> DifferenceFile::position(Location at) const {
     }
     const auto& kept = difference_.kept;
     const auto after =
-        std::upper_bound(kept.begin(), kept.end(), at, [](Location wanted, const Difference::Kept& part) {
-            return wanted < location(part.ordinal, part.first);
+        std::upper_bound(kept.begin(), kept.end(), at, [](Location sought, const Difference::Kept& part) {
+            return sought < location(part.ordinal, part.first);
         });
     if (after == kept.begin()) return std::nullopt;
     const auto part = std::prev(after);

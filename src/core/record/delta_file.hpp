@@ -127,7 +127,8 @@ class DifferenceFile {
     std::vector<std::uint64_t> kept_at_;  // first chunk in the file of each of kept
 };
 
-// Whether the file of this name, which is no link, begins as differences do: then twinrun wrote it.
+// Whether the file of this name, which is not a link, begins as differences do: then twinrun wrote
+// it.
 bool is_difference_file(const std::string& path);
 
 // The same bytes in memory: for tests of the format and its fuzzer.

@@ -24,9 +24,9 @@ class DevicePacker {
 
     // Where the next bytes go, and how many have room: put there in `stream` order, then added().
     // With no room, pack() makes some.
-    // wanted: the fewest bytes that are expected, for which more memory is taken while nothing
+    // expected: the fewest bytes that will come, for which more memory is taken while nothing
     // waits there.
-    Result<std::byte*> reserve(std::uint64_t wanted);
+    Result<std::byte*> reserve(std::uint64_t expected);
     [[nodiscard]] std::uint64_t room() const { return capacity_ - pending_; }
     void added(std::uint64_t bytes) { pending_ += bytes; }
     // Whole blocks of what was added, or all of it, to `take`, in order. The chunks of PackedBlock

@@ -269,7 +269,7 @@ Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks
             const std::uint64_t back = columns[2].get();
             const std::uint64_t delta = unzigzag(columns[3].get());
             if (columns[2].failed() || columns[3].failed()) return damaged_entries("a column ends early");
-            if (back > ordinal) return damaged_entries("a source that is no difference");
+            if (back > ordinal) return damaged_entries("a source that is not a difference");
             const auto from = static_cast<std::uint32_t>(ordinal - back);
             std::uint64_t& predicted = expected[from];
             const std::uint64_t source = predicted + delta;

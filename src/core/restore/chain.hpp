@@ -2,7 +2,7 @@
 //
 // A step's map says at which Location each of its chunks lies. It is found from the step's
 // difference backwards, along its bases, until no chunk is left. Then each payload block that holds
-// a wanted chunk is read, checked and unpacked once, whatever the number of steps between; where a
+// a needed chunk is read, checked and unpacked once, whatever the number of steps between; where a
 // block was kept XORed with what its chunks had replaced, these follow, to the depth that the
 // record was written with.
 #pragma once
@@ -71,19 +71,19 @@ class RecordChain {
     void forget();
 
    private:
-    struct Wanted;
+    struct Request;
     struct Part;
     struct Blocks;
     struct Workers;
-    Result<> fetch(std::vector<Wanted> wanted, std::uint32_t chunk_bytes, std::byte* to);
-    Result<> fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+    Result<> fetch(std::vector<Request> requests, std::uint32_t chunk_bytes, std::byte* to);
+    Result<> fetch_once(const std::vector<Request>& requests, std::vector<Request>& next,
                         std::uint32_t chunk_bytes, std::byte* to, bool mix);
-    Result<Blocks> find_blocks(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+    Result<Blocks> find_blocks(const std::vector<Request>& requests, std::vector<Request>& next,
                                std::uint32_t chunk_bytes);
     Result<> read_parts(const Blocks& blocks, std::size_t block, int worker, std::uint32_t chunk_bytes,
                         std::byte* to, bool mix);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
-                          std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Wanted>& next);
+                          std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Request>& next);
     Locate locate_;
     std::mutex mutex_;  // of files_
     std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;

@@ -339,10 +339,10 @@ std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::stri
             }
         }
     };
-    const std::size_t wanted =
+    const std::size_t workers =
         std::min(static_cast<std::size_t>(std::max(1, threads)), paths.size() / kFilesOfAThread + 1);
     std::vector<std::jthread> others;
-    for (std::size_t t = 1; t < wanted; ++t) {
+    for (std::size_t t = 1; t < workers; ++t) {
         try {
             others.emplace_back(read);
         } catch (const std::exception&) {  // no more threads can start: fewer do it

@@ -12,7 +12,7 @@
 
 namespace twinrun {
 
-// Chunks read as one: [begin, end), of which those in parts are wanted.
+// Chunks read as one: [begin, end). Only those in `parts` are used.
 struct Window {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
@@ -21,7 +21,7 @@ struct Window {
 };
 
 struct ReadPlan {
-    std::vector<Range> parts;         // wanted chunks, cut to windows
+    std::vector<Range> parts;         // chunks to read, cut to windows
     std::vector<Window> windows;      // ascending
     std::vector<Range> slices;        // windows of each slice
     std::uint64_t largest_slice = 0;  // chunks in the windows of the largest slice

@@ -185,7 +185,7 @@ class Worker {
             ++busy_;
             for (ReadRequest& r : requests_) {
                 r.tag = i;
-                run_.count_read(r.wanted());
+                run_.count_read(r.needed());
             }
             if (requests_.empty()) {
                 ready_.push_back(i);
@@ -274,7 +274,7 @@ Result<> work_inline(Run& run) {
         TWR_CHECK(run.job().plan(*slice, memory.data(), requests));
         for (const ReadRequest& r : requests) {
             TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least != 0 ? r.at_least : r.bytes}));
-            run.count_read(r.wanted());
+            run.count_read(r.needed());
         }
         TWR_TRY(const bool goes_on, run.begin(*slice, memory.data(), 0));
         if (goes_on) TWR_CHECK(run.finish(*slice, memory.data(), 0));

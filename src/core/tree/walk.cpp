@@ -68,8 +68,8 @@ Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_no
     while (layout.width(level) > kStartWidth)
         ++level;
     const Range all{0, layout.leaves};
-    const std::span<const Range> wanted = within.empty() ? std::span<const Range>(&all, 1) : within;
-    std::vector<Range> open = above(wanted, level);  // nodes of this level to compare
+    const std::span<const Range> requested = within.empty() ? std::span<const Range>(&all, 1) : within;
+    std::vector<Range> open = above(requested, level);  // nodes of this level to compare
     std::vector<std::uint64_t> nodes_a;
     std::vector<std::uint64_t> nodes_b;
     std::vector<Range> positions;

@@ -1,6 +1,6 @@
 """What intervals of a spread rest on, checked before one is given: independent tasks, and no long tail.
 
-Where tasks resemble the ones before, n of them tell less than n. Where a single task holds much of
+Where tasks resemble the ones before, n of them count as fewer than n. Where a single task holds much of
 the variance, the next study may have a slower one, and no bootstrap knows of it. Both are tested at
 5%; where one is shown, the interval is not given, and the reason is. A test that finds nothing is
 no proof. `deviations` makes the upper end for what may have been missed.

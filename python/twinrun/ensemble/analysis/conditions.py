@@ -24,7 +24,7 @@ from ..intervals import Interval
 from ..study.tasks import condition_columns, usable
 from .assumptions import checked
 from .model import at_least, left_over, levels_of, percent, with_interval
-from .result import TOLD, Analysis, Judge, Options, nothing
+from .result import DESCRIBED, Analysis, Judge, Options, nothing
 from .serial import Resemblance, resemblance
 
 __all__ = ["Against", "Condition", "Conditions", "conditions", "conditions_of"]
@@ -69,7 +69,7 @@ class Against:
 def _alike(units: str, found: Resemblance) -> str:
     if not found.shown:
         return ""
-    return f"{units} resemble the ones before (correlation {found.value:.2f}), so they tell less than their number"
+    return f"{units} resemble the ones before (correlation {found.value:.2f}), so they count as fewer than they are"
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Conditions:
         if self.fails:
             return f"{what} (median of {row.n} runs); its interval cannot be given: {self.fails}."
         if not row.median.known:
-            return f"{what} ({_runs(row.n)}); so few tell no interval: it takes 6 or more."
+            return f"{what} ({_runs(row.n)}); too few for an interval: it takes 6 or more."
         interval = f"[{self._text(row.median.low)}, {self._text(row.median.high)}]"
         text = f"{what} {interval} (median of {row.n} runs{self._if('runs', row.n)})"
         if not row.median.within(precision * row.median.value):
@@ -161,7 +161,7 @@ class Conditions:
             return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: {other.fails} (ratio "
                     f"{r.value:.3g}, {_blocks(n)}); it takes a quieter machine, or a longer --time.")  # fmt: skip
         if not r.known:
-            return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: {_blocks(n)} {'tells' if n == 1 else 'tell'} no interval; "
+            return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: {_blocks(n)} {'is' if n == 1 else 'are'} too few for an interval; "
                     f"it takes {_least(r.confidence)} or more (ratio {r.value:.3g}).")  # fmt: skip
         data = f"{_blocks(n)}{self._if('blocks', n)}"
         if r.high < 1:
@@ -180,11 +180,11 @@ class Conditions:
         return f", if {units} are independent: fewer than {_SHOWS} cannot show it" if n < _SHOWS else ""
 
     def _take(self, n: int, found: Interval, precision: float) -> str:
-        """What an interval of this precision would take."""
+        """The runs or blocks that an interval of this precision needs."""
         more = math.ceil(n * (found.half_width / (precision * found.value)) ** 2)
         unit = "runs" if len(self.rows) == 1 else "blocks"
         time = f", {_span(more * self.block)}" if math.isfinite(self.block) else ""
-        return f"about {more} {unit}{time} would tell it within {percent(precision)}"
+        return f"about {more} {unit}{time} would measure it within {percent(precision)}"
 
 
 def _interval(value: float, low: float, high: float) -> str:
@@ -308,7 +308,7 @@ def conditions(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         return nothing("conditions", title, "Nothing can be said of conditions: no task ended well.", 0)
 
     def tell(_: Judge) -> tuple[str, str]:
-        return " ".join(found.sentences(options.matters / 2)), TOLD
+        return " ".join(found.sentences(options.matters / 2)), DESCRIBED
 
     def draw(axes: Axes) -> None:
         at = np.arange(len(found.rows))[::-1]

@@ -258,7 +258,7 @@ def variation_factors(frame: pd.DataFrame, options: Options = Options()) -> Anal
         cell = cells_of(good, columns)
     groups = pd.Series(y).groupby(cell.to_numpy())
     deviation = np.abs(y - groups.transform("median").to_numpy())
-    # The median of an odd number leaves a zero that is no observation (Hines and O'Hara Hines,
+    # The median of an odd number leaves a zero that is not an observation (Hines and O'Hara Hines,
     # 2000).
     size = groups.transform("size").to_numpy()
     structural = np.zeros(len(y), dtype=bool)

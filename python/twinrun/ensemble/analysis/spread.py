@@ -22,7 +22,7 @@ from . import deviations
 from .assumptions import Assumptions, checked
 from .model import left_over, percent, span
 from .resampling import BLOCKS
-from .result import FOUND, NONE, OPEN, TOLD, Analysis, Judge, Options, nothing
+from .result import DESCRIBED, FOUND, NONE, OPEN, Analysis, Judge, Options, nothing
 
 __all__ = ["core_hours", "makespan", "quantile_interval", "spread", "variation_interval"]
 
@@ -226,14 +226,14 @@ def makespan(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
             f"{percent(lost / held if held else 0)} went unused while the {unit}'s last task was awaited (base: core-hours held)"
         )
         if len(table) < 2:
-            return text + f"; how makespan varies cannot be decided from one {unit}.", TOLD
+            return text + f"; how makespan varies cannot be decided from one {unit}.", DESCRIBED
         range_ = f"{spans.min():.4g} to {spans.max():.4g} s"
         if conditions:
             range_ = f"{percent(spans.min())} to {percent(spans.max())} of the median of its condition"
         return (
             text + f"; the makespan was {range_}, coefficient of variation "
             f"{percent(value)} {span(low, high)}.",
-            TOLD,
+            DESCRIBED,
         )
 
     def draw(axes: Axes) -> None:

@@ -181,14 +181,14 @@ def end_stragglers(folder: Path) -> int:
     """Kills processes of an attempt whose watcher died, found by their environment; returns how many."""
     import signal
 
-    wanted = f"{FOLDER}={folder}".encode()
+    mark = f"{FOLDER}={folder}".encode()
     killed = 0
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
+                if mark in file.read().split(b"\0"):
                     os.kill(int(name), signal.SIGKILL)
                     killed += 1
         except OSError:

@@ -475,7 +475,7 @@ def status_of(folder: str | os.PathLike[str]) -> dict:
     path = Path(folder)
     if not (path / "plan.jsonl").is_file():
         raise TwinrunError(
-            "is no folder of a study", where=path, fix="start it with: twinrun ensemble run STUDY.toml"
+            "is not a folder of a study", where=path, fix="start it with: twinrun ensemble run STUDY.toml"
         )
     planned = [x for x in read_lines(path / "plan.jsonl")[0] if not x.get("warmup")]
     lines = read_lines(path / "tasks.jsonl")[0]

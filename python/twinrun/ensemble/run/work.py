@@ -47,7 +47,7 @@ class Work(ABC):
 
     @abstractmethod
     def enough(self, blocks: int) -> bool:
-        """Whether so many blocks tell enough."""
+        """Whether this number of blocks is enough."""
 
     def begin(self) -> None:  # noqa: B027
         """Called before the first attempt of a run, where there is one."""

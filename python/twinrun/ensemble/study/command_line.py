@@ -200,7 +200,7 @@ def study_text(line: CommandLine, name: str = "") -> str:
     for parameter, levels in line.parameters.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", parameter):
             raise TwinrunError(
-                f"{parameter!r:.60} is no name of a parameter", fix="use letters, digits, _ and -"
+                f"{parameter!r:.60} is not a name of a parameter", fix="use letters, digits, _ and -"
             )
         # Without it, threads would be what the watcher verifies, and cores would be bound.
         rows += ["", f"[factors.{parameter}]", f"levels = {toml_of(list(levels))}", 'kind = "value"']

@@ -54,7 +54,7 @@ def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.Dat
     key = next((name for name in names if name.lower() in ("task", *_TIMES)), None)
     if key is None or len(set(names)) != len(names) or any(len(row) != len(head) for row in rows):
         raise DamagedFile(
-            "is no table of covariates: it needs a column task or time, names that differ, and rows as long as the header",
+            "is not a table of covariates: it needs a column task or time, names that differ, and rows as long as the header",
             where=path,
         )
     at = names.index(key)

@@ -55,7 +55,7 @@ class Expression(str):
             if value and re.compile(value).groups < 1:
                 raise ValueError("has no group: put what counts in parentheses")
         except re.error as e:
-            raise ValueError(f"is no regular expression: {e}") from None
+            raise ValueError(f"is not a regular expression: {e}") from None
         return cls(value)
 
 
@@ -110,7 +110,7 @@ class FactorKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("levels must name at least one level, each once")
         unknown = sorted(set(self.values) - set(self.levels))
         if unknown:
-            raise ValueError(f"values names {unknown[0]!r}, which is no level")
+            raise ValueError(f"values names {unknown[0]!r}, which is not a level")
         if self.check and self.match:
             raise ValueError("check and match: give one of them")
 

@@ -147,7 +147,7 @@ def read_reframe(text: str) -> list[dict]:
             value = number_of(text)
             if value is None:
                 if text.lower() not in _NOTHING:
-                    raise ValueError(f"row {place}, column {name}_value: {text!r:.40} is no number")
+                    raise ValueError(f"row {place}, column {name}_value: {text!r:.40} is not a number")
                 continue
             metrics[name] = value
             scale = seconds_in(row[f"{name}_unit"])
@@ -272,20 +272,20 @@ def _time_column(head: Sequence[str], given: str) -> tuple[str, float]:
     if given:
         if given not in head:
             raise ValueError(f"there is no column {given!r:.60}: there are {', '.join(head):.200}")
-        wanted = [given]
+        named = [given]
     else:
-        wanted = [name for name in head if _split(name)[0].lower() in TIME_NAMES]
-    if not wanted:
+        named = [name for name in head if _split(name)[0].lower() in TIME_NAMES]
+    if not named:
         raise ValueError(
             f"which column has the times? There are {', '.join(head):.200}: name one with --value"
         )
-    unit = _split(wanted[0])[1] or "s"
+    unit = _split(named[0])[1] or "s"
     scale = seconds_in(unit)
     if scale is None:
         raise ValueError(
-            f"column {wanted[0]!r:.60}: {unit!r:.20} is no unit of time that is known: there are {', '.join(_UNITS)}"
+            f"column {named[0]!r:.60}: {unit!r:.20} is not a unit of time that is known: there are {', '.join(_UNITS)}"
         )
-    return wanted[0], scale
+    return named[0], scale
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -296,7 +296,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[dict]:
     """value: the column of times; by default one with such a name. factors: columns of conditions;
-    by default those with a cell that is no number. Columns of numbers are metrics.
+    by default those with a cell that is not a number. Columns of numbers are metrics.
     """
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t|", key=first.count)

@@ -194,7 +194,7 @@ def _interpose(keys: InterposeKeys, factors: dict[str, Factor], where: str) -> I
         return None
     assert factor is not None
     if keys.arm and OFF not in factor.levels:
-        raise wrong("arm", f"is true, and {OFF} is no level of {INTERPOSE}", "add it, or set arm = false")
+        raise wrong("arm", f"is true, and {OFF} is not a level of {INTERPOSE}", "add it, or set arm = false")
     if factor.values.get(OFF):
         raise wrong("inject", f"gives rules to {OFF}, which is without the library")
     if OFF not in factor.levels and keys.every > 1:
@@ -237,14 +237,14 @@ def _check_hypothesis(number: int, hypothesis: Hypothesis, study: Study, where: 
     levels = factors[name].levels
     for key, level in (("level", hypothesis.level), ("base", hypothesis.base)):
         if level and level not in levels:
-            raise wrong(key, f"names {level!r:.60}, which is no level of {name}")
+            raise wrong(key, f"names {level!r:.60}, which is not a level of {name}")
     if len(levels) < 2 or (hypothesis.level and hypothesis.level == hypothesis.base):
         raise wrong("level", "and base must be two levels")
     if len(levels) > 2 and not (hypothesis.level and hypothesis.base):
         raise wrong("level", f"and base must be given: {name} has {len(levels)} levels")
     for other, level in hypothesis.given.items():
         if other not in factors or other == name or level not in factors[other].levels:
-            raise wrong("given", f"names {other} = {level!r:.60}, which there is not")
+            raise wrong("given", f"names {other} = {level!r:.60}, which does not exist")
     known = {"wall", "user", "system", "run_queue_delay", "max_memory_bytes", *_named(study)}
     if hypothesis.metric not in known and "." not in hypothesis.metric:
         raise wrong("metric", f"is {hypothesis.metric!r}, which is not measured")
@@ -336,7 +336,7 @@ def _check(study: Study, where: str) -> None:
             )
     for name, level in study.design.base.items():
         if name not in names or level not in study.factor(name).levels:
-            raise TwinrunError(f"design.base names {name} = {level}, which there is not", where=where)
+            raise TwinrunError(f"design.base names {name} = {level}, which does not exist", where=where)
     if study.stopping and study.stopping.metric != "wall":
         if study.stopping.metric not in {"user", "system", "run_queue_delay", *_named(study)}:
             raise TwinrunError(f"stopping.metric {study.stopping.metric!r} is not measured", where=where)

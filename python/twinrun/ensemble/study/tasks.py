@@ -70,7 +70,7 @@ def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
     MissingFile
         There is no tasks.jsonl in the folder.
     DamagedFile
-        A line is no task.
+        A line is not a task.
     Unsupported
         A line has a later version.
     TwinrunError
