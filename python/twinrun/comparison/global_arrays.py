@@ -1,6 +1,4 @@
-"""Fields whose parts are on several ranks and are cut differently in the two runs: they are
-compared as global arrays.
-"""
+"""Fields whose parts are cut differently over the ranks of the two runs: compared as global arrays."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ from .shares import Piece
 __all__ = ["compare_global_arrays"]
 
 _Held = Mapping[str, Sequence[tuple[int, FieldRef]]]  # (rank, part) of each field of a run
-# A field pair, or why there is none.
-_Entry = tuple[Place, "tuple[FieldRef, FieldRef] | TwinrunError"]
+_Entry = tuple[Place, "tuple[FieldRef, FieldRef] | TwinrunError"]  # a field pair, or why there is none
 
 
 def compare_global_arrays(

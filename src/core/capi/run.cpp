@@ -31,7 +31,8 @@ Result<SessionSettings> complete(const twr_settings* given_settings) {
     return settings;
 }
 
-// Called from any thread. Exceptions of the application are dropped: the caller may be a thread of ours.
+// Called from any thread. Exceptions of the application are dropped: the caller may be a thread of
+// ours.
 void call_back(twr_run& run, const Divergence& d) {
     const twr_divergence shown{sizeof(twr_divergence), d.step,   d.rank,          d.field.c_str(),
                                d.first_item,           d.chunks, d.chunks_in_all, d.reason.c_str()};
@@ -43,7 +44,8 @@ void call_back(twr_run& run, const Divergence& d) {
     }
 }
 
-// comm: checked. Every rank calls this, also one that cannot go on: otherwise the others would wait for it.
+// comm: checked. Every rank calls this, also one that cannot go on: otherwise the others would wait
+// for it.
 Result<std::unique_ptr<twr_run>> open(const char* path, const twr_settings* given_settings,
                                       std::unique_ptr<Comm> comm, Result<> arguments) {
     std::unique_ptr<twr_run> run(new (std::nothrow) twr_run);

@@ -32,7 +32,8 @@ struct SharedPart {
     std::uint64_t ordinal = 0;
     const char* folder = "";           // the step's, as a path
     std::span<const std::byte> bytes;  // a multiple of 4096 of them
-    bool well = true;                  // false: this rank cannot write its part; then no rank writes
+    // false: this rank cannot write its part; then no rank writes
+    bool well = true;
 };
 
 // Where it went.
@@ -41,7 +42,10 @@ struct SharedPlace {
     std::uint64_t file_bytes = 0;
 };
 
-// All functions are collective: every rank calls them, in the same order. Not thread-safe, except that write_shared may be called while another thread calls another function. After an error the other ranks may wait for ever: the transport decides what happens then (MPI ends the job by default).
+// All functions are collective: every rank calls them, in the same order. Not thread-safe, except
+// that write_shared may be called while another thread calls another function. After an error the
+// other ranks may wait for ever: the transport decides what happens then (MPI ends the job by
+// default).
 class Comm {
    public:
     virtual ~Comm() = default;

@@ -1,4 +1,6 @@
-// The program and the shared libraries of this process, and how their files were made. Reads their ELF headers and runs nothing. Files may be anything: parts that contradict each other are left out.
+// The program and the shared libraries of this process, and how their files were made. Reads their
+// ELF headers and runs nothing. Files may be anything: parts that contradict each other are left
+// out.
 #pragma once
 
 #include <string>

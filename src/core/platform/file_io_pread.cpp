@@ -71,7 +71,8 @@ class PreadQueue final : public ReadQueue {
             const std::lock_guard guard(state_->mutex);
             const std::size_t before = state_->waiting.size();
             try {
-                // Reserves room for every completion now: a worker could not report that memory is exhausted.
+                // Reserves room for every completion now: a worker could not report that memory is
+                // exhausted.
                 state_->finished.reserve(outstanding_ + requests.size());
                 for (const auto& request : requests) {
                     if (request.bytes != 0) state_->waiting.emplace_back(request);

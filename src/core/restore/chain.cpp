@@ -20,7 +20,8 @@ constexpr std::size_t kMostOpenFiles = 256;
 constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
 constexpr std::size_t kMostMixes = 4096;      // XORs behind each other: no writer makes so many
 
-// Chunks that are not found yet: `begin` in the requested image, `at` in that of the next difference.
+// Chunks that are not found yet: `begin` in the requested image, `at` in that of the next
+// difference.
 struct Gap {
     std::uint64_t begin;
     std::uint64_t count;

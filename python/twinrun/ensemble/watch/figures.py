@@ -19,7 +19,8 @@ def most_memory(reaped: int, before: int, reported: int, read: int) -> int | Non
     """Bytes of the largest process of a task; None where no source is known.
 
     reaped: what wait() reports. It includes the memory of the child before exec, which is `before`
-    or a little more. reported: what the kernel reports when threads end. read: what was read while it ran. 0: no report.
+    or a little more. reported: what the kernel reports when threads end. read: what was read while
+    it ran. 0: no report.
     """
     return reaped if reaped > before + (2 << 20) else reported or read or None
 
