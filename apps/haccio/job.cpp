@@ -327,7 +327,7 @@ class Job {
                std::to_string(byte) + " of " + path;
     }
 
-    // [collective] Tells what is wrong. Whether nothing is.
+    // [collective] Reports what is wrong. Returns whether nothing is.
     bool report(const std::string& label, const std::string& operation, const std::string& complaint) {
         const int mine = complaint.empty() ? 0 : 1;
         int any = 0;

@@ -25,8 +25,7 @@ class PosixFile {
     void close();
     [[nodiscard]] std::uint64_t size() const;
 
-    // Out of the page cache, as far as the kernel goes along. Returns the share that is still
-    // there.
+    // Asks the kernel to drop the file from the page cache. Returns the share that is still there.
     double drop_cache();
 
    private:

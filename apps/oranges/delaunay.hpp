@@ -23,9 +23,9 @@ std::uint64_t hilbert_key(Point p);
 
 class Delaunay {
    public:
-    // At least 3 points, all different, not all on one line; else std::runtime_error. Where four or
-    // more points lie on a circle, several triangulations are right: the same one each time is
-    // made.
+    // At least 3 points, all different, not all on one line; otherwise throws std::runtime_error.
+    // Where four or more points lie on a circle, several triangulations are right: the same one
+    // each time is made.
     explicit Delaunay(std::span<const Point> points);
 
     // Edges between points, each once.

@@ -166,8 +166,8 @@ class GraphletCounter::Worker {
         }
     }
 
-    // Before so many subgraphs are counted, none of which a row counts twice: no count of a row
-    // overflows.
+    // Rows are added up before this many subgraphs are counted. A row counts none of them twice, so
+    // no count of a row overflows.
     void expect(std::uint64_t subgraphs) {
         if (pending_ + subgraphs > limits_.subgraphs) add_up();
         pending_ += subgraphs;

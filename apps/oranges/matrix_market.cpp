@@ -71,7 +71,7 @@ std::string lower(std::string_view word) {
     return result;
 }
 
-// As it is shown in a message: no control characters, and not much of it.
+// The text as messages show it: without control characters, and shortened.
 std::string shown(std::string_view word) {
     std::string result = "'";
     for (const char c : word.substr(0, 40))

@@ -10,8 +10,8 @@
 
 namespace oranges {
 
-// Of a square matrix in coordinate format, of any kind of number and any symmetry: vertices i and j
-// are joined where there is an entry (i, j) or (j, i), whatever its value. Throws
+// The graph of a square matrix in coordinate format, of any kind of number and any symmetry:
+// vertices i and j are joined where there is an entry (i, j) or (j, i), whatever its value. Throws
 // std::runtime_error with the line's number where the text is anything else.
 Graph parse_matrix_market(std::string_view text);
 

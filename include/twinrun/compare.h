@@ -45,12 +45,12 @@ typedef struct twr_compare_options {
     size_t size;
     /* Elements differ where |a - b| > atol + rtol |a|, decided as if in infinite precision. atol
      * has the unit of the data. TWR_AS_CAPTURED for all three: the tolerance that a field was
-     * captured for (of arrays in memory: their own, and two that differ are a problem; else
+     * captured for (of arrays in memory: their own, and two that differ are a problem; otherwise
      * equality). Integers and booleans compare exactly. */
     double atol;
     double rtol;
-    /* Floating-point numbers that are at most so many representable values apart agree, whatever
-     * atol and rtol say. */
+    /* Floating-point numbers at most this many representable values apart agree, whatever atol and
+       rtol say. */
     int64_t ulps;
     /* 1: a NaN differs from a NaN. 0: they agree. */
     int nan_differs;

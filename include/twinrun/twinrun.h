@@ -20,8 +20,8 @@
  *
  * A run belongs to one thread at a time; different runs are independent. Functions marked
  * [collective] are called by all ranks of a communicator, in the same order. Texts that functions
- * return belong to the library: they are valid until the next call for the same run. What arguments
- * point to is copied, but for the elements of arrays.
+ * return belong to the library: they are valid until the next call for the same run. Functions copy
+ * what arguments point to, except the elements of arrays.
  *
  * Structures begin with their size, so that they can grow (docs/capture.md says how). */
 #ifndef TWINRUN_TWINRUN_H

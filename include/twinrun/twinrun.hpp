@@ -77,8 +77,8 @@ class StepLost : public Error {
 };
 
 namespace detail {
-// As a C string. A text that holds a zero byte would be cut there, and name something else: that
-// throws.
+// As a C string. Throws for a text that holds a zero byte: C would cut it there, and it would name
+// something different.
 inline const char* text(const std::string& words) {
     if (words.find('\0') != std::string::npos) {
         throw Error(TWR_ERROR_INVALID_ARGUMENT,

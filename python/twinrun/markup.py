@@ -28,7 +28,7 @@ def _cut(value: object, longest: int = _LONGEST) -> str:
 
 
 def _printed(value: object) -> object:
-    """What a template prints; markup that a macro made stays as it is."""
+    """The text of a printed value, escaped; markup that a macro made stays unchanged."""
     if hasattr(value, "__html__"):
         return value
     text = str(value)

@@ -181,7 +181,7 @@ def _history_parts(folder: Path) -> Iterator[Path]:
 
 
 def _is_report(path: str) -> bool:
-    """Whether a JSON file is an earlier report; else it may describe the raw file beside it."""
+    """Whether a JSON file is an earlier report; otherwise it may describe the raw file beside it."""
     with contextlib.suppress(OSError, ValueError):
         with open(path, "rb") as file:
             content = json.load(file)

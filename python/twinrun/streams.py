@@ -15,7 +15,7 @@ STDOUT = "standard output"
 
 
 class _Raw(io.RawIOBase):
-    """What is written goes to a number, which stays open. (FileIO takes no number of a folder.)"""
+    """Writes go to a descriptor, which stays open. (FileIO takes no number of a folder.)"""
 
     def __init__(self, number: int) -> None:
         self._number = number

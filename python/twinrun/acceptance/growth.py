@@ -84,7 +84,7 @@ def _to_references(distances: np.ndarray, run: int, others: Sequence[int]) -> fl
 
 
 def floors(samples: Sequence[Sample], references: int, factor: float, smallest: float) -> list[float]:
-    """Of each step of a field: differences that may be the rounding of sums, and are no excess.
+    """For each step of a field: differences that may be rounding of sums, and are not an excess.
 
     They are measured by the largest size of the field over all steps: where terms cancel, as forces
     do on a lattice, the rounding of the terms is all that is left. Where reference runs do not

@@ -98,8 +98,8 @@ class Members:
         runs are numbers.
 
         (step, field, run, how many) of each. Cells count as numbers, and only what has no cell is a
-        token. Metadata does not tell infinity from large numbers, nor anything apart at tolerance
-        0: there nothing is said.
+        token. Metadata does not distinguish infinity from large numbers, and at tolerance 0 it
+        distinguishes nothing: then the list is empty.
         """
         found: list[tuple[int | None, str, int, int]] = []
         for step in self.steps:
@@ -121,7 +121,7 @@ class Members:
         return found
 
     def _with_data(self) -> str:
-        """What to do where a step has metadata only: the steps that have data in all runs, or how
+        """The advice where a step has metadata only: the steps that have data in all runs, or how
         to capture them.
         """
         again = "capture the runs with their data, and keep it at the steps that are to be judged"
@@ -300,8 +300,8 @@ class Digest:
 
 
 def trace_fields(fields: Collection[str]) -> set[str]:
-    """Those that say what the run did up to this step: they are no part of its state, and their
-    digests hold for that run alone.
+    """The fields that describe what the run did up to this step. They are not part of its state,
+    and their digests hold for that run alone.
     """
     if TRACE_EVENTS not in fields:
         return set()

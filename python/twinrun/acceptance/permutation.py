@@ -236,7 +236,7 @@ def test(
         if alone:
             farthest = _alone(part, low, chosen)
             np.maximum(statistics["single run"], farthest, out=statistics["single run"])
-    # What is below the floor is noise of rounding: it must not make components.
+    # Values below the floor are noise of rounding: they must not make components.
     heard = kept & (scale > floors)
     on_components, loadings = _components(scaled[:, heard])
     worst = np.zeros(columns.shape[1])

@@ -35,8 +35,7 @@ class Excess:
         The new run that is farthest away; '' where all new runs are one group.
     size : float
         Of growth: the distance in units of the farthest reference run. Of distribution: the
-        difference of the means in standard deviations of the reference runs. Else the number of
-        values.
+        difference of the means in standard deviations of the reference runs. Otherwise the number of values.
     low, high : float
         The interval of `size`, for normal statistics; NaN where there is none.
     p : float
@@ -176,7 +175,7 @@ class Acceptance:
     ways : int
         Choices of new runs out of all that the p value counts.
     exact : bool
-        Whether these are all choices there are; else drawn at random.
+        Whether these are all possible choices; otherwise they were drawn at random.
     alpha : float
         The rate of false alarms of the test of distributions.
     growth : float

@@ -1,4 +1,4 @@
-"""What the tests know of one field at one step: statistics of each run, and the distances between all runs.
+"""Samples of one field at one step: statistics of each run, and the distances between all runs.
 
 Elements are read in pieces, from all runs at once, so that a field of any size needs bounded
 memory. Differences are taken before anything is squared: a difference in the last digit is not lost
@@ -18,9 +18,9 @@ from ..errors import Incomparable
 
 __all__ = ["STATISTICS", "Sample", "Sums", "sample_of"]
 
-# Of the elements of a field: their mean, their standard deviation, and the root mean square of the
-# differences between neighbours in storage. The last one sees changes of small scales that keep
-# mean and deviation.
+# Statistics of the elements of a field: their mean, their standard deviation, and the root mean
+# square of the differences between neighbours in storage. The last one sees changes of small scales
+# that keep mean and deviation.
 STATISTICS = ("mean", "deviation", "roughness")
 
 
@@ -67,7 +67,7 @@ class Sums:
         self._runs, self._references, self._matched = runs, references, matched
         self._count = 0
         self._base = 0.0  # mean of the first run
-        # Mean difference to the first run, where matched; else the mean itself.
+        # Mean difference to the first run, where matched; otherwise the mean itself.
         self._shift = np.zeros(runs)
         self._mean = np.zeros(runs)
         self._squares = np.zeros(runs)  # sum of squared deviations from the mean

@@ -613,4 +613,4 @@ def _sentence(result: Acceptance, columns: _Columns, tested: Tested | None, deci
     if ratios:
         parts.append(grew)
     belongs = "belongs" if m == 1 else "belong"
-    return f"accepted: {runs} {belongs} to the distribution of {own}, as far as {fields} at {steps} can tell: {'; '.join(parts)}"
+    return f"accepted: {runs} {belongs} to the distribution of {own}, as far as {fields} at {steps} can show: {'; '.join(parts)}"

@@ -178,7 +178,7 @@ class AggregationPlan:
     bridges : list of int
         The nodes that are linked to a gateway.
     places : list of Place
-        By node, where nodes are cores (hwloc); else empty.
+        By node, where nodes are cores (hwloc); otherwise empty.
     """
 
     topology: str
@@ -194,7 +194,7 @@ class AggregationPlan:
     partition_of_node: list[int | None]  # the one with the most of its bytes
     gateway_of: list[int]  # by node
     bridges: list[int]  # nodes
-    places: list[Place]  # by node, where nodes are cores (hwloc); else empty
+    places: list[Place]  # by node, where nodes are cores (hwloc); otherwise empty
 
     def placement(self, name: str) -> PlacementPlan:
         """The plan of one placement.

@@ -348,7 +348,9 @@ class _Tree:
             self.notes.append((at.name, f"left out: {_kind(mode)}"))
 
     def _link(self, at: _Visit, links: list[_Visit]) -> None:
-        """Packs a link as a link where its target is packed beside it, else packs the target in its place."""
+        """Packs a link as a link where its target is packed beside it; otherwise packs the target
+        in its place.
+        """
         with reading(at.path):
             to = os.readlink(at.path)
         link = _Entry(at.name, at.path, "link", at.unit or at.name, to)

@@ -761,9 +761,9 @@ class Run:
 class RankRun(Run):
     """One rank of a run whose ranks this process captures one after another.
 
-    turns: the ranks of which this is the next one. It is closed before the next one begins. All
-    ranks capture the same steps under the same settings, which are those of `Run`; a step is there
-    once all of them have captured it.
+    turns: the ranks that this process captures; this is the next one. It is closed before the next
+    one begins. All ranks capture the same steps under the same settings, which are those of `Run`;
+    a step is there once all of them have captured it.
     """
 
     def __init__(self, path: str | os.PathLike[str], turns: _core.Turns, **settings: Any) -> None:

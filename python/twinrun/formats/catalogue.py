@@ -1,7 +1,8 @@
-"""What is known of each built-in format before its module is imported: names, suffixes, first bytes.
+"""The facts of each built-in format that are needed before its module is imported: names, suffixes,
+first bytes.
 
 Recognising a file must not import the readers of all formats. A function of a format imports its
-module when it is called. `likely` tells from a few bytes that a file cannot be of a format, so that
+module when it is called. `likely` shows from a few bytes that a file cannot be of a format, so that
 the module is not imported.
 
 The truth is `FORMAT` in each module; tests/python/formats/test_catalogue.py compares.

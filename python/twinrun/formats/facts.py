@@ -153,7 +153,7 @@ def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> byt
         made = _array(np.asarray(value), encode, depth)
         if type(value).__module__.split(".")[0] == "numpy" or isinstance(value, np.recarray):
             return made
-        # Of a quantity that is an array, too.
+        # Also for a quantity that is an array.
         unit = getattr(value, "unit", getattr(value, "units", None))
         return made if unit is None else _sized(b"q", made + encoded(str(unit)))
     if isinstance(value, bool):
@@ -179,8 +179,8 @@ def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> byt
 
 
 def _masked(array: np.ma.MaskedArray, encode: Encoder | None, depth: int) -> bytes:
-    """An array with its mask. What lies under the mask has no value; an array of which nothing is
-    masked is a plain one.
+    """An array with its mask. What lies under the mask has no value; an array without masked
+    elements is a plain one.
     """
     if array is np.ma.masked:
         return b"m"

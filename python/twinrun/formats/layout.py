@@ -178,7 +178,7 @@ def add_others(content: FileContent, folder: str, known: Callable[[str], bool]) 
     """For a data set that is a folder: adds each file that is not part of the format, as bytes under its
     relative path.
 
-    known: `known(relative_path)` tells whether a file is part of the format.
+    known: `known(relative_path)` returns whether a file is part of the format.
     """
     for relative, path in files_below(folder):
         if known(relative):

@@ -51,7 +51,7 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 @functools.cache
 def _usual() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Of a file's name whose only numbers are a step behind a separator and perhaps a rank
+    """Step and rank of a file's name whose only numbers are a step behind a separator and perhaps a rank
     (`x_250.npy`, `x.250.3.npy`); and of what ends with a word for a step or a rank.
     """
     words = r"(?i)(?<![a-z])(?:rank|proc|mpi|time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt"
@@ -86,7 +86,7 @@ def parse_path(path: str) -> Place:
         and words.search(found[1]) is None
         and not path.lower().endswith((".ckpt", *_DOUBLE_SUFFIX))
     ):
-        # What the rules below come to.
+        # The result of the rules below.
         return Place(int(found[2]), int(found[3] or 0), found[1].rstrip("-_"))
     *folders, base = path.replace(os.sep, "/").split("/")
     if base.lower().endswith(_DOUBLE_SUFFIX):

@@ -1,4 +1,4 @@
-"""What took the time from a core, by name: interrupts, soft interrupts, the hypervisor, other threads.
+"""Sources that took time from a core, by name: interrupts, soft interrupts, the hypervisor, other threads.
 
 Counts and times are the kernel's, before and after each round (/proc/interrupts, softirqs, stat,
 PID/task/TID). The kernel counts interrupts and does not time them one by one; what they took
@@ -123,7 +123,7 @@ def _came(
 
 
 def since(before: Snapshot, after: Snapshot, cores: Iterable[int]) -> dict[int, Figures]:
-    """What came to each core between two snapshots."""
+    """The counts of each core between two snapshots."""
     found: dict[int, Figures] = {}
     for core in cores:
         found[core] = {
@@ -152,7 +152,7 @@ def added(parts: Iterable[Figures]) -> Figures:
 
 
 def figures(core: int, parts: Iterable[Figures], seconds: float) -> dict[str, Any]:
-    """Of a document: counts by second, and times as shares of the time; the largest of each kind."""
+    """Sources in a document: counts by second, and times as shares of the time; the largest of each kind."""
     found: dict[str, Any] = {"core": core, "seconds": seconds}
     for kind, values in added(parts).items():
         largest = sorted(values.items(), key=lambda item: -item[1])[:_MOST]

@@ -112,7 +112,7 @@ def write_parts(stream: TextIO | None, parts: Iterable[Line | Grid]) -> bool:
     return True
 
 
-# What makes Rich take any stream for a terminal.
+# The variables that make Rich take any stream for a terminal.
 _COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _NARROW = frozenset(
     "█·≤…|×▁▂▃▄▅▆▇"

@@ -95,9 +95,7 @@ _NAMES_IN_NOTES = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[\d/@]\S*")
 
 
 def _notes(notes: Sequence[str], details: bool) -> Iterator[Line]:
-    """Notes, of which those that differ in names and numbers alone are one line; with details, all
-    of them.
-    """
+    """Notes. Those that differ only in names and numbers become one line; with details, all are listed."""
     kinds: dict[str, list[str]] = {}
     for note in notes:
         kinds.setdefault(note if details else _NAMES_IN_NOTES.sub("…", note), []).append(note)
@@ -240,7 +238,9 @@ def _at_one_step(shown: Sequence[Overview], with_rank: bool, room: int | None) -
 
 
 def _steps(c: Comparison, room: int | None) -> Iterator[Line | Grid]:
-    """A row for each step, rank and field: all if they are few, else those that differ, earliest first."""
+    """A row for each step, rank and field: all if they are few, otherwise those that differ,
+    earliest first.
+    """
     shown = c.fields
     if room is not None and len(c.fields) > MOST_ROWS:
         differ = [f for f in c.fields if not f.same]
@@ -280,7 +280,7 @@ def _steps(c: Comparison, room: int | None) -> Iterator[Line | Grid]:
 
 
 def _conditions(c: Comparison) -> Iterator[Line | Grid]:
-    """In which conditions the runs differ: all where there is a difference to explain, else one line."""
+    """In which conditions the runs differ: all where there is a difference to explain, otherwise one line."""
     found = c.conditions
     if found is None:
         return

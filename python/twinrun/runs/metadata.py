@@ -1,4 +1,4 @@
-"""Metadata and the data that it was made from: whether the one still tells of the other."""
+"""Whether metadata still describes the data that it was made from."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _stale(metadata: _core.Metadata, path: str) -> Stale:
 
 
 def _layout(ref: FieldRef) -> tuple:
-    """What metadata keeps of a field, and its file says too, but for the places of its elements."""
+    """The facts of a field that both metadata and file have, except the places of its elements."""
     return ref.dtype, ref.byte_order, ref.shape, ref.fortran_order, ref.unit, ref.kind
 
 
@@ -133,7 +133,7 @@ def check_layout(
     told = {ref.name for ref in refs}
     if own.keys() - told or (told & _OF_METADATA) - own.keys():
         raise changed(
-            "tells attributes, or holds what cannot be compared, otherwise than when it was indexed"
+            "has other attributes, or other parts that cannot be compared, than when it was indexed"
         )
     now = {
         ref.name: ref

@@ -524,7 +524,7 @@ def sketch_of(
     rank : int, default 0
         The rank.
     device : str, default 'auto'
-        'cpu', 'cuda', 'cuda:1', or 'auto': the first GPU that can be used, else the host.
+        'cpu', 'cuda', 'cuda:1', or 'auto': the first GPU that can be used, otherwise the host.
     fields : iterable of str, default None
         Globs of the fields to load; None for all.
 

@@ -121,8 +121,8 @@ class Subject:
         return None
 
     def stamp(self, place: Place) -> str:
-        """What tells what is at a place from what is at the same place of another run, as far as
-        known without opening it.
+        """The identity of a place, as far as it is known without opening it: different for
+        different content at the same place of another run.
         """
         return ""
 

@@ -1,4 +1,4 @@
-// What the C interface stands on: an aggregate, and the operations on it. The functions return what
+// The aggregate behind the C interface, and the operations on it. The functions return what
 // the C interface returns as a code; those marked [collective] are called by all ranks, in the same
 // order.
 #pragma once

@@ -114,14 +114,14 @@ struct Contents {
     [[nodiscard]] std::int64_t count(std::size_t k) const {
         return large() ? std::int64_t{counts.at(k)} : std::int64_t{integers.at(k)};
     }
-    // Displacement k in bytes; `passed`: so many counts stand before the displacements.
+    // Displacement k in bytes; passed: the number of counts before the displacements.
     [[nodiscard]] std::int64_t displacement(std::size_t passed, std::size_t k) const {
         return large() ? std::int64_t{counts.at(passed + k)} : std::int64_t{addresses.at(k)};
     }
 };
 
-// A predefined type. The pairs of MPI_MINLOC may have a gap between their two members, the second
-// of which is an int.
+// A predefined type. The pairs of MPI_MINLOC may have a gap between their two members, and the
+// second member is an int.
 Result<Stream> leaf(MPI_Datatype type) {
     Stream stream;
     TWR_TRY(const std::uint64_t size, size_of(type));
@@ -219,8 +219,8 @@ Result<Stream> struct_type(const Contents& c, int depth) {
     return all;
 }
 
-// What a process has of one dimension: intervals of its indices, `length` items every `stride`, the
-// last one cut at the end.
+// The part of one dimension that a process has: intervals of its indices, `length` items every
+// `stride`, the last one cut at the end.
 struct Share {
     std::uint64_t begin = 0;
     std::uint64_t length = 0;
@@ -367,7 +367,7 @@ Result<TypeStream> stream_of(MPI_Datatype type) {
     }
     TWR_TRY(found.stream, flatten(type, 0));
     TWR_TRY(found.extent, extent_of(type));
-    // What was understood is what MPI counts; anything else must not move data.
+    // Checks that MPI counts the same bytes: a datatype that was misunderstood must not move data.
     TWR_TRY(const std::uint64_t size, size_of(type));
     if (size != found.stream.bytes()) {
         return unknown("has " + std::to_string(size) + " bytes, and its constructors give " +

@@ -358,7 +358,7 @@ void Pipeline::transfer(int target, MPI_Aint at, std::byte* bytes, std::uint64_t
     }
 }
 
-// What of a set lies in a window, and where its bytes are in the scratch memory.
+// The part of a set that lies in a window, and the place of its bytes in the scratch memory.
 struct Pipeline::PackedPart {
     const RankSet* set;
     SetPart part;

@@ -30,7 +30,7 @@ struct FileGroup {
     int ranks = 1;
     std::vector<int> team_rank;          // of each
     std::vector<std::uint32_t> node_of;  // of each: number of its node in the team
-    // Of each: its node in the topology. Equals node_of unless the topology divides nodes into
+    // The node of each in the topology. Equals node_of unless the topology divides nodes into
     // places.
     std::vector<std::uint32_t> place_of;
     std::uint64_t nodes = 1;  // number of their nodes

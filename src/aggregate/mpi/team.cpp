@@ -174,7 +174,7 @@ Result<> Team::set_up(MPI_Comm comm) {
     MPI_Comm_rank(node_comm_, &node_rank_);
     MPI_Comm_size(node_comm_, &node_ranks_);
 
-    // Of each rank: its leader, and its place on the node. Nodes are numbered by their leaders.
+    // For each rank: its leader, and its place on the node. Nodes are numbered by their leaders.
     int own[2] = {rank_, node_rank_};
     TWR_MPI("MPI_Bcast", MPI_Bcast(own, 1, MPI_INT, 0, node_comm_));
     TWR_MPI("MPI_Allgather", MPI_Allgather(own, 2, MPI_INT, leaders_and_places_.data(), 2, MPI_INT, comm_));

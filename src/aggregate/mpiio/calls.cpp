@@ -1,5 +1,5 @@
-// MPI's functions that this library replaces. Whatever it does not aggregate goes to MPI by the
-// names of its profiling interface.
+// MPI's functions that this library replaces. All calls that it does not aggregate go to MPI
+// through the names of its profiling interface.
 #include <mpi.h>
 
 #include <cstdio>
@@ -61,7 +61,7 @@ int raise(MPI_File handle, const Error& error) {
     return code;
 }
 
-// What MPI_Get_count and MPI_Get_elements will find: both libraries keep bytes, whatever the
+// Sets what MPI_Get_count and MPI_Get_elements will return: both libraries keep bytes, whatever the
 // datatype.
 void fill(MPI_Status* status, std::uint64_t bytes) {
     if (status == MPI_STATUS_IGNORE) return;

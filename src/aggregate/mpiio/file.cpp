@@ -164,7 +164,7 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
         return success();
     });
     if (!bytes) problem = 3;
-    // What an earlier file of the same ranks has left.
+    // The pool that an earlier file of the same ranks has left.
     if (problem == 0) f.member_ = take(comm, about[1]);
     const std::int64_t number = f.member_ ? f.member_->number : 0;
     // The largest problem, and whether all ranks have the same file, the same hints and the same
@@ -333,7 +333,7 @@ Answer File::transfer(const Call& call) {
 Answer File::aggregate(const Call& call) {
     const auto plain = [] { return Answer{}; };
     const auto failed = [](Error error) { return Answer{Fate::failed, 0, std::move(error)}; };
-    // What all ranks know alike.
+    // State that is equal on all ranks.
     if (!usable_ || !allows(call.mode)) return plain();
     if (!native_) {
         say("the view's data representation is not native");
@@ -351,7 +351,7 @@ Answer File::aggregate(const Call& call) {
     Team& team = *aggregate_->team;
     if (team.broken()) return failed(team.why_broken());
 
-    // What this rank knows alone.
+    // State of this rank alone.
     Layout layout;
     Reason reason = view_.usable ? kNone : kView;
     Team::Vote vote;

@@ -36,7 +36,7 @@ struct Call {
     MPI_Datatype type = MPI_DATATYPE_NULL;
 };
 
-// What became of a call, the same on all ranks.
+// The outcome of a call, equal on all ranks.
 enum class Fate : std::uint8_t {
     plain,   // it is MPI-IO's affair, and nothing was done
     moved,   // it was aggregated

@@ -1,4 +1,4 @@
-// What a program or its user asks of this library: hints of MPI_Info, and the environment.
+// Requests of a program or its user to this library: hints of MPI_Info, and the environment.
 #pragma once
 
 #include <mpi.h>

@@ -130,8 +130,8 @@ void scatter_items(const RankSet& set, void* const* data, std::uint64_t first, s
                    const std::byte* from, std::uint64_t stride);
 void scatter_cut(const RankSet& set, void* const* data, const SetPart::Cut& cut, const std::byte* from);
 
-// Memory that holds the bytes from `at` on as they are in the file, as far as one piece goes: what
-// need not be copied to be written.
+// Memory that holds the bytes from `at` on as they are in the file, as far as one piece goes: these
+// bytes are written without a copy.
 struct MemoryRun {
     std::uint32_t variable = 0;
     std::ptrdiff_t offset = 0;  // from the variable's address

@@ -34,7 +34,7 @@ inline Error caught_error() noexcept {
     }
 }
 
-// What body() gives, a Result, or an error in place of an exception.
+// Returns the Result of body(), or an error in place of an exception.
 template <class Body>
 std::invoke_result_t<Body> caught(Body&& body) noexcept {
     try {

@@ -15,7 +15,7 @@ namespace twinrun {
 // An error if no version of the structure has this size. `known` is that of this version, `least`
 // that of the oldest.
 inline Result<> check_size(std::size_t size, std::size_t known, std::size_t least, const char* type) {
-    // No version will be larger: a size beyond is memory that nobody initialized.
+    // No version will be larger: a larger size shows memory that was not initialized.
     constexpr std::size_t kLargest = 1024;
     if (size >= least && size <= kLargest && size % alignof(std::uint64_t) == 0) return success();
     return Error{ErrorCode::invalid_argument, std::string(type) + ".size is " + std::to_string(size) +

@@ -59,7 +59,7 @@ Result<> ApplicationComm::broadcast(std::span<std::byte> bytes) {
 }
 
 Error ApplicationComm::shared_failure(const char* function, int code) const {
-    // What it said with twr_fail, in this thread.
+    // The text of its twr_fail, in this thread.
     const char* const said = twr_error_message();
     std::string message = said != nullptr && *said != '\0'
                               ? std::string(said)

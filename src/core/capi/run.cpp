@@ -18,8 +18,8 @@ namespace {
 
 // ---- open ----
 
-// What TWINRUN_SETTINGS names goes on top of what the application set: a reference or a tolerance
-// changes without a compiler.
+// The file that TWINRUN_SETTINGS names replaces settings of the application: a reference or a
+// tolerance changes without a compiler.
 Result<SessionSettings> complete(const twr_settings* given_settings) {
     SessionSettings settings;
     if (given_settings != nullptr) settings = given_settings->values;
@@ -110,7 +110,7 @@ Result<twr_status> capture(const char* function, twr_run& run, std::int64_t step
     return report_lost(function, run);
 }
 
-// Of a run that has captured.
+// For a run that has captured.
 twr_report report_of(const twr_run& run) {
     twr_report report{};
     report.size = sizeof report;
@@ -154,8 +154,8 @@ Result<std::vector<std::string>> named(const char* const* names, std::size_t cou
     return all;
 }
 
-// What is given is released whatever goes wrong; but of a structure whose size is wrong nothing can
-// be known.
+// The arguments are released whatever goes wrong, except those in a structure of a wrong size: its
+// members cannot be known.
 int open_comm(const char* function, twr_run** run, const char* path, const twr_settings* settings,
               const twr_comm* comm, const twr_shared_files* shared) {
     return answer(function, [&]() -> Result<twr_status> {

@@ -63,7 +63,7 @@ struct PendingStep {
     // Protected by the pipeline's mutex:
     std::uint64_t submitted = 0;    // loads
     std::uint64_t done = 0;         // loads
-    bool sealed = false;            // no more loads will be submitted
+    bool sealed = false;            // no further loads will be submitted
     bool finished = false;          // ready to be committed, or lost
     std::optional<RankStep> ready;  // what its line in the journal will say; empty: lost
 };

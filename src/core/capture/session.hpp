@@ -92,7 +92,7 @@ struct LostStep {
 struct CaptureReport {
     std::int64_t step = 0;
     double seconds = 0;  // how long the caller was blocked
-    // Of these: waiting for memory or local storage that earlier steps held.
+    // The part of it spent waiting for memory or local storage that earlier steps held.
     double waited_seconds = 0;
     std::uint64_t data_bytes = 0;
     std::uint64_t metadata_bytes = 0;  // 0: not yet known

@@ -37,11 +37,11 @@ class StepFiles {
     // Writes the rest of the metadata, and syncs the files under their final names, and the folder.
     // Returns what the journal will say of them.
     Result<RankStep> finish(std::vector<FieldDigests>& digests);
-    // Of a recorded layout, after finish(): the image, which the caller records in the order of
+    // After finish() with a recorded layout: the image, which the caller records in the order of
     // steps.
     AlignedBytes take_image() { return std::move(image_); }
 
-    // Of a shared layout, these replace finish(): write_digests() first; then the caller writes
+    // With a shared layout, these replace finish(): write_digests() first; then the caller writes
     // image() into the shared file; then finish_shared() with the place of this rank's bytes in it.
     Result<> write_digests(std::vector<FieldDigests>& digests);
     // Path of the step's folder.

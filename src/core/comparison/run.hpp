@@ -42,7 +42,7 @@ struct RunField {
     // Its place in the array of all ranks, as stored; empty: it has none.
     std::vector<std::uint64_t> global_shape;
     std::vector<std::uint64_t> global_offset;
-    // That it was captured for. nullopt: none is known.
+    // The tolerance that it was captured for. nullopt: none is known.
     std::optional<Tolerance> tolerance;
     // Labels that Python stores beside a field: of dates, and of elements that are no numbers.
     std::optional<std::string> unit;
@@ -104,7 +104,7 @@ class HistoryRun final : public ComparedRun {
     // One rank's part of one step. path: the folder that its journal is in.
     static std::unique_ptr<HistoryRun> of_step(const std::string& path, std::int64_t step,
                                                const RankStep& files);
-    // Of the whole history, also where this is one rank's part. 0: not known.
+    // Number of ranks of the whole history, also where this is one rank's part. 0: not known.
     [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
     // Only this place remains.
     void select(std::int64_t step, std::uint32_t rank);

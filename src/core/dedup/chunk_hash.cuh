@@ -77,7 +77,7 @@ __device__ inline ChunkHash short_hash(const ulonglong2 (&p)[Pieces]) {
     return hash.finish(Pieces * 16);
 }
 
-// Of a node of the tree: 40 bytes.
+// The hash of a node of the tree: 40 bytes.
 __device__ inline ChunkHash node_hash(const ChunkHash& left, const ChunkHash& right, std::uint64_t level) {
     ShortHash hash{40 * kPrime1};
     hash.mix<32>(right.low, right.high, left.high, right.low);

@@ -22,13 +22,13 @@ inline constexpr std::uint64_t kMostDeviceSlots = std::uint64_t{1} << 32;
 // A stretch of one segment in one slice. Those of a slice ascend, and cover it without gaps.
 struct DeviceDedupPart {
     const std::byte* data = nullptr;  // of its first chunk; any alignment, 16 bytes is fastest
-    // From there on: all of its chunks, the last of which may be short.
+    // Bytes of all its chunks, from `data` on; the last chunk may be short.
     std::uint64_t bytes = 0;
     std::uint64_t number = 0;   // of its first chunk in its segment
     std::uint32_t segment = 0;  // which of the sums of content is its own
     std::uint32_t first = 0;    // number of its first chunk in the slice
     std::uint32_t chunks = 0;   // more than 0
-    // Of them, from the first on: those whose hashes are the base's.
+    // Number of these chunks, from the first on, whose hashes are those of the base.
     std::uint32_t with_base = 0;
     std::uint32_t group = 0;  // groups of the parts before it in the slice
     std::uint32_t unused = 0;
@@ -90,7 +90,7 @@ struct DeviceLookUp {
     std::uint64_t placed_in_slice = 0;  // of them, those of this slice
     std::uint32_t* slots = nullptr;     // of each changed chunk
     Location* sources = nullptr;        // of each changed chunk
-    // Of each changed chunk: new ones of this call before it.
+    // For each changed chunk: the number of new ones of this call before it.
     std::uint32_t* places = nullptr;
     std::uint32_t* fresh = nullptr;             // the slice's new chunks, in order
     unsigned long long* fresh_count = nullptr;  // set: new ones of this call
@@ -208,7 +208,7 @@ struct DeviceScatter {
 };
 
 struct DeviceDedupKernels {
-    // Scratch memory of any scan over so many items.
+    // Scratch memory for any scan over this many items.
     std::size_t (*scan_scratch)(int device, std::uint64_t items);
 
     // Hashes of all chunks, compared with the base's: marks, hashes and content of those that

@@ -32,8 +32,8 @@ namespace twinrun {
 struct DedupOptions {
     RecordMethod method = RecordMethod::runs;
     std::uint32_t chunk_bytes = 256;
-    // Of the table of hashes (about 42 bytes an entry while it grows). When it is full, the entries
-    // that were of no use for longest leave. 0: no limit.
+    // Limit of the table of hashes (about 42 bytes an entry while it grows). When it is full, the
+    // entries that were of no use for longest leave. 0: no limit.
     std::uint64_t table_bytes = 0;
     // Chunks of a slice: a power of two. 0: what suits the place.
     std::uint64_t slice_chunks = 0;
@@ -46,13 +46,13 @@ struct DedupOptions {
     // Copies and unchanged chunks are compared byte by byte with what they are taken for
     // (keep_base; and `read` for copies of earlier steps).
     bool verify = false;
-    // For tests: the hash keeps so many of its bits, and collides.
+    // For tests: the hash keeps only this many of its bits, so that hashes collide.
     unsigned hash_bits = 128;
     // Whether XOR with the base is of use to the sink (keep_base): it is given the base's chunks
     // and their Locations.
     bool give_base = false;
-    // Payload is packed where it lies, and leaves as blocks of so many bytes, through
-    // take_packed(). On devices only, and without give_base.
+    // Payload is packed on the device, and passed as blocks of this many bytes to take_packed(). On
+    // devices only, and without give_base.
     std::uint32_t pack_block_bytes = 0;
     // Bytes of a payload chunk of an earlier difference, for `verify`.
     std::function<Result<>(Location, std::span<std::byte> chunk)> read;
@@ -85,7 +85,7 @@ class PayloadSink {
     };
     virtual ~PayloadSink() = default;
     virtual Result<> take(const Chunks& chunks) = 0;
-    // Whole blocks, but for the last one of a step: DedupOptions::pack_block_bytes.
+    // Whole blocks, except the last one of a step: DedupOptions::pack_block_bytes.
     virtual Result<> take_packed(std::span<const PackedBlock>) {
         return Error{ErrorCode::internal, "packed payload that nobody takes"};
     }

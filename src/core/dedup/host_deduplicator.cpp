@@ -462,7 +462,7 @@ class HostDeduplicator final : public Deduplicator {
             for (std::uint64_t j = begin + range.begin; j < begin + range.end; ++j)
                 slots_[j] = table_.insert(masked(hashes_[changed_[j]]), unplaced(j));
         });
-        // Those that are the smallest themselves are new, and are counted to find their places.
+        // Chunks that are the smallest themselves are new; they are counted to find their places.
         std::vector<std::uint64_t> counts(static_cast<std::size_t>(team_.size()) + 1);
         team_.run([&](int worker) {
             const Range range = share(count, worker, team_.size());
@@ -686,7 +686,7 @@ class HostDeduplicator final : public Deduplicator {
     std::vector<std::byte> base_image_;
     std::vector<Location> where_;
 
-    // Of a slice; kept for their memory.
+    // State of a slice; kept to reuse the memory.
     std::vector<std::uint64_t> changed_;
     std::vector<Location> sources_;
     std::vector<std::uint64_t> slots_;

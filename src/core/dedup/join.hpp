@@ -39,11 +39,11 @@ class RunJoiner {
         }
         runs_.push_back({chunk, 1, source, false});
         payload_ = payload;
-        // Of the published methods, only what is new is joined here: their copies are an entry a
+        // For the published methods only new chunks are joined here: their copies have one entry a
         // chunk.
         open_ = method_ == RecordMethod::runs || payload;
     }
-    // A region that is one entry as it is.
+    // A region that is one entry already.
     void add_region(std::uint64_t chunk, std::uint64_t count, Location source, bool payload) {
         if (payload) next_ += count;
         runs_.push_back({chunk, count, source, false});

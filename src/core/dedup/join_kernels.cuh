@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kSimpleThreads)
     }
 }
 
-// Of each changed chunk that begins a region: levels above it.
+// For each changed chunk that begins a region: the levels above it.
 __global__ void __launch_bounds__(kSimpleThreads) find_regions(DeviceTreeJoin what) {
     const std::uint64_t j = blockIdx.x * std::uint64_t{kSimpleThreads} + threadIdx.x;
     if (j >= what.count) return;

@@ -34,7 +34,7 @@ Result<> DeviceWorkspace::reserve_device(std::size_t bytes, std::size_t most) {
     ++allocations;
     if (memory_.reserve(device(), std::max(bytes, std::min(with_room(bytes), most)))) return success();
     if (memory_.reserve(device(), bytes)) return success();
-    // What others left lying may be what is missing.
+    // Memory that unused workspaces hold may be the memory that is missing.
     DeviceWorkspaces::release_all_idle(device());
     return memory_.reserve(device(), bytes);
 }

@@ -11,7 +11,7 @@ constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 // Bit i: the value of lane i.
 __device__ inline unsigned ballot(bool value) { return __ballot_sync(kAllLanes, value); }
 __device__ inline bool any(bool value) { return __any_sync(kAllLanes, value) != 0; }
-// What lanes wrote before is seen by all of them behind it.
+// After it, all lanes see what lanes wrote before it.
 __device__ inline void sync() { __syncwarp(kAllLanes); }
 
 // The value of lane `lane`; of the lane whose number differs by the bits of `distance`; of the lane

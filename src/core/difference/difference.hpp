@@ -87,7 +87,7 @@ struct DifferenceStats {
     Histogram all{};   // all scalars
     Histogram over{};  // scalars that differ
 
-    // Exact but for the two sums; ties go to the smaller index.
+    // Exact, except for the two sums; ties go to the smaller index.
     void merge(const DifferenceStats& later);
 };
 

@@ -108,7 +108,7 @@ TWR_PAIR Pair compare_on_circle(double a, double b, double period, const Differe
     return nearest;
 }
 
-// Of a finite floating-point value's bits: consecutive for consecutive values of its type, and 0
+// A number of a finite floating-point value: consecutive for consecutive values of its type, and 0
 // for both -0 and +0.
 template <class Bits>
 TWR_PAIR std::int64_t signed_magnitude(Bits bits) {

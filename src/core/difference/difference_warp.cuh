@@ -41,7 +41,7 @@ struct WarpState {
     std::uint32_t part;  // that all tiles lie in; kAnyPart: each is looked for
     Best best[3];        // distance; quotient; quotient of those that differ
     std::uint64_t first;
-    // Of the tile: here and not in registers, for what comes to them rarely.
+    // Facts of the tile, in memory and not in registers, because only rare cases use them.
     const std::byte* a;
     const std::byte* b;
     std::uint64_t index;  // of its first scalar in the field
@@ -384,7 +384,7 @@ class Warp {
 
     // ---- looks ----
 
-    // What a look at a lane's pairs finds.
+    // The result of a look at a lane's pairs.
     struct Found {
         double sum = 0;
         double sum_different = 0;
@@ -605,7 +605,8 @@ class Warp {
         double distance;
         bool differs;
     };
-    // Kept for what comes to it rarely, the lanes' distances would take registers from all groups.
+    // If the lanes' distances were kept for this rare case, they would take registers from all
+    // groups.
     static __device__ void forget_distances(Value (&a)[kPairs], Value (&b)[kPairs]) {
 #pragma unroll
         for (unsigned p = 0; p < kPairs; ++p) {
@@ -613,7 +614,7 @@ class Warp {
             forget(b[p]);
         }
     }
-    // Of a pair that is no trouble.
+    // The distance of an ordinary pair, and whether it differs.
     [[nodiscard]] __device__ Distance distance_of(Value a, Value b) const {
         const auto x = static_cast<double>(a);
         const double distance = absolute_value(x - static_cast<double>(b));
@@ -714,8 +715,8 @@ class Warp {
                                         work_.scalar, rule, ulps, period);
     }
 
-    // All pairs of a group from memory, by the reference. everything: all statistics; else only the
-    // maxima and the first one that differs.
+    // All pairs of a group from memory, by the reference. everything: all statistics; otherwise
+    // only the maxima and the first one that differs.
     __device__ void one_by_one(const Group& g, bool everything) {
         Best best[3] = {{0, kNowhere}, {0, kNowhere}, {0, kNowhere}};
         std::uint64_t first = kNowhere;

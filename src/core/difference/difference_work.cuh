@@ -24,7 +24,7 @@ constexpr unsigned kBlocksEach = 2;    // on a multiprocessor
 constexpr unsigned kTileGroups = 64;   // as many as marks_ has bits; more: fewer starts
 constexpr unsigned kFlushGroups = 31;  // 31 groups of up to 8 a lane fit 8 bits
 constexpr unsigned kSlots = 8;         // decades that have counters in registers
-// So many lanes with distances beyond them, and the base moves.
+// The base moves if this many lanes have distances beyond the counters.
 constexpr unsigned kManyLanes = 8;
 constexpr unsigned kFinishThreads = 256;
 constexpr unsigned kPairThreads = 256;  // that sum up one of many pairs
@@ -138,8 +138,8 @@ struct alignas(16) BinEntry {
     std::uint32_t slot;  // 4 * bin
     std::uint32_t scale;
 };
-// That of distance 0, which is not counted: beyond all counters, and no outlier. (As large are the
-// denormal distances, but they never come to it.)
+// The slot of distance 0, which is not counted: it is beyond all counters, and not an outlier.
+// (Denormal distances would have slots as large, but they never get here.)
 constexpr std::uint32_t kNoSlot = 0x10000;
 // Of slots less base beyond the first 32, or negative.
 constexpr std::uint32_t kOutlierBits = 0xFFE0;

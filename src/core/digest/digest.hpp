@@ -160,7 +160,7 @@ struct SketchVerdict {
 };
 
 // What the residues of all scalars that a digest is of say: they differ by `correction` and have
-// these counts by |c|, but for `beyond` scalars, of which nothing is known.
+// these counts by |c|, except for `beyond` scalars, about which nothing is known.
 [[nodiscard]] SketchVerdict sketch_verdict(std::uint64_t correction, std::uint64_t beyond,
                                            const std::array<std::uint64_t, 8>& counts, std::int32_t widest,
                                            std::uint64_t fine_a, std::uint64_t fine_b);

@@ -286,7 +286,7 @@ class ResidueLines {
    public:
     explicit ResidueLines(std::byte* to) : to_(to) {}
     void add(__m512i v) {
-        // 0xCA: where the mask has ones take v, else the rotated line.
+        // 0xCA: takes v where the mask has ones, otherwise the rotated line.
         line_ = _mm512_ternarylogic_epi64(all((1U << Bits) - 1), v, _mm512_ror_epi64(line_, Bits), 0xCA);
     }
     // After this many vectors of the block: writes the line out where one is complete.

@@ -354,8 +354,8 @@ class Worker {
                 for (unsigned i = 0; i < kLineSteps; ++i) {
                     if (i % kStageSteps == 0) {
                         stage_wait<kStages - 2>();
-                        // What other lanes brought is there too, and the stage before was read by
-                        // all.
+                        // After it, the data that other lanes brought is there too, and all lanes
+                        // have read the stage before.
                         warp::sync();
                         if (i + kAhead == kLineSteps && last) produce(next);
                         fill();
@@ -416,7 +416,7 @@ class Worker {
         source_ = tile.data + lane_ / pieces() * kBlockBytes + lane_ % pieces() * 16;
         source_whole_ = full(tile, block_scalars_);
         source_rows_ = tile.rows;
-        // Of the last row, for this lane's column: what is left of it.
+        // The rest of the last row, for this lane's column.
         source_last_ =
             static_cast<int>(tile.last_scalars << item_shift_) - static_cast<int>(lane_ % pieces() * 16);
     }
@@ -817,7 +817,7 @@ class Worker {
     std::byte* fill_at_;
     std::byte* use_at_;
     const ReadPolicy policy_;
-    // What fill() brings next, for this lane; null: nothing.
+    // The data that fill() brings next, for this lane; null: none.
     const std::byte* source_;
     unsigned source_rows_;
     int source_last_;

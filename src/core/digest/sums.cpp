@@ -18,7 +18,7 @@ namespace twinrun {
 
 namespace {
 
-// Of the data's bytes that sums are to take, one in this many.
+// Sums take one byte for this many bytes of data.
 constexpr std::uint64_t kSumsShare = 64;
 constexpr std::uint64_t kHalf = (1ULL << 32) - 1;
 
@@ -321,7 +321,7 @@ struct PartialSums::Accumulator {
     }
 };
 
-// Scalars of one block: n values, the first of which is scalar `index` of the whole array.
+// Scalars of one block: n values, and the first value is scalar `index` of the whole array.
 void PartialSums::add_some(const std::int64_t* fine, const std::int64_t* coarse, std::uint64_t index,
                            std::size_t n, Accumulator& to) const {
     const std::uint64_t in_bucket = index & ((1ULL << bucket_bits_) - 1);
@@ -416,7 +416,7 @@ void PartialSums::add(const ElementView& view, std::uint64_t first, std::uint64_
                 }
             } else {
                 if (done >= made_to) {
-                    // Of the rows that follow too, if they are short.
+                    // Values of the rows that follow are made too, if rows are short.
                     const std::uint64_t some = std::min<std::uint64_t>(count - done, kPiece);
                     const std::uint64_t batch = width < kPiece ? some : std::min(some, here);
                     values_of(type, load(view, done, batch, staging.data()), batch, settings_.rule, &values);

@@ -38,7 +38,7 @@ inline constexpr std::uint64_t kLargestSumsShare = 8;
 [[nodiscard]] constexpr std::uint64_t largest_sums_bytes(std::uint64_t data_bytes) {
     return (data_bytes < kBlockBytes ? kBlockBytes : data_bytes) / kLargestSumsShare;
 }
-// Weights of a bucket are in memory if they are so few.
+// Weights of a bucket are in memory if there are at most this many.
 inline constexpr std::size_t kLargestSumsTable = 1 << 13;
 inline constexpr std::uint64_t kIndexLimit = 1ULL << 62;  // of scalars in the whole array
 
@@ -63,8 +63,8 @@ class RowPlacement {
     // Index of a row's first scalar in the whole array.
     [[nodiscard]] std::uint64_t start(std::uint64_t row) const;
     [[nodiscard]] bool by_id() const { return by_id_; }
-    // Of a box: axes that number rows, fastest first: extent, and scalars of the whole array from
-    // one to the next.
+    // The axes of a box that number rows, fastest first: extent, and scalars of the whole array
+    // from one to the next.
     struct Axis {
         std::uint64_t extent;
         std::uint64_t stride;

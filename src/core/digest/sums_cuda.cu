@@ -54,7 +54,7 @@ struct Part {
     std::uint64_t* halves;
     std::uint64_t first_warp;    // tasks of warps before its own
     std::uint64_t task_scalars;  // of one group
-    std::uint64_t skew;          // the first task begins so many scalars before `first`
+    std::uint64_t skew;          // the first task begins this many scalars before `first`
     double inverse;              // as Field::inverse
     CellRule rule;
     DType scalar;
@@ -287,7 +287,7 @@ class Adder {
         }
         added_ += kBatch;
     }
-    // Those of a batch that are out of the products' range.
+    // Values of a batch that are out of the products' range.
     __device__ void take_far(const std::byte* data, unsigned position, unsigned i, std::uint32_t which) {
         Far all;
 #pragma unroll 1

@@ -1,5 +1,5 @@
 // From a value to its integer: the one definition that every backend, host or device, must
-// reproduce bit for bit. Integer arithmetic only, but for the rounded sum of the relative rule
+// reproduce bit for bit. Integer arithmetic only, except the rounded sum of the relative rule
 // (IEEE round-to-nearest, denormals on).
 #pragma once
 

@@ -3,7 +3,7 @@
 //   it
 // - a dimension other than the last has the items side by side (a transposed array): tiles through
 //   shared memory, so that reads and writes are both of whole lines
-// - anything else: one item a thread
+// - all others: one item a thread
 #include <cstddef>
 #include <cstdint>
 
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kTile* kTileRows)
         }
         const std::uint64_t sides = g.shape[side] - first_side;
         const std::uint64_t lasts = g.shape[last] - first_last;
-        // Of the last dimension; lanes along `side`.
+        // Rows of the last dimension; lanes along `side`.
         for (unsigned row = y; row < kTile; row += kTileRows) {
             if (row >= lasts || x >= sides) continue;
             const std::uint64_t item = place + x * side_step + row;
@@ -189,7 +189,7 @@ bool divides(const DeviceGather& g, std::uint64_t bytes, int dimensions) {
     return places % bytes == 0;
 }
 
-// The dimension in which items lie side by side, if the last is not that; else -1.
+// The dimension in which items lie side by side, if it is not the last one; otherwise -1.
 int side_dimension(const DeviceGather& g) {
     const int last = g.dimensions - 1;
     if (g.dimensions < 2 || g.shape[last] < kTile / 2) return -1;

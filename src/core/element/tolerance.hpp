@@ -61,7 +61,7 @@ struct ProofReach {
 ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const Tolerance& required);
 
 // A warning text if the tolerance lies below what the dtype can resolve for values of this
-// magnitude, else "".
+// magnitude, otherwise "".
 std::string resolution_warning(DType dtype, const Tolerance& tolerance, double largest_magnitude);
 
 // W of a combined tolerance: keys that are at most W apart prove agreement; negative: rtol is too

@@ -6,7 +6,7 @@
 namespace twinrun {
 
 // An advisory lock (flock) that excludes other processes until this object is destroyed. On storage
-// without locks it excludes nobody. Not thread-safe.
+// without locks it excludes no process. Not thread-safe.
 class FileLock {
    public:
     FileLock() = default;

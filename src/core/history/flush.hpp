@@ -33,8 +33,8 @@ std::vector<std::int64_t> in_flush_order(const Journal& journal);
 Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, HistoryWriter& to,
                                const std::function<void(std::int64_t, const Error&)>& lost);
 
-// The same for a rank's folder on a node-local tier (local_path()) of a run that has ended, in
-// whatever way. Makes the history if there is none, with the ID that the part names; if it names
+// The same for a rank's folder on a node-local tier (local_path()) of a run that has ended,
+// normally or not. Makes the history if there is none, with the ID that the part names; if it names
 // none, with `id` ("": a new one). Error, before anything is written, if the part belongs to
 // another history than the one that is there.
 Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, const std::string& history,

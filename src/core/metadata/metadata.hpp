@@ -69,7 +69,7 @@ struct SectionPlace {
 // Order of a multi-dimensional field's elements in the stream that is digested.
 enum class ArrayOrder : std::uint8_t { row_major = 0, column_major = 1 };
 
-// What sums say of: nothing, the global array by place, or particles by ID.
+// What the sums describe: nothing, the global array by place, or particles by ID.
 enum class SumsKind : std::uint8_t { none = 0, place = 1, ids = 2 };
 
 struct SumsFacts {
@@ -123,7 +123,7 @@ struct Directory {
     std::uint32_t version = 1;  // 2 if some field has sums or a key
     std::int64_t step = 0;
     std::uint32_t rank = 0;
-    // Code of what the file system says of the data files; 0: nobody asked it.
+    // Code of what the file system says of the data files; 0: not asked for.
     std::uint64_t status = 0;
     std::vector<DataFile> data_files;
     std::vector<FieldMetadata> fields;
@@ -207,7 +207,7 @@ class MetadataNodes final : public NodeSource {
 };
 
 // Whether the file of this name, which is not a link, begins as metadata files do: then twinrun
-// wrote it, whatever became of the rest.
+// wrote it, even if the rest is damaged.
 bool is_metadata_file(const std::string& path);
 
 // Writes a metadata file: declare all fields, write their sections in any order and from any

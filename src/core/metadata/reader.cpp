@@ -17,7 +17,7 @@ namespace twinrun {
 
 namespace {
 constexpr std::size_t kMostAnnounced = 64;  // fields: beyond, the calls cost more than they save
-// Metadata of so many fields that are so small is read at once: a page of it holds several fields'
+// If a file has many small fields, all metadata is read at once: a page of it holds several fields'
 // sections.
 constexpr std::uint64_t kMostBytesAtOnce = 64 << 20;
 }  // namespace
@@ -234,7 +234,7 @@ Result<> MetadataFile::residues(std::size_t field, std::uint64_t first, std::spa
     if (bits == 0 || !end || *end > f.scalars()) {
         return Error{ErrorCode::internal, path() + ": residues that are not there"};
     }
-    // Whole blocks, of which the field's last may be short.
+    // Whole blocks; the field's last one may be short.
     const std::size_t block_bytes = residue_bytes(shape.block_scalars, bits);
     const std::uint64_t begin = first / shape.block_scalars * block_bytes;
     const std::uint64_t stop =

@@ -17,7 +17,7 @@ inline constexpr int kBackends = 3;
 
 // The backend in use: the widest that is available, or the one that
 // TWINRUN_BACKEND=portable|avx2|avx512 names if that one is available (an unknown or unavailable
-// name is ignored; backend_override_ignored() then tells it). Read once.
+// name is ignored; backend_override_ignored() then returns it). Read once.
 [[nodiscard]] Backend active_backend();
 // The name that was asked for and is not available, or "".
 [[nodiscard]] std::string_view backend_override_ignored();

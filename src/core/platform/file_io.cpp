@@ -236,8 +236,8 @@ Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path) try 
         return Error{ErrorCode::unsupported,
                      file_io::printable(path) + ": not a regular file; copy its bytes to a file first"};
     }
-    // We plan our reads: what the kernel would read ahead of small ones (megabytes on some
-    // machines) nobody asked for.
+    // We plan our reads. Otherwise the kernel would read far beyond small ones (megabytes on some
+    // machines).
     static_cast<void>(::posix_fadvise(file->descriptor_, 0, 0, POSIX_FADV_RANDOM));
     // Left on, io_uring would answer EAGAIN instead of waiting for the disk.
     const int flags = ::fcntl(file->descriptor_, F_GETFL);

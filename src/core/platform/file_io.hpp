@@ -114,8 +114,8 @@ class ReadQueue {
 enum class ReadBackend { automatic, uring, pread };
 
 struct ReadQueueOptions {
-    // automatic: what TWINRUN_IO=uring|pread says; without it io_uring if the kernel lets us, else
-    // pread. uring and pread are forced: an error where they are not available.
+    // automatic: what TWINRUN_IO=uring|pread says; without it io_uring if the kernel allows it,
+    // otherwise pread. uring and pread are forced: an error where they are not available.
     ReadBackend backend = ReadBackend::automatic;
     std::size_t depth = 64;  // reads under way at once; the pread pool has one a thread
     int threads = 4;         // of the pread pool

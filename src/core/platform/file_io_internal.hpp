@@ -1,4 +1,4 @@
-// Shared by the files of file_io, for nobody else.
+// Private to the files of file_io.
 #pragma once
 
 #include <cstddef>

@@ -40,8 +40,8 @@ constexpr auto kLastOffset = static_cast<std::uint64_t>(std::numeric_limits<off_
 // Linux cuts a write at 0x7ffff000 bytes
 constexpr std::size_t kLargestWrite = std::size_t{1} << 30;
 // Files from this size on are written around the page cache, where the bytes given allow it: that
-// is up to three times as fast (2 cores, virtio disk), and does not take the application's memory
-// for what nobody reads soon.
+// is up to three times as fast (2 cores, virtio disk), and does not use the application's memory
+// for data that is not read soon.
 constexpr std::uint64_t kDirectFrom = 32 << 20;
 constexpr std::size_t kDirectWrite = 64 << 10;
 
@@ -186,8 +186,8 @@ class PosixOutputFile final : public OutputFile {
                          static_cast<off_t>(offset + done));
             if (to != descriptor_ &&
                 (put < 0 ? errno == EINVAL : !aligned(static_cast<std::uint64_t>(put)))) {
-                // This file system wants other alignments, or wrote a part: the rest takes the
-                // other way.
+                // This file system needs other alignments, or wrote a part: the rest is written
+                // through the page cache.
                 to = descriptor_;
                 if (put < 0) continue;
             }
@@ -348,7 +348,7 @@ class PosixFileSystem final : public FileSystem {
         const std::string parent = whole.parent_path().empty() ? "." : whole.parent_path().string();
         TWR_TRY(const Place place, Place::of(path));
         if (place.is_there()) return false;
-        // Under a name of its own first: nobody finds the folder without its marker.
+        // Made under a temporary name first, so that the folder never appears without its marker.
         const std::string name = kHiddenPrefix + random_hex(16);
         TWR_TRY(const Place hidden, Place::of((std::filesystem::path(parent) / name).string()));
         if (::mkdirat(hidden.folder(), hidden.name(), 0777) != 0)

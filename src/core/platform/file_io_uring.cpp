@@ -142,7 +142,8 @@ class UringQueue final : public ReadQueue {
             if (request.bytes == 0) finished_.push_back({request.tag, 0, std::nullopt});
         }
         outstanding_ += requests.size();
-        // What the kernel does not take now, wait() offers again and answers for.
+        // Requests that the kernel does not take now are submitted again by wait(), which reports
+        // their errors.
         fill();
         if (::io_uring_sq_ready(&ring_) != 0) ::io_uring_submit(&ring_);
         return success();
@@ -164,7 +165,7 @@ class UringQueue final : public ReadQueue {
                 if (!passing || ++refusals > kMostRefusals) {
                     return system_error("io_uring queue", "wait for reads", -result);
                 }
-                // What is under way frees memory when it completes.
+                // Requests under way free memory when they complete.
                 io_uring_cqe* first = nullptr;
                 if (in_kernel() == 0 || ::io_uring_wait_cqe(&ring_, &first) != 0) ::sched_yield();
             } else {

@@ -203,8 +203,8 @@ class PosixNewFiles final : public NewFiles {
                      file_io::printable(where(name)) + ": a name that leads out of its folder"};
     }
 
-    // The folder of this name, by way of folders alone. make: where it is not there; else no
-    // descriptor comes then.
+    // The folder of this name, through folders only, no links. make: creates it where it does not
+    // exist; otherwise no descriptor is returned then.
     Result<Descriptor> walk(const std::string& name, bool make) {
         Descriptor at(::fcntl(folder_.get(), F_DUPFD_CLOEXEC, 0));
         if (at.get() < 0) return system_error(path_, "open the folder", errno);

@@ -35,7 +35,8 @@ class Team {
             const int worker = static_cast<int>(threads_.size()) + 1;
             try {
                 threads_.emplace_back([this, worker] { help(worker); });
-            } catch (const std::exception&) {  // the system has no more: those that are there do
+            } catch (const std::exception&) {
+                // The system allows no further threads: the existing ones do the work.
                 size_ = worker;
             }
         }

@@ -51,8 +51,8 @@ class DifferenceWriter {
     // zeros). Each block is kept the way that is smallest.
     Result<> add(std::span<const std::byte> chunks, std::span<const std::byte> base,
                  std::span<const Location> base_at);
-    // The same of blocks that are packed already: of block_bytes() each, but for the last one,
-    // behind which nothing is added. Not after an add() that left a part of a block.
+    // The same of blocks that are packed already: of block_bytes() each, except the last one, after
+    // which nothing may be added. Not after an add() that left a part of a block.
     Result<> add_packed(std::span<const PackedBlock> blocks);
     [[nodiscard]] std::uint32_t block_bytes() const { return block_chunks_ * chunk_bytes_; }
     [[nodiscard]] std::uint64_t chunks() const;  // added so far

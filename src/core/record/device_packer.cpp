@@ -66,7 +66,7 @@ Result<> DevicePacker::pack(bool all, std::uint32_t chunk_bytes, DeviceStream& s
     const std::size_t sizes_bytes = DevicePack::sizes_bytes(blocks);
     TWR_CHECK(host_.reserve(kHostMemory, sizes_bytes));
     TWR_CHECK(to_result(runtime.copy(device_, host_.data(), what.sizes, sizes_bytes, stream.get())));
-    // What is left of a block begins the next batch.
+    // The rest of a block begins the next batch.
     const std::uint64_t rest = pending_ - bytes;
     if (rest != 0)
         TWR_CHECK(

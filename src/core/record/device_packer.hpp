@@ -33,7 +33,7 @@ class DevicePacker {
     // are bytes / chunk_bytes. Waits.
     using Take = std::function<Result<>(std::span<const PackedBlock> blocks)>;
     Result<> pack(bool all, std::uint32_t chunk_bytes, DeviceStream& stream, const Take& take);
-    // What was added is forgotten.
+    // Forgets the chunks that were added.
     void clear() { pending_ = 0; }
     // And its memory is given back.
     void release();

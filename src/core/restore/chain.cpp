@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMostOpenFiles = 256;
 constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
-constexpr std::size_t kMostMixes = 4096;      // XORs behind each other: no writer makes so many
+constexpr std::size_t kMostMixes = 4096;      // XORs in a row: no writer makes this many
 
 // Chunks that are not found yet: `begin` in the requested image, `at` in that of the next
 // difference.

@@ -55,7 +55,7 @@ class RecordChain {
     // A whole segment, and its content's checksum: damaged where it is another than was recorded.
     Result<> read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to);
     // The same in parts: the sum over all of them is the content's checksum. offset: in the
-    // segment, a multiple of the chunks' size; but for the last part, bytes.size() too.
+    // segment, a multiple of the chunks' size; except for the last part, bytes.size() too.
     [[nodiscard]] std::uint64_t content_of(const StepMap& map, std::uint64_t offset,
                                            std::span<const std::byte> bytes);
     static Result<> check_content(const StepMap& map, std::size_t segment, std::uint64_t content);

@@ -51,7 +51,7 @@ inline constexpr std::size_t kDeviceLanes = 3;
 // Page-locked buffers a worker: those on the device and one that is read into. Locking memory is
 // slow: no more than that.
 inline constexpr std::size_t kDeviceSlots = kDeviceLanes + 1;
-// Workers a device, each of which reads, or copies from memory that is not page-locked, at several
+// Workers for each device. Each reads, or copies from memory that is not page-locked, at several
 // GB/s.
 inline constexpr int kWorkersPerDevice = 8;
 // A further worker is worth its buffers for this many bytes.

@@ -30,7 +30,7 @@ from .serial import Resemblance, resemblance
 __all__ = ["Against", "Condition", "Conditions", "conditions", "conditions_of"]
 
 _LEVEL = 0.05
-# Fewer can hide a resemblance that halves what they tell: of simulated series of 20 whose values
+# Fewer can hide a resemblance that halves what they show: of simulated series of 20 whose values
 # resemble the one before by 0.5, every second one shows it, of 30 two of three.
 _SHOWS = 30
 
@@ -110,8 +110,8 @@ class Conditions:
         return pd.DataFrame(rows)
 
     def sentences(self, precision: float) -> list[str]:
-        """What is shown: of the only condition, or of each against the first. precision: what is
-        too small to matter, by half.
+        """The sentences: about the only condition, or about each against the first. precision: half
+        of what is too small to matter.
         """
         if not any(row.n for row in self.rows):
             return ["No run ended well: nothing can be said of times."]

@@ -119,7 +119,7 @@ class _Covariate:
         return effect / np.sqrt(1 + effect**2) if np.isfinite(effect) else float("inf")
 
     def effect(self) -> np.ndarray:
-        """What it adds to the logarithm of each of its tasks."""
+        """Its effect on the logarithm of each of its tasks."""
         rest = self.left.values - self.left.values.mean()
         return (rest @ self._own) * self._own
 

@@ -1,6 +1,6 @@
 """Slow minus fast tasks: compute, MPI, I/O, and how long tasks waited for a core.
 
-Two partitions of a rank's time, each of which adds up: by call (inside MPI, inside I/O, the rest,
+Two partitions of a rank's time; each adds up to it: by call (inside MPI, inside I/O, the rest,
 which is compute), and by scheduler (on a core, waiting for one, blocked). They overlap: a rank that
 waits in MPI may be waiting for another that has no core. So shares of variance are Shapley values
 (Lindeman, Merenda and Gold): a component's mean gain in R^2 over all orders in which components can
@@ -124,8 +124,8 @@ def decompose(
     """The extra time of the slowest quarter of tasks against the fastest, and the share of the variance of
     each part.
 
-    Conditions and blocks are removed from all parts alike. profiles: those of usable(frame), else read from
-    attrs["study"].
+    Conditions and blocks are removed from all parts alike. profiles: those of usable(frame),
+    otherwise read from attrs["study"].
     """
     title = "Where slow tasks lose their time"
     good = usable(frame, options.value)

@@ -32,14 +32,14 @@ _ALIKE = (5.00, 4.33, 3.80, 3.63, 3.22, 2.98, 2.76, 2.58, 2.00, 1.63, 1.32, 1.28
 _ONE_IN = 0.04  # of studies that exceed them
 # of 1 - confidence: what each end may miss. Their noises differ, so few studies miss both
 _END = 0.8
-_DOUBT = 20.0  # tasks whose kurtosis tells as much as a normal distribution that is assumed
+_DOUBT = 20.0  # tasks whose kurtosis counts as much as an assumed normal distribution
 _SMALLEST = 1e-12
 _MOST = 10**6
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """What may be there unseen: how often the true deviation is the estimated one.
+    """Effects that may be unseen: the ratio of the true deviation to the estimated one.
 
     tails: with a long tail; alike: with tasks (or blocks) that resemble the ones before.
     """

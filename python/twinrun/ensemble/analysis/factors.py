@@ -153,7 +153,7 @@ def _analysis(
         return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])}{unit} [{percent(row['low'])}, {percent(row['high'])}]"
 
     def could_see(level: float) -> float:
-        """Of the effect that is known least; Holm corrects for the terms."""
+        """For the effect that is known least; Holm corrects for the terms."""
         if not effects:
             return math.inf
         least = reach(level / len(model.terms), options.power, model.freedom)

@@ -236,7 +236,7 @@ class Findings:
 
     @property
     def sentences(self) -> list[str]:
-        """What each analysis shows, and how sure that is."""
+        """The sentence of each analysis: what it shows, and how sure that is."""
         return [a.sentence for a in self.analyses]
 
     @property
@@ -303,7 +303,7 @@ class Findings:
         Parameters
         ----------
         verbose : bool, default False
-            Whole sentences of analyses that could not decide; else what it would take to.
+            Whole sentences of analyses that could not decide; otherwise only what a decision would need.
 
         Returns
         -------

@@ -67,7 +67,7 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
         return {**row, "why": "each level had nodes of its own: run each level on each node"}
     model = model_of(good, np.log(good[h.metric].to_numpy(dtype=float)), condition_columns(good))
     if model.freedom < 3 or not any(t.factors == (column,) for t in model.terms):
-        return {**row, "why": "too few tasks, or the design cannot tell the factor from others"}
+        return {**row, "why": "too few tasks, or the design cannot separate the factor from others"}
     fit = model.fit()
     contrast = model.row({column: level}) - model.row({column: base})
     both = fit.t_test(contrast)

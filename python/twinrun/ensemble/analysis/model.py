@@ -92,7 +92,7 @@ def with_interval(
 
 
 def levels_of(column: pd.Series) -> list[str]:
-    """The levels as text, the base first: off, no, none or the like, else the smallest."""
+    """The levels as text, the base first: off, no, none or the like, otherwise the smallest."""
 
     def key(level: str) -> tuple:
         try:
@@ -184,7 +184,7 @@ def crossed(frame: pd.DataFrame, a: str, b: str) -> bool:
 
 
 def confounded(frame: pd.DataFrame, columns: list[str], other: str) -> list[str]:
-    """Those of the columns whose effects the design cannot tell from those of the other column.
+    """The columns whose effects the design cannot separate from those of the other column.
 
     A column that is the other by another name is not listed.
     """

@@ -1,4 +1,4 @@
-"""What an analysis that cannot decide would take to decide: a line, for reports."""
+"""What an analysis that cannot decide would need to decide: a line, for reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _tasks(n: int, ratio: float) -> str:
 
 
 def takes(analysis: Analysis, options: Options) -> str:
-    """What it would take; nothing where it decided. Numbers of tasks grow with the square of what
+    """What it would need; empty where it decided. Numbers of tasks grow with the square of what
     they resolve.
     """
     if analysis.state != OPEN:

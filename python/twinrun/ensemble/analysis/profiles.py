@@ -221,7 +221,7 @@ def compare_tasks(
     by: str = "",
 ) -> Difference:
     """Profiles of two groups of a study's tasks: those named; those at a level of a factor against all others
-    (by: "factor=level"); else the slowest quarter against the fastest, tasks with injected delays apart.
+    (by: "factor=level"); otherwise the slowest quarter against the fastest, tasks with injected delays apart.
     Raises TwinrunError where a group is empty.
     """
     good, profiles = _with_profiles(folder)

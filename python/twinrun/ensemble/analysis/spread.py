@@ -167,8 +167,8 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:
     """(makespan s, core-hours held, of them unused, cores) of tasks that were launched as one workload.
 
-    Held: from the first start to the last end, all cores that the workload used: the distinct ones where they
-    are recorded, else the largest number in use at once.
+    Held: from the first start to the last end, all cores that the workload used: the distinct ones
+    where they are recorded, otherwise the largest number in use at once.
     """
     begin, end = part["start"].to_numpy(dtype=float), part["end"].to_numpy(dtype=float)
     makespan = float(end.max() - begin.min())

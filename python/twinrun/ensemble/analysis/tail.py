@@ -6,7 +6,7 @@ scale that it measures by and hides itself (masking), and it needs a normal dist
 of systems is skewed and has long tails without being two things. So the one distribution is of a family that
 has both, Johnson's SU (Biometrika 36, 1949), with as many parameters as the mixture; the statistic is the
 ratio of the two likelihoods, and it is judged against samples of the SU that fits best. A slow group is the
-smaller part, at most three tasks of ten: two halves of which one is slower are two modes, and reported so.
+smaller part, at most three tasks of ten: two halves with one slower half are two modes, and reported as such.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ _MOST_LEVELS = 1000
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What the options say. names: of commands, in their order; prepare: one for all, or one for
-    each command.
+    """The study that the options describe. names: of commands, in their order; prepare: one for
+    all, or one for each command.
     """
 
     commands: tuple[tuple[str, ...], ...]

@@ -334,7 +334,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file. command: one text with `shell`, else `Words`."""
+    """The whole file. command: one text with `shell`, otherwise `Words`."""
 
     name: str | None = None
     command: str | list[str | int | float | bool] = ""

@@ -209,7 +209,7 @@ def read_sacct(text: str) -> list[dict]:
     tasks = []
     for job in dict.fromkeys([*jobs, *steps]):
         own = steps.get(job, [])
-        # What the accounting knows of one step only, it knows of the job too.
+        # Facts that the accounting has for one step only are facts of the job too.
         whole = (
             {**{k: v for k, v in own[0].items() if v}, **{k: v for k, v in jobs[job].items() if v}}
             if job in jobs and own
@@ -313,7 +313,7 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
         - {time}
         - set(factors)
     )
-    # What `twinrun ensemble export` wrote has names for these, and facts that are neither.
+    # Files of `twinrun ensemble export` have names for these, and other facts.
     ours = any(name.startswith("factors.") for name in head)
     conditions = list(factors) or [name for name in head if name.startswith("factors.")]
     if not conditions and not ours:

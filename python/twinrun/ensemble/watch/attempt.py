@@ -180,7 +180,7 @@ class Attempt:
             self._signals.wait(left)
 
     def _covariates(self, environment: dict[str, str], after: bool = False) -> dict[str, float | None]:
-        """What the user's commands print, each a number; null where one fails."""
+        """The numbers that the user's commands print; null where one fails."""
         found: dict[str, float | None] = {}
         for name, how in (self.spec.get("covariates") or {}).items():
             if after and not how["difference"]:
@@ -258,7 +258,7 @@ class Attempt:
     # -- after it
 
     def _verified(self) -> dict[str, str | None]:
-        """What the task had of each factor that is known."""
+        """The level of each known factor that the task had."""
         found = dict(self._checks.values)
         for name, how in self.spec["verify"].items():
             if how["kind"] == "cores":

@@ -1,4 +1,4 @@
-"""What the kernel says of threads that end."""
+"""Reports of the kernel about threads that end."""
 
 from __future__ import annotations
 

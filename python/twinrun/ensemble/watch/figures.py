@@ -1,4 +1,4 @@
-"""What a task took: the kernel's figures after it, less those before."""
+"""The resources of a task: the kernel's figures after it, less those before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Figures:
         self._pressure = pressure()
 
     def begin(self, task: Task) -> None:
-        """What was used before the program."""
+        """Resources used before the program."""
         self._used = task.used
         self._cpu = self._delay = 0
         try:

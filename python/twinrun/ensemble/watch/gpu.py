@@ -30,7 +30,7 @@ _REASONS = {
 
 
 class _Gpu:
-    """What was read of one GPU."""
+    """Readings of one GPU."""
 
     def __init__(self, handle: object, index: int) -> None:
         self.handle, self.index = handle, index

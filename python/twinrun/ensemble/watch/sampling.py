@@ -1,4 +1,4 @@
-"""What is read of a task while it runs."""
+"""Readings of a task while it runs."""
 
 from __future__ import annotations
 

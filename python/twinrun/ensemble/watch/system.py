@@ -102,7 +102,7 @@ def _run_queue(root: str, cores: set[int]) -> dict[str, float]:
 
 
 def _throttling(root: str, cores: set[int]) -> dict[str, float]:
-    """Of the processor, for heat or power; and of the task's control group, for its quota."""
+    """Throttling of the processor, for heat or power; and of the task's control group, for its quota."""
     found: dict[str, float] = {}
     for core in cores:
         place = f"{root}/sys/devices/system/cpu/cpu{core}/thermal_throttle"
@@ -175,7 +175,7 @@ def counters(cores: list[int], root: str = "") -> dict[str, float]:
 
 
 def since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """What came to each counter; one that fell was set back, and says nothing."""
+    """The increase of each counter; one that fell was set back, and is left out."""
     return {name: after[name] - before[name] for name in before if after.get(name, -1.0) >= before[name]}
 
 
@@ -190,7 +190,7 @@ class System:
         self._before = counters(cores)
 
     def end(self) -> dict[str, float] | None:
-        """What came to them, and in how many seconds; None where the node has none."""
+        """Their increase, and the seconds of it; None where the node has no counters."""
         seconds = time.monotonic() - self._begin
         found = since(self._before, counters(self._cores))
         return {"seconds": seconds, **found} if found else None
