@@ -39,7 +39,8 @@ struct ProvenDrift {
     [[nodiscard]] std::uint64_t scalars() const;
 };
 
-// An upper bound of |a - b| over the proven scalars; NaN: none is known. required: the tolerance that they were proven under.
+// An upper bound of |a - b| over the proven scalars; NaN: none is known. required: the tolerance that
+// they were proven under.
 [[nodiscard]] double largest_unread(const ProvenDrift& proven, const Tolerance& required);
 // A lower bound of the largest |a - b| over the proven scalars.
 [[nodiscard]] double least_unread(const ProvenDrift& proven);
