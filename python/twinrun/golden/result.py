@@ -153,7 +153,7 @@ class GoldenField:
     at_least, at_most : float or None
         Bounds of the largest |a - b|. `at_most` is None where none is known.
     kind : str or None
-        The kind of elements that are not numbers; `listed` then has them as text.
+        What elements are that are no numbers; `listed` then has them as text.
     verdict : {'same', 'different', 'undecided'}
         'undecided': cannot be decided within one cell.
     first : GoldenElement or None

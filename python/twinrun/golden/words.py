@@ -29,7 +29,7 @@ def element_text(e: GoldenElement, f: GoldenField) -> str:
     if f.kind is not None:  # codes have no distance
         return head + ("is not what it was" if e.verdict == "different" else "may be another than it was")
     if e.cells is None:
-        return f"{head}|a-b| > {tolerance_text(f)} (the golden digests do not show by how much)"
+        return f"{head}|a-b| > {tolerance_text(f)} (by how much, the golden digests do not tell)"
     if math.isinf(e.at_most):
         return head + (
             "is not what it was" if e.verdict == "different" else "may be another value than it was"

@@ -221,7 +221,7 @@ class Batch {
             const DevicePairResult& found = launch.batch->of(i);
             const std::size_t at = launch.pairs[i];
             compared.stats = found.found.stats;
-            // Devices report the first places in the order of memory.
+            // Devices tell the first places as elements lie.
             if (!pairs_[at].columns.empty() && compared.stats.max_rel_at != kNowhere) {
                 large_.push_back(at);
                 continue;
