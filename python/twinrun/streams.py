@@ -54,8 +54,7 @@ def _occupy() -> None:
     """Opens something under each number of a closed standard stream: a file that is opened later
     would get that number, and what libraries and child processes print would go into it.
 
-    Standard output becomes a folder, which nobody can write to: what is printed there is an error,
-    as it was before.
+    Standard output becomes a folder, to which no process can write: printing is an error, as it was before.
     """
     for number, place, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -86,7 +85,7 @@ def _text(raw: _Raw, before: io.TextIOWrapper | None, by_line: bool) -> io.TextI
 
 
 def prepare() -> None:
-    """Replaces the standard streams of a process; those that somebody else replaced keep their place."""
+    """Replaces the standard streams of a process; streams that others replaced meanwhile stay."""
     _occupy()
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)

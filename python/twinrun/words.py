@@ -51,7 +51,7 @@ def estimate(
 
 
 def significant(x: float, digits: int, marks: Sequence[float] = ()) -> str:
-    """A number with so many significant digits, or with more where rounding would move it across or
+    """A number with this many significant digits, or with more where rounding would move it across or
     onto a mark.
     """
     while digits < _MOST_DIGITS and not _on_its_side(x, f"{x:.{digits}g}", marks):

@@ -214,7 +214,7 @@ def _marked(folder: str) -> dict[str, str] | None:
 
 def _check_ours(folder: str) -> None:
     """Raises TwinrunError unless there is nothing at `folder`, or a member that twinrun wrote and
-    nobody changed.
+    that is unchanged.
     """
     if not os.path.lexists(folder):
         return

@@ -137,7 +137,7 @@ def perturb(
     arrays : dict of str to numpy.ndarray
         The state. Integers, booleans and texts stay as they are, so that seeds are kept.
     ulp : int, default None
-        Each number moves by so many representable values, up or down.
+        Each number moves by this many representable values, up or down.
     relative : float, default None
         Each number changes by a random share of itself, at most this one.
     seed : int, default 0

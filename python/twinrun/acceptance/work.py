@@ -92,8 +92,8 @@ def accept(
     confidence : float, default 0.95
         1 - confidence is the rate of false alarms of the test of distributions.
     growth : float, default 10
-        While differences between reference runs grow, a new run may be so many times as far from them as the
-        farthest reference run.
+        While differences between reference runs grow, a new run may be this many times as far from
+        them as the farthest reference run.
     spread : float, default 0.05
         Differences count as settled from this share of a field's own variation on, and from half of
         their largest.

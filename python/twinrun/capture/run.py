@@ -152,7 +152,7 @@ def _check_lost(lost: list[_core.LostStep], where: str, facts: CaptureFacts | No
 
 
 def _end(session: _core.Session, path: str) -> None:
-    """Closes a run that nobody closed; a lost step becomes a warning."""
+    """Closes a run that was not closed; a lost step becomes a warning."""
     try:
         _check_lost(session.close(), path)
     except TwinrunError as e:

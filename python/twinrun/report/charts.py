@@ -128,7 +128,7 @@ class Pixels:
 
 @dataclass
 class Picture:
-    """Shapes in a frame with a title. small: as wide as it is, and not as wide as the page."""
+    """Shapes in a frame with a title. small: in its own width, not in that of the page."""
 
     width: float
     height: float

@@ -699,7 +699,7 @@ def is_container(what: Any) -> bool:
 
 
 def state_of(what: Any) -> Any:
-    """What a model or an optimizer holds, as a mapping; any other object as it is."""
+    """The content of a model or an optimizer as a mapping; any other object unchanged."""
     return what.state_dict() if _opener(_class_of(what)) is _state else what
 
 

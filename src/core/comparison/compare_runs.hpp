@@ -18,7 +18,7 @@ struct RunsOptions {
     std::optional<std::uint64_t> ulps;
     bool equal_nan = true;
     bool tolerate_integers = false;
-    // What only one run has is left out and noted. A rank that only one run has is always a
+    // Parts that only one run has are left out and noted. A rank that only one run has is always a
     // problem.
     bool common = false;
     // automatic or direct.

@@ -25,7 +25,7 @@ namespace twinrun {
 // Arrays in memory have no step.
 using Step = std::optional<std::int64_t>;
 
-// What could not be compared, and why.
+// A part that could not be compared, and why.
 struct Problem {
     Error error;
     // A step, rank or field that only one run has.

@@ -1,4 +1,4 @@
-// What the parts of the device's deduplicator share: the device with its kernels, three streams,
+// The shared state of the device's deduplicator: the device with its kernels, three streams,
 // and counts that kernels make.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace twinrun {
 
-// What kernels count in one go, as it lies in device memory and in its copy on the host.
+// The counts of one pass of kernels, as they lie in device memory and in their copy on the host.
 struct DedupCounts {
     unsigned long long made = 0;  // entries of the table
     unsigned long long fresh = 0;

@@ -254,7 +254,7 @@ struct DeviceDedupKernels {
     DeviceStatus (*keep_base)(int device, std::uint32_t chunk_bytes, const DeviceDedupPart* parts,
                               std::uint32_t part_count, const std::uint32_t* changed, const Location* sources,
                               std::uint32_t count, const DeviceBase& base, StreamHandle stream);
-    // What segments take along when they lie elsewhere. moves: `count` of them, of `chunks` chunks
+    // The state of segments that moves with them. moves: `count` of them, of `chunks` chunks
     // in all; content: added to.
     DeviceStatus (*move_base)(int device, std::uint32_t chunk_bytes, const DeviceBaseMove* moves,
                               std::uint64_t count, std::uint64_t chunks, const DeviceBase& from,

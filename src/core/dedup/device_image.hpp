@@ -56,7 +56,7 @@ class DeviceImage {
     [[nodiscard]] const DeviceDedupPart* device_parts(const ImageSlice& slice) const {
         return device_parts_.as<DeviceDedupPart>() + slice.part;
     }
-    // What is kept of the base, from this chunk on. Addresses on the device.
+    // The base from this chunk on. Addresses on the device.
     [[nodiscard]] DeviceBase base(std::uint64_t first) const;
     [[nodiscard]] DeviceDedupSlice slice(std::size_t i) const;
 

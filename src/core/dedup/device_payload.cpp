@@ -50,7 +50,7 @@ Result<> DevicePayload::send(DeviceStep& step, const ImageSlice& of, const Slice
     return success();
 }
 
-// What of the rest goes with this piece, and where it lies in its memory.
+// The part of the rest that goes with this piece, and its place in the memory.
 Result<> DevicePayload::plan_piece(Piece& piece, const ImageSlice& of, const SlicePayload& what,
                                    const Sent& sent) {
     const std::uint64_t chunk = context_.chunk;

@@ -1,5 +1,5 @@
-// What a step's difference gets from the device: runs and payload, on their way to the host in
-// pieces of limited size, so that what is held does not grow with what changed.
+// Brings runs and payload of a step's difference from the device to the host, in pieces of limited
+// size, so that what is held does not grow with what changed.
 #pragma once
 
 #include <array>

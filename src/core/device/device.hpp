@@ -28,7 +28,7 @@ constexpr std::size_t device_aligned(std::size_t bytes) {
     return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
 }
 
-// What a function of the library says.
+// The status that a function of the library returns.
 struct [[nodiscard]] DeviceStatus {
     bool failed = false;
     ErrorCode code = ErrorCode::internal;
@@ -92,7 +92,7 @@ struct DeviceRuntime {
 
 // ---- the host's side ----
 
-// What was found, and why something is not used. Looked for once; thread-safe.
+// The devices that were found, and why some are not used. Looked for once; thread-safe.
 struct DeviceProbe {
     std::string library;  // path; empty: none was opened
     std::string reason;   // why no device can be used; empty: one can

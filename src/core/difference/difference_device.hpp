@@ -23,13 +23,13 @@ struct DeviceDifference {
     std::uint64_t chunk_scalars = 1024;  // what counts as a chunk in different_chunks
 };
 
-// What one call finds. Plain data that the device writes.
+// The result of one call. Plain data that the device writes.
 struct DeviceDifferenceResult {
     DifferenceStats stats;
     std::uint64_t different_chunks = 0;
 };
 
-// What one call finds of one part that is a pair of arrays of its own.
+// The result of one call for a part that is a pair of arrays of its own.
 struct DevicePairResult {
     DeviceDifferenceResult found;
     // Raw bits, of a and b, of the scalars at found.stats.first and at max_abs_at; 0 where there is

@@ -32,7 +32,7 @@ __device__ inline void prepare_counts(Shared& shared, Totals* totals, std::uint3
         state.first = kNowhere;
     }
 }
-// What the block's warps found, after all of them have.
+// The results of the block's warps, once all of them are done.
 __device__ inline void give(const Shared& shared, Totals* totals, Partial* to) {
     for (unsigned i = threadIdx.x; i < kHistogramBins; i += kThreads) {
         if (shared.all[i] != 0) atomicAdd(&totals->all[i], Count64{shared.all[i]});

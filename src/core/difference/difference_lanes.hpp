@@ -35,7 +35,7 @@ struct LaneDifference {
     static constexpr std::size_t kGroup = 64;
     static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-    // What one vector of pairs comes to.
+    // The results for one vector of pairs.
     struct Verdict {
         Lanes distance;   // infinite where it is not a number
         Lanes magnitude;  // |a|; 1 where the distance is infinite

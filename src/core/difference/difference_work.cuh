@@ -73,7 +73,7 @@ struct Share {
     std::uint32_t part;
 };
 
-// What one thread block found, or found in one share.
+// The results of one thread block, or of one of its shares.
 struct Partial {
     double sum;
     double sum_different;

@@ -47,7 +47,7 @@ struct ChunkDigest {
     bool operator==(const ChunkDigest&) const = default;
 };
 
-// What a pass over the elements noticed on the way.
+// Counts that a pass over the elements makes besides digests.
 struct ElementCounts {
     std::uint64_t nans = 0;
     std::uint64_t tokens = 0;  // values without a fine cell, NaN included
@@ -72,7 +72,7 @@ struct BlockDigest {
     ElementCounts counts;
 };
 
-// What the residues of two runs say about one block.
+// The verdict of the residues of two runs about one block.
 struct SketchBlock {
     std::uint64_t correction = 0;           // sum_i r_i c_i mod p
     std::uint32_t beyond = 0;               // scalars with |c| > 7 or, at 2 bits, > 1: no estimate
@@ -151,7 +151,7 @@ class Digester {
     alignas(64) std::array<std::byte, kBlockBytes> integers_;     // 512 64-bit integers as f64
 };
 
-// What two sketches say about one chunk.
+// The verdict of two sketches about one chunk.
 struct SketchVerdict {
     bool proven = false;  // every |c| <= widest, and the digests agree with the residues
     // The digests agree with the residues: the counts below are of true cell differences.

@@ -302,7 +302,7 @@ __int128 product(std::int64_t value, std::uint64_t weight) {
 
 }  // namespace
 
-// What was added to one bucket since it was opened.
+// The sums that were added to one bucket since it was opened.
 struct PartialSums::Accumulator {
     std::uint64_t bucket = 0;
     std::size_t slot = 0;

@@ -24,7 +24,7 @@
 
 namespace twinrun {
 
-// What one part adds to the digests of a bucket of the whole array.
+// The share of one part in the digests of a bucket of the whole array.
 struct PartialSum {
     std::uint64_t bucket = 0;  // index: its first scalar is bucket * 2^height * scalars of a chunk
     std::uint64_t coarse = 0;
@@ -165,7 +165,7 @@ struct SumsOfPart {
                                                     std::span<const std::uint64_t> fine,
                                                     std::uint64_t scalars, const ChunkShape& shape);
 
-// What the residues of two runs say about a bucket.
+// The verdict of the residues of two runs about a bucket.
 struct BucketResidues {
     std::uint64_t bucket = 0;
     std::uint64_t correction = 0;  // what the fine sums must differ by

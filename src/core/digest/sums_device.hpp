@@ -1,4 +1,4 @@
-// What parts of arrays on a device add to the digests of the wholes: the table "sums" of the device
+// The share of arrays on a device in the digests of whole arrays: the table "sums" of the device
 // library (sums_cuda.cu). Results equal those of PartialSums::add bit for bit. Conventions as in
 // digest/digest_device.hpp.
 #pragma once

@@ -14,7 +14,7 @@
 
 namespace twinrun {
 
-// What a history digests and stores. Fixed when the history is made.
+// Settings of what a history digests and stores. Fixed when the history is made.
 struct HistorySettings {
     Tolerance tolerance;
     unsigned residue_bits = 4;

@@ -16,7 +16,7 @@
 
 namespace twinrun {
 
-// What to do if the folder holds a history already.
+// The action if the folder holds a history already.
 enum class Existing : std::uint8_t { refuse, append, replace };
 
 // Writes one rank's journal, and makes and removes folders and files of steps. Files are written

@@ -146,7 +146,7 @@ Result<> check_places(const FieldMetadata& field, std::size_t sections, std::uin
     return success();
 }
 
-// What version 2 says of sums.
+// The facts about sums that version 2 adds.
 Result<> get_sums(Decoder& in, FieldMetadata& field) {
     const auto impossible = [&] { return damaged("field '" + field.name + "' has impossible sums"); };
     field.key = in.get_text(kLongestText);

@@ -51,8 +51,8 @@ bool backend_available(Backend backend) {
     switch (backend) {
         case Backend::portable: return true;
         case Backend::avx2:
-            // What cmake/TwinrunCompiler.cmake compiles these files with; f16c came before avx2 in
-            // every processor.
+            // The instruction sets that cmake/TwinrunCompiler.cmake compiles these files with; f16c
+            // came before avx2 in every processor.
             return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                    __builtin_cpu_supports("bmi2");
         case Backend::avx512:

@@ -26,7 +26,7 @@ namespace twinrun {
 // Offsets, lengths and addresses of O_DIRECT reads.
 inline constexpr std::size_t kDirectAlignment = 4096;
 
-// What identifies the content of a file without reading it.
+// Identifies the content of a file without reading it.
 struct FileStamp {
     std::uint64_t size = 0;
     std::int64_t mtime_ns = 0;
@@ -195,8 +195,8 @@ FileSystem& posix_file_system();
 
 // Whether something has this name, be it a link that leads nowhere.
 bool is_there(const std::string& path);
-// What a folder holds, without "." and ".."; as far as it can be read. May throw std::bad_alloc, as
-// directory_iterator may not: that one ends the program.
+// The names in a folder, without "." and ".."; as far as it can be read. May throw std::bad_alloc,
+// as directory_iterator may not: that one ends the program.
 struct FolderEntry {
     std::string name;
     bool is_file = false;    // a regular one

@@ -14,7 +14,8 @@
 
 namespace twinrun {
 
-// What rank 0 said in each collective call, in order. It is the answer to all later ranks.
+// The contributions of rank 0 to each collective call, in order. It is the answer to all later
+// ranks.
 struct Turns {
     struct Call {
         std::vector<std::int64_t> values;  // of minimum()
@@ -36,7 +37,7 @@ class TurnComm final : public Comm {
     Result<> broadcast(std::span<std::byte> bytes) override;
 
    private:
-    // What rank 0 said in this call; null where it made no such call.
+    // The contribution of rank 0 to this call; null where it made no such call.
     const Turns::Call* answer();
 
     std::shared_ptr<Turns> turns_;

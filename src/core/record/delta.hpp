@@ -1,4 +1,5 @@
-// What one step adds to a record: runs of chunks and where their bytes lie (spec/record.md).
+// The difference that one step adds to a record: runs of chunks and the places of their bytes
+// (spec/record.md).
 //
 // A step's image is the concatenation of its segments, each cut into chunks of a fixed size, the
 // last one of a segment filled up with zeros. Every chunk's bytes lie in the payload of exactly one

@@ -310,7 +310,7 @@ void encode_entries(RecordMethod method, std::uint32_t ordinal, std::uint64_t ch
                         [](std::uint64_t begin, std::uint64_t) { return begin; });
             return;
         case RecordMethod::tree: {
-            // What is new was joined; in the tree it is nodes again.
+            // New chunks were joined; in the tree they become nodes again.
             const NodeNumbers nodes(chunks);
             put_entries(encoder, ordinal, runs, false, nodes.largest(),
                         [&](std::uint64_t begin, std::uint64_t count) { return nodes.of(begin, count); });

@@ -123,7 +123,7 @@ __host__ __device__ constexpr std::size_t aligned_to(std::size_t bytes, std::siz
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// What lies in scratch memory.
+// The layout of scratch memory.
 struct Layout {
     const void** from = nullptr;
     std::size_t* from_bytes = nullptr;

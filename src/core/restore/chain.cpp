@@ -195,7 +195,7 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
     std::vector<Gap> gaps;
     const std::uint64_t chunks = directory.first_chunks(chunk_bytes).back();
     if (chunks != 0) gaps.push_back({0, chunks, 0});
-    // What each difference has ascends: merging is then less work than sorting.
+    // The blocks of each difference ascend: merging is then less work than sorting.
     std::vector<std::size_t> levels = {0};
     const auto take = [&](const std::vector<Run>& of) {
         fill(gaps, of, found);

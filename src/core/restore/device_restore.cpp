@@ -97,8 +97,8 @@ Result<> read_segment_to_device(RecordChain& chain, const StepMap& map, std::siz
     for (std::uint64_t begin = 0; begin < chunks; begin += slice, turn ^= 1) {
         const Gathered all = gather(map, first + begin, first + std::min(chunks, begin + slice), first);
         const std::uint64_t bytes = run_bytes(all) + all.payload_chunks * chunk;
-        // What was put into this half two slices ago is done: each slice waits for the one before
-        // it.
+        // The work put into this half two slices ago is done, because each slice waits for the one
+        // before it.
         TWR_CHECK(host[turn].reserve(kHostMemory, bytes));
         std::copy(all.runs.begin(), all.runs.end(), host[turn].as<DeviceScatterRun>());
         TWR_CHECK(chain.read_payload(all.payload, map.chunk_bytes,

@@ -60,7 +60,7 @@ def _at(count: int, values: tuple[float, ...]) -> float:
 
 
 def unseen(tasks: int, units: int, confidence: float) -> Unseen:
-    """Of so many tasks, whose units (tasks or blocks) were checked to be independent."""
+    """For this many tasks, whose units (tasks or blocks) were checked to be independent."""
     further = max(1.0, stats.norm.isf(_END * (1 - confidence)) / stats.norm.isf(_ONE_IN))
     return Unseen(_at(tasks, _TAILS) ** further, _at(units, _ALIKE) ** further)
 
@@ -94,7 +94,7 @@ def freedom_of_blocks(x: np.ndarray, blocks: np.ndarray) -> float:
 
 
 def ends(value: float, own: float, may: Unseen, confidence: float) -> tuple[float, float]:
-    """The interval of a deviation with so many degrees of freedom."""
+    """The interval of a deviation with this many degrees of freedom."""
     miss = _END * (1 - confidence)
     low = value * math.sqrt(own / stats.chi2.isf(miss, own))
     high = value * max(may.most, math.sqrt(own / stats.chi2.ppf(miss, own)))

@@ -293,7 +293,7 @@ def residuals(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = Fa
 
 
 def fall_of_bic(left: np.ndarray, effect: np.ndarray, parameters: float) -> float:
-    """How much BIC falls where effects are taken out of normal values, for so many parameters."""
+    """How much BIC falls where effects are taken out of normal values, for this many parameters."""
     n = len(left)
     rest = left - effect
     inside, all_ = float(((rest - rest.mean()) ** 2).sum()), float(((left - left.mean()) ** 2).sum())

@@ -47,7 +47,7 @@ _CORRELATION = 0.5  # with a measure of load, or a covariate
 
 
 def _tasks(n: int, ratio: float) -> str:
-    """Tasks for an interval, or an effect, that is so many times smaller."""
+    """Tasks for an interval, or an effect, that is this many times smaller."""
     return f"about {math.ceil(n * max(2.0, ratio**2))} tasks"
 
 

@@ -6,8 +6,7 @@ is tested against the rest instead, corrected for their number twice over: Benja
 tests, and the largest |t| of all nodes under permutation within blocks, which also knows about
 tails that are not normal. A node is called bad only if both say so. It is then taken out before the
 next is looked at. One fast run does not acquit a node, so the sentence names the effect that could
-have been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing
-denied.
+have been found. If conditions or blocks had nodes of their own, the analysis cannot decide.
 """
 
 from __future__ import annotations

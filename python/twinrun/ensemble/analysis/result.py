@@ -155,7 +155,7 @@ class Judge:
 
     @property
     def level(self) -> float:
-        """The p value below which an analysis is heard in the report, whatever the others say."""
+        """The p value below which an analysis counts in the report, whatever the others show."""
         return self.alpha / self.tests
 
     def p(self, claim: Claim) -> str:

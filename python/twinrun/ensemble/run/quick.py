@@ -72,7 +72,7 @@ def run_commands(
 ) -> tuple[Outcome, TwinrunError | None]:
     """Runs the commands until their ratios are known, or the time is up. folder: a new one, or an empty one.
 
-    Returns how it ended, and why the cleanup failed, if it did: the runs count all the same.
+    Returns how it ended, and why the cleanup failed, if it did: the runs still count.
 
     Raises TwinrunError where a command cannot be started, or fails and that is not ignored.
     """

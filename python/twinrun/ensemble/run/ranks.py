@@ -17,5 +17,5 @@ OVERSUBSCRIBED = {
 
 
 def sharing(ranks: int, cores: int) -> dict[str, str]:
-    """Variables for so many ranks on so many cores."""
+    """Variables for this number of ranks on this number of cores."""
     return dict(OVERSUBSCRIBED) if ranks > cores else {}

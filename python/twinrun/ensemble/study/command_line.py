@@ -4,8 +4,8 @@
     study_text      the study.toml that it stands for
 
 A command of one word is a line as one types it: it is split into words, or given to a shell where
-one of the lines needs it. A command of several words is run as it is. Braces are braces, but for
-{NAME} of a parameter.
+one of the lines needs it. A command of several words is run unchanged. Braces are plain characters,
+except {NAME} of a parameter.
 """
 
 from __future__ import annotations

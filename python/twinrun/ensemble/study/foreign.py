@@ -192,7 +192,7 @@ def _bytes(text: str | None) -> int | None:
 
 
 def read_sacct(text: str) -> list[dict]:
-    """Jobs that have ended; of a job with several steps its steps, but for `batch`, `extern` and
+    """Jobs that have ended; of a job with several steps its steps, except `batch`, `extern` and
     `interactive`.
     """
     first = text.split("\n", 1)[0]

@@ -291,7 +291,9 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
 
 
 def _slots(study: Study) -> int:
-    """Tasks at once, where the study does not say: all of a workload, as far as this node's cores go."""
+    """Tasks at once, if the study does not say it: all of a workload, at most as many as this node
+    has cores for.
+    """
     if study.engine.kind not in ("local", "mpirun") or study.engine.share_cores:
         return study.most_replicas
     return max(
