@@ -63,7 +63,7 @@ module twinrun
     procedure(twr_divergence_callback), pointer, nopass :: call => null()
   end type
 
-  ! Settings of a run, by the names in docs/capture.md. twr_open tells of wrong ones.
+  ! Settings of a run, by the names in docs/capture.md. twr_open reports wrong ones.
   type, public :: twr_settings_t
     private
     type(setting_t), allocatable :: given(:)
@@ -743,7 +743,7 @@ contains
     status = c_protect_array(run%handle, array)
   end function
 
-  ! What all of twr_protect come to. at: the address of the first item, then that of the next one along each dimension, as far
+  ! All forms of twr_protect call this. at: the address of the first item, then that of the next one along each dimension, as far
   ! as the array has one.
   function protect_items(run, name, at, dtype, item_bits, shape, atol, rtol, global_shape, global_offset, ids) result(status)
     type(twr_run_t), intent(in) :: run
@@ -1134,7 +1134,7 @@ contains
     given%memory_bytes = chosen%memory_bytes
   end function
 
-  ! Arrays as C wants them; their names and shapes lie in names and shapes.
+  ! Arrays as C expects them; their names and shapes lie in names and shapes.
   subroutine array_list(arrays, names, shapes, list)
     type(twr_array_t), intent(in) :: arrays(:)
     character(kind=c_char), allocatable, target, intent(out) :: names(:)
@@ -1208,7 +1208,7 @@ contains
     text = text_at(c_status_name(int(status, c_int)))
   end function
 
-  ! Of this thread's last call that did not succeed.
+  ! The text of this thread's last call that did not succeed.
   function twr_error_message() result(text)
     character(:), allocatable :: text
     text = text_at(c_error_message())
@@ -1257,7 +1257,7 @@ contains
     end do
   end function
 
-  ! names as C wants them: pointers to what lies in texts.
+  ! names as C expects them: pointers to what lies in texts.
   subroutine name_list(names, texts, pointers)
     character(*), intent(in) :: names(:)
     character(kind=c_char), allocatable, target, intent(out) :: texts(:)

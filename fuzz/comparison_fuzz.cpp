@@ -1,7 +1,9 @@
-// Comparisons of hostile runs: no crash, a report that is JSON, and never `same` where something was not compared or differs.
+// Comparisons of hostile runs: no crash, a report that is JSON, and never `same` where something
+// was not compared or differs.
 //
-// The first byte chooses. Even: arrays in memory of both runs, whose elements are compared one by one here too. Odd: the bytes of a metadata
-// file, which becomes a history whose checksums are right, compared with itself and with a copy of which one byte differs.
+// The first byte chooses. Even: arrays in memory of both runs, whose elements are compared one by
+// one here too. Odd: the bytes of a metadata file, which becomes a history whose checksums are
+// right, compared with itself and with a copy of which one byte differs.
 #include <unistd.h>
 
 #include <algorithm>
@@ -153,7 +155,8 @@ std::string hex(std::uint64_t number) {
     return text;
 }
 
-// A history of one step with this metadata; its data is zeros. false: the metadata has no directory.
+// A history of one step with this metadata; its data is zeros. false: the metadata has no
+// directory.
 bool write_history(const std::string& path, std::span<const std::byte> bytes, bool with_data) {
     if (bytes.size() < kHeaderBytes || bytes.size() > kLargestFile) return false;
     std::uint64_t length = 0;

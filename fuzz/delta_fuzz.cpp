@@ -1,9 +1,11 @@
-// The file of a difference from any bytes: what is accepted is consistent, comes out the same when it is written again, and can
-// be read without harm. Checksums are those that belong to the bytes, or they would be all that is tested.
+// The file of a difference from any bytes: what is accepted is consistent, comes out the same when
+// it is written again, and can be read without harm. Checksums are those that belong to the bytes,
+// or they would be all that is tested.
 //
-// An input is a byte: 0 a header as it is; 1 entries alone; 2 runs of bases alone; else a whole file, as follows: method, binary
-// logarithm of the chunk's bytes, packed, leftovers (a byte each), ordinal, base (u32), chunks of payload (u64), chunks of a block
-// (u32), bytes of the unpacked index (u32), bytes of the blocks (u16), the blocks, the index.
+// An input is a byte: 0 a header as it is; 1 entries alone; 2 runs of bases alone; else a whole
+// file, as follows: method, binary logarithm of the chunk's bytes, packed, leftovers (a byte each),
+// ordinal, base (u32), chunks of payload (u64), chunks of a block (u32), bytes of the unpacked
+// index (u32), bytes of the blocks (u16), the blocks, the index.
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,7 +89,8 @@ void bases_alone(fuzz::Input input) {
     fuzz::require(again.ok() && *again == *runs);
 }
 
-// Through the file system: every payload chunk and the first bytes of each segment are read, or are an error.
+// Through the file system: every payload chunk and the first bytes of each segment are read, or are
+// an error.
 void read_file(const Difference& difference, std::uint64_t payload_bytes, const Bytes& bytes) {
     const std::string path = folder() + "/d";
     {

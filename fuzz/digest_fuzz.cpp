@@ -1,4 +1,5 @@
-// Every backend gives the portable one's digests, residues, counts and sketches, for any bytes as any type under any rule.
+// Every backend gives the portable one's digests, residues, counts and sketches, for any bytes as
+// any type under any rule.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -1,7 +1,9 @@
-// Manifests and journals from any lines: what is accepted is consistent, and leads nowhere out of the history. Lines that look
-// like objects are given the checksum that belongs to them, or checksums would be all that is tested.
+// Manifests and journals from any lines: what is accepted is consistent, and leads nowhere out of
+// the history. Lines that look like objects are given the checksum that belongs to them, or
+// checksums would be all that is tested.
 //
-// An input is files one after another, each begun by a byte: 1 the manifest, 2 to 5 the journal of a rank, 0 to 3.
+// An input is files one after another, each begun by a byte: 1 the manifest, 2 to 5 the journal of
+// a rank, 0 to 3.
 #include <unistd.h>
 
 #include <array>

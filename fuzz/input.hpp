@@ -22,7 +22,8 @@ class Input {
         return value;
     }
     [[nodiscard]] std::size_t left() const { return bytes_.size(); }
-    // The next `count` bytes in memory of their own, so that a sanitizer sees reads past their end; zeros past the input.
+    // The next `count` bytes in memory of their own, so that a sanitizer sees reads past their end;
+    // zeros past the input.
     std::vector<std::byte> take_bytes(std::size_t count) {
         std::vector<std::byte> out(count);
         const std::size_t n = bytes_.size() < count ? bytes_.size() : count;

@@ -1,4 +1,5 @@
-// Layouts of Lustre's files from any bytes: an answer that can be one, or none; not a byte beyond the end is looked at.
+// Layouts of Lustre's files from any bytes: an answer that can be one, or none; not a byte beyond
+// the end is looked at.
 #include "aggregate/plan/lustre.hpp"
 #include "input.hpp"
 

@@ -1,5 +1,6 @@
-// Header and directory of a metadata file from any bytes: no read outside them, and what is accepted is encoded again to
-// the same bytes. Checksums are left out, or they would be all that is tested.
+// Header and directory of a metadata file from any bytes: no read outside them, and what is
+// accepted is encoded again to the same bytes. Checksums are left out, or they would be all that is
+// tested.
 #include <algorithm>
 #include <initializer_list>
 #include <vector>
@@ -78,7 +79,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto header = decode_header(bytes.first(std::min(size, kHeaderBytes)), size);
     if (header.ok()) fuzz::require(header->directory_bytes <= size - kHeaderBytes);
     if (size < kHeaderBytes) return 0;
-    // The length that the header names where it lies inside, checksum or not, so that a saved file is taken as it is.
+    // The length that the header names where it lies inside, checksum or not, so that a saved file
+    // is taken as it is.
     std::uint64_t length = 0;
     std::memcpy(&length, data + 24, 8);
     length = std::min<std::uint64_t>(length, size - kHeaderBytes);

@@ -1,4 +1,5 @@
-// Headers of .npy and .safetensors files from any bytes: an answer whose arrays lie in the file as it says, or none.
+// Headers of .npy and .safetensors files from any bytes: an answer whose arrays lie in the file as
+// it says, or none.
 //
 // The first byte chooses the format and how many bytes the file has beyond those that are given.
 #include <algorithm>
@@ -14,8 +15,9 @@ namespace {
 
 void check_array(const PlainArray& array, std::uint64_t file_bytes) {
     std::uint64_t items = 1;
+    // modulo 2^64, as a wrong answer would be
     for (const std::uint64_t size : array.shape)
-        items *= size;  // modulo 2^64, as a wrong answer would be
+        items *= size;
     fuzz::require(items == array.items);
     const std::uint64_t bytes = array.items * item_bytes(array.dtype);
     fuzz::require(bytes / item_bytes(array.dtype) == array.items);

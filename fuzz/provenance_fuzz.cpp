@@ -1,5 +1,5 @@
-// Provenance from any bytes: what is accepted is written again as JSON that reads back the same, as long as it is within
-// the limits of what is written.
+// Provenance from any bytes: what is accepted is written again as JSON that reads back the same, as
+// long as it is within the limits of what is written.
 #include "history/provenance.hpp"
 #include "input.hpp"
 

@@ -1,6 +1,7 @@
-// The promise: whenever two runs' metadata says that all elements of a chunk agree, they do. Two arrays and a tolerance of
-// any bits; equal coarse digests, equal published digests, or a proof by the sketch, and then every pair in exact
-// arithmetic. Also that the sketch is complete: cells at most `widest` apart are always proven.
+// The promise: whenever two runs' metadata says that all elements of a chunk agree, they do. Two
+// arrays and a tolerance of any bits; equal coarse digests, equal published digests, or a proof by
+// the sketch, and then every pair in exact arithmetic. Also that the sketch is complete: cells at
+// most `widest` apart are always proven.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -109,8 +110,8 @@ void put(DType dtype, double moved, std::byte* at) {
         case DType::i64: as(std::int64_t{}); break;
         case DType::u64: as(std::uint64_t{}); break;
         default:
-            *at =
-                static_cast<std::byte>(static_cast<int>(*at) + (moved > 0 ? 1 : -1));  // a neighbour by bits
+            // A neighbour by bits.
+            *at = static_cast<std::byte>(static_cast<int>(*at) + (moved > 0 ? 1 : -1));
     }
 }
 
@@ -129,7 +130,8 @@ void near_edges(const std::vector<std::byte>& numbers, DType dtype, const Tolera
     }
 }
 
-// The second array from the first: a few numbers moved by about the tolerance, so that all others agree.
+// The second array from the first: a few numbers moved by about the tolerance, so that all others
+// agree.
 void perturb(Input& input, const Tolerance& t, const ElementView& view, std::vector<std::byte>& bytes) {
     const std::size_t size = item_bytes(view.scalar);
     const std::size_t scalars = bytes.size() / size;

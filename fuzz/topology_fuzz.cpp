@@ -1,5 +1,6 @@
-// Topologies from any text. The first byte says which kind: what `scontrol show topology` prints, a file, a description, lines of
-// addresses, a hostlist. What is accepted answers everything that may be asked of it.
+// Topologies from any text. The first byte says which kind: what `scontrol show topology` prints, a
+// file, a description, lines of addresses, a hostlist. What is accepted answers everything that may
+// be asked of it.
 #include <algorithm>
 
 #include "aggregate/topology/hosts.hpp"

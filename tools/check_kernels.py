@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks the object files of kernels for one instruction set (*_avx2.cpp, *_avx512.cpp).
 
-Such a file may define only functions of its own. If it emits a copy of a shared inline function, the linker may keep that
-copy for the whole program, which then dies with an illegal instruction on a processor without the instruction set.
+Such a file may define only functions of its own. If it emits a copy of a shared inline function,
+the linker may keep that copy for the whole program, which then dies with an illegal instruction on
+a processor without the instruction set.
 
 usage: check_kernels.py BUILD_FOLDER; exit status 1, and a line for each violation, if there are any.
 """

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks what may know what: every #include of the C++ sources. Imports in the Python package are import-linter's (pyproject.toml).
+"""Checks what may know what: every #include of the C++ sources. Imports in the Python package are
+import-linter's (pyproject.toml).
 
-ROOMS is a table: a room, which is a folder of src/ with all that lies below it, and the rooms that its files may include besides
-their own. Includes in "..." and in <...> count alike. Files are named from src/core/ ("tree/walk.hpp"), and those of the libraries
-beside the core from src/ ("aggregate/plan/layout.hpp"). Neither rooms nor files may include each other in a circle. Other C++ folders
-(apps, python/bindings, tests, bench, fuzz) may include any room; include/ stands alone.
+ROOMS is a table: a room, which is a folder of src/ with all that lies below it, and the rooms that
+its files may include besides their own. Includes in "..." and in <...> count alike. Files are named
+from src/core/ ("tree/walk.hpp"), and those of the libraries beside the core from src/
+("aggregate/plan/layout.hpp"). Neither rooms nor files may include each other in a circle. Other C++
+folders (apps, python/bindings, tests, bench, fuzz) may include any room; include/ stands alone.
 
 usage: check_layers.py [ROOT]; exit status 1, and a line for each violation, if there are any.
 """
@@ -74,7 +76,9 @@ def strip_comments(text: str) -> str:
 
 
 def includes(path: Path):
-    """Yields (line number, included name, whether it stands in "...") of each #include; the name is None if a macro gives it."""
+    """Yields (line number, included name, whether it stands in "...") of each #include; the name is
+    None if a macro gives it.
+    """
     text = strip_comments(path.read_text(encoding="utf-8"))
     for match in INCLUDE.finditer(text):
         named = NAMED.match(match[1] or "")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes fortran/twinrun_protect.inc: twr_protect for every type and rank, which Fortran 2008 wants one by one.
+"""Writes fortran/twinrun_protect.inc: twr_protect for every type and rank, which Fortran 2008 wants
+one by one.
 
 usage: fortran_protect.py [--check]; --check: exit status 1 if the file is not what this would write.
 """

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Runs the randomized tests on fresh seeds until the time is over, and keeps what fails for `make test` to repeat.
+"""Runs the randomized tests on fresh seeds until the time is over, and keeps what fails for `make
+test` to repeat.
 
 usage: hunt.py --bin FOLDER [--seconds S] [--seed N] [--only WORD]
        hunt.py --bin FOLDER --replay
 
-Rounds of one part each: a file of Python tests (those with hypothesis), or the tests of a C++ program that draw from test_seed().
-The seed of each round is printed. Python: a failing example is kept in tests/hunted/examples, hypothesis' database, from which
-every later run of the test takes it first. C++: program, test and seed are kept in tests/hunted/seeds.json; --replay runs those.
-Exit status: 0 if nothing failed, 1 if something did.
+Rounds of one part each: a file of Python tests (those with hypothesis), or the tests of a C++
+program that draw from test_seed(). The seed of each round is printed. Python: a failing example is
+kept in tests/hunted/examples, hypothesis' database, from which every later run of the test takes it
+first. C++: program, test and seed are kept in tests/hunted/seeds.json; --replay runs those. Exit
+status: 0 if nothing failed, 1 if something did.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def keep_seed(root: Path, program: str, test: str, seed: int) -> None:
 
 
 def run_cpp(program: Path, tests: list[str], seed: int) -> list[str]:
-    """The tests that fail with this seed; the program's own name where it ends otherwise than by a failure."""
+    """The tests that fail with this seed; the program's own name where it ends otherwise than by a
+    failure.
+    """
     words = [str(program), "--gtest_brief=1", "--gtest_color=no"]
     if tests:
         words.append(
@@ -139,7 +143,9 @@ def hunt(
     seed: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[str]:
-    """Runs parts in random order, all of them before one comes again, until the time is over. Returns what failed."""
+    """Runs parts in random order, all of them before one comes again, until the time is over.
+    Returns what failed.
+    """
     draw = random.Random(seed)
     print(f"hunting for {seconds:g} s, from seed {seed}", flush=True)
     end = clock() + seconds

@@ -12,7 +12,7 @@ for folder in src apps bench fuzz tests python/bindings include; do
 done
 cxx=()
 while IFS= read -r -d '' file; do cxx+=("$file"); done < <(find "${folders[@]}" \
-    \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -type f -print0 | LC_ALL=C sort -z)
+    \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \) -type f -print0 | LC_ALL=C sort -z)
 
 if [[ ${1-} == --fix ]]; then
     "$bin/clang-format" -i "${cxx[@]}" && "$bin/ruff" check --quiet --fix . && "$bin/ruff" format --quiet .
@@ -31,6 +31,7 @@ step "format of C++ (make format mends it)" "$bin/clang-format" --dry-run -Werro
 step "Python" "$bin/ruff" check --quiet .
 step "format of Python (make format mends it)" "$bin/ruff" format --quiet --check .
 step "types of Python" "$bin/mypy" --no-error-summary
+step "comments" "$bin/python" tools/check_comments.py
 step "layers of C++" "$bin/python" tools/check_layers.py
 step "layers of Python" tools/lint_imports.sh
 

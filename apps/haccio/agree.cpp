@@ -69,7 +69,8 @@ Clock::Clock(MPI_Comm world) : world_(world) {
 Clock::~Clock() { MPI_Comm_free(&node_); }
 
 double Clock::span(Time start, Time end) const {
-    // The clock of steady_clock on Linux, CLOCK_MONOTONIC, is one for all processes of a node. Both by one reduction.
+    // The clock of steady_clock on Linux, CLOCK_MONOTONIC, is one for all processes of a node. Both
+    // by one reduction.
     const double times[2] = {-std::chrono::duration<double>(start.time_since_epoch()).count(),
                              std::chrono::duration<double>(end.time_since_epoch()).count()};
     double last[2] = {0, 0};

@@ -18,7 +18,7 @@ struct AgreedFailure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// [collective] Throws AgreedFailure if one rank has a failure to tell.
+// [collective] Throws AgreedFailure if one rank has a failure to report.
 void agree(MPI_Comm world, const std::optional<std::string>& failure);
 // [collective] Runs `work`; a Failure in it becomes everybody's.
 void together(MPI_Comm world, const std::function<void()>& work);
@@ -28,8 +28,9 @@ std::vector<std::string> gather_texts(MPI_Comm world, const std::string& text);
 // [collective]
 double largest(MPI_Comm world, double value);
 
-// Time from the first rank's start to the last rank's end. Where ranks share cores, those that start late would else hide that others
-// had to wait for them. Clocks of different nodes are not compared: it is that of the node where it takes longest.
+// Time from the first rank's start to the last rank's end. Where ranks share cores, those that
+// start late would otherwise hide that others had to wait for them. Clocks of different nodes are
+// not compared: it is that of the node where it takes longest.
 class Clock {
    public:
     using Time = std::chrono::steady_clock::time_point;
@@ -45,7 +46,8 @@ class Clock {
     MPI_Comm world_, node_ = MPI_COMM_NULL;
 };
 
-// "MPICH 5.0.2": the first line of what the library says of itself, the commit and the like left out.
+// "MPICH 5.0.2": the first line of what the library says of itself, the commit and the like left
+// out.
 std::string mpi_library();
 
 }  // namespace haccio

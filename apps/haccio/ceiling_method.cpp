@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What no method beats on one host: a copy in memory, and one process that writes with nothing to exchange.
+// What no method beats on one host: a copy in memory, and one process that writes with nothing to
+// exchange.
 #include <algorithm>
 #include <cstring>
 

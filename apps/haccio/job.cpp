@@ -33,11 +33,13 @@ struct Entry {
     MethodChoice choice;
     std::unique_ptr<Method> method;
     std::string path;  // as options give it: several files have this name and a number
-    // Of the file's ranks, the first on its node: what this node holds in memory of the file, it brings to storage, or drops.
+    // Of the file's ranks, the first on its node: what this node holds in memory of the file, it
+    // brings to storage, or drops.
     bool keeper = false;
 };
 
-// FILE, or FILE-mpiio-two-phase where methods are several. No colon: ROMIO takes what is before it for a file system.
+// FILE, or FILE-mpiio-two-phase where methods are several. No colon: ROMIO takes what is before it
+// for a file system.
 std::string path_of(const Options& options, const MethodChoice& choice) {
     if (options.methods.size() == 1) return options.path;
     std::string suffix = choice.label;
@@ -195,7 +197,7 @@ class Job {
                 struct stat about {};
                 if (::lstat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode))
                     throw Failure(path +
-                                  ": is no regular file (a link, a folder, a pipe), and is left alone: "
+                                  ": is not a regular file (a link, a folder, a pipe), and is left alone: "
                                   "remove it, or name another output");
                 if (::unlink(path.c_str()) != 0 && errno != ENOENT)
                     throw Failure(path + ": cannot be removed: " + std::generic_category().message(errno));
@@ -325,7 +327,7 @@ class Job {
                std::to_string(byte) + " of " + path;
     }
 
-    // [collective] Tells what is wrong. Whether nothing is.
+    // [collective] Reports what is wrong. Returns whether nothing is.
     bool report(const std::string& label, const std::string& operation, const std::string& complaint) {
         const int mine = complaint.empty() ? 0 : 1;
         int any = 0;

@@ -22,13 +22,15 @@ struct Place {
     std::uint64_t stride = 0;
 };
 
-// The share of one rank: `count` particles after the `before` of lower ranks, of `total` in the file.
+// The share of one rank: `count` particles after the `before` of lower ranks, of `total` in the
+// file.
 struct Share {
     std::uint64_t before = 0, count = 0, total = 0;
 };
 std::array<Place, kVariables> places(Layout layout, const Share& share);
 
-// All particles as one piece of a file of this layout (not of `variables`, where a rank has nine), and back.
+// All particles as one piece of a file of this layout (not of `variables`, where a rank has nine),
+// and back.
 void pack(const Particles& particles, Layout layout, std::byte* bytes);
 void unpack(const std::byte* bytes, Layout layout, Particles& particles);
 

@@ -19,7 +19,8 @@
 
 namespace haccio {
 
-// What one rank could not do. All collective calls that others wait in have been made when it is thrown.
+// What one rank could not do. All collective calls that others wait in have been made when it is
+// thrown.
 struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -53,7 +54,8 @@ class Method {
     Method& operator=(const Method&) = delete;
     virtual ~Method() = default;
 
-    // All are collective, and throw Failure; then the phases mean nothing. path: of the group's file, but for prefix_path().
+    // All are collective, and throw Failure; then the phases mean nothing. path: of the group's
+    // file, but for prefix_path().
     virtual void declare() {}
     virtual void write(const std::string& path, Stopwatch& watch) = 0;
     virtual void read(const std::string& path, Stopwatch& watch) = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Through MPI-IO: a call a variable, or one of gathered records; each rank for itself, or all together.
+// Through MPI-IO: a call a variable, or one of gathered records; each rank for itself, or all
+// together.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -128,7 +129,7 @@ class MpiioMethod : public Method {
    private:
     using Transfer = int (*)(MPI_File, MPI_Offset, void*, int, MPI_Datatype, MPI_Status*);
 
-    // MPI 2 had no const here.
+    // MPI 2 has no const here.
     static int write_at(MPI_File file, MPI_Offset offset, void* data, int count, MPI_Datatype type,
                         MPI_Status* status) {
         return MPI_File_write_at(file, offset, data, count, type, status);
@@ -153,7 +154,7 @@ class MpiioMethod : public Method {
         if (!error_.empty()) throw Failure(path + ": " + error_);
     }
 
-    // The first error: later calls are made all the same, for others wait in them.
+    // The first error. Later calls are still made, because other ranks wait in them.
     void keep(int code, const char* what) {
         if (code != MPI_SUCCESS && error_.empty()) error_ = std::string(what) + ": " + error_text(code);
     }

@@ -165,7 +165,8 @@ MethodChoice method_of(const std::string& option, const std::string& text) {
     return choice;
 }
 
-// Words of a command line: options with their values, "--name value" and "--name=value", and the rest.
+// Words of a command line: options with their values, "--name value" and "--name=value", and the
+// rest.
 class Words {
    public:
     explicit Words(const std::vector<std::string>& words) : words_(words) {}
@@ -219,9 +220,9 @@ void check_setting(const std::string& option, const std::string& name, const std
 
 }  // namespace
 
-std::optional<std::string> MethodChoice::setting(const std::string& wanted) const {
+std::optional<std::string> MethodChoice::setting(const std::string& setting_name) const {
     for (auto it = settings.rbegin(); it != settings.rend(); ++it) {
-        if (it->first == wanted) return it->second;
+        if (it->first == setting_name) return it->second;
     }
     return std::nullopt;
 }

@@ -65,7 +65,7 @@ struct Options {
 
 struct SplitOptions {
     std::uint64_t communicators = 8;
-    std::uint64_t size = 0;  // ranks of each; 0: so many that neighbours share one
+    std::uint64_t size = 0;  // ranks of each; 0: a number at which neighbours share one
     std::vector<std::string> ways;
     std::uint64_t repeat = 1, warmup = 0, seed = 1;
     std::string json;

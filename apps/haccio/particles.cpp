@@ -27,8 +27,8 @@ std::uint64_t value_bits(std::uint64_t rank, std::uint64_t index, std::size_t va
     const std::uint64_t random = mix(mix(rank) ^ (index * kVariables + variable));
     const auto mantissa = static_cast<float>(random >> 40);
     if (variable < 3) return float_bits(mantissa * 0x1p-16f);  // a place: [0, 256)
-    if (variable < kPotential)
-        return float_bits((mantissa - 0x1p23f) * 0x1p-13f);  // a velocity: [-1024, 1024)
+    // A velocity: [-1024, 1024).
+    if (variable < kPotential) return float_bits((mantissa - 0x1p23f) * 0x1p-13f);
     if (variable == kPotential) return float_bits(mantissa * -0x1p-10f);
     return random >> 48;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HACC's particles: nine variables, 38 bytes each. In memory an array a variable; every value follows from the rank and the
-// index alone, so that a reader needs nothing to compare with.
+// HACC's particles: nine variables, 38 bytes each. In memory an array a variable; every value
+// follows from the rank and the index alone, so that a reader needs nothing to compare with.
 #pragma once
 
 #include <array>
@@ -33,7 +33,8 @@ inline constexpr std::array<Variable, kVariables> kVariable = {{
     {"mask", 2, 36},
 }};
 
-// The little-endian bits of a value, in the low bytes. All floats are finite and come about without rounding.
+// The little-endian bits of a value, in the low bytes. All floats are finite and come about without
+// rounding.
 std::uint64_t value_bits(std::uint64_t rank, std::uint64_t index, std::size_t variable);
 
 struct WrongValue {
@@ -74,7 +75,8 @@ class Particles {
     std::array<std::vector<std::byte>, kVariables> arrays_;
 };
 
-// Particles of each rank: counts[rank mod their number], times 1 + skew u, u in [-1, 1) by rank and seed.
+// Particles of each rank: counts[rank mod their number], times 1 + skew u, u in [-1, 1) by rank and
+// seed.
 std::uint64_t particles_of(const std::vector<std::uint64_t>& counts, double skew, std::uint64_t seed,
                            std::uint64_t rank);
 

@@ -64,7 +64,7 @@ void PosixFile::close() {
 
 std::uint64_t PosixFile::size() const {
     struct stat status {};
-    if (::fstat(descriptor_, &status) != 0) fail("cannot tell its size");
+    if (::fstat(descriptor_, &status) != 0) fail("cannot find its size");
     return static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -82,7 +82,7 @@ double PosixFile::drop_cache() {
     std::vector<unsigned char> pages((bytes + page - 1) / page);
     const int status = ::mincore(mapped, bytes, pages.data());
     ::munmap(mapped, bytes);
-    if (status != 0) fail("the kernel does not tell what of it is in the page cache");
+    if (status != 0) fail("the kernel does not report which part of it is in the page cache");
     const auto resident = std::count_if(pages.begin(), pages.end(), [](unsigned char x) { return x & 1; });
     return static_cast<double>(resident) / static_cast<double>(pages.size());
 }

@@ -12,7 +12,8 @@ namespace haccio {
 class PosixFile {
    public:
     enum class Mode : std::uint8_t { read, write };
-    PosixFile(const std::string& path, Mode mode);  // write: made where it is not there, never truncated
+    // write: made where it is not there, never truncated
+    PosixFile(const std::string& path, Mode mode);
     PosixFile(const PosixFile&) = delete;
     PosixFile& operator=(const PosixFile&) = delete;
     ~PosixFile();
@@ -24,7 +25,7 @@ class PosixFile {
     void close();
     [[nodiscard]] std::uint64_t size() const;
 
-    // Out of the page cache, as far as the kernel goes along. Returns the share that is still there.
+    // Asks the kernel to drop the file from the page cache. Returns the share that is still there.
     double drop_cache();
 
    private:

@@ -22,7 +22,8 @@ struct Measurement {
     std::uint64_t bytes = 0;
     double seconds = 0;                  // from a barrier to the last rank's end
     std::optional<double> sync_seconds;  // --sync after
-    std::optional<double> resident;      // --cold: share of the file that was in the page cache all the same
+    // --cold: share of the file that was in the page cache nevertheless
+    std::optional<double> resident;
     std::optional<bool> verified;
     std::vector<std::pair<std::string, double>> phases;  // of each, the slowest rank's
 };

@@ -172,7 +172,8 @@ class Splitter {
         return made;
     }
 
-    // Each communicator has the ranks of its partition, in order, and this rank is in all of its partitions.
+    // Each communicator has the ranks of its partition, in order, and this rank is in all of its
+    // partitions.
     void check(const std::string& way, const std::vector<Made>& made,
                const std::vector<Partition>& partitions) {
         std::string complaint;

@@ -8,7 +8,8 @@
 
 namespace haccio {
 
-// [collective] The exit status: 0, or 1 where a communicator has the wrong ranks. Throws AgreedFailure.
+// [collective] The exit status: 0, or 1 where a communicator has the wrong ranks. Throws
+// AgreedFailure.
 int run_split(const SplitOptions& options, MPI_Comm world);
 
 }  // namespace haccio

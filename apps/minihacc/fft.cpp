@@ -49,7 +49,8 @@ FourierFilter::FourierFilter(std::size_t n, ThreadTeam& team)
     const int batch = static_cast<int>(kBatch);
     auto plane = allocate_floats(n_ * row_);
     auto pencils = allocate_floats(2 * n_ * kBatch);
-    // FFTW_ESTIMATE chooses without timing anything, so every run of the same binary gets the same plan.
+    // FFTW_ESTIMATE chooses without timing anything, so every run of the same binary gets the same
+    // plan.
     plans_->plane_forward.plan =
         fftwf_plan_many_dft_r2c(2, plane_shape, 1, plane.get(), real_shape, 1, 0, as_fftw(plane.get()),
                                 complex_shape, 1, 0, FFTW_ESTIMATE);

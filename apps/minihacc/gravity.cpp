@@ -26,8 +26,9 @@ void Gravity::compute(std::span<const float> x, std::span<const float> y, std::s
         mesh_.deposit_atomic(sorted);
     mesh_.solve(options_.particle_mass);
 
-    // The mesh's potential includes the particle's own smoothed cloud, and has mean zero; the short-range
-    // potential has mean -4 pi r_s^2 per unit density. Both are taken out, as in Ewald's sum.
+    // The mesh's potential includes the particle's own smoothed cloud, and has mean zero; the
+    // short-range potential has mean -4 pi r_s^2 per unit density. Both are taken out, as in
+    // Ewald's sum.
     const double pi = std::numbers::pi;
     const double density = options_.particle_mass * static_cast<double>(x.size());
     const auto own_cloud = static_cast<float>(options_.particle_mass / (std::sqrt(pi) * split_));

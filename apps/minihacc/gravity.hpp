@@ -20,17 +20,18 @@ struct GravityOptions {
 
 class Gravity {
    public:
-    // Below this the short-range cutoff would not fit into the box with its periodic images kept apart.
+    // Below this the short-range cutoff would not fit into the box with its periodic images kept
+    // apart.
     static constexpr std::size_t kSmallestMesh = 16;
-    // Split and cutoff, in mesh cells and splits: beyond the cutoff 0.5% of Newton's force is left to
-    // neglect.
+    // Split and cutoff, in mesh cells and splits: beyond the cutoff 0.5% of Newton's force is left
+    // to neglect.
     static constexpr double kSplitCells = 1.0;
     static constexpr double kCutoffSplits = 5.0;
 
     Gravity(const GravityOptions& options, ThreadTeam& team);
 
-    // Accelerations, and each particle's potential in the field of all others (with their images and the
-    // uniform background). Any real positions: they are wrapped into the box.
+    // Accelerations, and each particle's potential in the field of all others (with their images
+    // and the uniform background). Any real positions: they are wrapped into the box.
     void compute(std::span<const float> x, std::span<const float> y, std::span<const float> z,
                  std::span<float> ax, std::span<float> ay, std::span<float> az, std::span<float> phi);
 

@@ -178,8 +178,8 @@ Arguments parse(int argc, char** argv) {
                 arguments.captures->push_back(step);
     }
     if (arguments.threads == 0)
-        // Two threads share even a single core, so that the default never hides what threads do to the
-        // result.
+        // Two threads share even a single core, so that the default never hides what threads do to
+        // the result.
         arguments.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 1024u));
     return arguments;
 }

@@ -92,8 +92,9 @@ void Mesh::deposit_ordered(const SortedPositions& particles, std::span<const std
                 }
         }
     };
-    // A slab reaches up to two planes into its neighbours, so every third can go at once. What is left over
-    // of a number of slabs that three does not divide would meet the first ones, and goes alone.
+    // A slab reaches up to two planes into its neighbours, so every third can go at once. What is
+    // left over of a number of slabs that three does not divide would meet the first ones, and goes
+    // alone.
     const std::size_t threes = slabs / 3;
     for (std::size_t first = 0; first < 3; ++first)
         team_.for_pieces(threes, 1, [&](std::size_t s, std::size_t) { deposit_slab(3 * s + first); });
@@ -113,9 +114,9 @@ double Mesh::deposited() const {
 }
 
 void Mesh::solve(double particle_mass) {
-    // Per axis: exp(-k^2 r_s^2) of the force split, over the cloud's window sinc^3(k h / 2) twice, once for
-    // the deposit and once for the interpolation (Hockney and Eastwood, Computer Simulation Using Particles,
-    // ch. 8).
+    // Per axis: exp(-k^2 r_s^2) of the force split, over the cloud's window sinc^3(k h / 2) twice,
+    // once for the deposit and once for the interpolation (Hockney and Eastwood, Computer
+    // Simulation Using Particles, ch. 8).
     const double pi = std::numbers::pi;
     std::vector<double> k2(n_), axis(n_);
     for (std::size_t i = 0; i < n_; ++i) {
@@ -136,8 +137,8 @@ void Mesh::solve(double particle_mass) {
                           const double kxy = k2[ix] + k2[iy];
                           for (std::size_t b = 0; b < count; ++b) {
                               const double kk = kxy + k2[iz + b];
-                              // The mean density is left out: the box is filled with a uniform negative
-                              // background.
+                              // The mean density is left out: the box is filled with a uniform
+                              // negative background.
                               const double green = kk > 0.0 ? xy * axis[iz + b] / kk : 0.0;
                               pencils[ix * kBatch + b] *= static_cast<float>(green);
                           }

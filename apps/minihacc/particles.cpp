@@ -12,11 +12,12 @@ namespace minihacc {
 
 namespace {
 
-// Root mean square displacement, in lattice spacings. Tied to the lattice, not to the box, so that structure
-// collapses within the first ten or twenty steps of a default run whatever the number of particles.
+// Root mean square displacement, in lattice spacings. Tied to the lattice, not to the box, so that
+// structure collapses within the first ten or twenty steps of a default run whatever the number of
+// particles.
 constexpr double kDisplacement = 0.5;
-// The density spectrum is k^kSlope exp(-(k / k_cut)^2), with k_cut in units of the lattice's Nyquist
-// frequency.
+// The density spectrum is k^kSlope exp(-(k / k_cut)^2), with k_cut in units of the lattice's
+// Nyquist frequency.
 constexpr double kSlope = 0.0;
 constexpr double kCut = 0.5;
 
@@ -102,8 +103,8 @@ Particles initial_particles(std::size_t count, std::uint64_t seed, ThreadTeam& t
     }
     const double rms = std::sqrt(square / static_cast<double>(3 * sites));
     const double scale = rms > 0.0 ? kDisplacement * spacing / rms : 0.0;
-    const double rate =
-        std::sqrt(4.0 * std::numbers::pi);  // growing mode exp(rate t) at mean density 1, G = 1
+    // Growing mode exp(rate t) at mean density 1, G = 1.
+    const double rate = std::sqrt(4.0 * std::numbers::pi);
 
     const std::array<float*, 3> position{particles.x.data(), particles.y.data(), particles.z.data()};
     const std::array<float*, 3> velocity{particles.vx.data(), particles.vy.data(), particles.vz.data()};
@@ -122,7 +123,8 @@ Particles initial_particles(std::size_t count, std::uint64_t seed, ThreadTeam& t
         }
     });
 
-    // The empty sites' share of the momentum is missing: at rest as a whole, the box keeps its place.
+    // The empty sites' share of the momentum is missing: at rest as a whole, the box keeps its
+    // place.
     for (float* v : velocity) {
         double sum = 0.0;
         for (std::size_t i = 0; i < count; ++i)

@@ -10,7 +10,8 @@ namespace minihacc {
 
 class RawSink final : public StepSink {
    public:
-    // Creates the folder. Throws std::runtime_error when it cannot be, or holds steps of an earlier run.
+    // Creates the folder. Throws std::runtime_error when it cannot be, or holds steps of an earlier
+    // run.
     explicit RawSink(std::filesystem::path folder);
 
     // A step's folder appears under its name only when all its files are complete.

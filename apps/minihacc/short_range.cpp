@@ -12,11 +12,13 @@ namespace minihacc {
 
 namespace {
 
-constexpr std::size_t kLanes = 16;  // candidates are padded to a multiple, so that loops have no remainder
+// Candidates are padded to a multiple, so that loops have no remainder.
+constexpr std::size_t kLanes = 16;
 static_assert(kLanes >= CellList::kPadding, "reserve() leaves room for kLanes");
 constexpr float kFarAway = 1.0e6f;  // where the padding lies
 
-// (erf(u) - 2 u exp(-u^2) / sqrt(pi)) / r^3 with u = r / 2 r_s: the mesh's acceleration over the distance.
+// (erf(u) - 2 u exp(-u^2) / sqrt(pi)) / r^3 with u = r / 2 r_s: the mesh's acceleration over the
+// distance.
 double mesh_force(double r, double split) {
     const double u = r / (2.0 * split);
     const double root_pi = std::sqrt(std::numbers::pi);
@@ -187,8 +189,8 @@ void CellSummer::gather(std::size_t cx, std::size_t cy, std::size_t cz) {
         float* x = all.x.data() + all.count;
         float* y = all.y.data() + all.count;
         float* z = all.z.data() + all.count;
-        // A row holds a dozen particles or so: whole blocks, whose excess the next row overwrites, spare the
-        // loops' remainders.
+        // A row holds a dozen particles or so: whole blocks, whose excess the next row overwrites,
+        // spare the loops' remainders.
         for (std::size_t block = 0; block < n; block += kBlock) {
             move_block(x + block, sorted.x.data() + begin + block, x0);
             move_block(y + block, sorted.y.data() + begin + block, y0);
@@ -221,8 +223,8 @@ void CellSummer::gather(std::size_t cx, std::size_t cy, std::size_t cz) {
     all.pad();
 }
 
-// Takes the cell's particles in one octant as targets, and all within the cutoff of the box around them as
-// close_.
+// Takes the cell's particles in one octant as targets, and all within the cutoff of the box around
+// them as close_.
 bool CellSummer::select(unsigned octant, std::size_t count) {
     targets_.clear();
     std::array<float, 3> low{}, high{};
@@ -298,8 +300,8 @@ PairSum sum_pairs_portable(const float* x, const float* y, const float* z, std::
 }
 
 #if defined(__x86_64__)
-// Compiled without contraction (-ffp-contract=off), like everything: only the order of the lanes' sums
-// differs.
+// Compiled without contraction (-ffp-contract=off), like everything: only the order of the lanes'
+// sums differs.
 __attribute__((target("avx2"))) PairSum sum_pairs_avx2(const float* x, const float* y, const float* z,
                                                        std::size_t count, float tx, float ty, float tz,
                                                        const PairLaw& law) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The short-range half of the force: what the mesh leaves out, summed over pairs closer than a cutoff.
+// The short-range half of the force: what the mesh leaves out, summed over pairs closer than a
+// cutoff.
 #pragma once
 
 #include <array>
@@ -16,17 +17,18 @@ namespace minihacc {
 // Per unit mass, at squared distance s < cutoff^2 (Plummer softening e):
 //   acceleration = displacement * ((s + e^2)^-3/2 - force(t))
 //   potential = -((s + e^2)^-1/2 - potential(t))
-// where t = 2 s / cutoff^2 - 1. The polynomials stand for the mesh's erf(r / 2 r_s) / r and its gradient, as
-// in HACC (Habib et al., New Astronomy 42, 2016): even in r and smooth, so few terms do, and no erfc is
-// needed per pair.
+// where t = 2 s / cutoff^2 - 1. The polynomials stand for the mesh's erf(r / 2 r_s) / r and its
+// gradient, as in HACC (Habib et al., New Astronomy 42, 2016): even in r and smooth, so few terms
+// do, and no erfc is needed per pair.
 struct PairLaw {
     static constexpr int kDegree = 6;  // within 0.15% of Newton's force everywhere
 
     PairLaw(double split, double softening, double cutoff);
 
-    float cutoff2, softening2, to_t;           // to_t = 2 / cutoff^2
-    std::array<float, kDegree + 1> force;      // coefficients, lowest power first
-    std::array<float, kDegree + 2> potential;  // its integral, shifted so that the pair potential ends at 0
+    float cutoff2, softening2, to_t;       // to_t = 2 / cutoff^2
+    std::array<float, kDegree + 1> force;  // coefficients, lowest power first
+    // Its integral, shifted so that the pair potential ends at 0.
+    std::array<float, kDegree + 2> potential;
 };
 
 // Particles sorted into cells of side >= cutoff / 2, so that all partners lie within two cells.
@@ -37,8 +39,8 @@ class CellList {
 
     CellList(double cutoff, ThreadTeam& team);
 
-    // Sorts by cell. Within a cell the order is that of the threads' arrival, or by particle number if
-    // ordered.
+    // Sorts by cell. Within a cell the order is that of the threads' arrival, or by particle number
+    // if ordered.
     void build(std::span<const float> x, std::span<const float> y, std::span<const float> z, bool ordered);
 
     std::size_t cells_per_side() const { return side_; }
@@ -46,7 +48,8 @@ class CellList {
         const std::size_t n = order_.size();
         return {{x_.data(), n}, {y_.data(), n}, {z_.data(), n}};
     }
-    std::span<const std::uint32_t> order() const { return order_; }  // sorted place -> particle number
+    // Sorted place -> particle number.
+    std::span<const std::uint32_t> order() const { return order_; }
     std::span<const std::uint32_t> cell_begin() const { return begin_; }
     std::span<const std::uint32_t> slab_begin() const {
         return slab_begin_;
@@ -68,7 +71,8 @@ class CellSummer {
    public:
     CellSummer(const CellList& cells, const PairLaw& law);
 
-    // Calls use(place, sum) for each particle of the cell, place being its place in the sorted order.
+    // Calls use(place, sum) for each particle of the cell, place being its place in the sorted
+    // order.
     template <class Use>
     void sum_cell(std::size_t cx, std::size_t cy, std::size_t cz, Use&& use) {
         const std::size_t side = cells_.cells_per_side();
@@ -90,11 +94,13 @@ class CellSummer {
     }
 
    private:
-    // From this number of particles on, a cell's octants each get a shorter list of candidates. Fewer
-    // particles do not repay the pass over all candidates that makes it (an estimate; not tuned).
+    // From this number of particles on, a cell's octants each get a shorter list of candidates.
+    // Fewer particles do not repay the pass over all candidates that makes it (an estimate; not
+    // tuned).
     static constexpr std::size_t kCrowd = 48;
 
-    // Relative to the cell's centre, which keeps all bits of close distances. Padded with far-away points.
+    // Relative to the cell's centre, which keeps all bits of close distances. Padded with far-away
+    // points.
     struct Candidates {
         std::vector<float> x, y, z;
         std::size_t count = 0;

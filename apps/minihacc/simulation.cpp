@@ -39,8 +39,8 @@ const SimulationOptions& fitting(const SimulationOptions& options) {
 }  // namespace
 
 std::size_t Simulation::default_mesh(std::size_t particles) {
-    const double wanted = 2.0 * std::cbrt(static_cast<double>(particles));
-    auto n = std::max(Gravity::kSmallestMesh, static_cast<std::size_t>(std::lround(wanted)));
+    const double goal = 2.0 * std::cbrt(static_cast<double>(particles));
+    auto n = std::max(Gravity::kSmallestMesh, static_cast<std::size_t>(std::lround(goal)));
     const auto is_smooth = [](std::size_t value) {
         for (const std::size_t factor : {2u, 3u, 5u})
             while (value % factor == 0)
@@ -53,7 +53,8 @@ std::size_t Simulation::default_mesh(std::size_t particles) {
 }
 
 double Simulation::memory_needed(const SimulationOptions& options) {
-    // Ten floats of state and five words in the cell list a particle; density and four samples a mesh point.
+    // Ten floats of state and five words in the cell list a particle; density and four samples a
+    // mesh point.
     const auto mesh = static_cast<double>(mesh_of(options));
     return 60.0 * static_cast<double>(options.particles) + 21.0 * mesh * mesh * mesh;
 }

@@ -16,8 +16,8 @@ struct Field {
 class StepSink {
    public:
     virtual ~StepSink() = default;
-    // The fields are valid during the call only. Throws std::runtime_error with a one-line message on
-    // failure.
+    // The fields are valid during the call only. Throws std::runtime_error with a one-line message
+    // on failure.
     virtual void capture(std::uint64_t step, std::span<const Field> fields) = 0;
     // After the last step: all is on storage when it returns. Throws as capture does.
     virtual void finish() {}

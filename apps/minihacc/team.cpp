@@ -50,7 +50,8 @@ void ThreadTeam::work(int rank) {
 }
 
 void ThreadTeam::call(int rank) noexcept {
-    // A thread that slept takes tens of microseconds to wake, in which the others could drain a small queue.
+    // A thread that slept takes tens of microseconds to wake, in which the others could drain a
+    // small queue.
     arrived_.fetch_add(1);
     while (arrived_.load() < size())
         std::this_thread::yield();

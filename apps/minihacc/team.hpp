@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fixed team of threads that runs one function at a time on all of them, and the work queue over it.
+// A fixed team of threads that runs one function at a time on all of them, and the work queue over
+// it.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,8 @@ namespace minihacc {
 
 class ThreadTeam {
    public:
-    // The calling thread is rank 0; size - 1 threads are started. Throws std::system_error when they cannot
-    // be.
+    // The calling thread is rank 0; size - 1 threads are started. Throws std::system_error when
+    // they cannot be.
     explicit ThreadTeam(int size);
     ~ThreadTeam();
     ThreadTeam(const ThreadTeam&) = delete;
@@ -25,8 +26,8 @@ class ThreadTeam {
 
     int size() const { return static_cast<int>(threads_.size()) + 1; }
 
-    // Calls body(rank) once on every thread, starting when all have arrived; returns when all are done.
-    // The first exception thrown by a body is thrown again here.
+    // Calls body(rank) once on every thread, starting when all have arrived; returns when all are
+    // done. The first exception thrown by a body is thrown again here.
     void run(const std::function<void(int)>& body);
 
     // Calls body(begin, end) for pieces of [0, count), handed out to whichever thread is free.

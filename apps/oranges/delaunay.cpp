@@ -14,8 +14,8 @@ std::int64_t orientation(Point a, Point b, Point c) {
     return std::int64_t{b.x - a.x} * (c.y - a.y) - std::int64_t{b.y - a.y} * (c.x - a.x);
 }
 
-// Is d inside the circle through a, b, c (counter-clockwise)? Differences have 27 bits with sign, so that the products
-// have at most 110.
+// Is d inside the circle through a, b, c (counter-clockwise)? Differences have 27 bits with sign,
+// so that the products have at most 110.
 bool in_circle(Point a, Point b, Point c, Point d) {
     __extension__ using Wide = __int128;
     const std::int64_t ax = a.x - d.x, ay = a.y - d.y;
@@ -123,7 +123,8 @@ std::uint32_t Delaunay::locate(Point p) const {
     }
 }
 
-// Bowyer and Watson: removes the triangles whose circles hold the point, and joins it to the rim of the hole.
+// Bowyer and Watson: removes the triangles whose circles hold the point, and joins it to the rim of
+// the hole.
 void Delaunay::insert(Vertex v) {
     const Point p = points_[v];
     cavity_.assign(1, locate(p));
@@ -172,7 +173,8 @@ void Delaunay::insert(Vertex v) {
 std::vector<Edge> Delaunay::edges() const {
     std::vector<Edge> list;
     list.reserve(3 * points_.size());
-    // With those at infinity, triangles lie on both sides of each edge and see it in opposite directions.
+    // With those at infinity, triangles lie on both sides of each edge and see it in opposite
+    // directions.
     for (const Triangle& t : triangles_)
         for (std::size_t i = 0; i < 3; ++i) {
             const Vertex a = t.corner[i], b = t.corner[kAround[i + 1]];

@@ -23,8 +23,9 @@ std::uint64_t hilbert_key(Point p);
 
 class Delaunay {
    public:
-    // At least 3 points, all different, not all on one line; else std::runtime_error. Where four or more points lie on a
-    // circle, several triangulations are right: the same one each time is made.
+    // At least 3 points, all different, not all on one line; otherwise throws std::runtime_error.
+    // Where four or more points lie on a circle, several triangulations are right: the same one
+    // each time is made.
     explicit Delaunay(std::span<const Point> points);
 
     // Edges between points, each once.
@@ -35,8 +36,9 @@ class Delaunay {
 
    private:
     struct Triangle {
-        std::array<Vertex, 3> corner;       // counter-clockwise
-        std::array<std::uint32_t, 3> next;  // the triangle on the other side of the edge opposite that corner
+        std::array<Vertex, 3> corner;  // counter-clockwise
+        // The triangle on the other side of the edge opposite that corner.
+        std::array<std::uint32_t, 3> next;
     };
 
     bool real(const Triangle& t) const;
@@ -57,7 +59,8 @@ class Delaunay {
     std::vector<std::uint32_t> cavity_;
     std::vector<std::uint8_t> in_cavity_;
     std::vector<Rim> rim_;
-    std::vector<std::uint32_t> spoke_;  // for a corner of the rim: the new triangle that begins there
+    // For a corner of the rim: the new triangle that begins there.
+    std::vector<std::uint32_t> spoke_;
 };
 
 }  // namespace oranges

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::int32_t kSide = std::int32_t{1} << Point::kBits;
 
-// Streams of random numbers of one seed. The events of iteration i draw from stream kIterations + i.
+// Streams of random numbers of one seed. The events of iteration i draw from stream kIterations +
+// i.
 enum Stream : std::uint64_t { kPoints, kBubbles, kRoads, kRanks, kIterations };
 
 Point random_point(Random& random) {
@@ -111,8 +112,8 @@ void check(const EventOptions& options) {
     require(options.other <= 1u << 24, "an event graph has at most 16777216 other events a rank");
 }
 
-// Numbers of the events of all ranks: rank r has those from begin[r] on, of which the first to be sent or received is
-// body(r).
+// Numbers of the events of all ranks: rank r has those from begin[r] on, of which the first to be
+// sent or received is body(r).
 struct Timelines {
     std::uint64_t before = 0;
     std::vector<std::uint64_t> begin{0};
@@ -182,7 +183,8 @@ Graph bubble_graph(std::uint64_t vertices, std::uint64_t seed) {
 
 Graph road_graph(std::uint64_t vertices, std::uint64_t seed) {
     require(vertices >= 64, "a road network has at least 64 vertices");
-    // 0.4 roads a junction more than a tree has, and 3.8 vertices along a road, give 1.06 edges a vertex, as asia_osm has.
+    // 0.4 roads a junction more than a tree has, and 3.8 vertices along a road, give 1.06 edges a
+    // vertex, as asia_osm has.
     const std::uint64_t junctions = vertices * 10 / 63;
     const std::vector<Point> points = random_points(junctions, seed);
     std::vector<Edge> roads = shortest_first(points, Delaunay(points).edges());

@@ -20,7 +20,8 @@ Graph::Graph(std::uint64_t vertices, std::span<const Edge> edges) {
         ++begins_[edge.a];
         ++begins_[edge.b];
     }
-    // Each entry first becomes the end of its list. Filling the lists from their ends moves it to the begin.
+    // Each entry first becomes the end of its list. Filling the lists from their ends moves it to
+    // the begin.
     std::uint64_t sum = 0;
     for (std::uint64_t& entry : begins_)
         entry = sum += entry;

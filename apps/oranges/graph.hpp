@@ -21,8 +21,9 @@ class Graph {
     static constexpr std::uint64_t kMostVertices = 0x7FFF'FFFF;
 
     Graph() = default;
-    // Loops are left out, and an edge that is named several times, in either direction, is there once. Throws
-    // std::runtime_error where there are too many vertices, or an edge names one that is not there.
+    // Loops are left out, and an edge that is named several times, in either direction, is there
+    // once. Throws std::runtime_error where there are too many vertices, or an edge names one that
+    // is not there.
     Graph(std::uint64_t vertices, std::span<const Edge> edges);
 
     Vertex vertices() const { return static_cast<Vertex>(begins_.size() - 1); }

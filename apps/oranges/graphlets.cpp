@@ -35,9 +35,9 @@ const std::array<std::uint8_t, kVertices>& orbits_of(unsigned bits) {
 
 }  // namespace
 
-// Enumerates connected induced subgraphs, each once: ESU of Wernicke (IEEE/ACM Transactions on Computational Biology and
-// Bioinformatics 3, 2006). Counts go to rows of its own, numbered as vertices are met, since an atomic addition a count takes
-// longer than all else.
+// Enumerates connected induced subgraphs, each once: ESU of Wernicke (IEEE/ACM Transactions on
+// Computational Biology and Bioinformatics 3, 2006). Counts go to rows of its own, numbered as
+// vertices are met, since an atomic addition a count takes longer than all else.
 class GraphletCounter::Worker {
    public:
     Worker(const Graph& graph, std::span<std::uint32_t> counts, bool alone, const GatherLimits& limits)
@@ -69,8 +69,9 @@ class GraphletCounter::Worker {
     std::uint64_t subgraphs() const { return subgraphs_; }
 
    private:
-    // marks_: the vertex's row, 0 for none, and which of the first four vertices of the subgraph it adjoins. Those after the
-    // root that adjoin one are in the frontier: each once, since it is put there with its first bit.
+    // marks_: the vertex's row, 0 for none, and which of the first four vertices of the subgraph it
+    // adjoins. Those after the root that adjoin one are in the frontier: each once, since it is put
+    // there with its first bit.
     static constexpr unsigned kRowShift = 4;
     static constexpr std::uint32_t kBits = (1u << kRowShift) - 1;
     using Rows = std::array<std::uint32_t, 4>;
@@ -90,7 +91,8 @@ class GraphletCounter::Worker {
         rows_[row * kRow + orbit] += count;
     }
 
-    // Makes v the subgraph's vertex of that number. The frontier grows by those that it alone adjoins.
+    // Makes v the subgraph's vertex of that number. The frontier grows by those that it alone
+    // adjoins.
     template <unsigned kNumber>
     void enter(Vertex v) {
         for (const Vertex u : after_root(v)) {
@@ -118,8 +120,8 @@ class GraphletCounter::Worker {
         return all.subspan(skip);
     }
 
-    // Adds v as vertex kNumber to the subgraph whose bits, with v, are these; then each vertex of the frontier from `from` on.
-    // Earlier ones have had their turn.
+    // Adds v as vertex kNumber to the subgraph whose bits, with v, are these; then each vertex of
+    // the frontier from `from` on. Earlier ones have had their turn.
     template <unsigned kNumber>
     void extend(Vertex v, std::size_t from, unsigned bits, Rows rows) {
         const std::size_t size = frontier_.size();
@@ -164,7 +166,8 @@ class GraphletCounter::Worker {
         }
     }
 
-    // Before so many subgraphs are counted, none of which a row counts twice: no count of a row overflows.
+    // Rows are added up before this many subgraphs are counted. A row counts none of them twice, so
+    // no count of a row overflows.
     void expect(std::uint64_t subgraphs) {
         if (pending_ + subgraphs > limits_.subgraphs) add_up();
         pending_ += subgraphs;
@@ -176,7 +179,8 @@ class GraphletCounter::Worker {
         for (std::size_t i = 0; i < owners_.size(); ++i) {
             std::uint32_t* const row = rows_.data() + (i + 1) * kRow;
             std::uint32_t* const to = counts_.data() + owners_[i] * kOrbits;
-            // Most orbits of a sparse graph have no counts: whole groups are passed over, the padding with them.
+            // Most orbits of a sparse graph have no counts: whole groups are passed over, the
+            // padding with them.
             for (std::size_t group = 0; group < kRow; group += 8) {
                 std::uint32_t any = 0;
                 for (std::size_t orbit = group; orbit < group + 8; ++orbit)
@@ -208,7 +212,7 @@ class GraphletCounter::Worker {
     GatherLimits limits_;
     std::vector<std::uint32_t> marks_;
     std::vector<Vertex> owners_;       // of row 1, 2, ...
-    std::vector<std::uint32_t> rows_;  // row 0 is no vertex's
+    std::vector<std::uint32_t> rows_;  // row 0 is not a vertex's
     std::vector<Vertex> frontier_;
     Vertex root_ = 0;
     std::uint64_t pending_ = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphlet degree vectors: how often a vertex lies in each orbit of the connected induced subgraphs of 2 to 5 vertices.
+// Graphlet degree vectors: how often a vertex lies in each orbit of the connected induced subgraphs
+// of 2 to 5 vertices.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct GatherLimits {
     std::uint64_t subgraphs = 0xFFFF'FFFF;  // so that no gathered count overflows
 };
 
-// Counts the subgraphs of one vertex after the other, in parallel. A subgraph belongs to its smallest vertex.
+// Counts the subgraphs of one vertex after the other, in parallel. A subgraph belongs to its
+// smallest vertex.
 class GraphletCounter {
    public:
     // The graph must outlive it.
@@ -27,10 +29,12 @@ class GraphletCounter {
     GraphletCounter(const GraphletCounter&) = delete;
     GraphletCounter& operator=(const GraphletCounter&) = delete;
 
-    // Counts on until the subgraphs of all vertices before end are counted, and of no others: the counts do not depend on
-    // the number of threads. Throws std::overflow_error where one exceeds 32 bits; the counts are of no use then.
+    // Counts on until the subgraphs of all vertices before end are counted, and of no others: the
+    // counts do not depend on the number of threads. Throws std::overflow_error where one exceeds
+    // 32 bits; the counts are of no use then.
     void advance(Vertex end);
-    // Goes on from counts() and done() of an earlier counter of this graph. Throws std::runtime_error for others.
+    // Goes on from counts() and done() of an earlier counter of this graph. Throws
+    // std::runtime_error for others.
     void restore(std::span<const std::uint32_t> counts, Vertex done);
 
     Vertex done() const { return done_; }

@@ -178,8 +178,8 @@ Options with_iterations(Options options, const Arguments& arguments,
     const std::uint64_t none = vertices(options);
     options.iterations = 1;
     const std::uint64_t each = vertices(options) - none;
-    const std::uint64_t wanted = std::max(arguments.vertices.value_or(100'000), none) - none;
-    options.iterations = std::max<std::uint64_t>((wanted + each / 2) / each, 1);
+    const std::uint64_t target = std::max(arguments.vertices.value_or(100'000), none) - none;
+    options.iterations = std::max<std::uint64_t>((target + each / 2) / each, 1);
     return options;
 }
 

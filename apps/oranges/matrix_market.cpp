@@ -24,7 +24,8 @@ class Lines {
    public:
     explicit Lines(std::string_view text) : rest_(text) {}
 
-    // The next line's words, at most kMost of them and one more where there are; nothing at the end.
+    // The next line's words, at most kMost of them and one more where there are; nothing at the
+    // end.
     static constexpr std::size_t kMost = 5;
     std::optional<std::span<const std::string_view>> next() {
         if (rest_.empty()) return std::nullopt;
@@ -70,7 +71,7 @@ std::string lower(std::string_view word) {
     return result;
 }
 
-// As it is shown in a message: no control characters, and not much of it.
+// The text as messages show it: without control characters, and shortened.
 std::string shown(std::string_view word) {
     std::string result = "'";
     for (const char c : word.substr(0, 40))
@@ -131,8 +132,8 @@ Graph parse_matrix_market(std::string_view text) {
     if (rows > Graph::kMostVertices)
         lines.fail(std::to_string(rows) + " vertices are too many: at most " +
                    std::to_string(Graph::kMostVertices));
-    // Memory is not taken on a few bytes' word. An entry has at least four bytes, so that in such a graph most vertices would
-    // have no neighbours.
+    // Memory is not taken on a few bytes' word. An entry has at least four bytes, so that in such a
+    // graph most vertices would have no neighbours.
     if (rows > text.size() + (1u << 20))
         lines.fail(std::to_string(rows) + " vertices are too many for a file of " +
                    std::to_string(text.size()) + " bytes");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs from Matrix Market files (https://math.nist.gov/MatrixMarket/formats.html), as the SuiteSparse collection has them.
+// Graphs from Matrix Market files (https://math.nist.gov/MatrixMarket/formats.html), as the
+// SuiteSparse collection has them.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +10,9 @@
 
 namespace oranges {
 
-// Of a square matrix in coordinate format, of any kind of number and any symmetry: vertices i and j are joined where there is
-// an entry (i, j) or (j, i), whatever its value. Throws std::runtime_error with the line's number where the text is anything
-// else.
+// The graph of a square matrix in coordinate format, of any kind of number and any symmetry:
+// vertices i and j are joined where there is an entry (i, j) or (j, i), whatever its value. Throws
+// std::runtime_error with the line's number where the text is anything else.
 Graph parse_matrix_market(std::string_view text);
 
 // The same of a file; messages begin with its name.

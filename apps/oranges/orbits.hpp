@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 30 connected graphs of 2 to 5 vertices and their 73 orbits, numbered as by Przulj (Bioinformatics 23, 2007) and by
-// ORCA: vertices of a graphlet that an automorphism maps to each other share an orbit.
+// The 30 connected graphs of 2 to 5 vertices and their 73 orbits, numbered as by Przulj
+// (Bioinformatics 23, 2007) and by ORCA: vertices of a graphlet that an automorphism maps to each
+// other share an orbit.
 #pragma once
 
 #include <algorithm>
@@ -53,8 +54,8 @@ inline constexpr std::array<Graphlet, 30> kGraphlets{{
     {5, {72, 72, 72, 72, 72}, "01 02 03 04 12 13 14 23 24 34"},
 }};
 
-// A graph of up to five vertices as bits: i - j, i < j, is bit j (j - 1) / 2 + i, so that the bits that a further vertex
-// brings are the highest.
+// A graph of up to five vertices as bits: i - j, i < j, is bit j (j - 1) / 2 + i, so that the bits
+// that a further vertex brings are the highest.
 constexpr unsigned adjacency_bit(std::size_t i, std::size_t j) {
     const std::size_t low = std::min(i, j), high = std::max(i, j);
     return 1u << (high * (high - 1) / 2 + low);

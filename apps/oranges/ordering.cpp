@@ -11,8 +11,8 @@ namespace {
 
 constexpr Vertex kNone = std::numeric_limits<Vertex>::max();
 
-// Appends the component of start to order, breadth first, and marks its vertices with round. Returns the first place of the
-// last level, and how many levels there are.
+// Appends the component of start to order, breadth first, and marks its vertices with round.
+// Returns the first place of the last level, and how many levels there are.
 struct Levels {
     std::size_t last = 0;
     std::size_t count = 0;
@@ -51,7 +51,8 @@ std::vector<Vertex> reverse_cuthill_mckee(const Graph& graph) {
     Vertex number = 0;
     for (Vertex v = 0; v < graph.vertices(); ++v) {
         if (round[v] != 0) continue;
-        // From the last level's vertex of fewest neighbours again, as long as that finds more levels.
+        // From the last level's vertex of fewest neighbours again, as long as that finds more
+        // levels.
         const std::size_t begin = order.size();
         Vertex start = v;
         for (std::size_t most = 0;;) {
@@ -69,8 +70,8 @@ std::vector<Vertex> reverse_cuthill_mckee(const Graph& graph) {
 
 namespace {
 
-// Vertices by score, which changes by one at a time: a doubly linked list a score. Of equals, the one that got there last is
-// first.
+// Vertices by score, which changes by one at a time: a doubly linked list a score. Of equals, the
+// one that got there last is first.
 class ScoreLists {
    public:
     explicit ScoreLists(Vertex vertices) : score_(vertices, 0), next_(vertices), previous_(vertices) {
@@ -119,8 +120,8 @@ class ScoreLists {
 
 std::vector<Vertex> gorder(const Graph& graph) {
     constexpr std::size_t kWindow = 5;
-    // Having a neighbour in common does not count where that has more neighbours than this: it would be so for very many, and
-    // take the square of their number to find.
+    // Having a neighbour in common does not count where that has more neighbours than this: it
+    // would be so for very many, and take the square of their number to find.
     constexpr std::uint64_t kHub = 1000;
     ScoreLists lists(graph.vertices());
     std::vector<Vertex> order;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers that are the same on any machine, which those of the standard library's distributions are not.
+// Random numbers that are the same on any machine, which those of the standard library's
+// distributions are not.
 #pragma once
 
 #include <cstdint>

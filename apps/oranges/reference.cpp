@@ -21,7 +21,8 @@ std::uint8_t orbit_of_first(const Graph& graph, std::span<const Vertex> vertices
             edges += graph.adjacent(vertices[i], vertices[j]);
     for (const Graphlet& graphlet : kGraphlets) {
         if (graphlet.vertices != vertices.size() || graphlet.edges.size() + 1 != 3 * edges) continue;
-        std::array<std::size_t, 5> place{0, 1, 2, 3, 4};  // of each vertex of the graphlet among these
+        // The place of each vertex of the graphlet among these.
+        std::array<std::size_t, 5> place{0, 1, 2, 3, 4};
         do {
             bool same = true;
             for (std::size_t at = 0; same && at < graphlet.edges.size(); at += 3)

@@ -1,5 +1,5 @@
-// Runs a fuzz target without libFuzzer, so that any compiler can: every saved input, then inputs made from them by a
-// fixed generator. Always the same inputs in the same order.
+// Runs a fuzz target without libFuzzer, so that any compiler can: every saved input, then inputs
+// made from them by a fixed generator. Always the same inputs in the same order.
 //
 //   fuzz_<name> [--target=NAME] [--runs=N] [FILE or FOLDER]...
 //

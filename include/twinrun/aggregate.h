@@ -18,10 +18,10 @@
  * Functions marked [collective] are called by all ranks of the communicator, in the same order, and
  * fail on all ranks if they fail on one: the others return TWR_ERROR_OTHER_RANK, with that rank's
  * number and text. So do those that wait longer than `time_limit` for another rank. Arguments that
- * must be equal on all ranks and are not: TWR_ERROR_INVALID_ARGUMENT. One thread at a time may use an
- * aggregate; MPI_THREAD_FUNNELED is enough. Texts that functions return belong to the library: they
- * are valid until the next call for the same aggregate. Functions copy what arguments point to,
- * except the data of arrays. Sizes and offsets are bytes, times are seconds.
+ * must be equal on all ranks and are not: TWR_ERROR_INVALID_ARGUMENT. One thread at a time may use
+ * an aggregate; MPI_THREAD_FUNNELED is enough. Texts that functions return belong to the library:
+ * they are valid until the next call for the same aggregate. Functions copy what arguments point
+ * to, except the data of arrays. Sizes and offsets are bytes, times are seconds.
  *
  * twr_aggregate_options begins with its size, so that it can grow (docs/capture.md says how). */
 #ifndef TWINRUN_AGGREGATE_H
@@ -178,9 +178,9 @@ typedef enum twr_aggregate_order {
 /* The most dimensions of a block. */
 #define TWR_AGGREGATE_DIMENSIONS 32
 
-/* A block (hyper-rectangle) of a global array that lies in the file without gaps, and its place in an
- * array of this rank. Arrays of lengths have `dimensions` members, in the order of the indices. This
- * structure has no size, because it never changes. */
+/* A block (hyper-rectangle) of a global array that lies in the file without gaps, and its place in
+ * an array of this rank. Arrays of lengths have `dimensions` members, in the order of the indices.
+ * This structure has no size, because it never changes. */
 typedef struct twr_aggregate_block {
     /* Of an item of the array: any number of bytes except 0. */
     uint64_t item_bytes;
@@ -201,8 +201,8 @@ typedef struct twr_aggregate_block {
 } twr_aggregate_block;
 
 /* [collective] Declares blocks of global arrays, as twr_aggregate_declare declares variables: one
- * array (data[k]) for each. Several blocks may be parts of one global array; ranks may have different
- * numbers of blocks, also none. Items of the halo are neither written nor read.
+ * array (data[k]) for each. Several blocks may be parts of one global array; ranks may have
+ * different numbers of blocks, also none. Items of the halo are neither written nor read.
  * Returns
  *   TWR_ERROR_INVALID_ARGUMENT: an invalid block, or one that leaves its global or local array;
  *     bytes that two blocks claim, of one rank or of two
@@ -214,7 +214,8 @@ TWR_API int twr_aggregate_declare_blocks(twr_aggregate* aggregate, const twr_agg
 typedef struct twr_aggregate_typed {
     /* Where the file type begins, within the file of this rank: the displacement of an MPI view. */
     uint64_t file_offset;
-    /* The places in the file; repeated by its extent as often as the data needs. Its places ascend. */
+    /* The places in the file; repeated by its extent as often as the data needs. Its places
+       ascend. */
     MPI_Datatype file_type;
     /* Places in memory, from data[k] on; repeated by its extent. Need not be committed. */
     MPI_Datatype memory_type;
@@ -232,18 +233,18 @@ TWR_API int twr_aggregate_declare_types(twr_aggregate* aggregate, const twr_aggr
                                         int count);
 
 /* [collective] Writes the declared arrays. data: a pointer for each declared variable, to host
- * memory. path: equal on all ranks. With several files, file k is PATH.kkkkk (at least five digits),
- * and the index PATH.twr-index has their number. It is written last, when all have their names, and
- * removed before they are replaced. If an earlier write had more files, its surplus files are
- * removed, provided that its index shows that they are unchanged.
+ * memory. path: equal on all ranks. With several files, file k is PATH.kkkkk (at least five
+ * digits), and the index PATH.twr-index has their number. It is written last, when all have their
+ * names, and removed before they are replaced. If an earlier write had more files, its surplus
+ * files are removed, provided that its index shows that they are unchanged.
  *
- * Until it is complete a file has the name PATH.twr-partial. and 16 random hexadecimal digits. After
- * TWR_OK the file is complete. After an error an old file is unchanged, with two exceptions: with
- * `update`, and of several files some may be renamed already when a rename fails. A power cut after
- * a write without `sync` may destroy the old and the new file.
+ * Until it is complete a file has the name PATH.twr-partial. and 16 random hexadecimal digits.
+ * After TWR_OK the file is complete. After an error an old file is unchanged, with two exceptions:
+ * with `update`, and of several files some may be renamed already when a rename fails. A power cut
+ * after a write without `sync` may destroy the old and the new file.
  * Returns
  *   TWR_ERROR_INVALID_ARGUMENT: nothing is declared; path or data is NULL; PATH exists and is no
- *     regular file; a file with the index' name is no index
+ *     regular file; a file with the index' name is not an index
  *   TWR_ERROR_MISMATCH: with `update`, another number of files than were written
  *   TWR_ERROR_DAMAGED, TWR_ERROR_UNSUPPORTED: the index is truncated, or of a newer version
  *   a file's codes */

@@ -43,19 +43,19 @@ typedef enum twr_method {
 typedef struct twr_compare_options {
     /* sizeof(twr_compare_options): which version of this structure the caller knows. */
     size_t size;
-    /* Elements differ where |a - b| > atol + rtol |a|, decided as if in infinite precision. atol has
-     * the unit of the data. TWR_AS_CAPTURED for all three: the tolerance that a field was captured
-     * for (of arrays in memory: their own, and two that differ are a problem; else equality). Integers
-     * and booleans compare exactly. */
+    /* Elements differ where |a - b| > atol + rtol |a|, decided as if in infinite precision. atol
+     * has the unit of the data. TWR_AS_CAPTURED for all three: the tolerance that a field was
+     * captured for (of arrays in memory: their own, and two that differ are a problem; otherwise
+     * equality). Integers and booleans compare exactly. */
     double atol;
     double rtol;
-    /* Floating-point numbers that are at most so many representable values apart agree, whatever
-     * atol and rtol say. */
+    /* Floating-point numbers at most this many representable values apart agree, whatever atol and
+       rtol say. */
     int64_t ulps;
     /* 1: a NaN differs from a NaN. 0: they agree. */
     int nan_differs;
-    /* 1: atol and rtol hold for integers and booleans too. Histories keep them for equality: set atol
-     * or rtol here. */
+    /* 1: atol and rtol hold for integers and booleans too. Histories keep them for equality: set
+     * atol or rtol here. */
     int tolerate_integers;
     /* 1: steps and fields that only one run has are left out, and noted. 0: they are problems. A
      * rank that only one run has is always a problem. */
@@ -220,7 +220,7 @@ typedef struct twr_field_report {
     /* "staged", "direct" or "published"; and why, or "". */
     const char* method;
     const char* reason;
-    /* What elements are that are no numbers; NULL: numbers. Then distances mean nothing. */
+    /* What elements are that are not numbers; NULL: numbers. Then distances mean nothing. */
     const char* kind;
 } twr_field_report;
 

@@ -1,4 +1,5 @@
-// twinrun, from C++17 or newer: comparison of two runs (compare.h, which says what everything does) with owners, types and exceptions.
+// twinrun, from C++17 or newer: comparison of two runs (compare.h, which says what everything does)
+// with owners, types and exceptions.
 //
 //     const twr::Comparison found = twr::compare("runs/a", "runs/b");
 //     if (!found.same()) std::cout << found.verdict_line() << '\n';
@@ -179,7 +180,8 @@ inline Comparison compared(int status, twr_comparison* found) {
     return detail::compared(status, found);
 }
 
-// The step that this rank captured last, with the reference; by default with the one of the run's settings.
+// The step that this rank captured last, with the reference; by default with the one of the run's
+// settings.
 [[nodiscard]] inline Comparison compare_step(const Run& run, const std::optional<std::string>& reference = {},
                                              const CompareOptions& options = {}) {
     twr_comparison* found = nullptr;

@@ -1,14 +1,16 @@
-// twinrun, for Kokkos: twr::protect takes a Kokkos::View of any rank, layout and memory space, from C++17 and Kokkos 3 on.
+// twinrun, for Kokkos: twr::protect takes a Kokkos::View of any rank, layout and memory space, from
+// C++17 and Kokkos 3 on.
 //
 //     Kokkos::View<double**> grid("grid", n, m);
 //     twr::protect(run, grid);               // under the view's label
 //     twr::protect(run, "u", grid, options);
 //
-// The run does not share the view's ownership: the view must live until it is unprotected, replaced or the run is closed. A capture or
-// a restore waits for kernels that were started before it.
+// The run does not share the view's ownership: the view must live until it is unprotected, replaced
+// or the run is closed. A capture or a restore waits for kernels that were started before it.
 //
-// Items are kept in their order in memory, without a transposition: LayoutLeft is column-major, every other layout row-major. Runs
-// that are compared must have the same order: if one has LayoutLeft (a GPU) and another LayoutRight, set options.order.
+// Items are kept in their order in memory, without a transposition: LayoutLeft is column-major,
+// every other layout row-major. Runs that are compared must have the same order: if one has
+// LayoutLeft (a GPU) and another LayoutRight, set options.order.
 #pragma once
 
 #include <Kokkos_Core.hpp>

@@ -13,8 +13,8 @@ extern "C" {
 
 /* [collective] As twr_open, for all processes of an intracommunicator. It is duplicated, so that
  * messages of the application and of twinrun never mix. Errors of the duplicate are returned,
- * whichever error handler the application's communicator has. twr_close frees the duplicate: call it
- * before MPI_Finalize.
+ * whichever error handler the application's communicator has. twr_close frees the duplicate: call
+ * it before MPI_Finalize.
  *
  * Only the thread that calls a function marked [collective] calls MPI, never a thread of twinrun:
  * MPI_THREAD_FUNNELED is enough. Exception: with the setting shared_files all ranks write steps
@@ -26,7 +26,8 @@ extern "C" {
  *   TWR_ERROR_UNSUPPORTED: shared_files in the background without MPI_THREAD_MULTIPLE */
 TWR_API int twr_open_mpi(twr_run** run, const char* path, const twr_settings* settings, MPI_Comm comm);
 
-/* The same for Fortran's communicators: an integer, or the component MPI_VAL of a type(MPI_Comm). */
+/* The same for Fortran's communicators: an integer, or the component MPI_VAL of a
+   type(MPI_Comm). */
 TWR_API int twr_open_mpi_f(twr_run** run, const char* path, const twr_settings* settings, MPI_Fint comm);
 
 #ifdef __cplusplus

@@ -71,7 +71,7 @@ typedef enum twr_status {
     TWR_STEP_LOST = 101,
     /* Two runs were compared (compare.h), and something differs. */
     TWR_DIFFERENT = 102,
-    /* Two runs were compared, but for what could not be. */
+    /* Two runs were compared, but parts of them could not be. */
     TWR_INCOMPARABLE = 103
 } twr_status;
 

@@ -20,8 +20,8 @@
  *
  * A run belongs to one thread at a time; different runs are independent. Functions marked
  * [collective] are called by all ranks of a communicator, in the same order. Texts that functions
- * return belong to the library: they are valid until the next call for the same run. What arguments
- * point to is copied, but for the elements of arrays.
+ * return belong to the library: they are valid until the next call for the same run. Functions copy
+ * what arguments point to, except the elements of arrays.
  *
  * Structures begin with their size, so that they can grow (docs/capture.md says how). */
 #ifndef TWINRUN_TWINRUN_H
@@ -348,8 +348,8 @@ typedef struct twr_divergence {
 } twr_divergence;
 
 /* Called once for each step and rank that diverges: from the capturing thread if stop_on_divergence
- * is set, otherwise from a thread of twinrun. It must not call functions of this run. callback: NULL
- * removes it. After twr_on_divergence has returned, the previous callback neither runs nor is
+ * is set, otherwise from a thread of twinrun. It must not call functions of this run. callback:
+ * NULL removes it. After twr_on_divergence has returned, the previous callback neither runs nor is
  * called. */
 typedef void (*twr_divergence_callback)(const twr_divergence* divergence, void* context);
 TWR_API int twr_on_divergence(twr_run* run, twr_divergence_callback callback, void* context);

@@ -1,12 +1,14 @@
-// twinrun, from C++17 or newer: the C interface with owning classes, types and exceptions. twinrun.h documents each function.
+// twinrun, from C++17 or newer: the C interface with owning classes, types and exceptions.
+// twinrun.h documents each function.
 //
 //     twr::Run run("runs/a", twr::Settings{{"atol", "1e-6"}});
-//     run.protect("x", x);                        // std::vector, std::span, an array, an mdspan, ...
+//     run.protect("x", x);                         // std::vector, std::span, an array, ...
 //     run.protect("grid", grid, {rows, columns});  // a pointer and a shape
 //     for (...) run.capture(step);
 //     run.close();
 //
-// Header only; link twinrun::twinrun. A protected array must keep its address: protect it again after a reallocation.
+// Header only; link twinrun::twinrun. A protected array must keep its address: protect it again
+// after a reallocation.
 #pragma once
 
 #include <complex>
@@ -41,7 +43,8 @@ namespace twr {
 
 // ---- version ----
 
-// The version of these headers, and of the library, which may be newer: 10000 major + 100 minor + patch.
+// The version of these headers, and of the library, which may be newer: 10000 major + 100 minor +
+// patch.
 inline constexpr int kVersionNumber = TWINRUN_VERSION_NUMBER;
 [[nodiscard]] inline int version_number() noexcept { return twr_version_number(); }
 // The library's version, as "0.1.0".
@@ -49,7 +52,8 @@ inline constexpr int kVersionNumber = TWINRUN_VERSION_NUMBER;
 
 // ---- errors ----
 
-// Thrown for every status except TWR_OK. what(): the text of twr_error_message(): what happened, where, and what to do.
+// Thrown for every status except TWR_OK. what(): the text of twr_error_message(): what happened,
+// where, and what to do.
 class Error : public std::runtime_error {
    public:
     Error(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -59,20 +63,22 @@ class Error : public std::runtime_error {
     int code_;
 };
 
-// Success, with a condition to report. TWR_DIVERGED: the captured step differs from the reference, and
-// stop_on_divergence is set.
+// Success, with a condition to report. TWR_DIVERGED: the captured step differs from the reference,
+// and stop_on_divergence is set.
 class Diverged : public Error {
    public:
     using Error::Error;
 };
-// TWR_STEP_LOST: an earlier step could not be committed. A program that can do without that step catches this and goes on.
+// TWR_STEP_LOST: an earlier step could not be committed. A program that can do without that step
+// catches this and goes on.
 class StepLost : public Error {
    public:
     using Error::Error;
 };
 
 namespace detail {
-// As a C string. A text that holds a zero byte would be cut there, and name something else: that throws.
+// As a C string. Throws for a text that holds a zero byte: C would cut it there, and it would name
+// something different.
 inline const char* text(const std::string& words) {
     if (words.find('\0') != std::string::npos) {
         throw Error(TWR_ERROR_INVALID_ARGUMENT,
@@ -94,7 +100,8 @@ inline void check(int status) {
 
 // ---- types of elements ----
 
-// The dtype of a C++ type: specialise it for types that hold the same bits (static constexpr int value).
+// The dtype of a C++ type: specialise it for types that hold the same bits (static constexpr int
+// value).
 template <class T, class = void>
 struct DTypeOf {};
 template <class T>
@@ -232,7 +239,8 @@ enum class Order : int { row_major = TWR_ROW_MAJOR, column_major = TWR_COLUMN_MA
 
 // Optional properties of an array: see twr_array.
 struct ArrayOptions {
-    // The order in which items are kept; without strides also their order in memory. Unset: their order in memory.
+    // The order in which items are kept; without strides also their order in memory. Unset: their
+    // order in memory.
     std::optional<Order> order = {};
     std::vector<std::uint64_t> global_shape = {};  // both, or neither
     std::vector<std::uint64_t> global_offset = {};
@@ -243,7 +251,8 @@ struct ArrayOptions {
     void* stream = nullptr;
 };
 
-// An array of any layout. strides: bytes, one for each dimension; empty: dense, in the order of the options.
+// An array of any layout. strides: bytes, one for each dimension; empty: dense, in the order of the
+// options.
 struct Array {
     void* data = nullptr;
     int dtype = TWR_F64;
@@ -314,8 +323,8 @@ struct Divergence {
 
 // ---- a run ----
 
-// Used by one thread at a time. Functions that are [collective] in twinrun.h are so here. close() is one of them, and so is the
-// destructor of a run that was not closed.
+// Used by one thread at a time. Functions that are [collective] in twinrun.h are so here. close()
+// is one of them, and so is the destructor of a run that was not closed.
 class Run {
    public:
     explicit Run(const std::string& path) { check(twr_open(&run_, detail::text(path), nullptr)); }
@@ -367,7 +376,8 @@ class Run {
         protect(name, data, std::vector<std::uint64_t>(shape.begin(), shape.end()), options);
     }
 
-    // std::vector, std::array, std::span, T[n], ...: one dimension. Temporary objects are refused, because their elements would not outlive the call.
+    // std::vector, std::array, std::span, T[n], ...: one dimension. Temporary objects are refused,
+    // because their elements would not outlive the call.
     template <class Range, std::enable_if_t<detail::IsContiguous<Range>::value && detail::stays<Range>() &&
                                                 !detail::IsView<std::remove_reference_t<Range>>::value,
                                             int> = 0>
@@ -457,7 +467,8 @@ class Run {
         check(twr_local_steps(run_, &steps));
         return steps;
     }
-    // Removes this rank's steps from the node-local tier, if all are on the next tier too; close() removes the rest of its part.
+    // Removes this rank's steps from the node-local tier, if all are on the next tier too; close()
+    // removes the rest of its part.
     void drop_local() { check(twr_drop_local(run_)); }
     void restore(std::int64_t step) {
         prepare();
@@ -471,8 +482,8 @@ class Run {
 
     // ---- callbacks ----
 
-    // Unless stop_on_divergence is set, `call` comes from another thread. It must not use this run. An exception that it
-    // throws is thrown again by the next capture(), wait() or close().
+    // Unless stop_on_divergence is set, `call` comes from another thread. It must not use this run.
+    // An exception that it throws is thrown again by the next capture(), wait() or close().
     void on_divergence(std::function<void(const Divergence&)> call) {
         auto listener = std::make_unique<Listener>();
         listener->call = std::move(call);

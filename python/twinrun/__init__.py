@@ -10,9 +10,10 @@
 >>> result.verdict, result.first_divergence["field"]
 ('different', 'x')
 
-`twinrun.golden` has golden checks, `twinrun.torch` traces of trainings, `twinrun.formats` the file formats,
-`twinrun.ensemble` analyses of times, `twinrun.acceptance` tests of new runs against many, and `twinrun.noise` the
-noise of the operating system. All errors are subclasses of `twinrun.TwinrunError`.
+`twinrun.golden` has golden checks, `twinrun.torch` traces of trainings, `twinrun.formats` the file
+formats, `twinrun.ensemble` analyses of times, `twinrun.acceptance` tests of new runs against many,
+and `twinrun.noise` the noise of the operating system. All errors are subclasses of
+`twinrun.TwinrunError`.
 Examples in docstrings assume `import numpy as np` and `import twinrun`, and write to the working folder.
 """
 
@@ -107,8 +108,8 @@ __all__ = [
     "write_part",
 ]
 
-# Loaded at first use: the command line must be able to say that it was interrupted while numpy was still
-# loading.
+# Loaded at first use: the command line must be able to say that it was interrupted while numpy was
+# still loading.
 _PLACES = {
     "Acceptance": "acceptance.result",
     "AggregationPlan": "aggregate.plan",

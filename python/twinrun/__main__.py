@@ -9,7 +9,8 @@ from .streams import prepare
 def main() -> None:
     """Loads the command line and runs it. Ctrl-C while it loads gives one line and status 2, as later on."""
     prepare()  # before anything opens a file
-    gc.set_threshold(20_000)  # what is imported stays: looking for garbage after each 700 objects finds none
+    # What is imported stays: looking for garbage after each 700 objects finds none.
+    gc.set_threshold(20_000)
     try:
         from .cli import main as run
     except KeyboardInterrupt:
@@ -18,7 +19,9 @@ def main() -> None:
     try:
         run()
     finally:
-        gc.freeze()  # Python's shutdown would look for garbage among all objects, longer than a small comparison takes
+        # Python's shutdown would look for garbage among all objects, longer than a small comparison
+        # takes
+        gc.freeze()
 
 
 if __name__ == "__main__":

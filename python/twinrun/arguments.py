@@ -100,7 +100,9 @@ def checked_path(path: str | os.PathLike[str]) -> str:
 
 
 def any_path(path: str | os.PathLike[str]) -> str:
-    """The path of a file or folder whose name may be any bytes: for functions that take paths by os.fsencode."""
+    """The path of a file or folder whose name may be any bytes: for functions that take paths by
+    os.fsencode.
+    """
     text = os.fsdecode(path)
     if "\0" in text or not text:
         raise FormatError("a path is not empty and has no zero byte", where=repr(text), fix="check the path")

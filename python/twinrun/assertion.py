@@ -55,7 +55,7 @@ def assert_same(a: object, b: object, **options: object) -> Comparison:
         Something differs, or something could not be compared (another shape, a field that only one run has).
         The message is the report of all differences.
     TwinrunError
-        Any other error of `compare`: a missing or damaged file is no result.
+        Any other error of `compare`: a missing or damaged file is not a result.
 
     Examples
     --------

@@ -1,4 +1,5 @@
-"""The bootstrap of all rooms: BCa and percentile intervals by SciPy, studentized ones, units that stay together.
+"""The bootstrap of all rooms: BCa and percentile intervals by SciPy, studentized ones, units that
+stay together.
 
 A unit is what is resampled: a task, a window of time, a block of tasks. Statistics take unit numbers, so that
 rows of a table, blocks of unequal size and two samples are one case.
@@ -35,8 +36,9 @@ def interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Intervals of statistics of one or more samples, whose units are resampled (SciPy's bootstrap).
 
-    units: how many each sample has. statistic takes for each sample (m, n) unit numbers, a row a resample, and
-    gives (m,), or (k, m) for k statistics. Gives the k lower and the k upper ends, NaN where BCa has none.
+    units: how many each sample has. statistic takes for each sample (m, n) unit numbers, a row a
+    resample, and gives (m,), or (k, m) for k statistics. Gives the k lower and the k upper ends,
+    NaN where BCa has none.
     """
     from scipy import stats
 

@@ -1,12 +1,14 @@
 """Documents that people write in TOML: read whole, and checked against a description of their keys.
 
-The description is a class of msgspec (`Struct`): keys with their types, ranges and defaults. Where a document does
-not fit, `checked` looks for the innermost key that is wrong, and says which it is, what it must be, and what it is:
+The description is a class of msgspec (`Struct`): keys with their types, ranges and defaults. Where
+a document does not fit, `checked` looks for the innermost key that is wrong, and says which it is,
+what it must be, and what it is:
 
     study.toml: engine.kind must be one of local, mpirun, psij, not 'mpirunn'; did you mean mpirun?
 
-Values that have a form of their own are classes with a classmethod `of(value)`, which raises ValueError: its text
-follows the key. A Struct's `__post_init__` may raise ValueError too: its text begins with a key of the table.
+Values that have a form of their own are classes with a classmethod `of(value)`, which raises
+ValueError: its text follows the key. A Struct's `__post_init__` may raise ValueError too: its text
+begins with a key of the table.
 
 msgspec is imported only where a document is checked.
 """
@@ -65,7 +67,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return f"did you mean {found[0]}?" if found else None
 
 
-# ---- values with a form of their own -----------------------------------------------------------------------
+# ---- values with a form of their own -------------------------------------------------------------
 
 
 class Text(str):
@@ -99,7 +101,7 @@ class Words(tuple[str, ...]):
         raise ValueError(f"must be a text or a list of texts, not {_shown(value)}")
 
 
-# ---- documents against their description -------------------------------------------------------------------
+# ---- documents against their description ---------------------------------------------------------
 
 _Kind = TypeVar("_Kind")
 _UNKNOWN = "is not understood"
@@ -108,7 +110,8 @@ _UNKNOWN = "is not understood"
 def checked(
     document: object, kind: type[_Kind], path: str | os.PathLike[str], keys: str | None = None
 ) -> _Kind:
-    """A document as an object of this class. keys: where all keys are listed, for messages about unknown ones.
+    """A document as an object of this class. keys: where all keys are listed, for messages about
+    unknown ones.
 
     Raises TwinrunError for the first key that is unknown, missing or wrong.
     """

@@ -38,7 +38,8 @@ __all__ = [
 _LONGEST = 2000  # characters of a message: names come from files, and a file may be hostile
 
 
-# What to do is written with the options of the command line; callers of the package read the parameters instead.
+# What to do is written with the options of the command line; callers of the package read the
+# parameters instead.
 _PARAMETERS = {
     "--common": "common=True",
     "--no-metadata": "use_metadata=False",
@@ -53,10 +54,10 @@ _PARAMETERS = {
 _options = False  # whether messages name options: in the command line
 
 
-def name_options(wanted: bool) -> bool:
+def name_options(show: bool) -> bool:
     """Sets whether messages name options of the command line, not parameters; returns what was set before."""
     global _options
-    before, _options = _options, wanted
+    before, _options = _options, show
     return before
 
 
@@ -72,7 +73,9 @@ def in_words_of_the_caller(text: str) -> str:
 
 
 def one_line(text: str, longest: int = _LONGEST) -> str:
-    """`text` with line breaks, terminal escapes and undecodable bytes written as escapes, cut to `longest`."""
+    """`text` with line breaks, terminal escapes and undecodable bytes written as escapes, cut to
+    `longest`.
+    """
     if len(text) > longest:
         text = text[: longest // 2] + "…" + text[-(longest // 2) :]
     if text.isprintable():
@@ -119,7 +122,8 @@ class TwinrunError(Exception):
         self.fix = fix
         place = "" if self.where is None else f"{self.where}: "
         fix = None if fix is None else in_words_of_the_caller(fix)
-        # One string in args: such an error survives pickling, so that it can come back from a worker process.
+        # One string in args: such an error survives pickling, so that it can come back from a
+        # worker process.
         super().__init__(one_line(place + what + (f"; {fix}" if fix else "")))
 
 

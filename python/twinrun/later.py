@@ -30,5 +30,5 @@ numpy = _Later("numpy")
 
 
 def numpy_is_loaded() -> bool:
-    """Whether NumPy was imported, here or by anybody else: before, no object is of its types."""
+    """Whether NumPy has been imported by any module. Before that, no object is of its types."""
     return "numpy" in sys.modules

@@ -1,4 +1,4 @@
-"""What twinrun knows its own files by: names, suffixes, first bytes."""
+"""How twinrun recognises its own files: names, suffixes, first bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ METADATA_SUFFIX = ".twm"
 TRACE_EVENTS = "trace.events"  # a field of a step that is part of a trace: spec/trace.md
 STEP_MARK = re.compile(r"\.twinrun-[0-9a-f]{32}")  # a file that says whose a step's folder is
 
-# Of a study's folder: names, and keys that every line of its files has. Files of other programs do not have all of them.
+# Files of a study's folder: names, and keys that every line of them has. Files of other programs do
+# not have all of them.
 STUDY_FILES = ("study.toml", "here", "plan.jsonl", "tasks.jsonl", "warmup.jsonl")
 STUDY_FOLDERS = ("environments", "output", "results", "noise")
 _PLANNED = frozenset({"task", "block", "order", "factors", "seed", "repetition"})

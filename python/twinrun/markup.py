@@ -1,8 +1,8 @@
 """HTML and SVG from templates: the one place where text becomes markup.
 
-Templates hold the markup; they lie in the folder `templates` of the room that fills them. Whatever a template
-prints is text: it is put on one line, without control characters, and escaped. So a name from a file adds no
-element and no attribute, also where nobody thought of it.
+Templates hold the markup; they lie in the folder `templates` of the room that fills them. All that
+a template prints is text: it is put on one line, without control characters, and escaped. So a name
+from a file adds no element and no attribute, also where nobody thought of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _cut(value: object, longest: int = _LONGEST) -> str:
 
 
 def _printed(value: object) -> object:
-    """What a template prints; markup that a macro made stays as it is."""
+    """The text of a printed value, escaped; markup that a macro made stays unchanged."""
     if hasattr(value, "__html__"):
         return value
     text = str(value)
@@ -62,7 +62,9 @@ def render(template: str, **data: object) -> str:
 
 
 def drawn(svg: str) -> Markup:
-    """A picture that a plotting library wrote as SVG, which is printed as it is: the library escapes its texts."""
+    """A picture that a plotting library wrote as SVG, which is printed unchanged: the library
+    escapes its texts.
+    """
     from markupsafe import Markup
 
     return Markup(svg)

@@ -1,7 +1,8 @@
 """Output files that the user names: written whole or not at all, and no other file is changed.
 
-No input is overwritten, no file that twinrun keeps (of a history, of a study, ...), and no output by another output of
-the command: every command gives all its outputs and inputs to `check_outputs` before it reads or writes.
+No input is overwritten, no file that twinrun keeps (of a history, of a study, ...), and no output
+by another output of the command: every command gives all its outputs and inputs to `check_outputs`
+before it reads or writes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def write_whole(
     durable: bool = True,
     ours: Callable[[str], bool] | None = None,
 ) -> None:
-    """Replaces the file, whole or not at all; a link is replaced itself. Parameters and errors: `replacing`."""
+    """Replaces the file, whole or not at all; a link is replaced itself. Parameters and errors:
+    `replacing`.
+    """
     with replacing(path, durable=durable, follow=False, ours=ours) as temporary:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -78,14 +81,15 @@ def replacing(
     follow: bool = True,
     ours: Callable[[str], bool] | None = None,
 ) -> Iterator[str]:
-    """A temporary name beside the file, to write to: it replaces the file at the end, also if other processes do so
-    at the same time; after an error it is removed, and the file is as it was.
+    """A temporary name beside the file, to write to: it replaces the file at the end, also if other
+    processes do so at the same time; after an error it is removed, and the file is as it was.
 
-    The file keeps its mode, and a new one has that of the umask. durable: the new content survives a power cut.
+    The file keeps its mode, and a new one has that of the umask. durable: the new content survives
+    a power cut.
     follow: what a link leads to is replaced, and not the link. ours: whether what is there may be replaced.
 
-    Raises OSError where that is impossible: pipes and devices are not replaced; TwinrunError where what is there is
-    not `ours`.
+    Raises OSError where that is impossible: pipes and devices are not replaced; TwinrunError where
+    what is there is not `ours`.
     """
     path = named_by_user(path) if follow else os.fspath(path)
     mode = None
@@ -118,7 +122,9 @@ def replacing(
 
 
 def _new_file(folder: str, mode: int) -> str:
-    """Makes an empty file with a name of its own; the kernel applies the umask, which a process cannot read alone."""
+    """Makes an empty file with a name of its own; the kernel applies the umask, which a process
+    cannot read alone.
+    """
     while True:
         import secrets
 
@@ -175,7 +181,7 @@ def _history_parts(folder: Path) -> Iterator[Path]:
 
 
 def _is_report(path: str) -> bool:
-    """Whether a JSON file is an earlier report; else it may describe the raw file beside it."""
+    """Whether a JSON file is an earlier report; otherwise it may describe the raw file beside it."""
     with contextlib.suppress(OSError, ValueError):
         with open(path, "rb") as file:
             content = json.load(file)
@@ -237,7 +243,8 @@ def _is_study(folder: str) -> bool:
 def _study_of(path: str) -> str | None:
     """The folder of the study that a file belongs to, there or not; None where there is no such study."""
     above, name = os.path.split(path)
-    if name.endswith(".toml") and _is_study(path.removesuffix(".toml")):  # what the study was started from
+    # What the study was started from.
+    if name.endswith(".toml") and _is_study(path.removesuffix(".toml")):
         return path.removesuffix(".toml")
     named = name in STUDY_FILES or name == "lock" or (name.startswith("study-") and name.endswith(".toml"))
     if named and _is_study(above):
@@ -331,10 +338,11 @@ def check_outputs(
 
     Nothing has been written then.
 
-    That is: one of those that are read (files, or all files of folders); what another option names too; a
-    file of a history, a study, metadata, golden files, a measurement of noise, whoever reads them; a link that
-    leads to itself. replaceable: the kind that the command itself writes. The same file by another name (a link,
-    another path) is the same. None and "-" of --json are no files. Pipes and
+    That is: one of those that are read (files, or all files of folders); what another option names
+    too; a file of a history, a study, metadata, golden files, a measurement of noise, whoever reads
+    them; a link that leads to itself. replaceable: the kind that the command itself writes. The
+    same file by another name (a link, another path) is the same. None and "-" of --json are no
+    files. Pipes and
     devices are not replaced, and so they may be named twice.
     """
 
@@ -345,7 +353,7 @@ def check_outputs(
             fix="name another file",
         )
 
-    wanted: dict[object, str] = {}
+    targets: dict[object, str] = {}
     for option, path in outputs.items():
         if path is None or (option == "--json" and os.fspath(path) == "-"):
             continue
@@ -360,21 +368,21 @@ def check_outputs(
             there = _inode(target)
             if there is None and os.path.lexists(target):
                 continue
-            if target in wanted:
-                refuse(option, f"is what {wanted[target]} names too")
-            wanted[target] = option
+            if target in targets:
+                refuse(option, f"is what {targets[target]} names too")
+            targets[target] = option
             if there is not None:
-                wanted[there] = option
-    if not wanted:
+                targets[there] = option
+    if not targets:
         return
     for given in inputs:
         with contextlib.suppress(OSError, ValueError):  # reading it later raises the error
-            if os.path.realpath(given) in wanted:  # also where no file exists yet
-                refuse(wanted[os.path.realpath(given)], "is read here")
+            if os.path.realpath(given) in targets:  # also where no file exists yet
+                refuse(targets[os.path.realpath(given)], "is read here")
             for path in _entries(given):
                 there = _inode(path)
-                if there in wanted:
-                    refuse(wanted[there], "is read here")
-    for named, option in wanted.items():
+                if there in targets:
+                    refuse(targets[there], "is read here")
+    for named, option in targets.items():
         if isinstance(named, str) and (what := _own_file(named)) not in (None, replaceable):
             refuse(option, f"is {what}")

@@ -1,4 +1,6 @@
-"""Standard streams of the command: a closed or full one changes no verdict, and no opened file takes its number."""
+"""Standard streams of the command: a closed or full one changes no verdict, and no opened file
+takes its number.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ STDOUT = "standard output"
 
 
 class _Raw(io.RawIOBase):
-    """What is written goes to a number, which stays open. (FileIO takes no number of a folder.)"""
+    """Writes go to a descriptor, which stays open. (FileIO takes no number of a folder.)"""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -49,10 +51,10 @@ class _Messages(_Raw):
 
 
 def _occupy() -> None:
-    """Opens something under each number of a closed standard stream: a file that is opened later would get that number,
-    and what libraries and child processes print would go into it.
+    """Opens something under each number of a closed standard stream: a file that is opened later
+    would get that number, and what libraries and child processes print would go into it.
 
-    Standard output becomes a folder, which nobody can write to: what is printed there is an error, as it was before.
+    Standard output becomes a folder, to which no process can write: printing is an error, as it was before.
     """
     for number, place, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -70,7 +72,7 @@ def _occupy() -> None:
 
 
 def _text(raw: _Raw, before: io.TextIOWrapper | None, by_line: bool) -> io.TextIOWrapper:
-    """A stream that writes as the one before did. A character that it cannot encode is no error."""
+    """A stream that writes as the one before did. A character that it cannot encode is not an error."""
     direct = before is not None and before.write_through
     return io.TextIOWrapper(
         raw if direct else io.BufferedWriter(raw),  # type: ignore[arg-type]
@@ -83,7 +85,7 @@ def _text(raw: _Raw, before: io.TextIOWrapper | None, by_line: bool) -> io.TextI
 
 
 def prepare() -> None:
-    """Replaces the standard streams of a process; those that somebody else replaced keep their place."""
+    """Replaces the standard streams of a process; streams that others replaced meanwhile stay."""
     _occupy()
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)

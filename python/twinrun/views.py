@@ -1,5 +1,6 @@
-"""How results show themselves. Reports know results, and results do not know reports: whoever knows both, which is the package's
-own `__init__`, names the views here."""
+"""How results show themselves. Reports know results, and results do not know reports: whoever knows
+both, which is the package's own `__init__`, names the views here.
+"""
 
 from __future__ import annotations
 

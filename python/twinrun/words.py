@@ -38,8 +38,8 @@ def estimate(
 ) -> tuple[str, str, str]:
     """A value and the ends of its interval, with as many decimals as the interval deserves.
 
-    Rounding moves no end across or onto one of the marks, such as the ratio 1 of no effect: what is said of the
-    interval holds of the printed one too. least: decimals, at least.
+    Rounding moves no end across or onto one of the marks, such as the ratio 1 of no effect: what is
+    said of the interval holds of the printed one too. least: decimals, at least.
     """
     half = (high - low) / 2
     known = math.isfinite(half) and half > 0
@@ -51,7 +51,9 @@ def estimate(
 
 
 def significant(x: float, digits: int, marks: Sequence[float] = ()) -> str:
-    """A number with so many significant digits, or with more where rounding would move it across or onto a mark."""
+    """A number with this many significant digits, or with more where rounding would move it across or
+    onto a mark.
+    """
     while digits < _MOST_DIGITS and not _on_its_side(x, f"{x:.{digits}g}", marks):
         digits += 1
     return f"{x:.{digits}g}"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// twinrun_flush LOCAL HISTORY: the process that moves one rank's steps from the node-local tier to the history, for runs
-// with the setting flusher = process. The run sends commands through its standard input, a socket. When that is closed it
-// moves the remaining steps, and ends.
+// twinrun_flush LOCAL HISTORY: the process that moves one rank's steps from the node-local tier to
+// the history, for runs with the setting flusher = process. The run sends commands through its
+// standard input, a socket. When that is closed it moves the remaining steps, and ends.
 #include <csignal>
 #include <cstdio>
 

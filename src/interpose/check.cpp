@@ -6,7 +6,8 @@
 
 using namespace twinrun::interpose;
 
-// Returns the number of rules; -1 if they are invalid, with the reason in `why` (size bytes, terminated by 0).
+// Returns the number of rules; -1 if they are invalid, with the reason in `why` (size bytes,
+// terminated by 0).
 TWR_WRAP int twr_interpose_check(const char* rules, char* why, std::size_t size) {
     static Rules read;
     if (parse_rules(rules, read)) return static_cast<int>(read.count);

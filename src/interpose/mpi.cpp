@@ -1,12 +1,15 @@
-// Calls of MPI, without mpi.h: one library for MPICH's ABI, Open MPI's and the standard one of MPI 5.
+// Calls of MPI, without mpi.h: one library for MPICH's ABI, Open MPI's and the standard one of MPI
+// 5.
 //
-// Handles are int in MPICH and pointers in the others, and counts are int. On x86-64 and on 64-bit ARM under Linux each integer or
-// pointer takes one register or one slot of 8 bytes on the stack, whatever its size, so a wrapper that declares them all as
-// std::intptr_t passes on what it got, bit by bit. The upper half of an int's slot is undefined: it is cut off before it is used.
+// Handles are int in MPICH and pointers in the others, and counts are int. On x86-64 and on 64-bit
+// ARM under Linux each integer or pointer takes one register or one slot of 8 bytes on the stack,
+// whatever its size, so a wrapper that declares them all as std::intptr_t passes on what it got,
+// bit by bit. The upper half of an int's slot is undefined: it is cut off before it is used.
 // Nothing wrapped takes or returns a floating-point number or a structure.
 //
-// Fortran: arguments are addresses; the one of the error code follows, and lengths of character arguments after it (up to two, passed
-// on if there are any). Entries with one underscore (gfortran, Intel, NVIDIA, flang) and those of mpi_f08 in Open MPI are wrapped.
+// Fortran: arguments are addresses; the one of the error code follows, and lengths of character
+// arguments after it (up to two, passed on if there are any). Entries with one underscore
+// (gfortran, Intel, NVIDIA, flang) and those of mpi_f08 in Open MPI are wrapped.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -98,8 +101,8 @@ std::uint64_t size_of(Word type) {
                                                                            : 0;
 }
 
-// The sum of a list with one number for each rank of a communicator. An intercommunicator has two groups: the list is for the own
-// or for the other one.
+// The sum of a list with one number for each rank of a communicator. An intercommunicator has two
+// groups: the list is for the own or for the other one.
 template <typename Count>
 std::uint64_t sum_of(const Count* counts, Word communicator, bool own_group) {
     auto* comm_size = g_comm_size.get();
@@ -115,7 +118,8 @@ std::uint64_t sum_of(const Count* counts, Word communicator, bool own_group) {
     return sum;
 }
 
-// In MPI_Reduce_scatter, the only list without a buffer that may be MPI_IN_PLACE, all entries are for the own group.
+// In MPI_Reduce_scatter, the only list without a buffer that may be MPI_IN_PLACE, all entries are
+// for the own group.
 bool is_of_own_group(const Shape& shape) { return shape.a < 0; }
 
 template <typename Count>
@@ -136,8 +140,8 @@ std::uint64_t bytes_of(const Shape& shape, const Word* a) {
 
 int integer_at(Word address) { return *reinterpret_cast<const int*>(address); }
 
-// Reads the error code from its address, which mpi_f08 may leave out. After an error the arguments may be invalid, so MPI is not
-// asked about them.
+// Reads the error code from its address, which mpi_f08 may leave out. After an error the arguments
+// may be invalid, so MPI is not asked about them.
 bool is_fortran_success(Word error) { return error == 0 || integer_at(error) == 0; }
 
 std::uint64_t fortran_bytes_of(const Shape& shape, const Word* a) {
@@ -279,9 +283,10 @@ bool is_fortran_inside(const Block* block) { return block != nullptr && block->f
 
 // ---- large counts
 //
-// MPI_Send_c and similar functions are not symbols of this library. Otherwise programs with weak references to them (mpi4py)
-// would find ours even if MPI has none. Instead, when MPI is initialised, relocation entries of programs and libraries that point
-// to MPI's functions are redirected here. Objects that are loaded after MPI_Init keep theirs.
+// MPI_Send_c and similar functions are not symbols of this library. Otherwise programs with weak
+// references to them (mpi4py) would find ours even if MPI has none. Instead, when MPI is
+// initialised, relocation entries of programs and libraries that point to MPI's functions are
+// redirected here. Objects that are loaded after MPI_Init keep theirs.
 
 namespace {
 
@@ -352,7 +357,8 @@ int lead_object(dl_phdr_info* object, std::size_t, void* own) {
             read_only = at & ~(page - 1);
             read_only_end = (at + part.p_memsz) & ~(page - 1);
         }
-        // Skips this library and MPI's libraries, whose calls among themselves are not calls of the program.
+        // Skips this library and MPI's libraries, whose calls among themselves are not calls of the
+        // program.
         if (part.p_type == PT_LOAD && reinterpret_cast<std::uintptr_t>(own) - at < part.p_memsz) return 0;
     }
     if (dynamic == nullptr || std::strstr(object->dlpi_name, "libmpi") != nullptr) return 0;
@@ -363,7 +369,8 @@ int lead_object(dl_phdr_info* object, std::size_t, void* own) {
     bool rela = true;
     for (; dynamic->d_tag != DT_NULL; ++dynamic) {
         std::uintptr_t at = dynamic->d_un.d_ptr;
-        if (at < object->dlpi_addr) at += object->dlpi_addr;  // if the loader did not relocate the address
+        // If the loader did not relocate the address.
+        if (at < object->dlpi_addr) at += object->dlpi_addr;
         switch (dynamic->d_tag) {
             case DT_SYMTAB: symbols = reinterpret_cast<const ElfW(Sym)*>(at); break;
             case DT_STRTAB: names = reinterpret_cast<const char*>(at); break;
@@ -464,7 +471,8 @@ TWR_WRAP int MPI_Init_thread(Word a0, Word a1, Word a2, Word a3) {
     if (real == nullptr) return kError;
     return begun(Call::MPI_Init_thread, [&] { return real(a0, a1, a2, a3); });
 }
-// After MPI_Finalize the process may be killed, or end without exit: the profile is written now, and again at the end.
+// After MPI_Finalize the process may be killed, or end without exit: the profile is written now,
+// and again at the end.
 TWR_WRAP int MPI_Finalize() {
     static constinit Next<int()> next{"MPI_Finalize", find_mpi};
     auto* real = next.get();

@@ -1,4 +1,5 @@
-// Calls of POSIX on files. Variants with 64 in their name are the same functions on 64-bit Linux, and so are wrapped alike.
+// Calls of POSIX on files. Variants with 64 in their name are the same functions on 64-bit Linux,
+// and so are wrapped alike.
 #include <fcntl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>

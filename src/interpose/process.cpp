@@ -15,7 +15,8 @@ namespace twinrun::interpose {
 
 namespace {
 
-// Handles a fatal signal without a handler of the program: writes the profile, then lets the signal end the process.
+// Handles a fatal signal without a handler of the program: writes the profile, then lets the signal
+// end the process.
 void on_end(int number) {
     finish_profile();
     struct sigaction plain {};
@@ -28,8 +29,8 @@ void on_end(int number) {
 
 void watch_ends() {
     at_quick_exit(finish_profile);
-    // Signals from other processes, or from the system to programs without a fault. Not SIGINT: programs check whether it is
-    // ignored before they handle it.
+    // Signals from other processes, or from the system to programs without a fault. Not SIGINT:
+    // programs check whether it is ignored before they handle it.
     const int numbers[] = {SIGTERM, SIGPIPE, SIGHUP, SIGXCPU};
     for (const int number : numbers) {
         struct sigaction seen {};

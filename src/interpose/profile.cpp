@@ -1,6 +1,7 @@
-// The profile of a process: PROFILE-rank-N.json of an MPI rank, PROFILE-process-PID.json of any other; with -2, -3, ... if the
-// name is taken. docs/interpose.md has its keys. Until a process has written its last profile there is a file
-// .profile-PID-START.begun, by which readers find processes that were killed.
+// The profile of a process: PROFILE-rank-N.json of an MPI rank, PROFILE-process-PID.json of any
+// other; with -2, -3, ... if the name is taken. docs/interpose.md has its keys. Until a process has
+// written its last profile there is a file .profile-PID-START.begun, by which readers find
+// processes that were killed.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
@@ -17,7 +18,8 @@ namespace twinrun::interpose {
 
 namespace {
 
-constexpr std::size_t kSize = 1U << 20;  // largest profile; all calls with full histograms take about 200 KB
+// Largest profile; all calls with full histograms take about 200 KB.
+constexpr std::size_t kSize = 1U << 20;
 
 std::atomic<int> g_writer{0};  // the thread that writes
 char g_name[3400] = {};        // name of the profile; empty: none is written yet
@@ -46,8 +48,8 @@ struct Entry {  // linux_dirent64
     char name[1];
 };
 
-// Time that threads waited for a core: of living threads, and of ended threads that made a call. False: the system does not
-// report it.
+// Time that threads waited for a core: of living threads, and of ended threads that made a call.
+// False: the system does not report it.
 bool run_queue_delay(std::uint64_t& ns) {
     ns = g_state.exited_delay_ns.load(std::memory_order_relaxed);
     const int folder = raw_open("/proc/self/task", O_RDONLY | O_DIRECTORY);
@@ -77,8 +79,8 @@ bool run_queue_delay(std::uint64_t& ns) {
     return any;
 }
 
-// The overhead of a counted call in ns: a wrapper's work without the call, on a separate block. Caches are warm, so this is a
-// lower bound.
+// The overhead of a counted call in ns: a wrapper's work without the call, on a separate block.
+// Caches are warm, so this is a lower bound.
 std::uint32_t own_cost() {
     std::uint32_t known = g_state.own_ns.load(std::memory_order_relaxed);
     if (known != 0) return known;
@@ -312,8 +314,8 @@ void put_name(std::uint64_t number) {
     name.put(".json");
 }
 
-// Gives a complete file a name that no other process has taken. Uses a link, so that there is never an empty file of that name.
-// On file systems without links the file is empty for a moment.
+// Gives a complete file a name that no other process has taken. Uses a link, so that there is never
+// an empty file of that name. On file systems without links the file is empty for a moment.
 bool name_it(const char* temporary) {
     if (g_name[0] != 0) return raw_rename(temporary, g_name);
     for (std::uint64_t number = 1; number < 10000; ++number) {
@@ -360,7 +362,8 @@ bool write_whole(const Text& text) {
 }  // namespace
 
 void mark_begun() {
-    if (raw_pid() != g_state.pid || g_mark[0] != 0) return;  // in vfork's child the mark is the parent's
+    // In vfork's child the mark is the parent's.
+    if (raw_pid() != g_state.pid || g_mark[0] != 0) return;
     Text name(g_mark, sizeof g_mark);
     put_own_name(name, ".begun");
     const int file = name.whole() ? raw_open(g_mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644) : -1;
@@ -411,13 +414,15 @@ namespace {
 // Returns false if this call writes no profile of this process.
 bool write_own() {
     if (g_state.mode.load(std::memory_order_acquire) == 0) return false;
-    // The counts are not this process' own in a child that shares the parent's memory (vfork), or that was created without fork().
+    // The counts are not this process' own in a child that shares the parent's memory (vfork), or
+    // that was created without fork().
     if (raw_pid() != g_state.pid) return false;
     const int error = errno;
     const int self = static_cast<int>(syscall(SYS_gettid));
     int expected = 0;
     for (int tries = 0; !g_writer.compare_exchange_strong(expected, self); expected = 0) {
-        // A profile is being written already: by the thread that this signal handler interrupted, or by a stopped thread.
+        // A profile is being written already: by the thread that this signal handler interrupted,
+        // or by a stopped thread.
         if (expected == self || ++tries > 10000) {
             errno = error;
             return false;

@@ -1,4 +1,5 @@
-// Direct system calls, which no wrapper sees, and text without the C library: both are safe in signal handlers.
+// Direct system calls, which no wrapper sees, and text without the C library: both are safe in
+// signal handlers.
 #pragma once
 
 #include <fcntl.h>
@@ -86,7 +87,8 @@ class Text {
             part %= unit;
         }
     }
-    // A JSON string. Bytes beyond ASCII are written as the characters of Latin-1: names of files need not be UTF-8.
+    // A JSON string. Bytes beyond ASCII are written as the characters of Latin-1: names of files
+    // need not be UTF-8.
     void put_string(const char* text) {
         put('"');
         for (; *text != 0; ++text) {

@@ -225,8 +225,9 @@ std::uint64_t mixed(std::uint64_t x) {  // SplitMix64's output function (Steele,
     return x ^ (x >> 31);
 }
 
-// Waits for `ns`. Sleeps, as a program does that waits for a slow file system, and spins for times below the kernel's timer slack
-// (50 us). Uses the system call, because the C library's sleep is a cancellation point, and calls like mkdir are not.
+// Waits for `ns`. Sleeps, as a program does that waits for a slow file system, and spins for times
+// below the kernel's timer slack (50 us). Uses the system call, because the C library's sleep is a
+// cancellation point, and calls like mkdir are not.
 std::uint64_t wait(std::uint64_t ns) {
     const std::uint64_t start = clock_ns();
     const std::uint64_t until = start + ns;
@@ -243,8 +244,9 @@ std::uint64_t wait(std::uint64_t ns) {
     return end - start;
 }
 
-// For each descriptor: the bits of the rules whose path its file matches, found at its first use, below 16 bits of a generation.
-// Asking the kernel for the file's name at every write would be slow.
+// For each descriptor: the bits of the rules whose path its file matches, found at its first use,
+// below 16 bits of a generation. Asking the kernel for the file's name at every write would be
+// slow.
 static_assert(kMostRules <= 16);
 constexpr int kDescriptors = 65536;
 std::atomic<std::uint32_t> g_fits[kDescriptors];

@@ -11,8 +11,8 @@
 //
 // A file's path is its name at the first use of its descriptor, or after a later rename.
 //
-// Draws depend on the seed, the rank, the rule and the number of the call among those that the rule fits: the same seed gives the
-// same delays, in any order of threads.
+// Draws depend on the seed, the rank, the rule and the number of the call among those that the rule
+// fits: the same seed gives the same delays, in any order of threads.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,8 @@ void reset_rules();
 void forget_path(int descriptor);
 void forget_paths();
 
-// Whether a path matches a pattern of * and ?. A pattern without / is matched against the last part of the path.
+// Whether a path matches a pattern of * and ?. A pattern without / is matched against the last part
+// of the path.
 bool fits(const char* glob, const char* path);
 
 }  // namespace twinrun::interpose

@@ -35,7 +35,8 @@ std::uint64_t clock_ns() {
 namespace {
 
 #if defined(__x86_64__)
-// Whether the counter always runs at one rate on all cores, and the kernel itself uses it as its clock.
+// Whether the counter always runs at one rate on all cores, and the kernel itself uses it as its
+// clock.
 bool steady_ticks() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid(0x80000007U, &a, &b, &c, &d) == 0 || (d >> 8 & 1) == 0) return false;
@@ -71,7 +72,8 @@ void start_clock() {
 #if defined(__x86_64__)
     if (!steady_ticks()) return;
     both(g_clock.first_ticks, g_clock.first_ns);
-    // 50 us give the scale to about 0.1%, enough for histograms and for processes shorter than 10 ms.
+    // 50 us give the scale to about 0.1%, enough for histograms and for processes shorter than 10
+    // ms.
     std::uint64_t ticks = 0, ns = 0;
     while (clock_ns() < g_clock.first_ns + 50000) {
     }
@@ -102,7 +104,8 @@ namespace {
 pthread_key_t g_key;
 bool g_has_key = false;
 
-// Runs when a thread ends: frees its block for another thread, and saves its run-queue delay, which the kernel drops later.
+// Runs when a thread ends: frees its block for another thread, and saves its run-queue delay, which
+// the kernel drops later.
 void thread_ends(void* given) {
     auto* block = static_cast<Block*>(given);
     // Destructors of other keys may still make calls: waits for two more rounds of destructors.
@@ -132,7 +135,8 @@ Block* acquire_block() {
         bool expected = false;
         if (!block->taken.load(std::memory_order_relaxed) &&
             block->taken.compare_exchange_strong(expected, true, std::memory_order_acquire)) {
-            block->depth = block->fortran = block->endings = 0;  // it may have been cancelled within a call
+            // It may have been cancelled within a call.
+            block->depth = block->fortran = block->endings = 0;
             break;
         }
     }
@@ -207,8 +211,9 @@ void* find_next(const char* name) {
 
 namespace {
 
-// Collects names of MPI libraries, each terminated by 0. It does not open them here: the loader holds a lock during this
-// callback, and dlopen takes a second lock. A thread that loads a library takes these locks in the other order.
+// Collects names of MPI libraries, each terminated by 0. It does not open them here: the loader
+// holds a lock during this callback, and dlopen takes a second lock. A thread that loads a library
+// takes these locks in the other order.
 struct Names {
     char text[16384];
     std::size_t size;
@@ -224,7 +229,8 @@ int note_name(dl_phdr_info* info, std::size_t, void* given) {
     return 0;
 }
 
-// Looks in MPI libraries that the program loaded without making their symbols global (as Python does).
+// Looks in MPI libraries that the program loaded without making their symbols global (as Python
+// does).
 void* find_in_mpi(const char* name) {
     Names names;
     names.size = 0;
@@ -257,7 +263,8 @@ void* find_mpi(const char* mpi_name) {
     return found;
 }
 
-// Searches from the first object, because the program itself may have the variable that is used (a copy relocation).
+// Searches from the first object, because the program itself may have the variable that is used (a
+// copy relocation).
 void* find_mpi_variable(const char* name) {
     const int error = errno;
     void* found = dlsym(RTLD_DEFAULT, name);

@@ -1,19 +1,21 @@
-// What is counted, and how: the interposition library, preloaded into a program (LD_PRELOAD), counts and times calls of MPI, POSIX
-// and stdio, and writes a profile for each process.
+// What is counted, and how: the interposition library, preloaded into a program (LD_PRELOAD),
+// counts and times calls of MPI, POSIX and stdio, and writes a profile for each process.
 //
-//   wrapper(call):   Scope scope{call}         the time starts; an injected delay is part of the call
+//   wrapper(call):   Scope scope{call}      the time starts; an injected delay is part of the call
 //                    result = the real function, found by dlsym
-//                    scope.end(bytes)          count, seconds, bytes, histogram of the thread that called
+//                    scope.end(bytes)       count, seconds, bytes, histogram of the calling thread
 //
 // Invariants:
-// * The program gets the real function's result and errno. If something fails here, the call is still made.
-// * Times of a thread add up over groups: of nested calls (MPI_File_write -> pwrite) only the outermost gets the time; inner ones are
-//   counted as nested, with separate times.
-// * Each thread writes only its own block, with plain stores of relaxed atomics: no lock, no shared cache line. Blocks of threads
+// * The program gets the real function's result and errno. If something fails here, the call is
+//   still made.
+// * Times of a thread add up over groups: of nested calls (MPI_File_write -> pwrite) only the
+//   outermost gets the time; inner ones are counted as nested, with separate times.
+// * Each thread writes only its own block, with plain stores of relaxed atomics: no lock, no shared
+//   cache line. Blocks of threads
 // that
 //   ended are reused by later threads together with their counts, so that no merge is needed.
-// * Own files are read and written by direct system calls (raw.hpp), which no wrapper sees, and memory comes from mmap only: so a
-//   profile can be written in a signal handler.
+// * Own files are read and written by direct system calls (raw.hpp), which no wrapper sees, and
+//   memory comes from mmap only: so a profile can be written in a signal handler.
 // * It needs neither MPI, the C++ library nor the rest of twinrun, to build or to load.
 #pragma once
 
@@ -35,8 +37,8 @@ struct Counter {
     Number histogram[kBins];
 };
 
-// The counters of a thread. depth: wrappers that it is in now; fortran: it is in a Fortran wrapper, whose call from C is the same
-// call; endings: rounds of destructors seen at its end.
+// The counters of a thread. depth: wrappers that it is in now; fortran: it is in a Fortran wrapper,
+// whose call from C is the same call; endings: rounds of destructors seen at its end.
 struct Block {
     Counter counters[kCalls];
     std::atomic<bool> taken;
@@ -48,7 +50,8 @@ struct Block {
 
 // ---- time
 
-// Ticks of the processor's counter if it runs at one rate on all cores and the kernel uses it; otherwise nanoseconds.
+// Ticks of the processor's counter if it runs at one rate on all cores and the kernel uses it;
+// otherwise nanoseconds.
 std::uint64_t clock_ns();
 
 struct Clock {
@@ -79,10 +82,12 @@ struct State {
     std::atomic<int> mode{0};  // 1: counting
     std::atomic<Block*> blocks{nullptr};
     int pid = 0;
-    std::uint64_t start_ns = 0;                          // monotonic
-    std::uint64_t start_unix_ns = 0;                     // since 1970
-    std::uint64_t start_cpu_ns = 0, start_delay_ns = 0;  // of the program before exec in this process
-    std::uint64_t flush_ticks = 0;                       // between profiles of a running process; 0: none
+    std::uint64_t start_ns = 0;       // monotonic
+    std::uint64_t start_unix_ns = 0;  // since 1970
+    // Of the program before exec in this process.
+    std::uint64_t start_cpu_ns = 0, start_delay_ns = 0;
+    // Between profiles of a running process; 0: none.
+    std::uint64_t flush_ticks = 0;
     Number next_flush{0};
     Number exited_delay_ns{0};  // run-queue delay of threads that ended
     std::atomic<int> exited_threads{0};
@@ -177,7 +182,8 @@ class Scope {
         if (end_ == 0) end_ = now();
         count_call(block_->counters[static_cast<std::size_t>(call_)], nested_,
                    end_ > start_ ? end_ - start_ : 0, bytes);
-        // Not earlier: calls of a signal handler that interrupts this function must count as nested.
+        // Not earlier: calls of a signal handler that interrupts this function must count as
+        // nested.
         std::atomic_signal_fence(std::memory_order_seq_cst);
         --block_->depth;
         if (__builtin_expect(g_state.flush_ticks != 0, 0) && !nested_) flush_if_due(end_);
@@ -193,11 +199,12 @@ class Scope {
 // ---- the real functions
 
 void* find_next(const char* name);  // RTLD_NEXT
-void* find_mpi(
-    const char* mpi_name);  // the same; if there is none, PMPI_* of a library that the program loaded
+// The same; if there is none, PMPI_* of a library that the program loaded.
+void* find_mpi(const char* mpi_name);
 void* find_mpi_variable(const char* name);
 
-// The real function, looked up at its first use. Constant-initialised, because calls may come before any constructor runs.
+// The real function, looked up at its first use. Constant-initialised, because calls may come
+// before any constructor runs.
 template <typename Function>
 class Next {
    public:
@@ -207,7 +214,8 @@ class Next {
         void* found = found_.load(std::memory_order_acquire);
         if (__builtin_expect(found == nullptr, 0)) {
             found = find_(name_);
-            // After MPI_Init a missing function stays missing: it is not searched again at each call.
+            // After MPI_Init a missing function stays missing: it is not searched again at each
+            // call.
             if (found == nullptr && g_state.mpi.load(std::memory_order_relaxed)) found = absent();
             found_.store(found, std::memory_order_release);
         }

@@ -1,5 +1,6 @@
-// Calls of stdio. Calls that the C library makes inside them (the write of a full buffer) pass no wrapper, and are part of their
-// time. Functions for single characters (getc, putc) are not wrapped: they take 2 ns each, and most are inlined.
+// Calls of stdio. Calls that the C library makes inside them (the write of a full buffer) pass no
+// wrapper, and are part of their time. Functions for single characters (getc, putc) are not
+// wrapped: they take 2 ns each, and most are inlined.
 #ifndef __NO_INLINE__
 // Without it, glibc's headers define getline and vprintf inline.
 #define __NO_INLINE__ 1  // NOLINT(bugprone-reserved-identifier)
@@ -13,7 +14,8 @@ using namespace twinrun::interpose;
 
 namespace {
 
-// A stream in memory has no descriptor: fileno fails and sets errno, which belongs to the program and is restored.
+// A stream in memory has no descriptor: fileno fails and sets errno, which belongs to the program
+// and is restored.
 Target of(FILE* file) {
     if (file == nullptr) return {};
     const int error = errno;

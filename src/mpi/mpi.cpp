@@ -28,7 +28,8 @@ bool mpi_runs() {
 
 constexpr int kMpiIsOver = -1;
 
-// The context is the communicator itself, an int or a pointer: so no allocation can fail on one rank alone.
+// The context is the communicator itself, an int or a pointer: so no allocation can fail on one
+// rank alone.
 static_assert(sizeof(MPI_Comm) <= sizeof(void*));
 
 void* context_of(MPI_Comm comm) {
@@ -76,8 +77,8 @@ double time_limit() {
     return value > 0 ? value : value < 0 ? HUGE_VAL : 600;
 }
 
-// Files of several ranks, aggregated. They have their own communicators, because a background thread may use these while the
-// application's thread uses the run's.
+// Files of several ranks, aggregated. They have their own communicators, because a background
+// thread may use these while the application's thread uses the run's.
 struct Shared {
     MPI_Comm run = MPI_COMM_NULL;    // of twr_comm, which frees it
     MPI_Comm comm = MPI_COMM_NULL;   // for agreements before a write
@@ -85,7 +86,8 @@ struct Shared {
     twr_aggregate* aggregate = nullptr;
     int rank = 0;
     bool declared = false;
-    bool broken = false;      // a rank did not answer in time: no collective call is possible any more
+    // A rank did not answer in time: no collective call is possible any more.
+    bool broken = false;
     std::uint64_t bytes = 0;  // declared
     std::uint64_t offset = 0;
     std::uint64_t file_bytes = 0;
@@ -203,8 +205,8 @@ int write_shared(void* context, twr_shared_part* part) {
     }
     constexpr std::int64_t kAll = INT64_MAX;
     const auto ordinal = static_cast<std::int64_t>(part->ordinal);
-    // A rank that could not take a step comes with a later one. Ranks with the earlier step then lose it, and come again with
-    // their next.
+    // A rank that could not take a step comes with a later one. Ranks with the earlier step then
+    // lose it, and come again with their next.
     std::array<std::int64_t, 4> values{};
     do {
         const bool changed = !shared.declared || shared.bytes != part->byte_count;
@@ -274,7 +276,8 @@ int twr_open_mpi(twr_run** run, const char* path, const twr_settings* settings, 
         return refuse(run,
                       "twr_open_mpi: the communicator joins two groups: merge it with MPI_Intercomm_merge");
     }
-    // From here on every rank takes part, even with wrong arguments: twr_open_comm reports these on all ranks.
+    // From here on every rank takes part, even with wrong arguments: twr_open_comm reports these on
+    // all ranks.
     MPI_Comm mine = MPI_COMM_NULL;
     if (MPI_Comm_dup(comm, &mine) != MPI_SUCCESS) {
         return refuse(run, "twr_open_mpi: MPI_Comm_dup failed: the communicator cannot be duplicated");

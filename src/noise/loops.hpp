@@ -1,4 +1,5 @@
-// The loops that measure noise, for any clock: an object with now(), in ticks that never go back by much.
+// The loops that measure noise, for any clock: an object with now(), in ticks that never go back by
+// much.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,9 @@ struct TickDetour {
     std::uint64_t length = 0;  // including the loop's own step
 };
 
-// The length of an undisturbed step between two readings: the 1% quantile, because a few steps seem to take no time on CPUs that
-// read the counter out of order. At least one tick, because a coarse clock often shows none.
+// The length of an undisturbed step between two readings: the 1% quantile, because a few steps seem
+// to take no time on CPUs that read the counter out of order. At least one tick, because a coarse
+// clock often shows none.
 template <class Clock>
 std::uint64_t undisturbed_step(Clock& clock, std::uint64_t readings) {
     std::array<std::uint64_t, 4096> counts{};  // by ticks; the last counts all longer steps
@@ -42,8 +44,9 @@ struct WatchedTime {
     bool full = false;  // it ended early, because there was no room for another detour
 };
 
-// Records steps of at least `threshold` ticks, from `begin` to `until`. The first step starts at `begin`, so that a late start
-// counts as a detour. The step after a detour includes the time for recording it, so that no detour is missed meanwhile.
+// Records steps of at least `threshold` ticks, from `begin` to `until`. The first step starts at
+// `begin`, so that a late start counts as a detour. The step after a detour includes the time for
+// recording it, so that no detour is missed meanwhile.
 template <class Clock>
 WatchedTime watch_detours(Clock& clock, std::uint64_t begin, std::uint64_t until, std::uint64_t threshold,
                           std::span<TickDetour> kept, const std::atomic<bool>& stop) {
@@ -79,7 +82,8 @@ inline std::uint64_t spin_work(std::uint64_t rounds) {
     return x;
 }
 
-// Writes the ticks of each work(), one after the other, until the clock reaches `until` or there is no room. Returns how many.
+// Writes the ticks of each work(), one after the other, until the clock reaches `until` or there is
+// no room. Returns how many.
 template <class Clock, class Work>
 std::size_t fixed_work(Clock& clock, Work&& work, std::uint64_t until, std::span<std::uint64_t> took,
                        const std::atomic<bool>& stop) {
@@ -94,8 +98,8 @@ std::size_t fixed_work(Clock& clock, Work&& work, std::uint64_t until, std::span
     return count;
 }
 
-// Counts how often work() was done in each of the windows [begin + i * window, begin + (i + 1) * window). Work counts in the
-// window in which it ends. Returns how many windows ended.
+// Counts how often work() was done in each of the windows [begin + i * window, begin + (i + 1) *
+// window). Work counts in the window in which it ends. Returns how many windows ended.
 template <class Clock, class Work>
 std::size_t fixed_time(Clock& clock, Work&& work, std::uint64_t begin, std::uint64_t window,
                        std::span<std::uint64_t> done, const std::atomic<bool>& stop) {

@@ -24,11 +24,13 @@ namespace twinrun {
 namespace {
 
 constexpr std::uint64_t kReadings = 200'000;  // to find an undisturbed step; about 2 to 5 ms
-constexpr std::uint64_t kUnitRounds = 64;     // of the work that is counted in windows; about 100 ns
-constexpr std::uint64_t kLeadNs =
-    20'000'000;  // from the moment at which all threads are ready to the first loop's start
-constexpr std::uint64_t kBeforeNs = 200'000;  // before the first loop: counters of the system are read
-constexpr std::uint64_t kGapNs = 5'000'000;   // between two loops
+// Of the work that is counted in windows; about 100 ns.
+constexpr std::uint64_t kUnitRounds = 64;
+// From the moment at which all threads are ready to the first loop's start.
+constexpr std::uint64_t kLeadNs = 20'000'000;
+// Before the first loop: counters of the system are read.
+constexpr std::uint64_t kBeforeNs = 200'000;
+constexpr std::uint64_t kGapNs = 5'000'000;  // between two loops
 constexpr std::size_t kMostSamples = 1U << 22;
 
 // The start of each loop, by CLOCK_MONOTONIC.
@@ -106,7 +108,8 @@ struct Instance {
     std::uint64_t now() const { return Clock::now(); }
 };
 
-// The thread of one core. ratio: approximate ticks per nanosecond; exact figures follow from this thread's own first and last moment.
+// The thread of one core. ratio: approximate ticks per nanosecond; exact figures follow from this
+// thread's own first and last moment.
 template <class Clock>
 void run_loops(const NoiseOptions& options, double ratio, Gate& gate, Worker& worker) {
     Instance<Clock> clock;

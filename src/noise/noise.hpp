@@ -15,8 +15,10 @@ struct NoiseOptions {
     double detour_seconds = 1.0;  // of each loop; 0: the loop does not run
     double work_seconds = 0.5;
     double time_seconds = 0.5;
-    double threshold = 9.0;                   // a detour is a step of at least this many undisturbed ones ...
-    std::uint64_t threshold_ns = 0;           // ... or, if this is not 0, of at least this many nanoseconds
+    // A detour is a step of at least this many undisturbed ones ...
+    double threshold = 9.0;
+    // ... or, if this is not 0, of at least this many nanoseconds
+    std::uint64_t threshold_ns = 0;
     std::uint64_t work_ns = 100'000;          // a piece of fixed work; approximate
     std::uint64_t window_ns = 1'000'000;      // a window of fixed time
     std::uint64_t most_detours = 1ULL << 18;  // on each core: 16 bytes each
@@ -40,8 +42,9 @@ struct CoreNoise {
     std::vector<std::int64_t> work_ns;       // each piece of fixed work
     std::vector<std::uint64_t> window_work;  // units done in each window
     std::int64_t involuntary_switches = 0;   // while detours were recorded
-    std::int64_t run_queue_ns = -1;  // waiting for the core in that time; -1: the system does not report it
-    bool moved = false;              // the thread was on another core at the end
+    // Waiting for the core in that time; -1: the system does not report it.
+    std::int64_t run_queue_ns = -1;
+    bool moved = false;  // the thread was on another core at the end
 };
 
 struct NoiseMeasurement {
@@ -50,7 +53,8 @@ struct NoiseMeasurement {
     std::vector<CoreNoise> cores;  // in the order of the options
 };
 
-// poll: called about four times a second; false ends the measurement. Blocks for the sum of the loops' seconds and about 0.1 s.
+// poll: called about four times a second; false ends the measurement. Blocks for the sum of the
+// loops' seconds and about 0.1 s.
 // Errors: invalid_argument, interrupted, out_of_memory, io (a core that this process may not use).
 Result<NoiseMeasurement> measure_noise(const NoiseOptions& options, const std::function<bool()>& poll);
 

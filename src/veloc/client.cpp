@@ -21,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kNewsElsewhere = "another rank has news of a checkpoint, and its message says what";
+constexpr const char* kConditionElsewhere =
+    "another rank reports a condition of a checkpoint: see its message";
 
 // The field of a routed file.
 constexpr const char* kFileField = "file";
@@ -160,7 +161,7 @@ void Client::wait() {
     }
     const std::string copied = copier_result();
     if (!problem && !copied.empty()) problem = copied;
-    agree(problem, "", 0, kNewsElsewhere);
+    agree(problem, "", 0, kConditionElsewhere);
 }
 
 bool Client::finished() {
@@ -204,7 +205,7 @@ void Client::begin_restart(const char* name, int version) {
     if (status != TWR_OK && status != TWR_ERROR_NOT_FOUND) require(status);
     if (status != TWR_OK || step != version) {
         fail(std::string(name) + ": version " + std::to_string(version) +
-             " is not there, or not on every rank: VELOC_Restart_test tells the newest that is");
+             " is not there, or not on every rank: VELOC_Restart_test returns the newest one that is");
     }
     start(Phase::restart, name, version);
 }
@@ -238,7 +239,8 @@ void Client::recover(int mode, const int* ids, int count) {
         const std::string which = "region " + std::to_string(id);
         std::uint64_t bytes = 0;
         const int status = twr_stored_bytes(run, version_, region.rule.field.c_str(), &bytes);
-        // As in VELOC, regions that are protected now and were not saved keep their values, unless their ids are named.
+        // As in VELOC, regions that are protected now and were not saved keep their values, unless
+        // their ids are named.
         if (status == TWR_ERROR_NOT_FOUND && !all_named) continue;
         require(status);
         if (bytes > region.bytes) {
@@ -254,8 +256,9 @@ void Client::recover(int mode, const int* ids, int count) {
     require(twr_restore_some(run, version_, names.data(), names.size()));
 }
 
-// As in VELOC, every saved region must be restored: without a protected region its data would be lost silently. selected:
-// protected regions to restore. Saved regions outside `ids` need no protected region.
+// As in VELOC, every saved region must be restored: without a protected region its data would be
+// lost silently. selected: protected regions to restore. Saved regions outside `ids` need no
+// protected region.
 void Client::check_protected(twr_run* run, int mode, const int* ids, int count,
                              const std::vector<int>& selected) {
     std::set<std::string> known{kFileField};  // restored through VELOC_Route_file
@@ -301,8 +304,8 @@ void Client::route(const char* original, char* routed) {
     if (original == nullptr || original[0] == '\0') fail("the file has no name");
     if (phase_ == Phase::none) fail("neither a checkpoint nor a restart is begun");
     const std::string path = routed_path(name_, version_);
-    if (copier_.joinable() && copied_ == path)
-        copier_.join();  // the same version again, before its copy ended
+    // The same version again, before its copy ended.
+    if (copier_.joinable() && copied_ == path) copier_.join();
     if (path.size() >= VELOC_MAX_NAME) fail(path + ": longer than VELOC_MAX_NAME: choose a shorter scratch");
     if (phase_ == Phase::restart) {
         std::uint64_t bytes = 0;
@@ -341,8 +344,8 @@ void Client::clean(const char* name) {
         fs::remove(found[i], failure);
     agree(failure ? std::optional(config_.scratch + ": cannot be cleaned: " + failure.message())
                   : std::nullopt);
-    // Steps leave scratch once they are on persistent storage. Opening a history first moves the steps that a killed process left
-    // behind.
+    // Steps leave scratch once they are on persistent storage. Opening a history first moves the
+    // steps that a killed process left behind.
     if (local(name).empty() || config_.keeps_local || !anywhere(name)) return;
     if (phase_ == Phase::restart && name_ == name) finish();
     Run& run = opened(name);
@@ -354,14 +357,14 @@ void Client::clean(const char* name) {
         lost = local(name) + ": has " + std::to_string(only_here) +
                " checkpoints that are nowhere else: bring them on with 'twinrun flush'";
     }
-    agree(lost.empty() ? std::nullopt : std::optional(lost), "", 0, kNewsElsewhere);
+    agree(lost.empty() ? std::nullopt : std::optional(lost), "", 0, kConditionElsewhere);
     twr_run* handle = run.handle;
     const auto dropped = caught([&] { require(twr_drop_local(handle)); });
     runs_.erase(name);
     require(twr_close(handle));
     agree(dropped);
-    // The last rank of a node finds the folder without the parts of all ranks. What is left belongs to others, or to checkpoints
-    // that these ranks do not have.
+    // The last rank of a node finds the folder without the parts of all ranks. What is left belongs
+    // to others, or to checkpoints that these ranks do not have.
     ::rmdir(local(name).c_str());
 }
 
@@ -375,7 +378,7 @@ void Client::close() {
     runs_.clear();
     const std::string copied = copier_result();
     if (!problem && !copied.empty()) problem = copied;
-    agree(problem, "", 0, kNewsElsewhere);
+    agree(problem, "", 0, kConditionElsewhere);
 }
 
 void Client::note_unknown_keys(const std::string& file) {
@@ -521,8 +524,9 @@ void Client::commit(std::optional<std::string> problem) {
         const std::string copied = copier_result();
         if (!problem && !copied.empty()) problem = copied;
     }
-    // A step that a rank lost, or that differs from the reference, is reported on all ranks, so that the application reacts on all.
-    agree(problem, "", 0, kNewsElsewhere);
+    // A step that a rank lost, or that differs from the reference, is reported on all ranks, so
+    // that the application reacts on all.
+    agree(problem, "", 0, kConditionElsewhere);
 }
 
 bool Client::any_copy() const {

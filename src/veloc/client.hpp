@@ -1,7 +1,8 @@
-// The state behind VELOC's functions. A name of checkpoints is a history, a version a step, a region a field.
+// The state behind VELOC's functions. A name of checkpoints is a history, a version a step, a
+// region a field.
 //
-// VELOC reports an error of one rank to that rank only. Here ranks agree first: so a failed rank does not leave the others
-// waiting, and a checkpoint counts only if all ranks have it.
+// VELOC reports an error of one rank to that rank only. Here ranks agree first: so a failed rank
+// does not leave the others waiting, and a checkpoint counts only if all ranks have it.
 #pragma once
 
 #include <twinrun/mpi.h>
@@ -36,11 +37,12 @@ struct Copy {
 
 enum class Phase { none, checkpoint, restart };
 
-// Used by one thread at a time. Functions throw a Failure. Those marked [collective] are called by all ranks, and fail on all or
-// none.
+// Used by one thread at a time. Functions throw a Failure. Those marked [collective] are called by
+// all ranks, and fail on all or none.
 class Client {
    public:
-    // comm: a communicator that only this client uses; MPI_COMM_NULL for a single process, which `id` distinguishes from others.
+    // comm: a communicator that only this client uses; MPI_COMM_NULL for a single process, which
+    // `id` distinguishes from others.
     Client(Config config, MPI_Comm comm, unsigned id);
     ~Client();
     Client(const Client&) = delete;
@@ -49,8 +51,9 @@ class Client {
     void make_folders();
     void note_unknown_keys(const std::string& file);
 
-    // [collective] Checks that all ranks succeeded so far and passed the same arguments; throws otherwise. problem: this rank's
-    // error, which also goes to its log. elsewhere: the text for ranks without an error.
+    // [collective] Checks that all ranks succeeded so far and passed the same arguments; throws
+    // otherwise. problem: this rank's error, which also goes to its log. elsewhere: the text for
+    // ranks without an error.
     void agree(
         const std::optional<std::string>& problem, const std::string& name = "", std::int64_t version = 0,
         const char* elsewhere = "another rank failed, and its message says why: nothing was done on any");
@@ -108,7 +111,8 @@ class Client {
     static std::string group_name(const char* group);
     static void check_name(const char* name, int version);
 
-    // Regions of the current checkpoint: those protected for its name; if there are none, those without a name.
+    // Regions of the current checkpoint: those protected for its name; if there are none, those
+    // without a name.
     [[nodiscard]] std::string group() const;
     Regions& regions() { return groups_[group()]; }
     std::vector<int> select(int mode, const int* ids, int count);
@@ -123,14 +127,16 @@ class Client {
     // [collective] Captures the current checkpoint as a step. problem: why this rank cannot.
     void commit(std::optional<std::string> problem);
 
-    // Copies the routed file to the name that the application gave, in a thread: as VELOC's backend does.
+    // Copies the routed file to the name that the application gave, in a thread: as VELOC's backend
+    // does.
     void copy_out();
     // Waits for the copy; returns its error, once.
     std::string copier_result();
 
     [[nodiscard]] std::string folder(const std::string& name) const;
     [[nodiscard]] std::string history(const std::string& name) const;
-    // The folder where steps are written first; empty: steps are on persistent storage when the call returns.
+    // The folder where steps are written first; empty: steps are on persistent storage when the
+    // call returns.
     [[nodiscard]] std::string local(const std::string& name) const;
     [[nodiscard]] std::string routed_stem(const std::string& name) const;
     [[nodiscard]] std::string routed_path(const std::string& name, int version) const;
@@ -149,8 +155,8 @@ class Client {
     MPI_Comm comm_;
     unsigned id_;
     std::map<std::string, Regions> groups_;
-    std::map<std::string, Run>
-        runs_;  // ordered, so that all ranks wait for them and close them in the same order
+    // Ordered, so that all ranks wait for them and close them in the same order.
+    std::map<std::string, Run> runs_;
     Phase phase_ = Phase::none;
     std::string name_;
     int version_ = 0;

@@ -43,7 +43,8 @@ const std::set<std::string, std::less<>> kIgnored = {
     "daos_cont",
 };
 
-// Settings of twinrun that VELOC's keys set already. A second way to set them could contradict the first silently.
+// Settings of twinrun that VELOC's keys set already. A second way to set them could contradict the
+// first silently.
 const std::map<std::string, const char*, std::less<>> kTaken = {
     {"existing", "checkpoints always continue the history that is there"},
     {"replace_steps", "a version that is taken again always replaces the one before"},
@@ -88,7 +89,8 @@ std::string lowered(std::string_view text) {
     return result;
 }
 
-// Removes a comment that begins after a space. VELOC's parser knows "; ..." there; it drops "# ..." because it reads one word.
+// Removes a comment that begins after a space. VELOC's parser knows "; ..." there; it drops "# ..."
+// because it reads one word.
 std::string_view without_comment(std::string_view text) {
     for (std::size_t at = 0; at < text.size(); ++at) {
         const bool begins = text[at] == ';' || text[at] == '#';
@@ -105,7 +107,8 @@ std::string in_quotes(std::string_view text) {
     return result + (text.size() > 80 ? "...'" : "'");
 }
 
-// Names of groups keep their case in keys: twinrun_type_<name>.<id>. Everything else becomes lower case.
+// Names of groups keep their case in keys: twinrun_type_<name>.<id>. Everything else becomes lower
+// case.
 std::string folded_key(std::string_view key) {
     std::string folded = lowered(key);
     for (const std::string_view kind : {"twinrun_type_", "twinrun_atol_", "twinrun_rtol_", "twinrun_name_"}) {
@@ -209,9 +212,9 @@ std::optional<std::string> take_rule(const std::string& kind, const std::string&
     }
     RegionRule& rule = config.rules[region];
     if (kind == "type") {
-        const std::string wanted = lowered(value.text);
+        const std::string type_name = lowered(value.text);
         const auto* type =
-            std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.first == wanted; });
+            std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.first == type_name; });
         if (type == kTypes.end()) {
             std::string all;
             for (const auto& t : kTypes)
@@ -335,7 +338,8 @@ std::optional<std::string> parse_config(std::string_view text, const std::string
             return where + ": region " + region + " has a tolerance and no type: set twinrun_type_" + region +
                    " (f64, f32, ...)";
         }
-        // Names of regions must differ within a checkpoint; regions of different checkpoint names may share one.
+        // Names of regions must differ within a checkpoint; regions of different checkpoint names
+        // may share one.
         if (rule.field.empty()) continue;
         const std::size_t dot = region.rfind('.');
         const std::string group = dot == std::string::npos ? "" : region.substr(0, dot);

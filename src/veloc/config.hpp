@@ -1,5 +1,6 @@
-// The configuration file of VELOC: INI syntax without sections, keys of VELOC's and keys that begin with twinrun_.
-// docs/veloc.md lists them. Its bytes come from outside: an invalid file gives an error of one line that names the place.
+// The configuration file of VELOC: INI syntax without sections, keys of VELOC's and keys that begin
+// with twinrun_. docs/veloc.md lists them. Its bytes come from outside: an invalid file gives an
+// error of one line that names the place.
 #pragma once
 
 #include <map>
@@ -26,15 +27,18 @@ struct Config {
     bool sync = false;
     int max_versions = 0;  // 0: all
     bool digests_only = false;
-    bool keeps_local = false;  // flusher = none: steps stay on scratch until `twinrun flush` moves them
-    std::string reference;     // folder of the histories to compare with, one a name
+    // flusher = none: steps stay on scratch until `twinrun flush` moves them
+    bool keeps_local = false;
+    std::string reference;  // folder of the histories to compare with, one a name
     std::string log;
-    bool copy_regions = true;  // Checkpoint_mem copies, so that regions may change before Checkpoint_end
-    double atol = 0;           // also in settings; here for regions that set only one of the two
+    // Checkpoint_mem copies, so that regions may change before Checkpoint_end
+    bool copy_regions = true;
+    double atol = 0;  // also in settings; here for regions that set only one of the two
     double rtol = 0;
     std::vector<std::pair<std::string, std::string>> settings;  // for twr_settings_set, in order
     std::map<std::string, RegionRule> rules;                    // by "<id>" and "<name>.<id>"
-    std::vector<std::string> unknown;  // keys that neither VELOC nor twinrun knows; VELOC ignores them too
+    // Keys that neither VELOC nor twinrun knows; VELOC ignores them too.
+    std::vector<std::string> unknown;
 
     // The rule of a region: by its name and id; if there is none, by its id alone.
     [[nodiscard]] RegionRule rule(const std::string& group, int id) const;
@@ -42,8 +46,8 @@ struct Config {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Parses a configuration. text: of the file; where: its name, for messages; environment: variables; VELOC_<KEY> overrides the
-// file's key. Returns the error, if there is one.
+// Parses a configuration. text: of the file; where: its name, for messages; environment: variables;
+// VELOC_<KEY> overrides the file's key. Returns the error, if there is one.
 std::optional<std::string> parse_config(std::string_view text, const std::string& where,
                                         const Variables& environment, Config& config);
 

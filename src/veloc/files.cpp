@@ -33,8 +33,8 @@ void write_all(int descriptor, const std::byte* data, std::size_t bytes, const s
 
 std::string random_digits() {
     std::uint64_t number = 0;
-    if (::getrandom(&number, sizeof number, 0) !=
-        static_cast<ssize_t>(sizeof number))  // reached in sandboxes only
+    // Reached in sandboxes only.
+    if (::getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number))
         number = static_cast<std::uint64_t>(::getpid()) * 0x9e3779b97f4a7c15ULL;
     char digits[17];
     std::snprintf(digits, sizeof digits, "%016" PRIx64, number);
@@ -60,7 +60,7 @@ Mapping::Mapping(const std::string& path) {
     struct stat facts = {};
     if (file.get() < 0 || ::fstat(file.get(), &facts) != 0)
         fail(path + ": the file of this checkpoint cannot be opened: " + system_words(errno));
-    if (!S_ISREG(facts.st_mode)) fail(path + ": the file of this checkpoint is no regular file");
+    if (!S_ISREG(facts.st_mode)) fail(path + ": the file of this checkpoint is not a regular file");
     bytes_ = static_cast<std::size_t>(facts.st_size);
     if (bytes_ == 0) return;
     data_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.get(), 0);

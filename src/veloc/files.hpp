@@ -9,7 +9,8 @@ namespace twinrun::veloc {
 // Thrown when a function of the interface fails, and caught at its boundary.
 struct Failure {
     std::string message;
-    bool for_log = true;  // false: expected conditions, as that there is no checkpoint to restart from yet
+    // false: expected conditions, as that there is no checkpoint to restart from yet
+    bool for_log = true;
 };
 [[noreturn]] void fail(std::string message);
 // Throws with twinrun's error text unless the status is TWR_OK.
@@ -45,7 +46,8 @@ class Mapping {
     std::size_t bytes_ = 0;
 };
 
-// Writes the file completely under its name, or not at all. durable: it survives a crash of the machine.
+// Writes the file completely under its name, or not at all. durable: it survives a crash of the
+// machine.
 void write_file(const std::string& path, const std::byte* data, std::size_t bytes, bool durable);
 
 }  // namespace twinrun::veloc

@@ -30,7 +30,8 @@ int report(const char* function, const std::string& message, bool for_log = true
 
 void clear_text() { twr_fail(VELOC_SUCCESS, ""); }
 
-// Turns exceptions into VELOC_FAILURE with an error text. A call that succeeds clears the text, which internal calls may have set.
+// Turns exceptions into VELOC_FAILURE with an error text. A call that succeeds clears the text,
+// which internal calls may have set.
 template <class Work>
 int guarded(const char* function, Work work) noexcept {
     try {

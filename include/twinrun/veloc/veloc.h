@@ -6,8 +6,8 @@
  *
  * Every function returns VELOC_SUCCESS or VELOC_FAILURE, unless its comment says otherwise. After a
  * failure twr_veloc_error_message() has the reason. None prints or ends the process. In the
- * collective mode (VELOC_Init) all ranks call those marked [collective], in the same order. Only one
- * thread at a time may call these functions. Sizes are bytes. */
+ * collective mode (VELOC_Init) all ranks call those marked [collective], in the same order. Only
+ * one thread at a time may call these functions. Sizes are bytes. */
 #ifndef TWINRUN_VELOC_H
 #define TWINRUN_VELOC_H
 

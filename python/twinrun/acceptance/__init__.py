@@ -1,4 +1,4 @@
-"""Do new runs belong to the distribution of reference runs? And perturbed input, from which such a distribution comes.
+"""Whether new runs belong to the distribution of reference runs; and perturbed input for such a distribution.
 
     from twinrun.acceptance import accept, perturb
 

@@ -1,7 +1,9 @@
-"""Perturbed copies of input files and of captured states, in folders of their own: one a member of the ensemble.
+"""Perturbed copies of input files and of captured states, in folders of their own: one a member of
+the ensemble.
 
-A member's folder appears whole or not at all. What is there already is replaced only where a mark of twinrun lists each
-file with its checksum, so that no file of another program, and none that was changed since, is ever lost.
+A member's folder appears whole or not at all. What is there already is replaced only where a mark
+of twinrun lists each file with its checksum, so that no file of another program, and none that was
+changed since, is ever lost.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ __all__ = ["PerturbedCopy", "perturb_copies"]
 MARK = ".twinrun-perturb.json"
 _FORMAT = "twinrun perturbation"
 _FLOATS = {"f16": "f16", "bf16": "bf16", "f32": "f32", "f64": "f64", "c64": "f32", "c128": "f64"}
-# Formats whose files hold no checksum or extreme value of the elements, so that elements may change in place.
+# Formats whose files hold no checksum or extreme value of the elements, so that elements may change
+# in place.
 _IN_PLACE = frozenset(
     {"npy", "raw", "safetensors", "netcdf", "hdf5", "trr", "vtk-legacy", "vtk", "gadget", "veloc"}
 )
@@ -159,7 +162,7 @@ def _pattern(match: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(match, re.MULTILINE)
     except (re.error, RecursionError, OverflowError) as error:
-        raise TwinrunError(f"--match {match!r:.80} is no regular expression: {error}") from None
+        raise TwinrunError(f"--match {match!r:.80} is not a regular expression: {error}") from None
     if not pattern.groups:
         raise TwinrunError(
             f"--match {match!r:.80} has no group", fix=r"put the number in parentheses: 'temperature = (\S+)'"
@@ -210,7 +213,9 @@ def _marked(folder: str) -> dict[str, str] | None:
 
 
 def _check_ours(folder: str) -> None:
-    """Raises TwinrunError unless there is nothing at `folder`, or a member that twinrun wrote and nobody changed."""
+    """Raises TwinrunError unless there is nothing at `folder`, or a member that twinrun wrote and
+    that is unchanged.
+    """
     if not os.path.lexists(folder):
         return
     marked = None if os.path.islink(folder) or not os.path.isdir(folder) else _marked(folder)
@@ -247,7 +252,9 @@ def _remove_ours(folder: str) -> None:
 
 
 def _rng_of(seed: int, rank: int) -> np.random.Generator:
-    """Of one rank of a captured state: ranks do not draw the same signs. Rank 0 draws what a history of one rank does."""
+    """Of one rank of a captured state: ranks do not draw the same signs. Rank 0 draws what a
+    history of one rank does.
+    """
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(rank,) if rank else ()))
 
 
@@ -288,7 +295,8 @@ class _Work:
                 file.write("\n")
             self._put(temporary, target)
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)  # made above, under a name that nobody else has
+            # Made above, under a name that nobody else has.
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
         return PerturbedCopy(target, files, changed, seed)
 
@@ -322,7 +330,8 @@ class _Work:
                 fix="bring all parts there with 'twinrun flush', and name the history",
             )  # fmt: skip
         ranks = [rank for at, rank in subject.places if at == step]
-        assert ranks == list(range(len(ranks)))  # a step that a rank lacks is no step of the history
+        # A step that a rank lacks is not a step of the history.
+        assert ranks == list(range(len(ranks)))
         turns = _core.Turns(len(ranks)) if len(ranks) > 1 else None
         changed = sum(self._rank(subject, step, rank, copy, seed, turns) for rank in ranks)
         if [(step, rank) for rank in ranks] != open_subject(copy).places:
@@ -517,7 +526,8 @@ class _Work:
                 if said is None:
                     line = text.count("\n", 0, start) + 1
                     raise TwinrunError(
-                        f"line {line}: --match finds {text[start:end]!r:.40}, which is no number", where=path
+                        f"line {line}: --match finds {text[start:end]!r:.40}, which is not a number",
+                        where=path,
                     )
                 pieces += [text[last:start], said]
                 changed += float(said.replace("d", "e")) != float(

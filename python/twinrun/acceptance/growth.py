@@ -1,9 +1,10 @@
 """While differences still grow: do new runs differ from the reference runs as these differ from each other?
 
-The idea is that of Rosinski and Williamson (SIAM J. Sci. Comput. 18, 1997): rounding of another kind is like a
-perturbation of the last digits. Its size may be another one, its growth not. So new runs may be farther away than
-reference runs are from each other by a factor, and no more. This is a bound and not a test: it has no p value. The rate at
-which it would reject reference runs is counted by leaving each of them out.
+The idea is that of Rosinski and Williamson (SIAM J. Sci. Comput. 18, 1997): rounding of another
+kind is like a perturbation of the last digits. Its size may be another one, its growth not. So new
+runs may be farther away than reference runs are from each other by a factor, and no more. This is a
+bound and not a test: it has no p value. The rate at which it would reject reference runs is counted
+by leaving each of them out.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ __all__ = ["Grown", "floors", "grown", "rate", "saturated", "smallest_relative",
 class Grown:
     """How far runs are from the reference runs, in one field at one step.
 
-    reference: the distance of a reference run to the others, the median over them; largest: of the one that is farthest.
-    new: of each new run. bound: what is allowed. floor: what may be rounding alone. alarms: reference runs that would exceed it, were they new.
+    reference: the distance of a reference run to the others, the median over them; largest: of the
+    one that is farthest.
+    new: of each new run. bound: what is allowed. floor: what may be rounding alone. alarms:
+    reference runs that would exceed it, were they new.
     """
 
     reference: float
@@ -36,7 +39,9 @@ class Grown:
 
     @property
     def ratio(self) -> float:
-        """The farthest new run against the farthest reference run. Rounding of the values counts as no difference."""
+        """The farthest new run against the farthest reference run. Rounding of the values counts as
+        no difference.
+        """
         most = max(self.new)
         if most <= self.bound and self.largest <= self.floor:
             return 0.0
@@ -51,7 +56,9 @@ def typical(sample: Sample, references: int) -> float:
 
 
 def variation(samples: Sequence[Sample], references: int) -> float:
-    """The standard deviation of a field over its elements and steps, in the reference runs; or its size, where it is constant."""
+    """The standard deviation of a field over its elements and steps, in the reference runs; or its
+    size, where it is constant.
+    """
     means = np.array([s.values[:references, 0] for s in samples])
     inside = np.array([np.nan_to_num(s.values[:references, 1]) for s in samples])
     total = float(np.mean(inside**2) + np.mean(np.var(means, axis=0)))
@@ -61,8 +68,9 @@ def variation(samples: Sequence[Sample], references: int) -> float:
 def saturated(samples: Sequence[Sample], references: int, spread: float) -> list[bool]:
     """Whether differences between reference runs are done growing, at each step of a field.
 
-    They are where the differences are half of the largest over all steps, and at least `spread` of the field's own
-    variation. Without distances, nothing is known of growth, and statistics decide alone.
+    They are where the differences are half of the largest over all steps, and at least `spread` of
+    the field's own variation. Without distances, nothing is known of growth, and statistics decide
+    alone.
     """
     if any(s.squares is None for s in samples):
         return [True] * len(samples)
@@ -76,11 +84,12 @@ def _to_references(distances: np.ndarray, run: int, others: Sequence[int]) -> fl
 
 
 def floors(samples: Sequence[Sample], references: int, factor: float, smallest: float) -> list[float]:
-    """Of each step of a field: differences that may be the rounding of sums, and are no excess.
+    """For each step of a field: differences that may be rounding of sums, and are not an excess.
 
-    They are measured by the largest size of the field over all steps: where terms cancel, as forces do on a lattice,
-    the rounding of the terms is all that is left. Where reference runs do not differ at all, `factor` times the smallest
-    relative difference that they have anywhere, `smallest`, is allowed too. Integers have none.
+    They are measured by the largest size of the field over all steps: where terms cancel, as forces
+    do on a lattice, the rounding of the terms is all that is left. Where reference runs do not
+    differ at all, `factor` times the smallest relative difference that they have anywhere,
+    `smallest`, is allowed too. Integers have none.
     """
     scale = max(s.size for s in samples)
     found = []
@@ -95,7 +104,9 @@ def floors(samples: Sequence[Sample], references: int, factor: float, smallest: 
 
 
 def smallest_relative(fields: Iterable[Sequence[Sample]], references: int) -> float:
-    """The smallest difference between reference runs that is not 0, as a share of the size of its field; 0 without any."""
+    """The smallest difference between reference runs that is not 0, as a share of the size of its
+    field; 0 without any.
+    """
     shares = [
         d / scale
         for samples in fields
@@ -107,7 +118,9 @@ def smallest_relative(fields: Iterable[Sequence[Sample]], references: int) -> fl
 
 
 def grown(sample: Sample, references: int, factor: float, floor: float) -> Grown:
-    """The distances of one field at one step, and their bound: `factor` times the largest of a reference run, and `floor`."""
+    """The distances of one field at one step, and their bound: `factor` times the largest of a
+    reference run, and `floor`.
+    """
     distances = sample.distances
     own = range(references)
     to_own = [_to_references(distances, i, own) for i in own]
@@ -123,7 +136,9 @@ def grown(sample: Sample, references: int, factor: float, floor: float) -> Grown
 
 
 def rate(steps: Sequence[int | None], distances: Sequence[float]) -> float:
-    """By which factor distances grow in a step, by least squares of their logarithms; NaN with fewer than three."""
+    """By which factor distances grow in a step, by least squares of their logarithms; NaN with
+    fewer than three.
+    """
     points = [(s, math.log(d)) for s, d in zip(steps, distances, strict=True) if s is not None and d > 0]
     if len({s for s, _ in points}) < 3:
         return math.nan

@@ -65,8 +65,9 @@ class Column:
 class Members:
     """The runs, the reference runs first.
 
-    labels: their names. references: how many are reference runs. steps: of every run. notes: what the user should
-    know. seen: a digest of everything that was read, for each run: equal digests are equal runs.
+    labels: their names. references: how many are reference runs. steps: of every run. notes: what
+    the user should know. seen: a digest of everything that was read, for each run: equal digests
+    are equal runs.
     """
 
     labels: list[str]
@@ -93,10 +94,12 @@ class Members:
                 )
 
     def not_numbers(self) -> list[tuple[int | None, str, int, int]]:
-        """Where metadata alone shows that a new run has NaN and that all values of the reference runs are numbers.
+        """Where metadata alone shows that a new run has NaN and that all values of the reference
+        runs are numbers.
 
-        (step, field, run, how many) of each. Cells count as numbers, and only what has no cell is a token. Metadata does not
-        tell infinity from large numbers, nor anything apart at tolerance 0: there nothing is said.
+        (step, field, run, how many) of each. Cells count as numbers, and only what has no cell is a
+        token. Metadata does not distinguish infinity from large numbers, and at tolerance 0 it
+        distinguishes nothing: then the list is empty.
         """
         found: list[tuple[int | None, str, int, int]] = []
         for step in self.steps:
@@ -118,7 +121,9 @@ class Members:
         return found
 
     def _with_data(self) -> str:
-        """What to do where a step has metadata only: the steps that have data in all runs, or how to capture them."""
+        """The advice where a step has metadata only: the steps that have data in all runs, or how
+        to capture them.
+        """
         again = "capture the runs with their data, and keep it at the steps that are to be judged"
         if any(subject.kind != "history" for subject in self.subjects):
             return f"choose steps that have data, with --steps; or {again}"
@@ -295,7 +300,9 @@ class Digest:
 
 
 def trace_fields(fields: Collection[str]) -> set[str]:
-    """Those that say what the run did up to this step: they are no part of its state, and their digests hold for that run alone."""
+    """The fields that describe what the run did up to this step. They are not part of its state,
+    and their digests hold for that run alone.
+    """
     if TRACE_EVENTS not in fields:
         return set()
     from ..runs.events import is_trace_field  # it needs msgspec
@@ -310,7 +317,9 @@ def _has_data(entry: object) -> bool:
 
 
 def _tokens(run: Sequence[FieldRef]) -> int | None:
-    """How many scalars of a field have no cell, as NaN, infinities and very large numbers; None where that is unknown."""
+    """How many scalars of a field have no cell, as NaN, infinities and very large numbers; None
+    where that is unknown.
+    """
     facts = [ref.facts for ref in run]
     total = 0
     for one in facts:
@@ -415,8 +424,8 @@ def open_members(
 ) -> Members:
     """Opens all runs.
 
-    Raises Unmatched where a run lacks a step of another, Incomparable where a run is named twice or nothing is left, and
-    what opening a run raises.
+    Raises Unmatched where a run lacks a step of another, Incomparable where a run is named twice or
+    nothing is left, and what opening a run raises.
     """
     given = [*references, *new]
     labels = [_label(one, k + 1, "reference") for k, one in enumerate(references)]

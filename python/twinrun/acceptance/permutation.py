@@ -1,14 +1,16 @@
 """Exact tests: do the new runs belong to the distribution of the reference runs?
 
-If they do, which runs are called new is arbitrary, and every choice of as many runs out of all is as likely. A
-statistic of the real choice is held against the same statistic of all choices (or of many, drawn at random), so that
-no distribution of the data is assumed, and dependences between fields and steps are kept. Five statistics look for five
-kinds of difference; the sum of their inverse p values (a harmonic mean) is again held against that of all choices, so
-that the report has one rate of false alarms.
+If they do, which runs are called new is arbitrary, and every choice of as many runs out of all is
+as likely. A statistic of the real choice is held against the same statistic of all choices (or of
+many, drawn at random), so that no distribution of the data is assumed, and dependences between
+fields and steps are kept. Five statistics look for five kinds of difference; the sum of their
+inverse p values (a harmonic mean) is again held against that of all choices, so that the report has
+one rate of false alarms.
 
-They take up the published ensemble tests: standardised means and principal components (CESM-ECT: Baker et al., GMD 8,
-2015; Milroy et al., GMD 11, 2018; Price-Broncucia et al., GMD 18, 2025), and Kolmogorov-Smirnov statistics over all
-fields (Mahajan et al., ICCS 2017). Their thresholds, which need normal scores and hundreds of runs, are replaced.
+They take up the published ensemble tests: standardised means and principal components (CESM-ECT:
+Baker et al., GMD 8, 2015; Milroy et al., GMD 11, 2018; Price-Broncucia et al., GMD 18, 2025), and
+Kolmogorov-Smirnov statistics over all fields (Mahajan et al., ICCS 2017). Their thresholds, which
+need normal scores and hundreds of runs, are replaced.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ _TIE = 1e-9  # relative: equal statistics must not differ by rounding
 
 @dataclass
 class Tested:
-    """p: of the whole test. by_kind: the p value of each statistic alone. ways: choices of new runs, the real one
-    included; exact: whether these are all there are. scores: (columns,) the standardised difference of each
-    column. adjusted: its p value, corrected for all columns. threshold: of scores, at alpha. components: how many.
-    loadings: (columns,) of the component that is farthest off. ratios: of each field's distances, new
-    to reference against reference to reference. singles: with one new run, the p value of each run in its place, in
-    the order of the rows.
+    """p: of the whole test. by_kind: the p value of each statistic alone. ways: choices of new
+    runs, the real one included; exact: whether these are all there are. scores: (columns,) the
+    standardised difference of each column. adjusted: its p value, corrected for all columns.
+    threshold: of scores, at alpha. components: how many.
+    loadings: (columns,) of the component that is farthest off. ratios: of each field's distances,
+    new to reference against reference to reference. singles: with one new run, the p value of each
+    run in its place, in the order of the rows.
     """
 
     p: float
@@ -57,7 +60,9 @@ def arrangements(references: int, new: int) -> int:
 
 
 def _choices(real: np.ndarray, most: int, seed: int) -> tuple[np.ndarray, bool]:
-    """(ways, runs) whether a run is called new; the first row is the real choice. And whether these are all."""
+    """(ways, runs) whether a run is called new; the first row is the real choice. And whether these
+    are all.
+    """
     runs, new = real.size, int(real.sum())
     total = math.comb(runs, new)
     if total <= most + 1:
@@ -76,13 +81,16 @@ def _choices(real: np.ndarray, most: int, seed: int) -> tuple[np.ndarray, bool]:
 
 
 def _in_own_order(columns: np.ndarray, squares: Sequence[np.ndarray]) -> np.ndarray:
-    """The runs in an order that follows from their values alone: the results of rounding do not know which are new."""
+    """The runs in an order that follows from their values alone: the results of rounding do not
+    know which are new.
+    """
     keys = [*(square.sum(axis=1) for square in squares[:1]), *columns.T[:8]]
     return np.lexsort(keys) if keys else np.arange(columns.shape[0])
 
 
 def zscores(columns: np.ndarray, floors: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """(ways, columns): the difference between the means of both groups, in its standard error by the reference group.
+    """(ways, columns): the difference between the means of both groups, in its standard error by
+    the reference group.
 
     floors: what is never a difference, in the unit of each column.
     """
@@ -104,7 +112,7 @@ def _variance(squares: np.ndarray, mean: np.ndarray, count: int) -> np.ndarray:
 
 
 def _ratio(difference: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """0 / 0 is no difference. The columns are of order 1, so that 1e-12 is rounding."""
+    """0 / 0 is not a difference. The columns are of order 1, so that 1e-12 is rounding."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = difference / error
     return np.where(difference <= 1e-12, 0.0, np.nan_to_num(found, nan=0.0, posinf=math.inf))
@@ -133,7 +141,8 @@ def _smirnov(columns: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     rest = chosen.shape[1] - new
     order = np.argsort(columns, axis=0, kind="stable")
     ranked = np.take_along_axis(columns, order, axis=0)
-    ends = np.vstack([ranked[1:] > ranked[:-1], np.zeros((1, columns.shape[1]), bool)])  # not within ties
+    # Not within ties.
+    ends = np.vstack([ranked[1:] > ranked[:-1], np.zeros((1, columns.shape[1]), bool)])
     below = np.zeros((len(chosen), columns.shape[1]))
     largest = np.zeros_like(below)
     for place in range(chosen.shape[1]):
@@ -153,14 +162,16 @@ def _components(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     if values.sum() <= 0:
         return np.zeros((runs, 0)), np.zeros((columns.shape[1], 0))
-    wanted = int(np.searchsorted(np.cumsum(values) / values.sum(), _EXPLAINED)) + 1
+    enough = int(np.searchsorted(np.cumsum(values) / values.sum(), _EXPLAINED)) + 1
     # With nearly as many components as runs, every run is an outlier in some direction.
-    k = max(1, min(wanted, (runs - 1) // 3, int((values > values[0] * 1e-12).sum())))
+    k = max(1, min(enough, (runs - 1) // 3, int((values > values[0] * 1e-12).sum())))
     return vectors[:, :k] * np.sqrt(values[:k]), columns.T @ vectors[:, :k]
 
 
 def _distances(squares: Sequence[np.ndarray], chosen: np.ndarray) -> np.ndarray:
-    """(ways, fields): how far new runs are from reference runs, as a logarithm of the ratio to the distance among these."""
+    """(ways, fields): how far new runs are from reference runs, as a logarithm of the ratio to the
+    distance among these.
+    """
     new = chosen[0].sum()
     rest = chosen.shape[1] - new
     pick = chosen.astype(np.float64)
@@ -196,8 +207,8 @@ def test(
 ) -> Tested:
     """Tests whether the last `new` runs belong to the others.
 
-    columns: (runs, columns) of statistics. floors: see `zscores`. squares: of each field at each step (runs, runs), the
-    mean squared differences of elements.
+    columns: (runs, columns) of statistics. floors: see `zscores`. squares: of each field at each
+    step (runs, runs), the mean squared differences of elements.
     """
     runs = columns.shape[0]
     order = _in_own_order(columns, squares)
@@ -225,7 +236,7 @@ def test(
         if alone:
             farthest = _alone(part, low, chosen)
             np.maximum(statistics["single run"], farthest, out=statistics["single run"])
-    # What is below the floor is noise of rounding: it must not make components.
+    # Values below the floor are noise of rounding: they must not make components.
     heard = kept & (scale > floors)
     on_components, loadings = _components(scaled[:, heard])
     worst = np.zeros(columns.shape[1])
@@ -239,7 +250,8 @@ def test(
         statistics["distance"] = found.mean(axis=1)
         ratios = np.exp(found[0] / 2)
     shares = {name: _ranks(values) for name, values in statistics.items()}
-    # The smallest p value counts most, and the others break ties: of few choices, many are the most extreme in something.
+    # The smallest p value counts most, and the others break ties: of few choices, many are the most
+    # extreme in something.
     joined = np.sum([1 / share for share in shares.values()], axis=0)
     singles = None
     if new == 1 and exact:

@@ -26,7 +26,8 @@ __all__ = [
 ]
 
 _MOST_ULP = 1 << 20
-# Bits of the mantissa, by element type: one unit in the last place is at most 2**-bits of the value.
+# Bits of the mantissa, by element type: one unit in the last place is at most 2**-bits of the
+# value.
 _BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 _NAMES = {"e": "f16", "f": "f32", "d": "f64"}
 
@@ -70,7 +71,9 @@ class Change:
 
 
 def perturbed_bits(bits: np.ndarray, dtype: str, steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Numbers as unsigned integers of their size, each `steps` representable values away; 0 is not reached, nor infinity."""
+    """Numbers as unsigned integers of their size, each `steps` representable values away; 0 is not
+    reached, nor infinity.
+    """
     width = bits.dtype.itemsize * 8
     kind = bits.dtype.type
     magnitude = bits & kind((1 << (width - 1)) - 1)
@@ -122,7 +125,7 @@ def perturb(
     seed: int = 0,
     fields: Iterable[str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Gives copies of arrays in which each number is changed in its last digits: the input of another reference run.
+    """Returns copies of arrays with each number changed in its last digits: input of another reference run.
 
     >>> state = {"x": np.linspace(1, 2, 5), "seed": np.array([7])}
     >>> other = twinrun.perturb(state, ulp=1, seed=3)
@@ -134,7 +137,7 @@ def perturb(
     arrays : dict of str to numpy.ndarray
         The state. Integers, booleans and texts stay as they are, so that seeds are kept.
     ulp : int, default None
-        Each number moves by so many representable values, up or down.
+        Each number moves by this many representable values, up or down.
     relative : float, default None
         Each number changes by a random share of itself, at most this one.
     seed : int, default 0
@@ -170,14 +173,16 @@ def perturb(
 def perturbed_arrays(
     arrays: Mapping[str, np.ndarray], change: Change, rng: np.random.Generator, globs: Sequence[str] | None
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Copies as `perturb` gives them, and how many of their numbers were changed: none is no error here."""
+    """Copies as `perturb` gives them, and how many of their numbers were changed: none is not an
+    error here.
+    """
     out: dict[str, np.ndarray] = {}
     changed = 0
     for name, given in arrays.items():
         array = np.asarray(given)
-        wanted = globs is None or any(fnmatchcase(name, glob) for glob in globs)
-        if not wanted or array.dtype.kind not in "fc":
-            if wanted and globs is not None and name in globs:
+        chosen = globs is None or any(fnmatchcase(name, glob) for glob in globs)
+        if not chosen or array.dtype.kind not in "fc":
+            if chosen and globs is not None and name in globs:
                 raise TwinrunError(f"{name!r} is {array.dtype}: only numbers with fractions are perturbed")
             out[name] = given
             continue
@@ -198,7 +203,9 @@ def checked_seed(seed: object) -> int:
 
 
 def perturbed_text(word: str, change: Change, rng: np.random.Generator) -> str | None:
-    """A decimal number with all digits that f64 needs, perturbed; None where the word is no number. Fortran's d is kept."""
+    """A decimal number with all digits that f64 needs, perturbed; None where the word is not a number.
+    Fortran's d is kept.
+    """
     plain = word.replace("d", "e").replace("D", "e")
     try:
         value = float(plain)

@@ -1,4 +1,6 @@
-"""The result of an acceptance: a verdict, where new runs exceed the reference runs, and what the verdict rests on."""
+"""The result of an acceptance: a verdict, where new runs exceed the reference runs, and what the
+verdict rests on.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Excess:
     Attributes
     ----------
     kind : {'growth', 'distribution', 'no number'}
-        What is exceeded: the bound of growth, the distribution of a statistic, or a value is no number.
+        What is exceeded: the bound of growth, the distribution of a statistic, or a value is not a number.
     step : int or None
         The step. None for files without a step, and for means over all steps whose differences have settled.
     field : str
@@ -32,8 +34,8 @@ class Excess:
     run : str
         The new run that is farthest away; '' where all new runs are one group.
     size : float
-        Of growth: the distance in units of the farthest reference run. Of distribution: the difference of the means in
-        standard deviations of the reference runs. Else the number of values.
+        Of growth: the distance in units of the farthest reference run. Of distribution: the
+        difference of the means in standard deviations of the reference runs. Otherwise the number of values.
     low, high : float
         The interval of `size`, for normal statistics; NaN where there is none.
     p : float
@@ -84,15 +86,16 @@ class FieldAcceptance:
     growing, settled : list of int or None
         The steps at which differences of reference runs still grow, and at which they have settled.
     ratio : float
-        The largest distance of a new run in units of the farthest reference run, while differences grow; NaN without
-        such steps.
+        The largest distance of a new run in units of the farthest reference run, while differences
+        grow; NaN without such steps.
     ratio_step : int or None
         Its step.
     rate, new_rate : float
-        The factor by which differences grow in a step: among the reference runs, and of the new runs; NaN with fewer
-        than three steps.
+        The factor by which differences grow in a step: among the reference runs, and of the new
+        runs; NaN with fewer than three steps.
     deviation : float
-        The largest standardised difference of a statistic, where differences have settled; NaN without such steps.
+        The largest standardised difference of a statistic, where differences have settled; NaN
+        without such steps.
     deviation_step : int or None
         Its step; None also for the mean over steps.
     deviation_of : str
@@ -172,7 +175,7 @@ class Acceptance:
     ways : int
         Choices of new runs out of all that the p value counts.
     exact : bool
-        Whether these are all choices there are; else drawn at random.
+        Whether these are all possible choices; otherwise they were drawn at random.
     alpha : float
         The rate of false alarms of the test of distributions.
     growth : float
@@ -180,8 +183,8 @@ class Acceptance:
     alarms : Alarms or None
         Reference runs that would be rejected. None with fewer than three.
     detectable : float
-        The shift of one mean that would be found in 80% of cases, in standard deviations of the reference runs; NaN where
-        no step has settled.
+        The shift of one mean that would be found in 80% of cases, in standard deviations of the
+        reference runs; NaN where no step has settled.
     checked : list of str
         The assumptions that were checked, and how.
     notes : list of str
@@ -272,7 +275,9 @@ class Acceptance:
         return out
 
     def to_json(self, path: str) -> None:
-        """Writes `document` as a JSON file, whole or not at all; infinite numbers and NaN as the strings "inf", "nan".
+        """Writes `document` as a JSON file, whole or not at all.
+
+        Infinite numbers and NaN become the strings "inf" and "nan".
 
         Parameters
         ----------

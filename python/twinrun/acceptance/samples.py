@@ -1,7 +1,8 @@
-"""What the tests know of one field at one step: statistics of each run, and the distances between all runs.
+"""Samples of one field at one step: statistics of each run, and the distances between all runs.
 
-Elements are read in pieces, from all runs at once, so that a field of any size needs bounded memory. Differences are
-taken before anything is squared: a difference in the last digit is not lost beside the values themselves.
+Elements are read in pieces, from all runs at once, so that a field of any size needs bounded
+memory. Differences are taken before anything is squared: a difference in the last digit is not lost
+beside the values themselves.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from ..errors import Incomparable
 
 __all__ = ["STATISTICS", "Sample", "Sums", "sample_of"]
 
-# Of the elements of a field: their mean, their standard deviation, and the root mean square of the differences between
-# neighbours in storage. The last one sees changes of small scales that keep mean and deviation.
+# Statistics of the elements of a field: their mean, their standard deviation, and the root mean
+# square of the differences between neighbours in storage. The last one sees changes of small scales
+# that keep mean and deviation.
 STATISTICS = ("mean", "deviation", "roughness")
 
 
@@ -26,10 +28,11 @@ STATISTICS = ("mean", "deviation", "roughness")
 class Sample:
     """One field at one step in all runs, the reference runs first.
 
-    values: (runs, statistics); a column is NaN where it is not known. squares: (runs, runs), the mean squared difference of
-    elements; None where the runs hold their elements in unknown orders. size: the root mean square of the reference
-    runs' values. rounding: the relative precision of the coarsest element type; 0 for integers. elements: of each run
-    that were compared. broken: new runs with a value that is no number where reference runs have numbers, and how many.
+    values: (runs, statistics); a column is NaN where it is not known. squares: (runs, runs), the
+    mean squared difference of elements; None where the runs hold their elements in unknown orders.
+    size: the root mean square of the reference runs' values. rounding: the relative precision of
+    the coarsest element type; 0 for integers. elements: of each run that were compared. broken: new
+    runs with a value that is not a number where reference runs have numbers, and how many.
     """
 
     step: int | None
@@ -56,15 +59,16 @@ class Sample:
 class Sums:
     """Sums over the elements of one field at one step, of all runs, piece by piece.
 
-    references: how many of the runs are reference runs; they come first. matched: whether elements at the same place
-    belong together.
+    references: how many of the runs are reference runs; they come first. matched: whether elements
+    at the same place belong together.
     """
 
     def __init__(self, runs: int, references: int, matched: bool = True) -> None:
         self._runs, self._references, self._matched = runs, references, matched
         self._count = 0
         self._base = 0.0  # mean of the first run
-        self._shift = np.zeros(runs)  # mean difference to the first run, where matched; else the mean itself
+        # Mean difference to the first run, where matched; otherwise the mean itself.
+        self._shift = np.zeros(runs)
         self._mean = np.zeros(runs)
         self._squares = np.zeros(runs)  # sum of squared deviations from the mean
         self._rough = np.zeros(runs)
@@ -76,7 +80,7 @@ class Sums:
     def add(self, piece: np.ndarray) -> None:
         """Adds elements: (runs, elements) of float64, the same elements of each run.
 
-        Raises Incomparable where a reference run holds a value that is no number, and not all runs do.
+        Raises Incomparable where a reference run holds a value that is not a number, and not all runs do.
         """
         finite = np.isfinite(piece)
         if not finite.all():
@@ -104,12 +108,13 @@ class Sums:
 
     def _numbers(self, piece: np.ndarray, finite: np.ndarray) -> np.ndarray:
         """The elements that are numbers in all runs; counts the others, or raises the error."""
-        nowhere = ~finite.any(axis=0)  # as the land in a field of the sea: in every run there is no number
+        # As the land in a field of the sea: in every run there is no number.
+        nowhere = ~finite.any(axis=0)
         wrong = ~finite[:, ~nowhere]
         for run in range(self._references):
             if wrong[run].any():
                 raise Incomparable(
-                    f"{int(wrong[run].sum())} values are no numbers (NaN or infinite) where other runs have numbers",
+                    f"{int(wrong[run].sum())} values are not numbers (NaN or infinite) where other runs have numbers",
                     fix="leave the run out, or the field with --leave-out",
                 )
         for run in range(self._references, self._runs):

@@ -23,7 +23,8 @@ __all__ = ["Settings", "accept", "judge"]
 _POWER = 0.8416  # quantile of the normal distribution: 80%
 _DRIFT = 0.01  # p value below which the reference runs' order is said to matter
 _LEAST_FOR_DRIFT = 8
-# Reference runs, from which on the bound holds for settled steps too: of three numbers, all may lie close together by chance.
+# Reference runs, from which on the bound holds for settled steps too: of three numbers, all may lie
+# close together by chance.
 _LEAST_FOR_BOUND = 8
 
 
@@ -70,7 +71,9 @@ def accept(
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Acceptance:
-    """Says whether new runs belong to the distribution of reference runs: another compiler, library, machine or precision.
+    """Says whether new runs belong to the distribution of reference runs.
+
+    New runs are, for example, of another compiler, library, machine or precision.
 
     >>> rng = np.random.default_rng(1)
     >>> references = [{"x": rng.normal(0, 1, 500)} for _ in range(20)]
@@ -89,10 +92,11 @@ def accept(
     confidence : float, default 0.95
         1 - confidence is the rate of false alarms of the test of distributions.
     growth : float, default 10
-        While differences between reference runs grow, a new run may be so many times as far from them as the
-        farthest reference run.
+        While differences between reference runs grow, a new run may be this many times as far from
+        them as the farthest reference run.
     spread : float, default 0.05
-        Differences count as settled from this share of a field's own variation on, and from half of their largest.
+        Differences count as settled from this share of a field's own variation on, and from half of
+        their largest.
     fields, leave_out : iterable of str
         Globs of the fields to test, and of those to leave out; default: all fields.
     steps : str, default None
@@ -120,7 +124,7 @@ def accept(
     TwinrunError
         A parameter has no meaning, or there are too few runs.
     Incomparable
-        Reference runs are all equal, hold values that are no numbers, or a field cannot be tested.
+        Reference runs are all equal, hold values that are not numbers, or a field cannot be tested.
     Unmatched
         A run lacks a step, a field or elements of another.
     MissingPackage
@@ -141,18 +145,18 @@ def accept(
         )
     if not judged:
         raise TwinrunError("no new run", fix="name the runs to be judged after --new")
-    wanted = None if steps is None else parse_steps(steps)
+    chosen_steps = None if steps is None else parse_steps(steps)
     members = open_members(
         given,
         judged,
-        steps=wanted,
+        steps=chosen_steps,
         fields=None if fields is None else _listed(fields),
         leave_out=_listed(leave_out),
         key=key,
         memory=memory,
         options=options,
     )
-    if nowhere := missing_steps(wanted, members.steps):
+    if nowhere := missing_steps(chosen_steps, members.steps):
         raise Incomparable(f"step {', '.join(map(str, nowhere[:5]))}: in no run", fix="check --steps")
     try:
         samples = _samples(members, progress)
@@ -285,7 +289,9 @@ def _of_runs(sample: Sample, kept: Sequence[int]) -> Sample:
 
 @dataclass
 class _Columns:
-    """The statistics that are tested, side by side. where: (step, field, statistic, whether over all steps)."""
+    """The statistics that are tested, side by side. where: (step, field, statistic, whether over
+    all steps).
+    """
 
     values: np.ndarray
     floors: np.ndarray
@@ -304,7 +310,8 @@ def _columns(by_field: Mapping[str, list[Sample]], settled: Mapping[str, list[bo
                 where.append((s.step, name, what, False))
             scales = [s.values[:, at].std() for s in own]
             if sum(scale > 0 for scale in scales) > 1:
-                # In units of the spread at each step, so that a step of large spread does not hide the others.
+                # In units of the spread at each step, so that a step of large spread does not hide
+                # the others.
                 joined = [(s, scale) for s, scale in zip(own, scales, strict=True) if scale > 0]
                 values.append(np.mean([s.values[:, at] / scale for s, scale in joined], axis=0))
                 floors.append(float(np.mean([s.floor / scale for s, scale in joined])))
@@ -401,7 +408,7 @@ def _excesses(
     labels: Sequence[str],
     references: int,
 ) -> list[Excess]:
-    """Values that are no numbers, and distances beyond the bound of growth."""
+    """Values that are not numbers, and distances beyond the bound of growth."""
     found = [
         Excess("no number", s.step, s.field, "values", one_line(labels[run]), float(n))
         for s in samples
@@ -606,4 +613,4 @@ def _sentence(result: Acceptance, columns: _Columns, tested: Tested | None, deci
     if ratios:
         parts.append(grew)
     belongs = "belongs" if m == 1 else "belong"
-    return f"accepted: {runs} {belongs} to the distribution of {own}, as far as {fields} at {steps} can tell: {'; '.join(parts)}"
+    return f"accepted: {runs} {belongs} to the distribution of {own}, as far as {fields} at {steps} can show: {'; '.join(parts)}"

@@ -178,7 +178,7 @@ class AggregationPlan:
     bridges : list of int
         The nodes that are linked to a gateway.
     places : list of Place
-        By node, where nodes are cores (hwloc); else empty.
+        By node, where nodes are cores (hwloc); otherwise empty.
     """
 
     topology: str
@@ -194,7 +194,7 @@ class AggregationPlan:
     partition_of_node: list[int | None]  # the one with the most of its bytes
     gateway_of: list[int]  # by node
     bridges: list[int]  # nodes
-    places: list[Place]  # by node, where nodes are cores (hwloc); else empty
+    places: list[Place]  # by node, where nodes are cores (hwloc); otherwise empty
 
     def placement(self, name: str) -> PlacementPlan:
         """The plan of one placement.
@@ -289,11 +289,13 @@ def _model(words: str) -> tuple[str, float, int]:
         try:
             values[k] = float(number)
         except ValueError:
-            raise TwinrunError(f"volumes {words!r}: {number!r} is no number") from None
+            raise TwinrunError(f"volumes {words!r}: {number!r} is not a number") from None
     spread = values[0] if values else 1.0
     every = values[1] if len(values) > 1 else 1.0
     if not (every.is_integer() and 1 <= every < 1 << 32):
-        raise TwinrunError(f"volumes {words!r}: one rank in how many? A whole number from 1")
+        raise TwinrunError(
+            f"volumes {words!r}: the last number (one rank in how many) must be whole and at least 1"
+        )
     return name, spread, int(every)
 
 

@@ -1,4 +1,6 @@
-"""The events of a step on their way into a run: digests are collected, and read once when the step is captured."""
+"""The events of a step on their way into a run: digests are collected, and read once when the step
+is captured.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ class EventWriter:
         role: Any = "value",
         keep: Any = None,
     ) -> None:
-        """Digests arrays, and adds them to an event. keep: a function that copies an array which is kept, or None.
+        """Digests arrays, and adds them to an event. keep: a function that copies an array which is
+        kept, or None.
 
         An array that has no digest is added too, with the reason: a comparison then reports it.
         """

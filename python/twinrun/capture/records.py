@@ -152,7 +152,7 @@ class PackedStep:
     bytes : int
         Bytes of its difference, which is what the record keeps.
     entry_bytes : int
-        The part of `bytes` that is no payload: headers and entries.
+        The part of `bytes` that is not a payload: headers and entries.
     payload_bytes : int
         The part of `bytes` that is new content, compressed.
     chunks : int
@@ -348,7 +348,9 @@ class _Tree:
             self.notes.append((at.name, f"left out: {_kind(mode)}"))
 
     def _link(self, at: _Visit, links: list[_Visit]) -> None:
-        """Packs a link as a link where its target is packed beside it, else packs the target in its place."""
+        """Packs a link as a link where its target is packed beside it; otherwise packs the target
+        in its place.
+        """
         with reading(at.path):
             to = os.readlink(at.path)
         link = _Entry(at.name, at.path, "link", at.unit or at.name, to)
@@ -438,8 +440,8 @@ def _kind(mode: int) -> str:
 def _files(tree: _Tree, known: list[int]) -> list[_core.FilesOfStep]:
     """Steps of a folder of any program, and everything in each.
 
-    The key of a file is common to the same file in all steps: its name without the step. known: steps that the record
-    has.
+    The key of a file is common to the same file in all steps: its name without the step. known:
+    steps that the record has.
     """
     by_step: dict[int, list[_Entry]] = {}
     unnumbered: list[_Entry] = []
@@ -642,7 +644,7 @@ def restore(
     DamagedFile
         A checksum does not fit.
     TwinrunError
-        The folder is no record, or something in `to` has the name of a file to write.
+        The folder is not a record, or something in `to` has the name of a file to write.
 
     Notes
     -----
@@ -652,10 +654,10 @@ def restore(
     record, to = any_path(record), any_path(to)
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
-    wanted = [s.step for s in history.steps] if steps is None else list(steps)
-    if not wanted:
+    chosen = [s.step for s in history.steps] if steps is None else list(steps)
+    if not chosen:
         raise MissingFile("no step to restore", where=record)
-    return _core.unpack_steps(record, wanted, to, flat, threads or os.cpu_count() or 1, memory)
+    return _core.unpack_steps(record, chosen, to, flat, threads or os.cpu_count() or 1, memory)
 
 
 def _part(
@@ -673,15 +675,15 @@ def _part(
     for segment in store.segments(step):
         if name in (segment.name, files[segment.file].name):
             size = segment.bytes
-            wanted = size - offset if count is None else count
-            if offset < 0 or wanted < 0 or offset + wanted > size:
+            length = size - offset if count is None else count
+            if offset < 0 or length < 0 or offset + length > size:
                 asked = f"bytes from {offset} on" if count is None else f"{offset}:{count} (offset:count)"
                 raise TwinrunError(
                     f"{name!r} of step {step} has {size} bytes, and {asked} are not all in it",
                     where=record,
                     fix=f"ask for bytes below {size}",
                 )
-            return store, segment.name, wanted
+            return store, segment.name, length
     raise MissingFile(f"step {step} has no {name!r}", where=record, fix="twinrun show lists the fields")
 
 
@@ -742,8 +744,8 @@ def read_part(
     Only the blocks that hold these bytes are read.
     """
     check_settings(threads=threads, memory=memory)
-    store, segment, wanted = _part(record, step, name, rank, offset, count, threads)
-    return store.read(step, segment, offset, wanted, memory)
+    store, segment, length = _part(record, step, name, rank, offset, count, threads)
+    return store.read(step, segment, offset, length, memory)
 
 
 def write_part(
@@ -801,9 +803,9 @@ def write_part(
         A checksum does not fit.
     """
     check_settings(threads=threads, memory=memory)
-    store, segment, wanted = _part(record, step, name, rank, offset, count, threads)
-    store.write(step, segment, offset, wanted, any_path(to), memory)
-    return wanted
+    store, segment, length = _part(record, step, name, rank, offset, count, threads)
+    store.write(step, segment, offset, length, any_path(to), memory)
+    return length
 
 
 def compact(
@@ -846,11 +848,11 @@ def compact(
     MissingFile
         The record, or a step of `drop`, does not exist.
     TwinrunError
-        The folder is no record, `keep_last` is less than 1, or a record that was packed against this one is
-        missing.
+        The folder is not a record, `keep_last` is less than 1, or a record that was packed against
+        this one is missing.
     DamagedFile
-        A checksum does not fit, or the metadata of a step that would stay is damaged. Then nothing leaves: what
-        leaves could be the last copy that is whole.
+        A checksum does not fit, or the metadata of a step that would stay is damaged. Then nothing
+        leaves: what leaves could be the last copy that is whole.
 
     Notes
     -----

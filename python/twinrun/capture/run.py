@@ -152,7 +152,7 @@ def _check_lost(lost: list[_core.LostStep], where: str, facts: CaptureFacts | No
 
 
 def _end(session: _core.Session, path: str) -> None:
-    """Closes a run that nobody closed; a lost step becomes a warning."""
+    """Closes a run that was not closed; a lost step becomes a warning."""
     try:
         _check_lost(session.close(), path)
     except TwinrunError as e:
@@ -249,8 +249,8 @@ class Run:
     memory : int or str, default None
         Bytes that steps under way may hold, as a number or as "1 GiB". `capture` waits where none is left.
     device_memory : int or str, default None
-        The same for all GPUs together. Arrays on a GPU are copied within it first, and are brought to the host
-        later. With `keep_data=False` the digests of one step rest there in any case.
+        The same for all GPUs together. Arrays on a GPU are copied within it first, and are brought
+        to the host later. With `keep_data=False` the digests of one step rest there in any case.
     local : str or path, default None
         A folder on storage of this node, where steps rest until they are in `path`.
     local_limit : int or str, default None
@@ -456,9 +456,10 @@ class Run:
             For a field that is a part of a global array: the shape of that array, and where this part begins
             in it.
         phase : str, default None
-            What has just been done, such as "after forces": for several captures within a step, in this order.
-            `twinrun.compare_traces` says after which of them two runs differ first. The step is committed with
-            the first capture that has no phase or another step, or when the run is closed.
+            What has just been done, such as "after forces": for several captures within a step, in
+            this order. `twinrun.compare_traces` says after which of them two runs differ first. The
+            step is committed with the first capture that has no phase or another step, or when the
+            run is closed.
 
         Returns
         -------
@@ -561,7 +562,9 @@ class Run:
         return facts
 
     def wait(self) -> None:
-        """Ends the step of captures with a phase, and waits until all captured steps are committed in `path`; with `flusher="none"`, in `local`.
+        """Waits until all captured steps are committed in `path`; with `flusher="none"`, in `local`.
+
+        A step of captures with a phase ends.
 
         Raises
         ------
@@ -747,7 +750,8 @@ class Run:
         except TwinrunError as e:
             if error is None:
                 raise
-            said = f"while the run was closed: {e}"  # a note on the error of the body, which is raised
+            # A note on the error of the body, which is raised.
+            said = f"while the run was closed: {e}"
             if hasattr(error, "add_note"):
                 error.add_note(said)
             else:  # Python 3.10
@@ -757,8 +761,9 @@ class Run:
 class RankRun(Run):
     """One rank of a run whose ranks this process captures one after another.
 
-    turns: the ranks of which this is the next one. It is closed before the next one begins. All ranks capture the same
-    steps under the same settings, which are those of `Run`; a step is there once all of them have captured it.
+    turns: the ranks that this process captures; this is the next one. It is closed before the next
+    one begins. All ranks capture the same steps under the same settings, which are those of `Run`;
+    a step is there once all of them have captured it.
     """
 
     def __init__(self, path: str | os.PathLike[str], turns: _core.Turns, **settings: Any) -> None:

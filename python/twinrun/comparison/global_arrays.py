@@ -1,6 +1,4 @@
-"""Fields of which ranks hold parts, where the runs' ranks cut them differently: compared as the global arrays
-that they are parts of.
-"""
+"""Fields whose parts are cut differently over the ranks of the two runs: compared as global arrays."""
 
 from __future__ import annotations
 

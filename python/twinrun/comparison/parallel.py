@@ -151,9 +151,8 @@ def _mpi(found: tuple | None) -> Any:
         import mpi4py
     except ImportError:
         raise MissingPackage.of("mpi4py", "twinrun[mpi]") from None
-    mpi4py.rc.initialize = (
-        False  # importing it must not initialise MPI before the library is known to be the right one
-    )
+    # Importing it must not initialise MPI before the library is known to be the right one.
+    mpi4py.rc.initialize = False
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
@@ -204,9 +203,8 @@ class Team:
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.library = _name(mpi.Get_library_version())
         self.busy = False  # other ranks are working
-        self.memory_is_each = (
-            False  # `memory` counts for each rank; else ranks of a node share the memory of one process
-        )
+        # `memory` counts for each rank; otherwise ranks of a node share the memory of one process.
+        self.memory_is_each = False
         self.ended = True  # no rank waits for this one
         atexit.register(self._leave)
         node = self._comm.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)

@@ -82,7 +82,7 @@ class Selection:
         self._rules = RulesInUse(self._tolerances)
 
     def __call__(self, name: str) -> bool:
-        """Whether a field is wanted: by --field, and by rules that leave fields out."""
+        """Whether to compare a field: by --field, and by rules that leave fields out."""
         # A field is chosen with what says which of its elements have a value.
         named = (name, name.removesuffix(MASK))
         if self._globs is not None and not any(fnmatch.fnmatchcase(n, g) for g in self._globs for n in named):

@@ -235,7 +235,7 @@ class Tolerances:
 
 
 class RulesInUse:
-    """Rules that are asked for one field after another. It remembers what they met, which users are told."""
+    """Rules that are asked for one field after another. It remembers what they met, so that reports can say it."""
 
     def __init__(self, tolerances: Tolerances) -> None:
         self.tolerances = tolerances

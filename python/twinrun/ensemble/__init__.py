@@ -53,7 +53,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    # Only what is asked for is imported: whoever just runs tasks needs no pandas.
+    # Modules are imported when they are used: running tasks needs no pandas.
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     check()

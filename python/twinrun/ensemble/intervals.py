@@ -84,7 +84,7 @@ class Interval:
         return (self.high - self.low) / 2
 
     def within(self, half_width: float) -> bool:
-        """Whether the interval is no wider than value +- half_width.
+        """Whether the interval is not wider than value +- half_width.
 
         Parameters
         ----------

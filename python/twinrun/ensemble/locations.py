@@ -1,13 +1,15 @@
-"""Where times lie: the median of one condition, and the ratio of two, with intervals that need no normal noise.
+"""Where times lie: the median of one condition, and the ratio of two, with intervals that need no
+normal noise.
 
-The ratio is the Hodges-Lehmann estimate of the logarithms of ratios within blocks: the median of their averages in
-pairs. Its interval belongs to Wilcoxon's signed-rank test: it holds the true ratio with the stated probability
-where these logarithms are symmetric, as they are for two conditions with noise of one form. A few slow runs hardly
-move either. The median's interval has order statistics as its ends, and needs no assumption about the form.
+The ratio is the Hodges-Lehmann estimate of the logarithms of ratios within blocks: the median of
+their averages in pairs. Its interval belongs to Wilcoxon's signed-rank test: it holds the true
+ratio with the stated probability where these logarithms are symmetric, as they are for two
+conditions with noise of one form. A few slow runs hardly move either. The median's interval has
+order statistics as its ends, and needs no assumption about the form.
 
-Both take blocks (or runs) as independent of each other. A rule that looks repeatedly, and stops at the first interval
-that is narrow, stops too often where the interval is narrow by chance. `sequential` makes up for that:
-`tests/python/ensemble/test_ensemble_locations.py` simulates it.
+Both take blocks (or runs) as independent of each other. A rule that looks repeatedly, and stops at
+the first interval that is narrow, stops too often where the interval is narrow by chance.
+`sequential` makes up for that: `tests/python/ensemble/test_ensemble_locations.py` simulates it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def each(confidence: float, comparisons: int) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _signed_rank(n: int, alpha: float) -> int:
-    """The largest k for which fewer than k of the averages lie below the true value with at most alpha / 2."""
+    """The largest k for which fewer than k of the averages lie below the true value with at most
+    alpha / 2.
+    """
     if n > _EXACT:
         deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         return math.floor(n * (n + 1) / 4 - NormalDist().inv_cdf(1 - alpha / 2) * deviation)
@@ -77,7 +81,8 @@ def _averages(x: np.ndarray, places: Sequence[int]) -> list[float]:
     rank = np.asarray(places)
     for _ in range(60):
         middle = (low + high) / 2
-        # Pairs i <= j with an average of at most the middle: those of all i, j, and of i = j once more, by half.
+        # Pairs i <= j with an average of at most the middle: those of all i, j, and of i = j once
+        # more, by half.
         up_to = np.array(
             [
                 (np.searchsorted(x, 2 * m - x, side="right").sum() + np.searchsorted(x, m, side="right")) / 2

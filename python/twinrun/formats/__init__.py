@@ -1,7 +1,8 @@
 """Readers of file formats: `open_file` returns the named arrays of a file.
 
-Every module of this folder that defines `FORMAT` is a format, and stands in `catalogue`; README.md says how to add
-one. A module is imported when a file may be of its format, and optional packages when a file needs them.
+Every module of this folder that defines `FORMAT` is a format, and stands in `catalogue`; README.md
+says how to add one. A module is imported when a file may be of its format, and optional packages
+when a file needs them.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ def detect(path: str) -> Format | None:
         for candidate in known:
             if any(head.startswith(magic) for magic in candidate.magic):
                 return candidate
-        # Content without magic bytes may fit several formats: the format of the suffix is asked first.
+        # Content without magic bytes may fit several formats: the format of the suffix is asked
+        # first.
         for candidate in sorted(known, key=lambda f: f is not promised):
             if candidate.sniff is not None:
                 file.seek(0)
@@ -135,12 +137,16 @@ def detect(path: str) -> Format | None:
 
 
 def is_plain(format: Format) -> bool:
-    """Whether the core reads the headers of files of a format: it is its built-in reader, and none of another package."""
+    """Whether the core reads the headers of files of a format: it is its built-in reader, and none
+    of another package.
+    """
     return format.name in ("npy", "safetensors") and format.name not in _extra
 
 
 def is_npy(path: str) -> bool:
-    """Whether `detect` finds that a regular file is .npy, by its suffix and its first bytes; False where more must be looked at."""
+    """Whether `detect` finds that a regular file is .npy, by its suffix and its first bytes; False
+    where more must be looked at.
+    """
     if _extra or not path.endswith(".npy"):
         return False
     try:

@@ -91,7 +91,8 @@ def _unfinished(name: str, size: int, described: int) -> list[tuple[str, str]]:
 def _bp5(folder: str, index: bytes) -> list[tuple[str, str]]:
     """Checks a BP5 folder; see `check_files`."""
     at = _HEADER
-    steps: list[tuple[tuple[int, ...], list[int]]] = []  # numbers of the record, subfile of each writer
+    # Numbers of the record, subfile of each writer.
+    steps: list[tuple[tuple[int, ...], list[int]]] = []
     subfiles: list[int] = []
     while at < len(index):
         if len(index) - at < 9:

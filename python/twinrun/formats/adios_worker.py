@@ -41,7 +41,8 @@ def end_with_stdin() -> None:
     if os.fork():
         os.close(alive)
         return
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # a terminal sends them to all processes
+    # A terminal sends them to all processes.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.close(held)
     os.close(1)
@@ -65,7 +66,8 @@ def steps(package: Any, path: str, report_progress: Callable[[], None]) -> list[
     seen: dict[str, int] = {}
     result: list[list[dict[str, Any]]] = []
     io = package.Adios().declare_io("steps")
-    io.set_parameter("OpenTimeoutSecs", "0")  # otherwise the package waits an hour for an unfinished file
+    # Otherwise the package waits an hour for an unfinished file.
+    io.set_parameter("OpenTimeoutSecs", "0")
     with package.Stream(io, path, "r") as stream:
         for _ in stream.steps(timeout=0.0):
             found = []
@@ -89,8 +91,8 @@ def steps(package: Any, path: str, report_progress: Callable[[], None]) -> list[
                     continue
                 entry["single"] = bool(variable.single_value())
                 entry["shape"] = [int(n) for n in variable.shape()]
-                # The shapes of blocks: for a global array how to read it, for a local array the shapes of its
-                # fields.
+                # The shapes of blocks: for a global array how to read it, for a local array the
+                # shapes of its fields.
                 blocks = () if entry["single"] else stream.engine.blocks_info(name, stream.current_step())
                 for block in list(blocks)[: MOST_BLOCKS + 1]:
                     entry["blocks"].append([int(n) for n in block["Count"].split(",") if n.strip()])
@@ -177,5 +179,6 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file, whose modules must not hide packages of the same name
+    # The folder of this file, whose modules must not hide packages of the same name.
+    del sys.path[0]
     main(sys.argv[1])

@@ -106,7 +106,8 @@ def open_amrex(path: str, place: object = None) -> FileContent:
     content.time = lines.real()
     content.say("", "time", content.time)
     finest = lines.integer(0, _MOST_LEVELS - 1)
-    content.add(header_field("geometry", lines.reals(2 * dimensions), path))  # corners of the domain
+    # Corners of the domain.
+    content.add(header_field("geometry", lines.reals(2 * dimensions), path))
     content.say("", "(refinement)", lines.integers(finest))
     domains = [lines.box(dimensions) for _ in range(finest + 1)]
     content.say("", "(domains)", [[low.tolist(), high.tolist()] for low, high in domains])
@@ -133,8 +134,8 @@ def open_amrex(path: str, place: object = None) -> FileContent:
     _add_particles(content, path, dimensions, sources)
     content.sources = tuple(dict.fromkeys(sources))
     named = {os.path.relpath(source, path) for source in sources}
-    # job_info says when and how the program was built and run, so it differs between any two runs. Particle_H
-    # describes how particles were distributed.
+    # job_info says when and how the program was built and run, so it differs between any two runs.
+    # Particle_H describes how particles were distributed.
     aside = re.compile(r"(.*/)?(\w*job_info|Particle_H)")
     add_others(content, path, lambda name: name in named or aside.fullmatch(name) is not None)
     return content
@@ -462,8 +463,8 @@ def _overlap(boxes: _Boxes) -> bool:
     """Whether two boxes share a cell."""
     order = np.argsort(boxes.low[:, -1], kind="stable")
     low, high = boxes.low[order], boxes.high[order]
-    # Compare each box only with the boxes that begin within its range along the last axis; usually these are
-    # few.
+    # Compare each box only with the boxes that begin within its range along the last axis; usually
+    # these are few.
     last = np.searchsorted(low[:, -1], high[:, -1], side="right")
     for at in range(len(order)):
         others = slice(at + 1, int(last[at]))
@@ -641,8 +642,8 @@ def _add_kind(
         fields.append(Field(f"{name}/{label}", f"f{8 * item}", "little", (total,), extents=extents))
     key = None
     if integers[:2] == ["id", "cpu"]:
-        # An id is only unique within the process that created the particle, so the key has id and cpu. If
-        # packed, they are the two halves of one 64-bit number, the higher half first.
+        # An id is only unique within the process that created the particle, so the key has id and
+        # cpu. If packed, they are the two halves of one 64-bit number, the higher half first.
         high, low = (fields[0], fields[1]) if packed else (fields[1], fields[0])
 
         def read(first: int, count: int) -> np.ndarray:

@@ -30,7 +30,8 @@ DEFLATE_LIMIT = 1032  # largest compression ratio of deflate (zlib.net, "zlib Te
 
 
 _PIECE = 1 << 20  # bytes that are decoded and cached at once
-_KEPT_BYTES = 64 << 20  # cached bytes of an archive; pieces decoded for one thread are soon needed by another
+# Cached bytes of an archive; pieces decoded for one thread are soon needed by another.
+_KEPT_BYTES = 64 << 20
 _MOST_MARKS = 256  # saved states of a stream, about 50 KiB each
 _LEAST_BETWEEN_MARKS = 4 << 20
 _PACKED = 1 << 18  # bytes of a compressed stream that are read at once
@@ -133,13 +134,14 @@ class MemberStream:
         self._archive, self._info, self._pieces, self._path = archive, info, pieces, path
         self._file, self._begin = file, offset
         self._lock = threading.Lock()
-        # The message of a failure, for later reads. The exception itself would keep the readers in its
-        # traceback alive.
+        # The message of a failure, for later reads. The exception itself would keep the readers in
+        # its traceback alive.
         self._problem = ""
         self._cursors: list[_Inflating | _OtherStream] = []  # least recently used first
         self._marks: list[_Inflating] = []  # by offset
         self._between = max(_LEAST_BETWEEN_MARKS, info.file_size // _MOST_MARKS)
-        self._summed = self._sum = 0  # number of bytes from the start in the checksum, and the checksum
+        # Number of bytes from the start in the checksum, and the checksum.
+        self._summed = self._sum = 0
 
     def head(self, count: int) -> bytes:
         """The first `count` bytes, without decoding more. Raises FormatError if the member has fewer."""

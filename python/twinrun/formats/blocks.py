@@ -22,8 +22,8 @@ else:
 __all__ = ["BandCache", "BandReader", "boxes", "plan_band"]
 
 Box = tuple[slice, ...]
-# Largest band of several chunks, in bytes and in chunks. Each chunk costs about 17 us in h5py 3.16, however
-# small it is.
+# Largest band of several chunks, in bytes and in chunks. Each chunk costs about 17 us in h5py 3.16,
+# however small it is.
 _SMALL_BAND = 16 << 20
 _MANY_CHUNKS = 4096
 
@@ -87,8 +87,8 @@ def plan_band(
         if room < chunk:
             return axis, min(-(-chunk // -(-chunk // room)), size)
         across = math.prod(-(-n // c) for n, c in zip(shape[axis + 1 :], chunks[axis + 1 :], strict=True))
-        wanted = max(1, min(min(room, _SMALL_BAND // row) // chunk, _MANY_CHUNKS // across))
-        return axis, min(wanted * chunk, size)
+        goal = max(1, min(min(room, _SMALL_BAND // row) // chunk, _MANY_CHUNKS // across))
+        return axis, min(goal * chunk, size)
     return 0, 1
 
 
@@ -101,8 +101,8 @@ def boxes(first: int, count: int, shape: tuple[int, ...]) -> Iterator[Box]:
         yield ()
         return
     while count > 0:
-        # The largest box that begins at `first`: whole rows of the outermost axis whose inner indices are
-        # zero.
+        # The largest box that begins at `first`: whole rows of the outermost axis whose inner
+        # indices are zero.
         rest, inner, box = first, 1, []
         index = []
         for size in reversed(shape):
@@ -143,7 +143,8 @@ class BandReader:
     ) -> None:
         self._shape, self._dtype, self._read_box, self._cache = shape, dtype, read_box, cache
         self._chunks = tuple(max(1, c) for c in chunks)
-        # Where the last read ended. A read that continues there is taken as part of a sequential pass.
+        # Where the last read ended. A read that continues there is taken as part of a sequential
+        # pass.
         self._next = 0
         if shape:
             self._axis, self._thickness = plan_band(shape, self._chunks, dtype.itemsize, cache.largest_band)

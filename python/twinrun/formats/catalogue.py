@@ -1,7 +1,9 @@
-"""What is known of each built-in format before its module is imported: names, suffixes, first bytes.
+"""The facts of each built-in format that are needed before its module is imported: names, suffixes,
+first bytes.
 
-Recognising a file must not import the readers of all formats. A function of a format imports its module when it is
-called. `likely` tells from a few bytes that a file cannot be of a format, so that the module is not imported.
+Recognising a file must not import the readers of all formats. A function of a format imports its
+module when it is called. `likely` shows from a few bytes that a file cannot be of a format, so that
+the module is not imported.
 
 The truth is `FORMAT` in each module; tests/python/formats/test_catalogue.py compares.
 """
@@ -80,7 +82,9 @@ def _safetensors(head: bytes) -> bool:
 
 
 def _veloc(head: bytes) -> bool:
-    """Whether the number of regions may be one: each has an entry of 12 bytes, and a file has no 2^52 bytes."""
+    """Whether the number of regions may be one: each has an entry of 12 bytes, and a file has no
+    2^52 bytes.
+    """
     return len(head) < 8 or struct.unpack_from("<Q", head)[0] < 1 << 48
 
 

@@ -1,4 +1,4 @@
-"""What tables of text and of Parquet share: each column is a field."""
+"""The common parts of tables of text and of Parquet: each column is a field."""
 
 from __future__ import annotations
 

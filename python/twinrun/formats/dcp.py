@@ -1,4 +1,4 @@
-"""Folders of torch.distributed.checkpoint: `.metadata` lists which boxes of which tensor are in which file.
+"""Folders of torch.distributed.checkpoint: `.metadata` lists for each tensor its boxes and their files.
 
 `.metadata` is a pickle, read by `pickles`, which runs no code. Each box is an archive of torch.save within a
 .distcp file. The boxes of a tensor are joined to the global tensor, so the number of ranks that wrote it, and

@@ -39,15 +39,15 @@ __all__ = [
     "title_of",
 ]
 
-# Attributes that change the meaning of their array's numbers: names from the conventions CF, NUG (NetCDF) and
-# openPMD.
+# Attributes that change the meaning of their array's numbers: names from the conventions CF, NUG
+# (NetCDF) and openPMD.
 MEANING = frozenset(
     """scale_factor add_offset _FillValue missing_value units calendar unitSI unitDimension timeUnitSI gridUnitSI
     gridGlobalOffset gridSpacing position axisLabels axisOrder dataOrder weightingPower macroWeighted _Unsigned valid_range
     valid_min valid_max flag_values flag_meanings flag_masks""".split()
 )
-# Names of fields in metadata files, which hold only fields: the code of all facts together, and the number of
-# things that cannot be compared.
+# Names of fields in metadata files, which hold only fields: the code of all facts together, and the
+# number of things that cannot be compared.
 SUMMARY, NOT_COMPARED = "(attributes)", "(not compared)"
 FILE = "(file)"  # fact: the file that a field comes from, if the field's name does not contain it
 _MOST_SHOWN = 80  # characters
@@ -153,7 +153,8 @@ def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> byt
         made = _array(np.asarray(value), encode, depth)
         if type(value).__module__.split(".")[0] == "numpy" or isinstance(value, np.recarray):
             return made
-        unit = getattr(value, "unit", getattr(value, "units", None))  # of a quantity that is an array, too
+        # Also for a quantity that is an array.
+        unit = getattr(value, "unit", getattr(value, "units", None))
         return made if unit is None else _sized(b"q", made + encoded(str(unit)))
     if isinstance(value, bool):
         return b"?1" if value else b"?0"
@@ -178,7 +179,9 @@ def encoded(value: object, encode: Encoder | None = None, depth: int = 0) -> byt
 
 
 def _masked(array: np.ma.MaskedArray, encode: Encoder | None, depth: int) -> bytes:
-    """An array with its mask. What lies under the mask has no value; an array of which nothing is masked is a plain one."""
+    """An array with its mask. What lies under the mask has no value; an array without masked
+    elements is a plain one.
+    """
     if array is np.ma.masked:
         return b"m"
     if array.dtype.names is not None:

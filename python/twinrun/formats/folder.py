@@ -33,7 +33,8 @@ def is_history(folder: str) -> bool:
     manifest = os.path.join(folder, MANIFEST)
     if os.path.isfile(manifest):
         return True
-    # Without this error the rest of a damaged history would be read as plain files, and called intact.
+    # Without this error the rest of a damaged history would be read as plain files, and called
+    # intact.
     if os.path.lexists(manifest):
         raise TwinrunError(
             "is not a regular file, so the content of the history in this folder is not known",
@@ -283,7 +284,8 @@ def _format_of(path: str, described: bool) -> Format | None:
     try:
         found = detect(path)
     except FormatError:
-        # The file cannot be read. With the suffix of a format it is listed, and opening it reports the error.
+        # The file cannot be read. With the suffix of a format it is listed, and opening it reports
+        # the error.
         return promised if promised is not None and promised.name != "raw" else None
     if found is not None and found.name == "raw" and promised is found and (not described or _is_text(path)):
         return found if found.claims is not None and found.claims(path) else None
@@ -293,8 +295,8 @@ def _format_of(path: str, described: bool) -> Format | None:
 def _walk(
     folder: str, listing: Listing, forced: Format | None, sidecars: list[tuple[str, str]]
 ) -> list[tuple[str, str, bool, bool]]:
-    """(path, relative path, whether it is a folder that is one data set, whether it is a regular file) of all files and data
-    sets; each folder once.
+    """(path, relative path, whether it is a folder that is one data set, whether it is a regular
+    file) of all files and data sets; each folder once.
 
     Adds links to folders that were visited already to `listing`, and (path, relative path) of files that may
     describe another file to `sidecars`.
@@ -305,7 +307,8 @@ def _walk(
     folder_formats = any(f.is_folder is not None for f in candidates)
     describers = frozenset().union(*(f.describers for f in candidates))
     stack = [("", folder)]
-    links: list[tuple[str, str]] = []  # visited after all real folders, so that these keep their own names
+    # Visited after all real folders, so that these keep their own names.
+    links: list[tuple[str, str]] = []
     while stack or links:
         relative, path = stack.pop() if stack else links.pop(0)
         with reading(path):
@@ -402,8 +405,8 @@ def _settle_names(listing: Listing) -> None:
             if file.prefix in everything:
                 listing.files[at] = replace(file, prefix=f"./{file.prefix}")
             continue
-        # A file of a format with one array may still hold several: members of records, several arrays in
-        # sequence.
+        # A file of a format with one array may still hold several: members of records, several
+        # arrays in sequence.
         others = everything if kinds[file.format].one_array else many
         if len(others) > 1:
             listing.files[at] = DataFile(

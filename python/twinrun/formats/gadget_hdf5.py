@@ -50,8 +50,8 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
     if box.size in (1, 3) and np.isfinite(box).all() and (box > 0).all():
         content.period = tuple(float(b) for b in np.broadcast_to(box, 3))
     files = int(np.atleast_1d(header.get("NumFilesPerSnapshot", 1))[0])
-    # Masses of particles without an array of masses, the box, and so on. They are the same in all files of a
-    # snapshot, so only the first file adds them.
+    # Masses of particles without an array of masses, the box, and so on. They are the same in all
+    # files of a snapshot, so only the first file adds them.
     if files <= 1 or not re.search(r"\.0*[1-9]\d*\.\w+$", content.path):
         for name in _OF_HEADER:
             if name in header and f"Header/{name}" not in content.fields:

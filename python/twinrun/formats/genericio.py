@@ -30,7 +30,8 @@ else:
 
 LITTLE, BIG = b"HACC01L", b"HACC01B"
 _CRC = 8
-_GLOBAL = 8 + 8 * 12  # magic bytes and twelve numbers; later versions added origin, scale and blocks
+# Magic bytes and twelve numbers; later versions added origin, scale and blocks.
+_GLOBAL = 8 + 8 * 12
 _LONGEST_HEADER = 1 << 28  # bytes; a rank needs 48, and with a table of blocks 48 for each variable
 _NAME = 256
 _LANES_FROM = 1 << 16  # bytes: shorter data is summed by a plain loop
@@ -86,8 +87,9 @@ def crc64(data: bytes | memoryview) -> int:
         for column in np.ascontiguousarray(columns):
             states = table[(states ^ column) & np.uint64(0xFF)] ^ (states >> np.uint64(8))
         zeros = length
-        # Join neighbouring lanes. A CRC is linear: the sum of a lane and its right neighbour is the state
-        # after the left lane and as many zero bytes as the right one has, XOR the state of the right one.
+        # Join neighbouring lanes. A CRC is linear: the sum of a lane and its right neighbour is the
+        # state after the left lane and as many zero bytes as the right one has, XOR the state of
+        # the right one.
         while states.size > 1:
             states = _shifted(states[::2], zeros) ^ states[1::2]
             zeros *= 2
@@ -118,7 +120,8 @@ def _shifted(states: np.ndarray, zeros: int) -> np.ndarray:
     This is a linear operator on 64 bits. It is the operator of one byte to the power of `zeros`, by repeated
     squaring.
     """
-    operator = np.uint64(1) << np.arange(64, dtype=np.uint64)  # images of the 64 bits; first the identity
+    # Images of the 64 bits; first the identity.
+    operator = np.uint64(1) << np.arange(64, dtype=np.uint64)
     # The operator of one zero byte.
     step = _crc_table()[(operator & np.uint64(0xFF)).astype(np.int64)] ^ (operator >> np.uint64(8))
     while zeros:

@@ -37,8 +37,8 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 256 << 20  # decoded chunks that are cached for each file
 _MOST_LINKS = 1_000_000
 _DEEPEST_VIRTUAL = 16
-# Bookkeeping attributes of HDF5's dimension scales and of NetCDF-4, which are not compared: the reverse of
-# DIMENSION_LIST, and IDs that depend on the order in which dimensions were created.
+# Bookkeeping attributes of HDF5's dimension scales and of NetCDF-4, which are not compared: the
+# reverse of DIMENSION_LIST, and IDs that depend on the order in which dimensions were created.
 _INTERNAL = frozenset("REFERENCE_LIST _Netcdf4Dimid _Netcdf4Coordinates".split())
 # Attributes that do not describe the data: they never become fields.
 _BOOKKEEPING = _INTERNAL | {"DIMENSION_LIST", "_nc3_strict", "_NCProperties"}
@@ -109,7 +109,8 @@ class Walker:
         self.content = FileContent(path, "hdf5")
         self.handles: list[Any] = []  # objects behind external links; they keep those files open
         self.sources: dict[str, None] = {}
-        # (file, dataset) of each checked source of a virtual dataset, and its problem if it has one.
+        # (file, dataset) of each checked source of a virtual dataset, and its problem if it has
+        # one.
         self.virtual: dict[tuple[str, str], FormatError | None] = {}
 
     def close(self) -> None:
@@ -135,8 +136,8 @@ class Walker:
             group, prefix = stack.pop()
             deeper = []
             with reading(self.path, f"group {'/' + prefix!r}"):
-                # Soft and external links last, so that their target gets its own name: SWIFT writes a link
-                # GasParticles to the group PartType0.
+                # Soft and external links last, so that their target gets its own name: SWIFT writes
+                # a link GasParticles to the group PartType0.
                 hard_first = sorted((not self.is_hard(group, name), name) for name in group)
                 names = [name for _, name in hard_first]
             for name in names:
@@ -194,7 +195,8 @@ class Walker:
         found = attrs.get_id(name)
         tid = found.get_type()
         kind = tid.get_class()
-        if kind in (self.h5py.h5t.INTEGER, self.h5py.h5t.FLOAT):  # most attributes; faster than attrs[name]
+        # Most attributes; faster than attrs[name]
+        if kind in (self.h5py.h5t.INTEGER, self.h5py.h5t.FLOAT):
             if found.get_space().get_simple_extent_type() != self.h5py.h5s.NULL:
                 value = np.empty(found.shape, found.dtype)
                 found.read(value)
@@ -316,7 +318,8 @@ class Walker:
                 if (found, label) not in self.virtual:
                     if len(self.virtual) >= MOST_SOURCES:
                         return Unsupported(f"more than {MOST_SOURCES} sources", where=where)
-                    self.virtual[found, label] = None  # during the check: a dataset may be a source of itself
+                    # During the check: a dataset may be a source of itself.
+                    self.virtual[found, label] = None
                     self.virtual[found, label] = self.source_problem(found, label, where, depth)
                 problem = self.virtual[found, label]
                 if problem is not None:

@@ -108,7 +108,8 @@ class Dataset:
             except (TypeError, ValueError, OSError, RuntimeError):
                 content.skipped.append((f"{self.label}@(fill value)", "a fill value that h5py cannot read"))
             else:
-                if np.any(np.asarray(fill) != np.zeros((), np.asarray(fill).dtype)):  # 0 is the default
+                # 0 is the default
+                if np.any(np.asarray(fill) != np.zeros((), np.asarray(fill).dtype)):
                     content.say(
                         self.label, "(fill value)", fill, encode=self.walker.encode, tell=self.walker.shown
                     )
@@ -262,7 +263,8 @@ class Dataset:
     def external(self, needed: int) -> Stored | Decoded:
         """Where elements in external files lie: one piece of a file, or a function that joins several
         pieces."""
-        pieces: list[tuple[int, int, str, int]] = []  # first byte, last byte + 1, file, offset in it
+        # First byte, last byte + 1, file, offset in it.
+        pieces: list[tuple[int, int, str, int]] = []
         at = 0
         for number in range(self.plist.get_external_count()):
             name, offset, size = self.plist.get_external(number)
@@ -342,7 +344,8 @@ class Dataset:
         """
         dataset, native, walker = self.dataset, storage_dtype(code), self.walker
         if members:
-            dataset = dataset.fields(members[0])  # convert only this member; others may have any type
+            # Convert only this member; others may have any type.
+            dataset = dataset.fields(members[0])
 
         def read_box(box: Box) -> np.ndarray:
             if not walker.file:

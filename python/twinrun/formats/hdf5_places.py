@@ -12,8 +12,8 @@ MOST_SOURCES = 1_000_000
 def file_beside(name: str, path: str) -> str | None:
     """Path of the external file `name` of the HDF5 file `path`, None if there is none.
 
-    It is looked for in HDF5_EXTFILE_PREFIX, then beside the HDF5 file, so that two runs do not share one,
-    then as it is.
+    It is looked for in HDF5_EXTFILE_PREFIX, then beside the HDF5 file, so that two runs do not
+    share one, then as the path stands.
     """
     own = os.path.dirname(path) or "."
     prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", own)

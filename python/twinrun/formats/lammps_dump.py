@@ -40,7 +40,8 @@ else:
 _NAMES = (b"DUMPATOM", b"DUMPCUSTOM")
 _MOST_COLUMNS = 10_000
 _MOST_FRAMES = 10_000_000
-_ATOM = ["id", "type", "xs", "ys", "zs", "ix", "iy", "iz"]  # of `dump atom`; the last three with "image yes"
+# of `dump atom`; the last three with "image yes"
+_ATOM = ["id", "type", "xs", "ys", "zs", "ix", "iy", "iz"]
 # The columns that DumpCustom prints as integers. All others are real numbers or words.
 _WHOLE = re.compile(r"(id|type|mol|proc|procp1|ix|iy|iz|i2?_[^#]*)(#\d+)?")
 _WORDS = frozenset("element typelabel".split())
@@ -522,11 +523,13 @@ class _Blocks:
         expected = rows * len(table.columns)
         if not table.texts:
             try:
-                numbers = np.fromstring(text, np.float64, sep=" ")  # several times faster than words
+                # Several times faster than words.
+                numbers = np.fromstring(text, np.float64, sep=" ")
             except ValueError:
                 numbers = np.empty(0)
             whole = [at for at, name in enumerate(table.columns) if _WHOLE.fullmatch(name)]
-            # fromstring() stops at a word that is not a number. Then the words are needed for the message.
+            # fromstring() stops at a word that is not a number. Then the words are needed for the
+            # message.
             if numbers.size == expected and all(_exact(numbers[at :: len(table.columns)]) for at in whole):
                 return numbers
         words = text.split()

@@ -151,7 +151,9 @@ def array_fields(
 def plain_field(
     name: str, kind: tuple[str, str], shape: tuple[int, ...], source: Stored, fortran_order: bool = False
 ) -> Field:
-    """The field that `array_fields` makes of a stored array of numbers, made without NumPy. kind: type and byte order."""
+    """The field that `array_fields` makes of a stored array of numbers, made without NumPy. kind:
+    type and byte order.
+    """
     size, itemsize = math.prod(shape), ITEMSIZE[kind[0]]
     extents = (Extent(source.path, source.offset, size, itemsize),) if size else ()
     return Field(name, *kind, shape, extents=extents, fortran_order=fortran_order)
@@ -176,7 +178,7 @@ def add_others(content: FileContent, folder: str, known: Callable[[str], bool]) 
     """For a data set that is a folder: adds each file that is not part of the format, as bytes under its
     relative path.
 
-    known: `known(relative_path)` tells whether a file is part of the format.
+    known: `known(relative_path)` returns whether a file is part of the format.
     """
     for relative, path in files_below(folder):
         if known(relative):

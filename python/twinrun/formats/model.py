@@ -52,7 +52,8 @@ __all__ = [
 
 LARGEST = (1 << 63) - 1  # elements or bytes: offsets are signed 64-bit integers everywhere
 
-# Element types of the core and the numpy types that hold them. numpy has no bf16: its bits are held as u16.
+# Element types of the core and the numpy types that hold them. numpy has no bf16: its bits are held
+# as u16.
 _STORAGE = {
     "f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8",
     "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8",

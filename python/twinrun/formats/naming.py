@@ -6,7 +6,8 @@
     step-10/rank-00003/x.npy   step 10, rank 3, x
     snap_010.3.hdf5            step 10, rank 3, snap
     output_00010/part/x1.f32   step 10, rank 0, part/x1
-    epoch=3-step=1000.ckpt     step 1000, rank 0, no name: parts that change from file to file do not belong to the name
+    epoch=3-step=1000.ckpt     step 1000, rank 0, no name: parts that change from file to file are
+                               not part of the name
 
 Rules, in this order:
 
@@ -33,8 +34,9 @@ __all__ = ["Place", "field_name", "parse_path"]
 
 @functools.cache
 def _patterns() -> tuple[re.Pattern[str], ...]:
-    """Of ranks, steps, numbers between dots, numbers that stand apart, numbers, and pairs. Compiled for the first path that has a
-    number."""
+    """Of ranks, steps, numbers between dots, numbers that stand apart, numbers, and pairs. Compiled
+    for the first path that has a number.
+    """
     rank = r"(?i)(?<![a-z])(?:rank|proc|mpi)[-_.=]?(\d{1,18})(?!\d)"
     step = (
         r"(?i)(?<![a-z])(?:time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt|snapshot"
@@ -49,8 +51,8 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 @functools.cache
 def _usual() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Of a file's name whose only numbers are a step behind a separator and perhaps a rank (`x_250.npy`, `x.250.3.npy`); and of
-    what ends with a word for a step or a rank.
+    """Step and rank of a file's name whose only numbers are a step behind a separator and perhaps a rank
+    (`x_250.npy`, `x.250.3.npy`); and of what ends with a word for a step or a rank.
     """
     words = r"(?i)(?<![a-z])(?:rank|proc|mpi|time_?step|step|iteration|iter|it|cycle|cyc|ts|plt|plot|chk|checkpoint|ckpt"
     words += r"|snapshot|snapdir|snap|dump|restart|output|out|frame|epoch|gen)[-_]*$"
@@ -84,12 +86,14 @@ def parse_path(path: str) -> Place:
         and words.search(found[1]) is None
         and not path.lower().endswith((".ckpt", *_DOUBLE_SUFFIX))
     ):
-        return Place(int(found[2]), int(found[3] or 0), found[1].rstrip("-_"))  # what the rules below come to
+        # The result of the rules below.
+        return Place(int(found[2]), int(found[3] or 0), found[1].rstrip("-_"))
     *folders, base = path.replace(os.sep, "/").split("/")
     if base.lower().endswith(_DOUBLE_SUFFIX):
         base = os.path.splitext(base)[0]
     stem, suffix = os.path.splitext(base)
-    if not stem or suffix[1:].isdecimal():  # snapshot_010.3, dump.melt.1000: the number is not a suffix
+    # snapshot_010.3, dump.melt.1000: the number is not a suffix
+    if not stem or suffix[1:].isdecimal():
         stem = base
     if suffix.lower() != ".ckpt" and not any(
         map(str.isdecimal, path)
@@ -124,7 +128,8 @@ def parse_path(path: str) -> Place:
         return int(hit[1].group(group))
 
     last = len(parts) - 1
-    # Pairs such as epoch=3, and val_loss=0.25 in the name of a checkpoint, change from file to file.
+    # Pairs such as epoch=3, and val_loss=0.25 in the name of a checkpoint, change from file to
+    # file.
     pairs = {
         m.span()
         for m in of_pair.finditer(stem)
@@ -158,8 +163,8 @@ def parse_path(path: str) -> Place:
                 step = take(hit, 0)
                 break
 
-    # Remove the rank and the step. A word before the step stays in the name ("plt"), but not "step" or
-    # "rank". Folders that contain a rank or a step are removed whole.
+    # Remove the rank and the step. A word before the step stays in the name ("plt"), but not "step"
+    # or "rank". Folders that contain a rank or a step are removed whole.
     kept = [folder for at, folder in enumerate(folders) if not used[at] and folder not in ("", ".")]
     if pairs:
         inside = [m for m in used[last] if any(a <= m[0] and m[1] <= b for a, b in pairs)]

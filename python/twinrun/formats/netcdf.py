@@ -45,8 +45,8 @@ _TYPES = {
 _CHAR = 2
 _LONGEST_HEADER = 1 << 24
 _MOST_DIMENSIONS = 1024  # NC_MAX_VAR_DIMS
-# An extent costs the caller about a microsecond and 28 bytes of metadata. With more records a reader is
-# cheaper.
+# An extent costs the caller about a microsecond and 28 bytes of metadata. With more records a
+# reader is cheaper.
 _MOST_RECORD_EXTENTS = 1024
 
 

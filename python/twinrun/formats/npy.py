@@ -50,7 +50,8 @@ _PLAIN = {
 class Header:
     """The header of an array.
 
-    descr: the type, as the header writes it. plain: type and byte order of numbers that the core reads, None for other types.
+    descr: the type, as the header writes it. plain: type and byte order of numbers that the core
+    reads, None for other types.
     shape: in C order of the bytes, so reversed if `fortran_order`. bytes_before: of the header. bytes_data:
     of the array.
     """
@@ -129,7 +130,9 @@ _USUAL = (
 
 
 def _usual_header(text: str) -> dict[str, object] | None:
-    """The header, where NumPy wrote it: what `ast.literal_eval` finds, in a tenth of its time. None for others."""
+    """The header, where NumPy wrote it: what `ast.literal_eval` finds, in a tenth of its time. None
+    for others.
+    """
     found = re.fullmatch(_USUAL, text, re.ASCII)
     if found is None:
         return None

@@ -36,7 +36,8 @@ else:
 
 __all__ = ["open_parquet"]
 
-_ROWS_A_BYTE = 1 << 20  # of Parquet: above the best compression, of runs of one value or of missing values
+# of Parquet: above the best compression, of runs of one value or of missing values
+_ROWS_A_BYTE = 1 << 20
 _BATCH = 1 << 16
 
 

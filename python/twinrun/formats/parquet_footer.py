@@ -86,7 +86,8 @@ class _Reader:
             return self._list(depth + 1)
         if kind == _STRUCT:
             return self.struct(depth + 1)
-        raise ValueError(f"a value of type {kind}")  # includes maps, which parquet.thrift does not use
+        # Includes maps, which parquet.thrift does not use.
+        raise ValueError(f"a value of type {kind}")
 
     def struct(self, depth: int = 0) -> dict[int, object]:
         """{number of a field: its value} of a struct."""

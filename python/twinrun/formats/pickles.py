@@ -19,7 +19,8 @@ from .files import reading
 
 __all__ = ["Global", "Opaque", "Pairs", "Persistent", "load"]
 
-_LONGEST = 1 << 28  # bytes of a pickle. PyTorch's need about 200 for each tensor, whose data is elsewhere
+# Bytes of a pickle. PyTorch's need about 200 for each tensor, whose data is elsewhere.
+_LONGEST = 1 << 28
 _MOST_STEPS = 50_000_000
 
 

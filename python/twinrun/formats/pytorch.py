@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"  # the magic number of files before PyTorch 1.6
+# The magic number of files before PyTorch 1.6.
+LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19"
 _CACHE_BYTES = 64 << 20
 _LONGEST_PICKLE = 1 << 28
 _MOST_VALUES = 1_000_000
@@ -274,7 +275,8 @@ class Walker:
     def _object(self, name: str, value: Opaque, depth: int) -> Iterator[tuple[str, _Tensor]]:
         """Adds the class and arguments of an object as facts; yields the tensors of its state and entries."""
         if isinstance(value.maker, Global) and value.maker.module.startswith("numpy"):
-            self.others.append((name, "(value)", value))  # compared by its class, arguments and state
+            # Compared by its class, arguments and state.
+            self.others.append((name, "(value)", value))
             return
         if not str(value.maker).endswith("OrderedDict"):
             self.others.append((name, "(class)", value.maker))

@@ -19,8 +19,8 @@ from .files import open_regular, read_exact, reading
 from .layout import Stored, bytes_field
 from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape
 
-# About 300,000 tensors. The package's limit is 100 MB, but parsed JSON needs ten times the memory of its
-# text.
+# About 300,000 tensors. The package's limit is 100 MB, but parsed JSON needs ten times the memory
+# of its text.
 _LONGEST_HEADER = 1 << 25
 
 _DTYPES = {

@@ -61,8 +61,8 @@ class Strided:
         size = ITEMSIZE[self.dtype]
         lengths = [b.stop - b.start for b in box]
         offset = self.offset + size * sum(b.start * s for b, s in zip(box, self.strides, strict=True))
-        # Read in the order of the file: largest stride first. An axis of stride 0 is read once, then
-        # repeated.
+        # Read in the order of the file: largest stride first. An axis of stride 0 is read once,
+        # then repeated.
         axes = sorted(range(len(box)), key=lambda a: -self.strides[a])
         walked = [a for a in axes if lengths[a] > 1 and self.strides[a] > 0]
         run, records, stride = 1, 1, 0
@@ -182,7 +182,8 @@ def field_of_parts(
             raise DamagedFile(f"{what}: its parts overlap and leave holes", where=where)
         return result
 
-    # Bands as thick as the thinnest part along the first axis, so that each part is read in few pieces.
+    # Bands as thick as the thinnest part along the first axis, so that each part is read in few
+    # pieces.
     chunks = (min(int(n) for n in (stops - starts)[:, 0]),) + (1,) * (len(shape) - 1) if shape else ()
     reader = BandReader(shape, chunks, storage_dtype(dtype), read_box, cache)
     return Field(name, dtype, order, shape, read=decoded(name, dtype, total, where, reader.read))

@@ -1,4 +1,6 @@
-"""Tables: text with commas, tabs or spaces (`text_table`), and Parquet (`parquet`). Each column is a field."""
+"""Tables: text with commas, tabs or spaces (`text_table`), and Parquet (`parquet`). Each column is
+a field.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tables of text: numbers and words between commas, tabs or spaces (CSV, numpy.savetxt, pandas.to_csv).
 
-pandas reads them, a block of lines at a time. Numeric columns are i64, u64, f64 or bool; every other column is text,
-which is compared exactly by digests (see `texts`). Missing numbers are NaN.
+pandas reads them, a block of lines at a time. Numeric columns are i64, u64, f64 or bool; every
+other column is text, which is compared exactly by digests (see `texts`). Missing numbers are NaN.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def _numeric(cell: str, missing: bool = True) -> bool:
 def _layout_of(head: bytes, whole: bool, suffix: str) -> tuple[_Layout, list[list[str]]] | None:
     """The layout of a table of text that begins with `head`, and some of its rows; None if it is not a table.
 
-    whole: `head` is the whole file. suffix: of its name, in lower case; a .csv file may be one column of texts.
+    whole: `head` is the whole file. suffix: of its name, in lower case; a .csv file may be one
+    column of texts.
     """
     if not printable(head):
         return None
@@ -155,7 +156,8 @@ def _layout_of(head: bytes, whole: bool, suffix: str) -> tuple[_Layout, list[lis
         if len(rows) == 1 and header:
             return None
         if header:
-            names = first if len(first) == width else ["", *first]  # R writes no name for the row names
+            # R writes no name for the row names
+            names = first if len(first) == width else ["", *first]
             names = [name.strip().strip('"') for name in names]
             start = skipped + records[1][0]
         else:
@@ -263,8 +265,8 @@ def _row_of_another_width(block: bytes, delimiter: str | None, width: int, quote
         return False
     if not quotes and b"\r" not in block:
         return True
-    # The count may be wrong with quoted texts or other line ends: count again by the csv module, which is
-    # slower.
+    # The count may be wrong with quoted texts or other line ends: count again by the csv module,
+    # which is slower.
     lines = io.StringIO(block.decode("utf-8", "replace"), newline=None if delimiter is None else "")
     if delimiter is None:
         return any(len(_WORD.findall(line)) != width for line in lines if line.strip())

@@ -31,8 +31,8 @@ else:
 _MAGIC = 1993
 _TITLE = b"GMX_trn_file"
 _MOST_FRAMES = 10_000_000
-# Parts whose sizes in bytes are in the header, in this order. Those in _OLD come first, and belong to an old
-# format.
+# Parts whose sizes in bytes are in the header, in this order. Those in _OLD come first, and belong
+# to an old format.
 _OLD = ("ir", "e")
 _PARTS = ("box", "vir", "pres", "top", "sym", "x", "v", "f")
 

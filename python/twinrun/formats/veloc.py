@@ -5,7 +5,9 @@ ids, without padding.
 in sequence. Numbers have the byte order of the writing machine, which is assumed to be little-endian. The
 file does not contain the types of regions: without `types` they are u8.
 
-    types=0:f64,1:i32                    or a file veloc.json in the same folder: {"types": {"0": "f64", "1": "i32"}}
+    types=0:f64,1:i32
+
+or a file veloc.json in the same folder: {"types": {"0": "f64", "1": "i32"}}
 
 Source: https://github.com/ECP-VeloC/VELOC.
 """

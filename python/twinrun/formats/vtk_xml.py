@@ -252,7 +252,8 @@ class _Characters:
 
     def __init__(self, path: str, begin: int, end: int) -> None:
         self.path, self._begin, self._end = path, begin, end
-        self._all: bytes | None = None  # the whole text, if it contains white space, which VTK does not write
+        # The whole text, if it contains white space, which VTK does not write.
+        self._all: bytes | None = None
 
     def __call__(self, first: int, last: int) -> bytes:
         if self._all is None:
@@ -759,7 +760,9 @@ def _component_names(array: _Array) -> dict[str, str]:
 
 
 def _by_piece(of_pieces: list[dict[str, str]]) -> dict[str, Any]:
-    """Attributes that all pieces have in common as they are; where the pieces disagree, those of each piece."""
+    """Attributes that all pieces have in common as they are; where the pieces disagree, those of
+    each piece.
+    """
     if all(one == of_pieces[0] for one in of_pieces):
         return dict(of_pieces[0]) if of_pieces else {}
     return {f"piece {at}: {key}": value for at, one in enumerate(of_pieces) for key, value in one.items()}
@@ -922,7 +925,8 @@ class _JoinedArray:
             part = array[inside]
             known = covered[there]
             if known.any() and out[there][known].tobytes() != np.ascontiguousarray(part)[known].tobytes():
-                # Only one of the two values could be compared, so a difference in the other would be missed.
+                # Only one of the two values could be compared, so a difference in the other would
+                # be missed.
                 raise ValueError(
                     "its pieces have different values at a point that they share: compare the pieces"
                 )

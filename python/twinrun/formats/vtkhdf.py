@@ -72,8 +72,8 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
             frames.append(Frame(step, [cut.field(f, step) for f in moving], time))
         for field in moving:
             plain += cut.rest(field, [cut.rows(field, step) for step in range(count)])
-        # Offsets that were used are storage, and times are in `times`; only the rest of these arrays is
-        # compared.
+        # Offsets that were used are storage, and times are in `times`; only the rest of these
+        # arrays is compared.
         for field in offsets:
             known = 0
             if moving and field.shape:
@@ -96,7 +96,8 @@ def _keys(root: Any, fields: list[Field]) -> None:
     for name in _DATA:
         if name not in root:
             continue
-        # Newer versions (from about 2.3) mark the array, older ones name it in an attribute of the group.
+        # Newer versions (from about 2.3) mark the array, older ones name it in an attribute of the
+        # group.
         ids = _text(root[name].attrs.get("GlobalIds"))
         if not ids:
             arrays = (n for n in root[name] if f"{name}/{n}" in names)

@@ -52,8 +52,8 @@ _CACHE_BYTES = 256 << 20
 _LONGEST_METADATA = 1 << 26
 _MOST_NODES = 1_000_000
 _DEEPEST = 64
-# Finding a chunk costs about 10 us when the array is opened. Arrays of more chunks are read by the zarr
-# package.
+# Finding a chunk costs about 10 us when the array is opened. Arrays of more chunks are read by the
+# zarr package.
 _MOST_CHUNKS = 100_000
 _MARKERS = ("zarr.json", ".zgroup", ".zarray")
 _V3_TYPES = {
@@ -65,8 +65,8 @@ _V3_TYPES = {
 _MISSING_CHUNK = (1 << 64) - 1  # offset and size of a missing chunk in a shard's index
 
 
-# Filters of version 2 that decode objects without running code. Others, such as pickle, might run code from
-# the file.
+# Filters of version 2 that decode objects without running code. Others, such as pickle, might run
+# code from the file.
 _OBJECT_FILTERS = frozenset({"vlen-utf8", "vlen-bytes", "vlen-array", "json2", "msgpack2"})
 
 

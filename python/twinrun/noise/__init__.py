@@ -1,4 +1,4 @@
-"""What the operating system takes from the threads of a computation: measured on each core, with its error."""
+"""The time that the operating system takes from threads: measured on each core, with its error."""
 
 from __future__ import annotations
 

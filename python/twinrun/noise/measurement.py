@@ -55,7 +55,7 @@ _SHARES = (0.4, 0.2, 0.4)  # of a round's time: detours, fixed work, fixed time
 _LONGEST = 86400.0
 
 
-# ---- figures of lists --------------------------------------------------------------------------------------
+# ---- figures of lists ----------------------------------------------------------------------------
 
 
 def stolen_in_windows(
@@ -89,7 +89,8 @@ def stolen_in_windows(
     starts = np.asarray(starts, dtype=float)
     lengths = np.asarray(lengths, dtype=float)
     after = np.cumsum(lengths)
-    # Taken until t: flat between detours, slope one within. A knot where each begins and one where it ends.
+    # Taken until t: flat between detours, slope one within. A knot where each begins and one where
+    # it ends.
     at: np.ndarray = np.ravel(np.column_stack([starts, starts + lengths]))
     taken = np.ravel(np.column_stack([after - lengths, after]))
     at = np.maximum.accumulate(at)  # roundings to whole nanoseconds
@@ -207,9 +208,9 @@ def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
 
     Notes
     -----
-    Each ordinate is compared with the mean of those around it, so that smooth noise of any colour is no line:
-    without a line the ratio has an F distribution. What comes back less than five times in a series is drift,
-    and is left out.
+    Each ordinate is compared with the mean of those around it, so that smooth noise of any colour
+    is not a line: without a line the ratio has an F distribution. What comes back less than five
+    times in a series is drift, and is left out.
     """
     from scipy import signal, stats
 
@@ -237,8 +238,8 @@ def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
     p = stats.f.sf(ratio, freedom, freedom * count)
     p = -np.expm1(looked * np.log1p(-np.minimum(p, 1 - 1e-16)))  # Šidák, over frequencies
     strongest = int(np.argmin(np.where(ratio > 0, p - 1e-9 * ratio, 2.0)))
-    # Short pulses have harmonics as strong as their fundamental: take the lowest line that divides the
-    # strongest.
+    # Short pulses have harmonics as strong as their fundamental: take the lowest line that divides
+    # the strongest.
     for k in np.flatnonzero(p[: strongest + 1] <= 1e-3):
         times = round(hz[strongest] / hz[k])
         # A line lies within half a step of its place, and so does its multiple.
@@ -262,7 +263,7 @@ def difference_of_rounds(pairs: Sequence[tuple[float, float]], confidence: float
     return {"value": value, "low": value - reach, "high": value + reach, "p": p}
 
 
-# ---- figures of a core -------------------------------------------------------------------------------------
+# ---- figures of a core ---------------------------------------------------------------------------
 
 
 def core_figures(
@@ -278,7 +279,8 @@ def core_figures(
         watched += (end - begin) / 1e9
         stolen += float(own.sum()) / 1e9
         waited += max(float(r.run_queue_ns), 0.0) / 1e9
-        # Up to twenty windows in a round, none shorter than 10 ms: a window must not cut a scheduler's slice.
+        # Up to twenty windows in a round, none shorter than 10 ms: a window must not cut a
+        # scheduler's slice.
         windows = int(min(max((end - begin) // 10_000_000, 1), 20))
         if end > begin:
             shares.append(stolen_in_windows(starts, own, begin, end, windows) / ((end - begin) / windows))
@@ -334,7 +336,7 @@ def _round_share(r: _core.CoreNoise) -> float:
     return float(r.lengths.sum()) / watched if watched > 0 else math.nan
 
 
-# ---- what it says ------------------------------------------------------------------------------------------
+# ---- what it says --------------------------------------------------------------------------------
 
 
 def _percent(x: float) -> str:
@@ -652,7 +654,7 @@ def read_noise(path: str | os.PathLike[str]) -> Noise:
     return found
 
 
-# ---- measuring ---------------------------------------------------------------------------------------------
+# ---- measuring -----------------------------------------------------------------------------------
 
 
 def parse_threshold(text: str) -> tuple[float, int]:
@@ -675,7 +677,7 @@ def parse_threshold(text: str) -> tuple[float, int]:
     Raises
     ------
     TwinrunError
-        The text is no threshold.
+        The text is not a threshold.
     """
     word = text.strip().lower()
     for unit, size in (("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000)):
@@ -690,7 +692,7 @@ def parse_threshold(text: str) -> tuple[float, int]:
         value = math.nan
     if not (value * scale >= 1 if scale else value >= 2) or not value <= 1e9:
         raise TwinrunError(
-            f"{text!r} is no threshold",
+            f"{text!r} is not a threshold",
             fix="write 9x (times an undisturbed step, at least 2) or 500ns, 2us, 1ms",
         )
     return (0.0, round(value * scale)) if scale else (value, 0)
@@ -788,7 +790,8 @@ def measure(
     done = 0
     own = os.sched_getaffinity(0)
     for number in range(rounds):
-        order = list(arms) if number % 2 == 0 else list(arms)[::-1]  # so that no arm is always the first
+        # So that no arm is always the first.
+        order = list(arms) if number % 2 == 0 else list(arms)[::-1]
         for arm in order:
             elsewhere = set(allowed) - set(arms[arm])
             try:

@@ -1,9 +1,11 @@
-"""What took the time from a core, by name: interrupts, soft interrupts, the hypervisor, other threads.
+"""Sources that took time from a core, by name: interrupts, soft interrupts, the hypervisor, other threads.
 
-Counts and times are the kernel's, before and after each round (/proc/interrupts, softirqs, stat, PID/task/TID). The kernel counts
-interrupts and does not time them one by one; what they took together is in clock ticks, if the kernel was built to measure it. The CPU
-time of a thread belongs to the core on which it was last; threads that began and ended in between are missing.
-`rtla osnoise` times each of them, where the program and a kernel with that tracer are installed: see `rtla`.
+Counts and times are the kernel's, before and after each round (/proc/interrupts, softirqs, stat,
+PID/task/TID). The kernel counts interrupts and does not time them one by one; what they took
+together is in clock ticks, if the kernel was built to measure it. The CPU time of a thread belongs
+to the core on which it was last; threads that began and ended in between are missing. `rtla
+osnoise` times each of them, where the program and a kernel with that tracer are installed: see
+`rtla`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ __all__ = ["Snapshot", "check_rtla", "figures", "named", "rtla", "rtla_table", "
 
 _MOST = 8  # names of a kind and core that are kept
 _SHOWN = 3  # and that the sentence has
-_STAT = {"interrupts": 5, "soft interrupts": 6, "hypervisor": 7}  # numbers of a core's line in /proc/stat
+# Numbers of a core's line in /proc/stat.
+_STAT = {"interrupts": 5, "soft interrupts": 6, "hypervisor": 7}
 _RTLA_COLUMNS = ("hardware", "nmi", "irq", "softirq", "thread")
 
 Figures = dict[str, dict[str, float]]  # {kind: {name: count or seconds}} of a core
@@ -63,7 +66,9 @@ def named(comm: str) -> str:
 
 
 class Snapshot:
-    """The kernel's counters now. root: a folder in place of /, for tests. without: processes that are not counted."""
+    """The kernel's counters now. root: a folder in place of /, for tests. without: processes that
+    are not counted.
+    """
 
     def __init__(self, root: str = "", without: Iterable[int] = ()) -> None:
         self.interrupts = _rows(_text(f"{root}/proc/interrupts"), names=True)
@@ -118,7 +123,7 @@ def _came(
 
 
 def since(before: Snapshot, after: Snapshot, cores: Iterable[int]) -> dict[int, Figures]:
-    """What came to each core between two snapshots."""
+    """The counts of each core between two snapshots."""
     found: dict[int, Figures] = {}
     for core in cores:
         found[core] = {
@@ -147,7 +152,7 @@ def added(parts: Iterable[Figures]) -> Figures:
 
 
 def figures(core: int, parts: Iterable[Figures], seconds: float) -> dict[str, Any]:
-    """Of a document: counts by second, and times as shares of the time; the largest of each kind."""
+    """Sources in a document: counts by second, and times as shares of the time; the largest of each kind."""
     found: dict[str, Any] = {"core": core, "seconds": seconds}
     for kind, values in added(parts).items():
         largest = sorted(values.items(), key=lambda item: -item[1])[:_MOST]
@@ -174,14 +179,15 @@ def sentence(core: Mapping[str, Any]) -> str:
     return f"By name, the kernel tells of core {core['core']}: {'; '.join(parts)}." if parts else ""
 
 
-# rtla ---------------------------------------------------------------------------------------------------------------
+# rtla ---------------------------------------------------------------------------------------------
 
 
 def rtla_table(text: str) -> dict[int, dict[str, float]]:
-    """{core: {share of noise, counts by source}} of what `rtla osnoise top -q` prints: its last line for each core.
+    """{core: {share of noise, counts by source}} of what `rtla osnoise top -q` prints: its last
+    line for each core.
 
-    The columns: CPU, period, runtime, noise, available %, largest noise, largest single; then counts of hardware noise,
-    NMI, IRQ, softirq and thread noise.
+    The columns: CPU, period, runtime, noise, available %, largest noise, largest single; then
+    counts of hardware noise, NMI, IRQ, softirq and thread noise.
     """
     found = {}
     for line in text.splitlines():

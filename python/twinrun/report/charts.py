@@ -128,7 +128,7 @@ class Pixels:
 
 @dataclass
 class Picture:
-    """Shapes in a frame with a title. small: as wide as it is, and not as wide as the page."""
+    """Shapes in a frame with a title. small: in its own width, not in that of the page."""
 
     width: float
     height: float
@@ -158,7 +158,8 @@ def line_chart(lines: Sequence[Line], rules: Sequence[tuple[float, str, int | No
     values = [y for line in lines for _, y, _, _ in line.points]
     finite = [y for y in (*values, *(y for y, _, _ in rules)) if 0 < y < math.inf]
     low, high = (min(finite), max(finite)) if finite else (0.1, 1.0)
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))  # of doubles: 10**309 is none
+    # Of doubles: 10**309 is none.
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     last = max(last, first + 1)
     zero, infinite = any(y == 0 for y in values), any(y == math.inf for y in values)
     y0 = height - bottom - (24 if zero else 0)

@@ -48,8 +48,8 @@ _SCALES = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _ROWS = 40  # rows of a table in the page; JSON has all
-_WORDS = {"found": "found", "none": "nothing", "open": "undecided", "told": ""}
-_CLASSES = {"found": BAD, "none": GOOD, "open": OPEN, "told": ""}
+_WORDS = {"found": "found", "none": "nothing", "open": "undecided", "described": ""}
+_CLASSES = {"found": BAD, "none": GOOD, "open": OPEN, "described": ""}
 _VERDICTS = {"reproducible": GOOD, "not reproducible": BAD, "undecided": OPEN}
 
 
@@ -149,7 +149,8 @@ def svg_of(figure: Figure | None, salt: str) -> Markup | None:
 def _picture(analysis: Any) -> Markup | None:
     import matplotlib
 
-    with matplotlib.rc_context({"text.parse_math": False}):  # texts read this setting when they are made
+    # Texts read this setting when they are made.
+    with matplotlib.rc_context({"text.parse_math": False}):
         figure = analysis.figure()
     if figure is not None:
         for axes in figure.axes:
@@ -196,8 +197,8 @@ def _details(analysis: Any, options: Any) -> _Details | None:
 
 
 def page(findings: Any) -> str:
-    """The page: the verdict and the conditions first, one sentence an analysis, then each with its picture and table;
-    analyses that could not decide are folded behind what it would take.
+    """The page: the verdict and the conditions first, one sentence an analysis, then each with its
+    picture and table; analyses that could not decide are folded behind what it would take.
     """
     made = [
         _Analysis(
@@ -238,7 +239,7 @@ def summary_lines(findings: Any, verbose: bool = False) -> list[str]:
     verbose: whole sentences of analyses that could not decide.
     """
     lines = [one_line(findings.study, 200), ""]
-    order = {"found": 0, "none": 1, "told": 2, "open": 3}
+    order = {"found": 0, "none": 1, "described": 2, "open": 3}
     made = sorted(findings.analyses, key=lambda a: order[a.state])
     for a in made:
         if a.name == "conditions" and not a.table.empty:

@@ -33,7 +33,9 @@ def _command(kind: str, title: str, message: str) -> str:
 
 @contextlib.contextmanager
 def uninterpreted(stream: TextIO) -> Iterator[None]:
-    """Stops workflow commands inside the block: a name from a file at the start of a line could be a command."""
+    """Stops workflow commands inside the block: a name from a file at the start of a line could be
+    a command.
+    """
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}", file=stream, flush=True)
     try:

@@ -191,7 +191,9 @@ class _Read:
 
 
 def html(comparison: Comparison) -> str:
-    """The page. For pictures of places the data is read again: within limits, and the pictures are left out if the data is missing."""
+    """The page. For pictures of places the data is read again: within limits, and the pictures are
+    left out if the data is missing.
+    """
     c = comparison
     facts = _Facts.of(c)
     return render(
@@ -310,7 +312,9 @@ def _conditions(c: Comparison) -> Table | None:
 
 
 def _drawn(facts: _Facts) -> list[str]:
-    """Fields that the growth picture draws: those that diverge first, then those with the largest difference."""
+    """Fields that the growth picture draws: those that diverge first, then those with the largest
+    difference.
+    """
     order = {step: at for at, step in enumerate(facts.steps)}
 
     def rank(name: str) -> tuple:

@@ -156,7 +156,8 @@ def _document(suite: str, cases: Iterable[_Case], seconds: float, notes: Iterabl
     }
     for name, value in {"name": "twinrun", **counts, "time": f"{seconds:.6f}"}.items():
         root.set(name, value)
-    # Attributes and their order as in the schema that Jenkins' xUnit plugin checks with (junit-10.xsd).
+    # Attributes and their order as in the schema that Jenkins' xUnit plugin checks with
+    # (junit-10.xsd).
     element = ET.SubElement(
         root, "testsuite", {"name": _legal(suite), **counts, "skipped": "0", "time": f"{seconds:.6f}"}
     )

@@ -18,7 +18,9 @@ __all__ = ["Cell", "Grid", "Line", "print_parts", "write_parts"]
 
 
 class Line:
-    """A line of the report. wraps: at the width of the terminal, as sentences without names do. bare: the style is the text's own."""
+    """A line of the report. wraps: at the width of the terminal, as sentences without names do.
+    bare: the style is the text's own.
+    """
 
     def __init__(self, text: str, style: str = "", wraps: bool = False, bare: bool = False) -> None:
         self.text, self.style, self.wraps, self.bare = text, style, wraps, bare
@@ -28,8 +30,8 @@ Cell = tuple[str, str]  # text, style
 
 
 class Grid:
-    """A table, of which nothing is cut. columns: title, and whether its cells are right-aligned. folds: on a terminal that is too
-    narrow, long cells are folded.
+    """A table whose texts are never cut. columns: title, and whether its cells are right-aligned.
+    folds: on a terminal that is too narrow, long cells are folded.
     """
 
     def __init__(
@@ -85,8 +87,9 @@ def print_parts(console: Console, parts: Iterable[Line | Grid]) -> None:
 def write_parts(stream: TextIO | None, parts: Iterable[Line | Grid]) -> bool:
     """Writes what `print_parts` prints where there is no terminal, without Rich.
 
-    False, with nothing written, where the lines need Rich: for a terminal, where the environment asks for colours, where sentences
-    are longer than the terminal is wide, and for characters that take no or two places.
+    False, with nothing written, where the lines need Rich: for a terminal, where the environment
+    asks for colours, where sentences are longer than the terminal is wide, and for characters that
+    take no or two places.
     """
     if stream is None or stream.isatty() or any(name in os.environ for name in _COLOURS):
         return False
@@ -109,7 +112,7 @@ def write_parts(stream: TextIO | None, parts: Iterable[Line | Grid]) -> bool:
     return True
 
 
-# What makes Rich take any stream for a terminal.
+# The variables that make Rich take any stream for a terminal.
 _COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _NARROW = frozenset(
     "█·≤…|×▁▂▃▄▅▆▇"

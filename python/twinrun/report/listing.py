@@ -76,7 +76,7 @@ def _replacing(path: str) -> Iterator[str]:
     """A temporary name beside the file, which replaces the file at the end; after an error it is removed."""
     if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe is not replaced
         raise TwinrunError(
-            "cannot write the differences: it is no regular file", where=path, fix="name another file"
+            "cannot write the differences: it is not a regular file", where=path, fix="name another file"
         )
     try:
         with replacing(path) as temporary:

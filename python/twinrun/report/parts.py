@@ -15,8 +15,8 @@ GOOD, BAD, OPEN = "good", "bad", "open"  # classes of verdicts
 class Table:
     """A table; without rows it is not shown.
 
-    text: columns that are aligned left. wrap: columns whose lines may break. left_out: rows that the page does
-    not have.
+    text: columns that are aligned left. wrap: columns whose lines may break. left_out: rows that
+    the page does not have.
     """
 
     head: Sequence[str]

@@ -61,15 +61,15 @@ def growth_figure(comparison: Comparison, title: str | None = None) -> Figure:
             continue
         drawn = True
         (line,) = axes.plot([s for s, *_ in shown], [v for _, v, _ in shown], label=name)
-        for marker, wanted in (("o", True), ("v", False)):
-            some = [(s, v) for s, v, exact in shown if exact == wanted]
-            bounds = bounds or (bool(some) and not wanted)
+        for marker, is_exact in (("o", True), ("v", False)):
+            some = [(s, v) for s, v, exact in shown if exact == is_exact]
+            bounds = bounds or (bool(some) and not is_exact)
             axes.plot(
                 [s for s, _ in some],
                 [v for _, v in some],
                 marker,
                 color=line.get_color(),
-                markerfacecolor=line.get_color() if wanted else "white",
+                markerfacecolor=line.get_color() if is_exact else "white",
             )
     tolerances = {f.atol for f in comparison.fields if f.atol > 0 and f.rtol == 0}
     for t in sorted(tolerances):

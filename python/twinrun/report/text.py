@@ -95,7 +95,7 @@ _NAMES_IN_NOTES = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[\d/@]\S*")
 
 
 def _notes(notes: Sequence[str], details: bool) -> Iterator[Line]:
-    """Notes, of which those that differ in names and numbers alone are one line; with details, all of them."""
+    """Notes. Those that differ only in names and numbers become one line; with details, all are listed."""
     kinds: dict[str, list[str]] = {}
     for note in notes:
         kinds.setdefault(note if details else _NAMES_IN_NOTES.sub("…", note), []).append(note)
@@ -138,7 +138,9 @@ def _measure(room: int | None) -> Callable[[str], int]:
 
 
 def _fitting(columns: Sequence[_Column], rows: Sequence[Sequence[Cell]], room: int | None) -> Grid:
-    """The table without the columns for which the terminal has no room: those of the highest `leaves` go first."""
+    """The table without the columns for which the terminal has no room: those of the highest
+    `leaves` go first.
+    """
     kept = [
         k for k, column in enumerate(columns) if not column.leaves or any(row[k][0] for row in rows)
     ]  # an empty column says nothing
@@ -153,7 +155,9 @@ def _fitting(columns: Sequence[_Column], rows: Sequence[Sequence[Cell]], room: i
 
 
 class _Column(NamedTuple):
-    """A column. leaves: where it stands among those that leave a narrow terminal; the highest first, 0 never."""
+    """A column. leaves: where it stands among those that leave a narrow terminal; the highest
+    first, 0 never.
+    """
 
     title: str
     right: bool = True
@@ -174,7 +178,9 @@ def _over_steps(
     with_rank: bool,
     room: int | None,
 ) -> Grid:
-    """For each field the step where it parts and where it is above the tolerance, the largest difference and the growth."""
+    """For each field the step where it parts and where it is above the tolerance, the largest
+    difference and the growth.
+    """
     columns = [
         _Column("field", right=False), _Column("parts"), _Column("above"), _Column("steps", leaves=3), _Column("share", leaves=4),
         _Column("max |a-b|"), _Column("at", right=False, leaves=2), _Column("growth", right=False, leaves=1),
@@ -232,7 +238,9 @@ def _at_one_step(shown: Sequence[Overview], with_rank: bool, room: int | None) -
 
 
 def _steps(c: Comparison, room: int | None) -> Iterator[Line | Grid]:
-    """A row for each step, rank and field: all if they are few, else those that differ, earliest first."""
+    """A row for each step, rank and field: all if they are few, otherwise those that differ,
+    earliest first.
+    """
     shown = c.fields
     if room is not None and len(c.fields) > MOST_ROWS:
         differ = [f for f in c.fields if not f.same]
@@ -272,7 +280,7 @@ def _steps(c: Comparison, room: int | None) -> Iterator[Line | Grid]:
 
 
 def _conditions(c: Comparison) -> Iterator[Line | Grid]:
-    """In which conditions the runs differ: all where there is a difference to explain, else one line."""
+    """In which conditions the runs differ: all where there is a difference to explain, otherwise one line."""
     found = c.conditions
     if found is None:
         return

@@ -121,7 +121,9 @@ def _unsupported(name: str, what: object) -> TwinrunError:
 
 
 def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether it is row-major without gaps, as numpy decides: dimensions of one element may have any stride."""
+    """Whether it is row-major without gaps, as numpy decides: dimensions of one element may have
+    any stride.
+    """
     expected = itemsize
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and stride != expected:
@@ -178,9 +180,9 @@ def _dlpack_type(name: str, facts: _core.DlpackFacts) -> str:
 
 
 def _from_dlpack(name: str, array: object, stream: int | None) -> DeviceArrayView:
-    # The producer makes the named stream wait for the work that makes the data. The protocol allows no 0; a
-    # thread's default stream is not known to all producers: the legacy stream then waits for the data, and
-    # the core for the other stream.
+    # The producer makes the named stream wait for the work that makes the data. The protocol allows
+    # no 0; a thread's default stream is not known to all producers: the legacy stream then waits
+    # for the data, and the core for the other stream.
     asked = _LEGACY_DEFAULT if stream in (None, 0, _THREAD_DEFAULT) else stream
     with _current_device(array):
         capsule = _capsule(array, stream=asked)
@@ -191,8 +193,8 @@ def _from_dlpack(name: str, array: object, stream: int | None) -> DeviceArrayVie
     size = ITEMSIZE[dtype]
     strides = None if facts.strides is None else tuple(s * size for s in facts.strides)
     if strides is not None and any(abs(s) >= 1 << 62 for s in strides):
-        # CuPy divides a negative stride by the item size as if it were unsigned; its other interface is
-        # correct.
+        # CuPy divides a negative stride by the item size as if it were unsigned; its other
+        # interface is correct.
         raise ValueError(f"DLPack names impossible strides: {strides}")
     shape, strides, fortran = _layout(tuple(facts.shape), strides, size)
     return DeviceArrayView(
@@ -237,9 +239,8 @@ def _from_cuda_array_interface(
         tuple(map(int, interface["shape"])), None if given is None else tuple(map(int, given)), ITEMSIZE[kind]
     )
     address = int(interface["data"][0] or 0)
-    if (
-        stream is None
-    ):  # the producer's stream; without one there is nothing to wait for, and the default stream works
+    # The producer's stream; without one there is nothing to wait for, and the default stream works.
+    if stream is None:
         stream = stream_handle(interface.get("stream")) or 0
     device = _number_of_device(name, array, address)
     swap = order != sys.byteorder and ITEMSIZE[kind] > 1
@@ -261,7 +262,8 @@ def _device_view(name: str, array: object, stream: int | None) -> DeviceArrayVie
     place = _dlpack_device(array)
     refused: Exception | None = None
     if place is not None and place[0] in _CUDA:
-        # DLPack comes first: it names the device, supports bf16, and orders the data before our reads.
+        # DLPack comes first: it names the device, supports bf16, and orders the data before our
+        # reads.
         try:
             return _from_dlpack(name, array, stream)
         except TwinrunError:
@@ -350,7 +352,7 @@ def view(name: str, array: object, stream: object = None) -> ArrayView | DeviceA
 
     On the host contiguous (C or Fortran order) and 1-D strided arrays are used in place; others are copied
     once. On a GPU all are used in place. stream: the stream whose work makes the data, if it is not the one
-    that the array names. Raises TwinrunError for types that are no numbers.
+    that the array names. Raises TwinrunError for types that are not numbers.
     """
     if isinstance(array, np.ndarray):
         return _host_view(name, array)

@@ -176,13 +176,15 @@ def _array_of(value: list | tuple) -> np.ndarray | None:
         return None
     try:
         array = np.asarray(value)
-        if kinds == {"i"} and array.dtype.kind == "f" and (array >= 0).all():  # i64 and u64 together
+        # i64 and u64 together
+        if kinds == {"i"} and array.dtype.kind == "f" and (array >= 0).all():
             array = np.asarray(value, np.uint64)
     except (ValueError, OverflowError):
         return None
     if array.dtype.kind not in "biufc":
         return None
-    # numpy may convert integers to floats, because of fractions or of their range. They must stay exact.
+    # numpy may convert integers to floats, because of fractions or of their range. They must stay
+    # exact.
     exact = (
         "i" not in kinds or array.dtype.kind in "iu" or bool((np.abs(array).astype(float) < 1 << 53).all())
     )
@@ -380,7 +382,8 @@ def _column(flat: _Flat, name: str, series: Any) -> None:
             flat.add(f"{name}{MASK}", missing)
         return
     values = _objects(series.astype(object))
-    # Extension types have one missing value. An array of objects may have several, such as None and NaN.
+    # Extension types have one missing value. An array of objects may have several, such as None and
+    # NaN.
     if not isinstance(kind, np.dtype):
         values[missing] = None
     flat.add_texts(name, values)
@@ -626,7 +629,8 @@ _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("torch", "Module"): _state,
     ("torch", "Optimizer"): _state,
     ("torch", "LRScheduler"): _state,
-    ("torch", "_LRScheduler"): _state,  # of PyTorch 1, and the next one is no subclass of it there
+    # of PyTorch 1, and the next one is not a subclass of it there
+    ("torch", "_LRScheduler"): _state,
     ("torch", "ReduceLROnPlateau"): _state,
 }
 
@@ -663,7 +667,8 @@ def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
         return _sequence
     if dataclasses.is_dataclass(kind) and not hasattr(kind, "__array__"):
         return _data_class
-    if repr_is_complete(kind) and kind is not range and not hasattr(kind, "__array__"):  # dates, decimals
+    # Dates, decimals.
+    if repr_is_complete(kind) and kind is not range and not hasattr(kind, "__array__"):
         return _text
     return None
 
@@ -694,7 +699,7 @@ def is_container(what: Any) -> bool:
 
 
 def state_of(what: Any) -> Any:
-    """What a model or an optimizer holds, as a mapping; any other object as it is."""
+    """The content of a model or an optimizer as a mapping; any other object unchanged."""
     return what.state_dict() if _opener(_class_of(what)) is _state else what
 
 

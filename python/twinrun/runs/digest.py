@@ -27,9 +27,11 @@ else:
 
 __all__ = ["Digest", "digest", "digests_of"]
 
-# The size of a chunk is a part of the definition: roots of trees with other chunks are other numbers.
+# The size of a chunk is a part of the definition: roots of trees with other chunks are other
+# numbers.
 _CHUNK = 1 << 16
-# Below this a batch is digested by the calling thread alone: to wake others takes longer than the work.
+# Below this a batch is digested by the calling thread alone: to wake others takes longer than the
+# work.
 _FEW_BYTES = 1 << 20
 _WORDS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 # Names of types as PyTorch and NumPy write them.
@@ -198,7 +200,8 @@ def _words_of_array(
             array.view(np.dtype(np.int64).newbyteorder(array.dtype.byteorder)),
         )
     if isinstance(array, np.ndarray) and dtype_of(array.dtype) is None and array.dtype.kind in "fV":
-        # Types that extend NumPy, as ml_dtypes has for 8 bits: their bits are known, so they have a digest.
+        # Types that extend NumPy, as ml_dtypes has for 8 bits: their bits are known, so they have a
+        # digest.
         named = array.dtype.name
         if (
             array.dtype.fields is None
@@ -311,15 +314,16 @@ def digest(what: Any, *, atol: float = 0.0, rtol: float = 0.0, stream: object = 
     Raises
     ------
     TwinrunError
-        An array has a type without a digest (text, objects, sparse or quantized tensors), or a tolerance has no
-        meaning.
+        An array has a type without a digest (text, objects, sparse or quantized tensors), or a
+        tolerance has no meaning.
 
     Notes
     -----
-    Two arrays of the same form that differ have equal digests with a probability of about 2^-60, as long as
-    nobody made them to defeat it: the 128 bits are made from a sum of 61 bits over all elements. Digests of one
-    array are the same on every device and machine, in every storage order and with any number of threads. With
-    a tolerance of 0, -0.0 differs from 0.0, and NaNs of different bits differ.
+    Two arrays of the same form that differ have equal digests with a probability of about 2^-60, as
+    long as nobody made them to defeat it: the 128 bits are made from a sum of 61 bits over all
+    elements. Digests of one array are the same on every device and machine, in every storage order
+    and with any number of threads. With a tolerance of 0, -0.0 differs from 0.0, and NaNs of
+    different bits differ.
 
     The array may change when this returns. What was made on a GPU is copied to the host when the digest is
     asked for its number. `digest` serves as `hash_fn` for `DebugMode.log_tensor_hashes` of PyTorch, and for

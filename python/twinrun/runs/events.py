@@ -41,8 +41,9 @@ _MOST_DIMENSIONS = 64
 class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_defaults=True):
     """A value that went into an event or came out of it.
 
-    role: what it is: a value, a parameter, a buffer, a gradient, a state of an optimizer, a setting, or the state
-    of a random number generator. kept: the field that has its data, or ''. missing: why it has no digest, or ''.
+    role: what it is: a value, a parameter, a buffer, a gradient, a state of an optimizer, a
+    setting, or the state of a random number generator. kept: the field that has its data, or ''.
+    missing: why it has no digest, or ''.
     digest: 128 bits; 0 where it is missing. It is stored apart, as a number.
     """
 
@@ -64,9 +65,10 @@ class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_d
 class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A point of a run at which values were seen.
 
-    phase: 'forward', 'backward', … module: the path of the module; '' for the model itself or none. kind: its class.
-    operation: what was done. call: the number of the call, which is the same for its entry and its exit; -1 for
-    none. enclosing: the call inside which this event is; -1 for none.
+    phase: 'forward', 'backward', … module: the path of the module; '' for the model itself or none.
+    kind: its class.
+    operation: what was done. call: the number of the call, which is the same for its entry and its
+    exit; -1 for none. enclosing: the call inside which this event is; -1 for none.
     """
 
     phase: str
@@ -116,7 +118,7 @@ def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> tuple
     text = events.tobytes()
     try:
         if events.dtype != np.uint8 or events.ndim != 1:
-            raise ValueError(f"the field {EVENTS} is no text")
+            raise ValueError(f"the field {EVENTS} is not a text")
         version = msgspec.json.decode(text, type=_Version)
         if version.format == "twinrun trace" and version.version > VERSION:
             raise Unsupported(
@@ -134,7 +136,7 @@ def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> tuple
             if len(v.shape) > _MOST_DIMENSIONS or any(n < 0 for n in v.shape):
                 raise ValueError(f"{v.name!r:.80} has an impossible shape")
             if v.kept and _KEPT_NAME.fullmatch(v.kept) is None:
-                raise ValueError(f"{v.kept!r:.80} is no name of a kept value")
+                raise ValueError(f"{v.kept!r:.80} is not a name of a kept value")
         calls = [e.call for e in table.events]
         if any(c < -1 for c in calls):
             raise ValueError("a call has a negative number")

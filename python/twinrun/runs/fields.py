@@ -66,19 +66,22 @@ class FieldRef:
     metadata_field: int = 0
     facts: _core.FieldFacts | None = None  # of the metadata's field
     no_data: bool = False
-    recorded: tuple[_core.RecordStore, int] | None = None  # the record that holds its elements, and the step
-    place: tuple[tuple[int, ...], tuple[int, ...]] | None = (
-        None  # shape of the global array and offset in it, as `shape`
-    )
-    key: str | None = None  # of particles: the field of their IDs and their group, as the file names them
+    # The record that holds its elements, and the step.
+    recorded: tuple[_core.RecordStore, int] | None = None
+    # Shape of the global array and offset in it, as `shape`.
+    place: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    # Of particles: the field of their IDs and their group, as the file names them.
+    key: str | None = None
     group: str | None = None
     own_name: str = ""  # in its file
     unit: str | None = None  # of dates and time spans; None for plain numbers
-    kind: str | None = None  # of elements that are no numbers: their kind
+    kind: str | None = None  # of elements that are not numbers: their kind
     tell: Callable[[int], str] | None = None  # such an element as text
     parts: object = None  # of a global array: where its parts are (parts.Parts)
-    open_reader: Callable[[], Field | None] | None = None  # of the format, where elements must be decoded
-    text: Callable[[tuple[int, ...]], str] | None = None  # of digests of texts: the text at an index
+    # Of the format, where elements must be decoded.
+    open_reader: Callable[[], Field | None] | None = None
+    # Of digests of texts: the text at an index.
+    text: Callable[[tuple[int, ...]], str] | None = None
     told_as_text: bool = False  # see formats.Field
 
     @property
@@ -138,13 +141,17 @@ class FieldRef:
         return (tuple(at) if self.fortran_order else tuple(reversed(at))) + part
 
     def load(self) -> None:
-        """Opens the file of a field that its metadata alone told until now; what the file says of it counts from then on."""
+        """Opens the file of a field that was known from its metadata alone. From then on the facts
+        of the file count.
+        """
         if self.reader is None and self.open_reader is not None and not self.no_data:
             self.reader = self.open_reader()
             self.told_as_text = self.reader is not None and self.reader.told_as_text
 
     def source(self, cache: str = "auto", files: _core.OpenFiles | None = None) -> _core.Source | None:
-        """A source of its elements; None if only metadata was kept. files: that are open for other sources too."""
+        """A source of its elements; None if only metadata was kept. files: that are open for other
+        sources too.
+        """
         if self.no_data:
             return None
         if self.recorded is not None and self.items:
@@ -211,7 +218,9 @@ def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b
 def refs_of_metadata(
     metadata: _core.Metadata, reopen: Callable[[], FileContent] | None = None
 ) -> list[FieldRef]:
-    """The fields that a metadata file describes. reopen: gives its data opened, for those that must be decoded."""
+    """The fields that a metadata file describes. reopen: gives its data opened, for those that must
+    be decoded.
+    """
     files = metadata.data_files
     refs = []
     for at, facts in enumerate(metadata.fields):

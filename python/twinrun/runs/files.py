@@ -149,8 +149,8 @@ class Files(Subject):
         yield self._listed(place)
 
     def arrays_of(self, places: Sequence[Place]) -> tuple[_core.FieldList, list[int]] | None:
-        """The arrays of .npy files of many places as one list, place after place, and how many are at each. None where a place
-        has anything else.
+        """The arrays of .npy files of many places as one list, place after place, and how many are
+        at each. None where a place has anything else.
         """
         known = format_named("npy")
         if self._options or self.kind != "folder" or known is None or not is_plain(known):
@@ -252,8 +252,8 @@ class Files(Subject):
         for ref in refs:
             ref.name = name_in_folder(ref.name)
         if not isinstance(part.file, str) and not content.fields:
-            # A file without fields is a field without elements, so that its absence in the other run is a
-            # difference.
+            # A file without fields is a field without elements, so that its absence in the other
+            # run is a difference.
             label = part.file.label
             refs += refs_of_fields({label: label_field(label)}, path)
         dialect = content.dialect or content.format

@@ -192,14 +192,16 @@ class HistorySubject(Subject):
                     ref.extents, ref.recorded = None, (self._record(rank), step)
             yield self._by_name(refs, use_metadata)
             return
-        if not self._files[place][1].data:  # the data was dropped or never kept; only metadata exists
+        # The data was dropped or never kept; only metadata exists.
+        if not self._files[place][1].data:
             for ref in refs:
                 if ref.items:
                     ref.extents, ref.no_data = None, True
             yield self._by_name(refs, use_metadata)
             return
         notes = []
-        # Data is never newer than its metadata, except in a copy of a history; then its content is checked.
+        # Data is never newer than its metadata, except in a copy of a history; then its content is
+        # checked.
         try:
             metadata.check_data_files()
         except Stale:

@@ -1,4 +1,4 @@
-"""Metadata and the data that it was made from: whether the one still tells of the other."""
+"""Whether metadata still describes the data that it was made from."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def metadata_path(path: str) -> str:
 
 
 def check_replaceable(target: str) -> None:
-    """Raises TwinrunError where metadata of data files would replace twinrun's metadata of another kind: golden digests, which
-    name no data file, or metadata of a history.
+    """Raises TwinrunError where metadata of data files would replace twinrun's metadata of another
+    kind: golden digests, which name no data file, or metadata of a history.
 
     What is no metadata at all the core refuses; what is damaged it replaces.
     """
@@ -106,17 +106,18 @@ def _stale(metadata: _core.Metadata, path: str) -> Stale:
 
 
 def _layout(ref: FieldRef) -> tuple:
-    """What metadata keeps of a field, and its file says too, but for the places of its elements."""
+    """The facts of a field that both metadata and file have, except the places of its elements."""
     return ref.dtype, ref.byte_order, ref.shape, ref.fortran_order, ref.unit, ref.kind
 
 
 def check_layout(
     metadata: _core.Metadata, refs: Sequence[FieldRef], content: FileContent
 ) -> dict[str, Field]:
-    """Raises Stale unless a file says of itself all that its metadata says: files, fields, what each is, and where it lies; and
-    what is wrong with a field that cannot be read now.
+    """Raises Stale unless a file says of itself all that its metadata says: files, fields, what
+    each is, and where it lies; and what is wrong with a field that cannot be read now.
 
-    A field that was not indexed is not looked at. refs: all fields of the metadata. Returns the file's, by the names there.
+    A field that was not indexed is not looked at. refs: all fields of the metadata. Returns the
+    file's, by the names there.
     """
 
     def changed(what: str) -> Stale:
@@ -132,7 +133,7 @@ def check_layout(
     told = {ref.name for ref in refs}
     if own.keys() - told or (told & _OF_METADATA) - own.keys():
         raise changed(
-            "tells attributes, or holds what cannot be compared, otherwise than when it was indexed"
+            "has other attributes, or other parts that cannot be compared, than when it was indexed"
         )
     now = {
         ref.name: ref
@@ -180,7 +181,9 @@ def check_current(
 
 
 def reopening(metadata: _core.Metadata) -> Callable[[], FileContent] | None:
-    """How to open the data of a metadata file as when it was indexed; None where there is none, or a history has it."""
+    """How to open the data of a metadata file as when it was indexed; None where there is none, or
+    a history has it.
+    """
     if not metadata.data_files or not metadata.fields or not metadata.fields[0].format:
         return None
     path, how = metadata.path.removesuffix(METADATA_SUFFIX), metadata.fields[0].format

@@ -91,7 +91,7 @@ def without_ids(
     of rows.
 
     No other code compares them, so they must be reported. sides: as for `find_particles`. kinds: its result.
-    chosen: `chosen(name)` tells whether a field is to be compared.
+    chosen: `chosen(name)` returns whether a field is to be compared.
     """
     parts = [(kind.parts_a, kind.parts_b) for kind in kinds.values()]
     matched = {n for pair in parts for side in pair for _, _, own in side for n in own} | set(kinds)

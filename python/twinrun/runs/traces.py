@@ -16,7 +16,7 @@ _RANK = re.compile(r"rank([0-9]{1,9})")
 
 
 def _rank_folders(path: str) -> dict[int, str]:
-    """{rank: folder} of a run of several processes, each of which wrote a history."""
+    """{rank: folder} of a run of several processes that each wrote a history."""
     found: dict[int, str] = {}
     try:
         names = sorted(os.listdir(path))

@@ -117,8 +117,8 @@ def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list
             raise DamagedFile("is not the file that the manifest names", where=name)
     except TwinrunError as e:
         return [str(e)], 1
-    # There is no data file if the data was never kept or dropped, or if it is in the record, which is checked
-    # separately.
+    # There is no data file if the data was never kept or dropped, or if it is in the record, which
+    # is checked separately.
     if not rank.data or rank.difference is not None:
         return _verify_metadata(metadata, [], threads), 1
     data = os.path.join(folder, rank.data)

@@ -16,7 +16,8 @@ static_assert(TWR_ERROR_INVALID_ARGUMENT == static_cast<int>(ErrorCode::invalid_
 
 namespace {
 
-// The error text of a thread is kept by libtwinrun (core/capi/status.cpp), which truncates long texts.
+// The error text of a thread is kept by libtwinrun (core/capi/status.cpp), which truncates long
+// texts.
 int failed(const char* function, const Error& error) noexcept {
     char message[5000];
     std::snprintf(message, sizeof message, "%s: %s", function, error.message.c_str());
@@ -29,7 +30,8 @@ int answer(const char* function, Body&& body) noexcept {
     return result ? static_cast<int>(TWR_OK) : failed(function, result.error());
 }
 
-// The same for a collective call: an exception is also reported to the ranks that wait for this one.
+// The same for a collective call: an exception is also reported to the ranks that wait for this
+// one.
 template <class Body>
 int answer_of_all(const char* function, twr_aggregate* aggregate, Body&& body) noexcept {
     try {

@@ -1,5 +1,6 @@
-// What the C interface stands on: an aggregate, and the operations on it. The functions return what the C interface returns as a
-// code; those marked [collective] are called by all ranks, in the same order.
+// The aggregate behind the C interface, and the operations on it. The functions return what
+// the C interface returns as a code; those marked [collective] are called by all ranks, in the same
+// order.
 #pragma once
 
 #include <mpi.h>
@@ -59,7 +60,8 @@ namespace twinrun::aggregation {
 
 // [collective] given(): the settings, as this rank has them. Their error becomes one of all ranks.
 Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const std::function<Result<Settings>()>& given);
-// [collective] null: nothing. Where MPI has ended or the team is broken, what is MPI's stays allocated.
+// [collective] null: nothing. Where MPI has ended or the team is broken, what is MPI's stays
+// allocated.
 void release(twr_aggregate* aggregate);
 
 // ---- declaration.cpp ----
@@ -76,9 +78,9 @@ Result<> declare_types(twr_aggregate* a, const twr_aggregate_typed* types, int c
 // [collective] path: the name that the caller gave, without a sub-file's number.
 Result<> write(twr_aggregate* a, const char* path, const void* const* data);
 Result<> read(twr_aggregate* a, const char* path, void* const* data);
-// [collective] Moves the declared bytes of a file that all ranks have open; a write leaves all other bytes of it alone. For other
-// libraries of this house. The plan must know the storage's traits already (Plan::adapt), and the file must have the bytes that
-// are read.
+// [collective] Moves the declared bytes of a file that all ranks have open; a write leaves all
+// other bytes of it alone. For other libraries of this house. The plan must know the storage's
+// traits already (Plan::adapt), and the file must have the bytes that are read.
 Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* const* data);
 
 // ---- report.cpp ----

@@ -108,7 +108,8 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const std::function<Re
         a.reset(new twr_aggregate);
         return success();
     });
-    // The agreement below reports wrong arguments of this rank; until then the default time limit counts.
+    // The agreement below reports wrong arguments of this rank; until then the default time limit
+    // counts.
     const double limit = settings ? settings->time_limit : kTimeLimit;
     auto team = Team::create(comm, limit, std::move(ready));
     if (!team) return team.error();

@@ -32,7 +32,8 @@ Result<std::uint64_t> size_of(MPI_Datatype type) {
     return static_cast<std::uint64_t>(size);
 }
 
-// Types that MPI_Type_get_contents has handed out, which the caller frees unless they are predefined.
+// Types that MPI_Type_get_contents has handed out, which the caller frees unless they are
+// predefined.
 class Types {
    public:
     Types() = default;
@@ -57,7 +58,8 @@ class Types {
     std::vector<MPI_Datatype> all;
 };
 
-// The arguments of a type's constructor. Those of the large constructors of MPI 4 that are counts stand in `counts`, and there alone.
+// The arguments of a type's constructor. Those of the large constructors of MPI 4 that are counts
+// stand in `counts`, and there alone.
 struct Contents {
     int combiner = MPI_COMBINER_NAMED;
     std::vector<int> integers;
@@ -112,13 +114,14 @@ struct Contents {
     [[nodiscard]] std::int64_t count(std::size_t k) const {
         return large() ? std::int64_t{counts.at(k)} : std::int64_t{integers.at(k)};
     }
-    // Displacement k in bytes; `passed`: so many counts stand before the displacements.
+    // Displacement k in bytes; passed: the number of counts before the displacements.
     [[nodiscard]] std::int64_t displacement(std::size_t passed, std::size_t k) const {
         return large() ? std::int64_t{counts.at(passed + k)} : std::int64_t{addresses.at(k)};
     }
 };
 
-// A predefined type. The pairs of MPI_MINLOC may have a gap between their two members, the second of which is an int.
+// A predefined type. The pairs of MPI_MINLOC may have a gap between their two members, and the
+// second member is an int.
 Result<Stream> leaf(MPI_Datatype type) {
     Stream stream;
     TWR_TRY(const std::uint64_t size, size_of(type));
@@ -216,7 +219,8 @@ Result<Stream> struct_type(const Contents& c, int depth) {
     return all;
 }
 
-// What a process has of one dimension: intervals of its indices, `length` items every `stride`, the last one cut at the end.
+// The part of one dimension that a process has: intervals of its indices, `length` items every
+// `stride`, the last one cut at the end.
 struct Share {
     std::uint64_t begin = 0;
     std::uint64_t length = 0;
@@ -224,7 +228,7 @@ struct Share {
     std::uint64_t end = 0;
 };
 
-// An array of `sizes` items of a type, of which each dimension has a share.
+// An array of `sizes` items of a type, and this process's share of each dimension.
 Result<Stream> array_type(const Inner& of, const std::vector<std::uint64_t>& sizes,
                           const std::vector<Share>& shares, bool fortran) {
     Stream stream = of.stream;
@@ -278,7 +282,8 @@ Result<Stream> subarray_type(const Contents& c, int depth) {
 Result<Stream> darray_type(const Contents& c, int depth) {
     TWR_TRY(const Inner of, inner(c.types.all.at(0), depth));
     const auto dimensions = static_cast<std::size_t>(c.integers.at(2));
-    // size, rank, dimensions; global sizes, which are counts in large types; distributions, arguments, processes; order
+    // size, rank, dimensions; global sizes, which are counts in large types; distributions,
+    // arguments, processes; order
     const std::size_t sizes_at = 3;
     const std::size_t behind = sizes_at + (c.large() ? 0 : dimensions);
     const auto integer = [&](std::size_t group, std::size_t d) {
@@ -362,7 +367,7 @@ Result<TypeStream> stream_of(MPI_Datatype type) {
     }
     TWR_TRY(found.stream, flatten(type, 0));
     TWR_TRY(found.extent, extent_of(type));
-    // What was understood is what MPI counts; anything else must not move data.
+    // Checks that MPI counts the same bytes: a datatype that was misunderstood must not move data.
     TWR_TRY(const std::uint64_t size, size_of(type));
     if (size != found.stream.bytes()) {
         return unknown("has " + std::to_string(size) + " bytes, and its constructors give " +

@@ -1,4 +1,5 @@
-// Datatypes of MPI as streams of bytes: what MPI_Type_get_envelope and MPI_Type_get_contents say of them.
+// Datatypes of MPI as streams of bytes: what MPI_Type_get_envelope and MPI_Type_get_contents say of
+// them.
 #pragma once
 
 #include <mpi.h>
@@ -15,7 +16,8 @@ struct TypeStream {
     std::int64_t extent = 0;  // from one item to the next
 };
 
-// Errors: unsupported: a constructor that this version does not know, or too many pieces; an error of MPI.
+// Errors: unsupported: a constructor that this version does not know, or too many pieces; an error
+// of MPI.
 Result<TypeStream> stream_of(MPI_Datatype type);
 // `count` items.
 Result<Stream> stream_of_items(const TypeStream& type, std::uint64_t count);

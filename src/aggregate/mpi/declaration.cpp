@@ -32,7 +32,8 @@ Result<std::vector<RankSet>> sets_of(const twr_aggregate_variable* variables, in
     return rank_sets(declared);
 }
 
-// The variables of records in one of the three layouts. before: items of the ranks before this one; total: items of all ranks.
+// The variables of records in one of the three layouts. before: items of the ranks before this one;
+// total: items of all ranks.
 // nullopt: sizes overflow.
 std::optional<std::vector<twr_aggregate_variable>> records(const std::vector<std::uint64_t>& item_bytes,
                                                            std::uint64_t items, std::uint64_t before,

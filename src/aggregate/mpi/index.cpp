@@ -41,7 +41,7 @@ SubFile known_by(const struct stat& about) {
 
 Error no_index(const std::string& name, const std::string& why) {
     return Error{ErrorCode::invalid_argument,
-                 name + ": is no index of sub-files (" + why +
+                 name + ": is not an index of sub-files (" + why +
                      "), and is left alone: choose another path, or move it away"};
 }
 

@@ -1,7 +1,9 @@
-// The index of sub-files, PATH.twr-index: how many files belong together, and how to recognise each of them.
+// The index of sub-files, PATH.twr-index: how many files belong together, and how to recognise each
+// of them.
 //
-// It is written last, when all sub-files have their names, and removed before the first of them is replaced. Without an index the
-// files may be of two writes. A later write with fewer files removes the files that the index names, and never any other.
+// It is written last, when all sub-files have their names, and removed before the first of them is
+// replaced. Without an index the files may be of two writes. A later write with fewer files removes
+// the files that the index names, and never any other.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +29,12 @@ using Index = std::vector<SubFile>;
 [[nodiscard]] std::string index_name(const std::string& path);
 [[nodiscard]] std::string sub_file_name(const std::string& path, std::size_t number);
 
-// nullopt: no index. An error if a file with the index' name is no index.
+// nullopt: no index. An error if a file with the index' name is not an index.
 Result<std::optional<Index>> read_index(const std::string& path);
 // The index of existing sub-files.
 Result<Index> look_at_sub_files(const std::string& path, std::size_t count);
-// Writes the index atomically, under a temporary name first. replace: an existing index is replaced; otherwise it is an error.
+// Writes the index atomically, under a temporary name first. replace: an existing index is
+// replaced; otherwise it is an error.
 // sync: the index survives a power cut.
 Result<> write_index(const std::string& path, const Index& index, bool replace, bool sync);
 Result<> remove_index(const std::string& path, bool sync);

@@ -11,11 +11,12 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// Direct stretches are written in steps; between steps a rank serves its partitions. Steps of stretches that must be packed first
-// fit into the second-level cache.
+// Direct stretches are written in steps; between steps a rank serves its partitions. Steps of
+// stretches that must be packed first fit into the second-level cache.
 constexpr std::uint64_t kDirectStep = std::uint64_t{4} << 20;
 constexpr std::uint64_t kPackedStep = std::uint64_t{512} << 10;
-// Shorter pieces of memory are packed, because a piece costs the system more time than copying this many bytes.
+// Shorter pieces of memory are packed, because a piece costs the system more time than copying this
+// many bytes.
 constexpr std::uint64_t kLeastPiece = 2048;
 
 constexpr std::uint32_t kReady = 0;  // message: ranks may work on a window
@@ -111,7 +112,8 @@ Storage* Pipeline::storage() {
     if (!tried_) {
         tried_ = true;
         const auto on_end = [this] { team_.notify_self(); };
-        // A new file was made by us and is no link. An existing file that is updated or read may be a link.
+        // A new file was made by us and is not a link. An existing file that is updated or read may
+        // be a link.
         auto opened = file_ != nullptr
                           ? storage_of(settings_.backend, *file_, mode_, on_end)
                           : open_storage(settings_.backend, path_,
@@ -125,7 +127,8 @@ Storage* Pipeline::storage() {
     return storage_.get();
 }
 
-// The parts of a range with bytes that this rank has and does not write itself. They may include holes of its sets.
+// The parts of a range with bytes that this rank has and does not write itself. They may include
+// holes of its sets.
 std::vector<Range> Pipeline::own_parts(Range range) const {
     std::vector<Range> parts;
     for (const Range& direct : plan_.direct()) {
@@ -316,8 +319,8 @@ void Pipeline::move_local(const Role& role, std::uint64_t w) {
     }
 }
 
-// Puts bytes into an aggregator's buffer, or gets them: `count` blocks of `width` bytes, `stride` apart there and dense here. at:
-// of the first block, in the aggregator's part of the MPI window.
+// Puts bytes into an aggregator's buffer, or gets them: `count` blocks of `width` bytes, `stride`
+// apart there and dense here. at: of the first block, in the aggregator's part of the MPI window.
 void Pipeline::transfer(int target, MPI_Aint at, std::byte* bytes, std::uint64_t width, std::uint64_t count,
                         std::uint64_t stride) {
     const auto move = [&](std::byte* here, int length, MPI_Aint there, int items, MPI_Datatype type) {
@@ -355,7 +358,7 @@ void Pipeline::transfer(int target, MPI_Aint at, std::byte* bytes, std::uint64_t
     }
 }
 
-// What of a set lies in a window, and where its bytes are in the scratch memory.
+// The part of a set that lies in a window, and the place of its bytes in the scratch memory.
 struct Pipeline::PackedPart {
     const RankSet* set;
     SetPart part;
@@ -372,7 +375,8 @@ struct Pipeline::PackedPart {
     }
 };
 
-// Writing: packs, puts, and waits until all is in the aggregator's buffer. Reading: gets, waits, and unpacks.
+// Writing: packs, puts, and waits until all is in the aggregator's buffer. Reading: gets, waits,
+// and unpacks.
 void Pipeline::move_remote(const Role& role, std::uint64_t w) {
     const Window& window = role.of->plan->windows()[w];
     const MPI_Aint base = plan_.displacement(*role.of, w);
@@ -459,8 +463,8 @@ bool Pipeline::step_direct() {
     return true;
 }
 
-// One step of a range: the part from its begin that one transfer moves. Memory in the file's order is transferred in place; small
-// pieces are packed in the scratch memory first.
+// One step of a range: the part from its begin that one transfer moves. Memory in the file's order
+// is transferred in place; small pieces are packed in the scratch memory first.
 void Pipeline::move_direct(Range range) {
     struct Packed {
         const RankSet* set;
@@ -473,7 +477,8 @@ void Pipeline::move_direct(Range range) {
     std::uint64_t at = range.begin;
     std::uint64_t used = 0;
     while (at < range.end && pieces.size() < kMostPieces && at - range.begin < kDirectStep) {
-        // The last set that begins before this byte and has it. Interleaved sets without this byte may begin later.
+        // The last set that begins before this byte and has it. Interleaved sets without this byte
+        // may begin later.
         auto set = std::partition_point(plan_.sets().begin(), plan_.sets().end(),
                                         [&](const RankSet& other) { return other.where.offset <= at; });
         do {

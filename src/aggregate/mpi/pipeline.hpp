@@ -1,4 +1,5 @@
-// One write or read of a plan's data: what each rank does between the opening of the file and the agreement that all is there.
+// One write or read of a plan's data: what each rank does between the opening of the file and the
+// agreement that all is there.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,7 @@
 
 namespace twinrun::aggregation {
 
-// What this rank did.
+// The work of this rank.
 struct Work {
     double shared_bytes = 0;  // copied from or to buffers of its node
     double remote_bytes = 0;  // put to or got from other nodes
@@ -25,11 +26,12 @@ struct Work {
 };
 
 // Writing, of a window with n buffers:
-//     aggregator: ready = n; for each window: wait until all of its ranks are done with it; start its write; when it has ended,
-//                 ready += 1
-//     rank:       for each window with its data: wait until ready; copy or put the data; notify the aggregator
-// Reading, for each window: the aggregator reads it; ready += 1; ranks copy or get, and notify; the buffer is free again.
-// Between nodes, "ready" and "done" are messages.
+//     aggregator: ready = n; for each window: wait until all of its ranks are done with it; start
+//                 its write; when it has ended, ready += 1
+//     rank:       for each window with its data: wait until ready; copy or put the data; notify the
+//                 aggregator
+// Reading, for each window: the aggregator reads it; ready += 1; ranks copy or get, and notify; the
+// buffer is free again. Between nodes, "ready" and "done" are messages.
 class Pipeline {
    public:
     // data: a pointer for each variable; only read from when writing.
@@ -39,12 +41,14 @@ class Pipeline {
     Pipeline(const Pipeline&) = delete;
     Pipeline& operator=(const Pipeline&) = delete;
 
-    // Call it before ranks agree to begin: allocates, and sets the state that other ranks of the node read.
+    // Call it before ranks agree to begin: allocates, and sets the state that other ranks of the
+    // node read.
     Result<> prepare();
-    // Moves the data through a file that is open already, in place of one that run() opens. Call it before run().
+    // Moves the data through a file that is open already, in place of one that run() opens. Call it
+    // before run().
     void use(const OpenFile* file) { file_ = file; }
-    // Moves the data. After a failure of storage it still goes through all windows, because other ranks wait for them, and
-    // returns the error at the end. A broken team ends it at once.
+    // Moves the data. After a failure of storage it still goes through all windows, because other
+    // ranks wait for them, and returns the error at the end. A broken team ends it at once.
     Result<> run(const std::string& path);
     // Brings what this rank wrote to storage (fsync).
     Result<> sync();
@@ -60,7 +64,8 @@ class Pipeline {
     [[nodiscard]] bool writing() const { return mode_ == Mode::write; }
     Storage* storage();  // null if it cannot be opened
     void fail(Error error);
-    // Calls body, which may allocate. An exception becomes this rank's error; the rank goes on with what the others wait for.
+    // Calls body, which may allocate. An exception becomes this rank's error; the rank goes on with
+    // what the others wait for.
     template <class Body>
     bool attempt(Body&& body);
 
@@ -100,7 +105,8 @@ class Pipeline {
     std::unique_ptr<Storage> storage_;
     bool tried_ = false;
     std::optional<Error> error_;
-    std::unique_ptr<Sent[]> sent_;  // allocated once for all messages, because MPI has their addresses
+    // Allocated once for all messages, because MPI has their addresses.
+    std::unique_ptr<Sent[]> sent_;
     std::size_t sent_count_ = 0;
     std::size_t taken_ = 0;  // number of these, in order, that have arrived
     Work work_;

@@ -14,14 +14,15 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// Default sizes of buffers (measured with 16 ranks on two cores): small enough that a partition takes several windows, so that
-// gathering and writing overlap; large enough that synchronizing for each window costs little.
+// Default sizes of buffers (measured with 16 ranks on two cores): small enough that a partition
+// takes several windows, so that gathering and writing overlap; large enough that synchronizing for
+// each window costs little.
 constexpr std::uint64_t kLargestBuffer = std::uint64_t{8} << 20;
 constexpr std::uint64_t kSmallestBuffer = std::uint64_t{1} << 20;
 constexpr std::uint64_t kWindows = 4;
 
-// Rounds of the election by MPI_Allreduce. Every rank decides the partitions that are open afterwards by itself, with the same
-// result.
+// Rounds of the election by MPI_Allreduce. Every rank decides the partitions that are open
+// afterwards by itself, with the same result.
 constexpr int kRounds = 4;
 
 // Alignment of aggregators' memory, for any block size.
@@ -42,7 +43,8 @@ struct Plan::Wire {
     std::vector<WireSet> all;
 };
 
-// Memory that an election needs on this rank, allocated before, so that nothing can fail between its rounds.
+// Memory that an election needs on this rank, allocated before, so that nothing can fail between
+// its rounds.
 struct Plan::Ballot {
     struct Bid {
         float cost;
@@ -51,8 +53,8 @@ struct Plan::Ballot {
     static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
     static constexpr float kNever = std::numeric_limits<float>::infinity();
     std::vector<float> costs;
-    std::vector<std::size_t>
-        own;  // number of this rank among the ranks of each partition; kNone: not among them
+    // Number of this rank among the ranks of each partition; kNone: not among them.
+    std::vector<std::size_t> own;
     std::unique_ptr<bool[]> flags;
     std::vector<Bid> bids;
     std::vector<Contribution> won;
@@ -178,9 +180,9 @@ Result<> Plan::gather_table(bool shared) {
     });
 }
 
-// Each rank checks a part of the file. If one finds an overlap, further reductions collect the details: first the two ranks, then
-// from each of these the number of its variable. mine: an earlier error of this rank; the same reduction tells the others not to
-// check.
+// Each rank checks a part of the file. If one finds an overlap, further reductions collect the
+// details: first the two ranks, then from each of these the number of its variable. mine: an
+// earlier error of this rank; the same reduction tells the others not to check.
 Result<> Plan::check_overlaps(Result<> mine) {
     const Range span = table_.span();
     const auto cut = [&](int part) {
@@ -195,12 +197,14 @@ Result<> Plan::check_overlaps(Result<> mine) {
             return success();
         });
     }
-    // Offsets are below 2^63. Signed: MPICH 4.0 compares unsigned numbers as signed ones in MPI_MIN.
+    // Offsets are below 2^63. Signed: MPICH 4.0 compares unsigned numbers as signed ones in
+    // MPI_MIN.
     std::int64_t least = !mine ? -1 : found ? static_cast<std::int64_t>(found->offset) : INT64_MAX;
     TWR_CHECK(reduce(&least, 1, MPI_INT64_T, MPI_MIN));
     if (least == INT64_MAX || least < 0) return mine;
     const auto offset = static_cast<std::uint64_t>(least);
-    // Ranks are below 2^31; 0 means "not me". Several ranks may have found this byte, or other bytes.
+    // Ranks are below 2^31; 0 means "not me". Several ranks may have found this byte, or other
+    // bytes.
     std::int64_t ranks[2] = {0, 0};
     if (found && found->offset == offset) {
         ranks[0] = std::int64_t{found->ranks[0]} + 1;
@@ -231,13 +235,14 @@ Result<> Plan::check_overlaps(Result<> mine) {
 
 // Partitions, their ranks, and the memory that an election needs.
 Result<> Plan::cut() {
-    std::uint64_t wanted = static_cast<std::uint64_t>(settings_.aggregators);
-    if (wanted == 0) {
-        wanted = default_aggregators(table_.bytes(), group_.nodes, static_cast<std::uint64_t>(group_.ranks));
+    std::uint64_t most_partitions = static_cast<std::uint64_t>(settings_.aggregators);
+    if (most_partitions == 0) {
+        most_partitions =
+            default_aggregators(table_.bytes(), group_.nodes, static_cast<std::uint64_t>(group_.ranks));
     }
     partitions_.clear();
     std::uint64_t longest = 0;
-    for (const Range& range : make_partitions(table_, wanted, traits_.block)) {
+    for (const Range& range : make_partitions(table_, most_partitions, traits_.block)) {
         Partition partition;
         partition.range = range;
         partition.members = contributions_to(table_, range, group_.place_of);
@@ -289,8 +294,8 @@ void Plan::lay_out() {
     }
 }
 
-// From the table to partitions, aggregators and their memory. Every allocation of this rank comes before an agreement, which
-// reports its failure.
+// From the table to partitions, aggregators and their memory. Every allocation of this rank comes
+// before an agreement, which reports its failure.
 Result<> Plan::arrange() {
     const auto begin = Clock::now();
     Ballot ballot;
@@ -344,9 +349,10 @@ Result<> Plan::arrange() {
     return success();
 }
 
-// One MPI_Allreduce elects for all open partitions, among the ranks that Turns allows. A winner is final if all partitions before
-// it are final, and none of them was won on the winner's host, which could have changed what Turns allows. The other partitions
-// are elected again. So the result equals that of elect(), which decides one partition after the other.
+// One MPI_Allreduce elects for all open partitions, among the ranks that Turns allows. A winner is
+// final if all partitions before it are final, and none of them was won on the winner's host, which
+// could have changed what Turns allows. The other partitions are elected again. So the result
+// equals that of elect(), which decides one partition after the other.
 Result<> Plan::elect_aggregators(Ballot& ballot) {
     const std::size_t count = partitions_.size();
     const auto elect_here = [&]() -> Result<> {
@@ -405,7 +411,8 @@ Result<> Plan::elect_aggregators(Ballot& ballot) {
         ballot.won.clear();
         for (; settled < count; ++settled) {
             const int bidder = ballot.bids[settled].rank;
-            // No rank made a bid: the only candidate has failed. All ranks see this, and the next agreement reports the error.
+            // No rank made a bid: the only candidate has failed. All ranks see this, and the next
+            // agreement reports the error.
             if (bidder < 0 || bidder >= group_.ranks) return mine;
             const auto winner = static_cast<std::uint32_t>(bidder);
             const std::uint32_t place = group_.place_of[winner];

@@ -1,4 +1,5 @@
-// The plan that follows from a declaration: the data of all ranks in this rank's file, partitions, aggregators and buffers.
+// The plan that follows from a declaration: the data of all ranks in this rank's file, partitions,
+// aggregators and buffers.
 #pragma once
 
 #include <mpi.h>
@@ -29,7 +30,8 @@ struct FileGroup {
     int ranks = 1;
     std::vector<int> team_rank;          // of each
     std::vector<std::uint32_t> node_of;  // of each: number of its node in the team
-    // Of each: its node in the topology. Equals node_of unless the topology divides nodes into places.
+    // The node of each in the topology. Equals node_of unless the topology divides nodes into
+    // places.
     std::vector<std::uint32_t> place_of;
     std::uint64_t nodes = 1;  // number of their nodes
 };
@@ -54,9 +56,11 @@ enum class Members : std::uint8_t {
 
 inline constexpr std::uint64_t kHeader = 4096;  // bytes before an aggregator's buffers
 
-// At the beginning of an aggregator's memory: tells ranks on its node which windows they may work on.
+// At the beginning of an aggregator's memory: tells ranks on its node which windows they may work
+// on.
 struct Duty {
-    // Writing: number of windows whose buffers may be filled. Reading: number of windows whose bytes have been read.
+    // Writing: number of windows whose buffers may be filled. Reading: number of windows whose
+    // bytes have been read.
     std::atomic<std::uint64_t> ready{0};
     // For the current window of each buffer: ranks of this node that have not finished with it.
     std::atomic<std::uint32_t> left[kMostBuffers] = {};
@@ -81,8 +85,8 @@ class Plan {
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
 
-    // [collective] sets: of this rank, or its error. After an error nothing is declared. shared: several ranks may claim a
-    // byte, so that the plan can only be read.
+    // [collective] sets: of this rank, or its error. After an error nothing is declared. shared:
+    // several ranks may claim a byte, so that the plan can only be read.
     Result<> declare(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared = false);
     // [collective] Plans again for storage with other traits; does nothing if they are equal.
     Result<> adapt(const StorageTraits& traits);
@@ -90,7 +94,8 @@ class Plan {
     [[nodiscard]] bool declared() const { return declared_; }
     [[nodiscard]] std::uint64_t variables() const { return variables_; }
     [[nodiscard]] const std::vector<RankSet>& sets() const { return sets_; }
-    [[nodiscard]] const std::vector<Range>& direct() const { return direct_; }  // this rank's, ascending
+    // This rank's, ascending.
+    [[nodiscard]] const std::vector<Range>& direct() const { return direct_; }
     [[nodiscard]] const FileTable& table() const { return table_; }
     [[nodiscard]] const std::vector<Partition>& partitions() const { return partitions_; }
     [[nodiscard]] const StorageTraits& traits() const { return traits_; }
@@ -112,7 +117,8 @@ class Plan {
     Result<> check_overlaps(Result<> mine);
     Result<> arrange();
     Result<> cut();  // makes partitions; local
-    void lay_out();  // places aggregators' memory, and finds the windows that concern this rank; local
+    // Places aggregators' memory, and finds the windows that concern this rank; local.
+    void lay_out();
     struct Ballot;
     Result<> elect_aggregators(Ballot& ballot);
     Result<> make_memory(std::uint64_t needed);
@@ -137,7 +143,8 @@ class Plan {
     int election_rounds_ = 0;
     double seconds_ = 0;
     std::vector<std::uint64_t> used_;  // of each rank's memory
-    // Buffers of nonblocking MPI calls. They are members, because the plan of a broken team is never freed.
+    // Buffers of nonblocking MPI calls. They are members, because the plan of a broken team is
+    // never freed.
     std::unique_ptr<Wire> wire_;
     std::vector<std::byte> reduced_;
 

@@ -59,7 +59,8 @@ Result<std::vector<Host>> all_hosts(Team& team) {
     return hosts;
 }
 
-// [collective] Rank 0 finds the topology. If that takes scontrol, the others find theirs in the text that rank 0 read and broadcast.
+// [collective] Rank 0 finds the topology. If that takes scontrol, the others find theirs in the
+// text that rank 0 read and broadcast.
 Result<std::shared_ptr<const Topology>> find_topology(Team& team, const std::string& description) {
     TWR_TRY(const std::vector<Host> hosts, all_hosts(team));
     std::optional<Result<std::string>> output;  // of scontrol
@@ -76,8 +77,8 @@ Result<std::shared_ptr<const Topology>> find_topology(Team& team, const std::str
         return team.finish(request, "rank 0");
     };
     struct Wires {
-        // The text's length behind: 0 where scontrol did not run, 1 where it gave the text, 2 + an error's code where the text is the
-        // error's.
+        // The text's length behind: 0 where scontrol did not run, 1 where it gave the text, 2 + an
+        // error's code where the text is the error's.
         std::uint64_t about[2] = {0, 0};
         std::string text;
     };
@@ -101,8 +102,8 @@ Result<std::shared_ptr<const Topology>> find_topology(Team& team, const std::str
     });
 }
 
-// [collective] A topology whose nodes are places within hosts, as hwloc describes each host. Between hosts: as "auto", or with the
-// latency and bandwidths that the description sets.
+// [collective] A topology whose nodes are places within hosts, as hwloc describes each host.
+// Between hosts: as "auto", or with the latency and bandwidths that the description sets.
 Result<RankPlaces> divided_nodes(Team& team, const std::string& description) {
     TWR_TRY(const HwlocDescription d, parse_hwloc(description));  // the same everywhere
     if (d.hosts != 0)

@@ -17,7 +17,8 @@ struct RankPlaces {
     std::vector<std::uint32_t> node_of;  // of each rank: the topology's node
 };
 
-// [collective] description: the setting `topology`. Errors: a description that is invalid or does not fit this machine.
+// [collective] description: the setting `topology`. Errors: a description that is invalid or does
+// not fit this machine.
 Result<RankPlaces> place_ranks(Team& team, const std::string& description);
 
 }  // namespace twinrun::aggregation

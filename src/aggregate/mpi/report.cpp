@@ -1,4 +1,4 @@
-// What an aggregate's last declaration, write and read did, as a structure and as JSON.
+// Reports of an aggregate's last declaration, write and read, as a structure and as JSON.
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>

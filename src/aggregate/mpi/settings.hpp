@@ -43,7 +43,8 @@ inline constexpr double kTimeLimit = 600;  // seconds; the default
 // From the structure of this version, an older one or a newer one. null: the defaults.
 Result<Settings> settings_of(const twr_aggregate_options* options);
 
-// Fills in what the environment sets. Errors: a bad value there, or a back end that this machine lacks.
+// Fills in what the environment sets. Errors: a bad value there, or a back end that this machine
+// lacks.
 Result<Settings> complete(Settings settings);
 
 // Equal settings have equal hashes.

@@ -87,7 +87,8 @@ class Descriptor {
     Result<> transfer(std::span<const Piece> pieces) const {
         TWR_CHECK(transfer_all(pieces));
         if (sync_follows_ && mode_ == Mode::write && !pieces.empty()) {
-            // Starts writing to storage while the rest is gathered. Only a hint: fsync reports failures.
+            // Starts writing to storage while the rest is gathered. Only a hint: fsync reports
+            // failures.
             const std::uint64_t begin = pieces.front().offset;
             const std::uint64_t end = pieces.back().offset + pieces.back().count;
             ::sync_file_range(number_, static_cast<off64_t>(begin), static_cast<off64_t>(end - begin),
@@ -109,7 +110,8 @@ class Descriptor {
 
    private:
     Result<> transfer_all(std::span<const Piece> pieces) const {
-        constexpr std::size_t kMost = 512;  // pieces of one call; IOV_MAX is at least 1024 on current systems
+        // Pieces of one call; IOV_MAX is at least 1024 on current systems.
+        constexpr std::size_t kMost = 512;
         std::array<iovec, kMost> vectors;
         std::size_t at = 0;
         std::uint64_t done = 0;  // bytes of pieces[at]
@@ -120,25 +122,25 @@ class Descriptor {
                 continue;
             }
             const std::uint64_t offset = pieces[at].offset + done;
-            std::uint64_t wanted = 0;
+            std::uint64_t requested = 0;
             int count = 0;
             for (std::size_t i = at; i < pieces.size() && count < static_cast<int>(kMost); ++i) {
                 const std::uint64_t skip = i == at ? done : 0;
-                if (pieces[i].offset + skip != offset + wanted) break;
-                const std::uint64_t length = std::min(pieces[i].count - skip, most_a_call() - wanted);
+                if (pieces[i].offset + skip != offset + requested) break;
+                const std::uint64_t length = std::min(pieces[i].count - skip, most_a_call() - requested);
                 if (length == 0) break;
                 vectors[static_cast<std::size_t>(count++)] = {pieces[i].bytes + skip, length};
-                wanted += length;
+                requested += length;
                 if (length < pieces[i].count - skip) break;
             }
             const ssize_t moved = move(vectors.data(), count, offset);
             if (moved < 0) {
                 if (errno == EINTR) continue;
-                return file_error(path_, place_text(mode_, wanted, offset + shift_), errno);
+                return file_error(path_, place_text(mode_, requested, offset + shift_), errno);
             }
             if (moved == 0) {
                 if (mode_ == Mode::read) return ended_early(path_, offset + shift_);
-                return file_error(path_, place_text(mode_, wanted, offset + shift_), EIO);
+                return file_error(path_, place_text(mode_, requested, offset + shift_), EIO);
             }
             auto left = static_cast<std::uint64_t>(moved);
             while (left > 0) {
@@ -335,7 +337,8 @@ class UringStorage final : public Storage {
             } else {
                 ::io_uring_prep_read(entry, file_.number(), piece.bytes, count, piece.offset + file_.shift());
             }
-            // Without this flag the kernel copies to the page cache during the submitting call, and nothing overlaps.
+            // Without this flag the kernel copies to the page cache during the submitting call, and
+            // nothing overlaps.
             entry->flags |= IOSQE_ASYNC;
             ::io_uring_sqe_set_data64(entry, slot);
             ++in_flight_;
@@ -413,7 +416,8 @@ class UringStorage final : public Storage {
 
 #endif
 
-// Files through MPI-IO, each opened by one rank alone, so that no collective call can wait for others.
+// Files through MPI-IO, each opened by one rank alone, so that no collective call can wait for
+// others.
 class MpiStorage final : public Storage {
    public:
     ~MpiStorage() override {
@@ -524,9 +528,9 @@ class MpiStorage final : public Storage {
         }
         return moved_by(status, piece.offset);
     }
-    // A request of ROMIO never ends if the system's asynchronous write failed (adio/common/ad_iwrite.c tests for success only).
-    // So a transfer that takes long is repeated with the blocking call, which reports the error. Writing the same bytes twice
-    // does no harm.
+    // A request of ROMIO never ends if the system's asynchronous write failed
+    // (adio/common/ad_iwrite.c tests for success only). So a transfer that takes long is repeated
+    // with the blocking call, which reports the error. Writing the same bytes twice does no harm.
     bool overdue() {
         if (seconds_since(asked_) < patience_) return false;
         auto tried = move_now(next());
@@ -555,9 +559,9 @@ class MpiStorage final : public Storage {
         if (piece.count == 0) jobs_.front().pieces.pop_front();
         return success();
     }
-    // Open MPI 4.1 and 5.0 crash in MPI_Test and MPI_Wait if the request failed: ompi_errhandler_request_invoke reads a file from
-    // the request that was never set. So MPI_Request_get_status, which handles no errors, asks first whether all bytes were
-    // moved.
+    // Open MPI 4.1 and 5.0 crash in MPI_Test and MPI_Wait if the request failed:
+    // ompi_errhandler_request_invoke reads a file from the request that was never set. So
+    // MPI_Request_get_status, which handles no errors, asks first whether all bytes were moved.
     int test(int& flag, MPI_Status& status) {
 #if defined(OPEN_MPI)
         if (const int code = MPI_Request_get_status(request_, &flag, &status);
@@ -572,7 +576,8 @@ class MpiStorage final : public Storage {
 #endif
         return MPI_Test(&request_, &flag, &status);
     }
-    // Repeats it with the blocking call, which reports the error. Writing the same bytes twice does no harm.
+    // Repeats it with the blocking call, which reports the error. Writing the same bytes twice does
+    // no harm.
     Result<> move_again() {
         TWR_TRY(const std::uint64_t moved, move_now(next()));
         return advance_by(moved);

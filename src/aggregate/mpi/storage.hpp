@@ -1,4 +1,5 @@
-// The file of a rank while it is written or read: jobs in the background, and transfers that the caller waits for.
+// The file of a rank while it is written or read: jobs in the background, and transfers that the
+// caller waits for.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,8 @@ class Storage {
     // The first error of a job.
     [[nodiscard]] virtual std::optional<Error> error() = 0;
     [[nodiscard]] virtual double seconds() = 0;  // the total time of jobs
-    // Writes or reads in the calling thread. Adjacent pieces of the file share one system call where possible.
+    // Writes or reads in the calling thread. Adjacent pieces of the file share one system call
+    // where possible.
     virtual Result<> transfer(std::span<const Piece> pieces) = 0;
     // Call these after all jobs have ended.
     virtual Result<> sync() = 0;
@@ -65,7 +67,8 @@ struct OpenFile {
     std::string path;  // for messages
     std::uint64_t shift = 0;
 };
-// on_end: another thread may call it until the storage is destroyed. Errors: unsupported: a back end that opens files itself.
+// on_end: another thread may call it until the storage is destroyed. Errors: unsupported: a back
+// end that opens files itself.
 Result<std::unique_ptr<Storage>> storage_of(Backend backend, const OpenFile& file, Mode mode,
                                             std::function<void()> on_end);
 

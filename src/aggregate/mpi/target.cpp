@@ -24,14 +24,15 @@ namespace twinrun::aggregation {
 
 namespace {
 
-// Direct stretches. On a local file system every writer copies to the page cache, and an aggregator adds a second copy; for
-// shorter stretches the system calls cost more than that copy (measured with 16 ranks on two cores). On a network file system
-// each writer of a block takes its lock: there only long stretches of whole blocks are direct.
+// Direct stretches. On a local file system every writer copies to the page cache, and an aggregator
+// adds a second copy; for shorter stretches the system calls cost more than that copy (measured
+// with 16 ranks on two cores). On a network file system each writer of a block takes its lock:
+// there only long stretches of whole blocks are direct.
 constexpr std::uint64_t kDirectHere = std::uint64_t{16} << 10;
 constexpr std::uint64_t kDirectAway = std::uint64_t{16} << 20;
 
-// Magic numbers of network file systems, from statfs(2) or their own headers: NFS, SMB (three), Lustre, GPFS, Ceph, BeeGFS,
-// OrangeFS, FUSE, 9P, AFS (two), PanFS.
+// Magic numbers of network file systems, from statfs(2) or their own headers: NFS, SMB (three),
+// Lustre, GPFS, Ceph, BeeGFS, OrangeFS, FUSE, 9P, AFS (two), PanFS.
 constexpr std::array<std::uint32_t, 14> kNetworks{0x6969,     0x517B,     0xFF534D42, 0xFE534D42, 0x0BD00BD0,
                                                   0x47504653, 0x00C36400, 0x19830326, 0x20030528, 0x65735546,
                                                   0x01021997, 0x5346414F, 0x6B414653, 0xAAD7AAEA};
@@ -43,8 +44,9 @@ Result<> no_other_kind(const std::string& path) {
         return file_error(path, "stat", errno);
     }
     if (S_ISREG(about.st_mode)) return success();
-    return Error{ErrorCode::invalid_argument,
-                 path + ": is there and is no regular file (a folder, a device, a pipe): it is not replaced"};
+    return Error{
+        ErrorCode::invalid_argument,
+        path + ": is there and is not a regular file (a folder, a device, a pipe): it is not replaced"};
 }
 
 Result<> open_and(const std::string& path, int flags, const char* what, int (*action)(int)) {
@@ -116,8 +118,9 @@ Result<> PartialFile::commit(bool sync) {
                      name_ + ": somebody renamed, removed or replaced it since this program made it, so " +
                          path_ + " stays as it was"};
     }
-    // Without sync the names are exchanged and then the old file is removed. A rename onto a file would make ext4 write the new
-    // file's data to storage at once (its option auto_da_alloc), which takes as long as the write itself.
+    // Without sync the names are exchanged and then the old file is removed. A rename onto a file
+    // would make ext4 write the new file's data to storage at once (its option auto_da_alloc),
+    // which takes as long as the write itself.
     const auto exchange = [&] {
         return ::renameat2(AT_FDCWD, name_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0;
     };
@@ -160,7 +163,7 @@ Result<> sync_file(const std::string& path, bool follow) {
 Result<std::uint64_t> file_size(const std::string& path) {
     struct stat about {};
     if (::stat(path.c_str(), &about) != 0) return file_error(path, "stat", errno);
-    if (!S_ISREG(about.st_mode)) return Error{ErrorCode::invalid_argument, path + ": is no regular file"};
+    if (!S_ISREG(about.st_mode)) return Error{ErrorCode::invalid_argument, path + ": is not a regular file"};
     return static_cast<std::uint64_t>(about.st_size);
 }
 
@@ -177,9 +180,9 @@ Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t bloc
     traits.block = block;
     if (block == 0) {
         // The file system's preferred size, unless partitions would end at multiples of gigabytes.
-        const auto wanted =
+        const auto goal =
             std::clamp<std::uint64_t>(static_cast<std::uint64_t>(about.st_blksize), kLeast, kLargestBlock);
-        traits.block = divide_up(wanted, kLeast) * kLeast;
+        traits.block = divide_up(goal, kLeast) * kLeast;
         // On Lustre the lock of a writer covers a stripe, not a block.
         const auto stripe = type == kLustre ? stripe_bytes_of(path) : std::nullopt;
         if (stripe) traits.block = block_of_stripes(*stripe, kLargestBlock);

@@ -1,4 +1,5 @@
-// The file under its two names: made under a temporary name, renamed into place, and inspected. For the one rank that does this.
+// The file under its two names: made under a temporary name, renamed into place, and inspected. For
+// the one rank that does this.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace twinrun::aggregation {
 // 64 random bits from the system.
 [[nodiscard]] std::uint64_t random_number();
 
-// A file under a partial name, for the rank that made it. The file stays open as long as this object lives: so only this very
-// file is ever removed or renamed.
+// A file under a partial name, for the rank that made it. The file stays open as long as this
+// object lives: so only this very file is ever removed or renamed.
 class PartialFile {
    public:
     PartialFile() = default;
@@ -23,9 +24,9 @@ class PartialFile {
     PartialFile(const PartialFile&) = delete;
     PartialFile& operator=(const PartialFile&) = delete;
 
-    // Makes a new, empty file at `name`. Errors: also if `name` exists, or if `path` exists and is no regular file, because
-    // commit() would replace it. A symbolic link at `path` to a regular file or to nothing is replaced; its target stays
-    // unchanged.
+    // Makes a new, empty file at `name`. Errors: also if `name` exists, or if `path` exists and is
+    // no regular file, because commit() would replace it. A symbolic link at `path` to a regular
+    // file or to nothing is replaced; its target stays unchanged.
     Result<> create(const std::string& path, const std::string& name);
     // Renames it to `path`. sync: the file survives a power cut.
     Result<> commit(bool sync);
@@ -37,8 +38,8 @@ class PartialFile {
     int file_ = -1;
 };
 
-// Makes sure that there is a file to update: makes it if `path` does not exist. Follows a symbolic link to an existing file; a
-// link to nothing is an error.
+// Makes sure that there is a file to update: makes it if `path` does not exist. Follows a symbolic
+// link to an existing file; a link to nothing is an error.
 Result<> touch_file(const std::string& path);
 // follow: follows a symbolic link; otherwise it is an error.
 Result<> sync_file(const std::string& path, bool follow);

@@ -100,7 +100,8 @@ void Watchdog::watch() {
         changed_.wait_for(lock, period);
         const std::int64_t deadline = deadline_.load();
         if (over_ || deadline == 0 || Clock::now().time_since_epoch().count() < deadline) continue;
-        // The thread that called is inside MPI and will not come back: no error can be returned. All ranks end.
+        // The thread that called is inside MPI and will not come back: no error can be returned.
+        // All ranks end.
         lock.unlock();
         std::thread([] { MPI_Abort(MPI_COMM_WORLD, 1); }).detach();
         std::this_thread::sleep_for(std::chrono::seconds(5));
@@ -141,7 +142,8 @@ Result<std::unique_ptr<Team>> Team::create(MPI_Comm comm, double time_limit, Res
         team->prepare(comm);
         return success();
     });
-    // Whether all ranks are ready, and which is not. Comes first: later failures would need a collective undo.
+    // Whether all ranks are ready, and which is not. Comes first: later failures would need a
+    // collective undo.
     int failed[2] = {ready ? 1 : 0, 0};  // 0: a rank is not ready; and that rank
     MPI_Comm_rank(comm, &failed[1]);
     {
@@ -172,7 +174,7 @@ Result<> Team::set_up(MPI_Comm comm) {
     MPI_Comm_rank(node_comm_, &node_rank_);
     MPI_Comm_size(node_comm_, &node_ranks_);
 
-    // Of each rank: its leader, and its place on the node. Nodes are numbered by their leaders.
+    // For each rank: its leader, and its place on the node. Nodes are numbered by their leaders.
     int own[2] = {rank_, node_rank_};
     TWR_MPI("MPI_Bcast", MPI_Bcast(own, 1, MPI_INT, 0, node_comm_));
     TWR_MPI("MPI_Allgather", MPI_Allgather(own, 2, MPI_INT, leaders_and_places_.data(), 2, MPI_INT, comm_));
@@ -406,7 +408,8 @@ Result<> Team::combine(const Vote& vote) {
         TWR_CHECK(reduce(values, 3, MPI_INT64_T, MPI_MIN));
         TWR_CHECK(reduce(outcome.figures.sums.data(), kFigures, MPI_DOUBLE, MPI_SUM));
         TWR_CHECK(reduce(outcome.figures.largest.data(), kFigures, MPI_DOUBLE, MPI_MAX));
-        if (values[0] == kNone && values[1] != ~values[2]) {  // equal within each node, but not across nodes
+        // Equal within each node, but not across nodes.
+        if (values[0] == kNone && values[1] != ~values[2]) {
             std::uint64_t& first = exchange_.first;
             first = mine_->same;
             TWR_CHECK(broadcast(&first, sizeof first, 0));

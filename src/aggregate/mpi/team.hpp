@@ -1,10 +1,11 @@
 // The ranks of an aggregate: their nodes, how they wait for each other, and how they agree.
 //
-// Ranks of one node use shared memory: each sleeps on a word of its own (a futex), and another rank wakes it by changing the
-// word. A waiting rank uses no CPU time, however many ranks share a core. Nodes use messages and collective operations of their
-// leaders, one rank of each node. Nothing here blocks in MPI: requests are tested until a deadline, so that a rank that died or
-// hangs becomes an error on the others (`time_limit`). MPI's functions for windows and new communicators can only block: for them
-// a watchdog ends the job.
+// Ranks of one node use shared memory: each sleeps on a word of its own (a futex), and another rank
+// wakes it by changing the word. A waiting rank uses no CPU time, however many ranks share a core.
+// Nodes use messages and collective operations of their leaders, one rank of each node. Nothing
+// here blocks in MPI: requests are tested until a deadline, so that a rank that died or hangs
+// becomes an error on the others (`time_limit`). MPI's functions for windows and new communicators
+// can only block: for them a watchdog ends the job.
 #pragma once
 
 #include <mpi.h>
@@ -125,8 +126,8 @@ struct alignas(128) NodeSlot {
     Outcome outcome;
 };
 
-// Buffers of nonblocking MPI calls, which MPI may still write to after this rank gave up. They are members of the team, because a
-// broken team is never freed.
+// Buffers of nonblocking MPI calls, which MPI may still write to after this rank gave up. They are
+// members of the team, because a broken team is never freed.
 struct Exchange {
     std::int64_t values[3] = {};
     std::uint64_t first = 0;
@@ -161,8 +162,8 @@ class Team {
     // True after a rank did not answer in time: no collective call is possible any more.
     [[nodiscard]] bool broken() const { return broken_.has_value(); }
     [[nodiscard]] const Error& why_broken() const { return *broken_; }
-    // For an error that keeps this rank from steps which the others will wait for. The others get it at once, on all nodes, and
-    // the team is broken. Allocates nothing.
+    // For an error that keeps this rank from steps which the others will wait for. The others get
+    // it at once, on all nodes, and the team is broken. Allocates nothing.
     void abandon(const Error& error) noexcept;
     // For a broken team, whose memory MPI may still write to: ends its thread and frees nothing.
     static void leave(std::unique_ptr<Team> team) {
@@ -177,19 +178,21 @@ class Team {
     void notify_self() { notify(rank_); }
     void progress();  // extends the deadline of waiting ranks on this node
 
-    // Waits until done() is true. polls: done() asks something that wakes no rank, such as MPI, and must be called often. After
-    // `time_limit` without progress on this node it returns an error, and the team is broken. what: for the error, as "rank 3's
-    // data". Patience::more: for a rank that waits for a rank which itself waits, so that the rank nearest to the cause reports
-    // the error.
+    // Waits until done() is true. polls: done() asks something that wakes no rank, such as MPI, and
+    // must be called often. After `time_limit` without progress on this node it returns an error,
+    // and the team is broken. what: for the error, as "rank 3's data". Patience::more: for a rank
+    // that waits for a rank which itself waits, so that the rank nearest to the cause reports the
+    // error.
     using Words = FunctionRef<std::string>;
     enum class Patience : std::uint8_t { plain, more };
     Result<> wait(FunctionRef<bool> done, bool polls, Words what, Patience patience = Patience::plain);
     // Waits for a request of MPI, with the same deadline.
     Result<> finish(MPI_Request request, const char* what);
 
-    // [collective] An agreement of all ranks. If `mine` is success on all of them, `on_node` runs on one rank of each node, then
-    // `on_root` on rank 0; an error of these fails the agreement. `same` must be equal on all ranks; otherwise the error names
-    // `same_of`. Returns the outcome, or this rank's own error, or other_rank with the number and text of the failed rank.
+    // [collective] An agreement of all ranks. If `mine` is success on all of them, `on_node` runs
+    // on one rank of each node, then `on_root` on rank 0; an error of these fails the agreement.
+    // `same` must be equal on all ranks; otherwise the error names `same_of`. Returns the outcome,
+    // or this rank's own error, or other_rank with the number and text of the failed rank.
     struct Vote {
         Result<> mine = success();
         std::uint64_t same = 0;
@@ -197,8 +200,8 @@ class Team {
         Figures figures;
         std::function<Result<>(Outcome&)> on_node;
         std::function<Result<>(Outcome&)> on_root;
-        // For ranks that may come as late as the program likes: no time limit, and MPI makes progress meanwhile, because the
-        // late rank may wait for a message of this one.
+        // For ranks that may come as late as the program likes: no time limit, and MPI makes
+        // progress meanwhile, because the late rank may wait for a message of this one.
         bool patient = false;
     };
     Result<Outcome> agree(const Vote& vote);
@@ -223,9 +226,10 @@ class Team {
     std::uint32_t nodes_ = 1;
     std::vector<std::uint32_t> node_of_;
     std::vector<int> node_rank_of_;
-    std::vector<int> leader_of_;           // of each node
-    std::vector<int> here_;                // ranks of this node
-    std::vector<int> leaders_and_places_;  // in set_up(): of each rank its leader and its place on the node
+    std::vector<int> leader_of_;  // of each node
+    std::vector<int> here_;       // ranks of this node
+    // In set_up(): of each rank its leader and its place on the node.
+    std::vector<int> leaders_and_places_;
     std::vector<std::uint32_t> number_;
     std::vector<RankSlot*> slots_;
     NodeSlot* node_slot_ = nullptr;
@@ -238,7 +242,8 @@ class Team {
     Watchdog watchdog_;
 };
 
-// Memory for nonblocking MPI calls (see Exchange): if the team is broken when this is destroyed, the memory is not freed.
+// Memory for nonblocking MPI calls (see Exchange): if the team is broken when this is destroyed,
+// the memory is not freed.
 template <class T>
 class Kept {
    public:

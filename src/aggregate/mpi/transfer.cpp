@@ -29,7 +29,8 @@ std::string files_text(std::size_t count) {
     return count == 1 ? std::string("one file") : std::to_string(count) + " files";
 }
 
-// On rank 0: the index of an earlier write; nullopt if there is none or indices are turned off. On other ranks nullopt.
+// On rank 0: the index of an earlier write; nullopt if there is none or indices are turned off. On
+// other ranks nullopt.
 Result<std::optional<Index>> earlier_index(const twr_aggregate& a, const char* path) {
     if (!a.settings.index || a.team->rank() != 0) return std::optional<Index>();
     auto found = read_index(path);
@@ -64,8 +65,8 @@ Result<> check_arguments(const twr_aggregate& a, const char* path, const void* c
     return success();
 }
 
-// [collective] Before several files are read or updated: checks that the index names as many files as this aggregate has.
-// Otherwise a rank would miss a file, or make one too many.
+// [collective] Before several files are read or updated: checks that the index names as many files
+// as this aggregate has. Otherwise a rank would miss a file, or make one too many.
 Result<> check_index(twr_aggregate& a, const char* path, const void* const* data, bool reads) {
     if (!a.settings.index) return success();
     Team::Vote vote;
@@ -110,7 +111,8 @@ Figures figures_of(const Work& work, double seconds) {
     return figures;
 }
 
-// Keeps the figures for the report. The transfer itself succeeded, so a lack of memory here is no error.
+// Keeps the figures for the report. The transfer itself succeeded, so a lack of memory here is no
+// error.
 void note_transfer(std::optional<Transfer>& to, const char* path, const Figures& figures, double renamed) {
     to.reset();
     const auto noted = caught([&]() -> Result<> {
@@ -120,8 +122,8 @@ void note_transfer(std::optional<Transfer>& to, const char* path, const Figures&
     static_cast<void>(noted);
 }
 
-// [collective] Makes the pipeline of a transfer and agrees with all ranks to begin. Plans again if the storage has other traits
-// than the plan assumed. mine: an error of this rank.
+// [collective] Makes the pipeline of a transfer and agrees with all ranks to begin. Plans again if
+// the storage has other traits than the plan assumed. mine: an error of this rank.
 Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const* data, const char* path,
                                         Result<> mine, const std::string& looked_at) {
     std::unique_ptr<Pipeline> pipeline;
@@ -154,8 +156,8 @@ Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const
     return pipeline;
 }
 
-// The number in the name of this write's partial file. It is as hard to guess as the seed, and equal on all ranks without
-// communication.
+// The number in the name of this write's partial file. It is as hard to guess as the seed, and
+// equal on all ranks without communication.
 std::uint64_t number_of_write(const twr_aggregate& a) {
     const std::array<std::uint64_t, 2> both{a.seed_of_names, a.writes};
     return xxh3(std::as_bytes(std::span(both)));
@@ -168,7 +170,8 @@ class FileWrite {
         : a_(a),
           path_(path),
           files_(static_cast<std::size_t>(a.group.files)),
-          // Where ranks share a file, one sync on each node is enough, by its leader when all have written.
+          // Where ranks share a file, one sync on each node is enough, by its leader when all have
+          // written.
           syncs_alone_(a.settings.files == Files::rank || a.settings.backend == Backend::mpiio) {}
 
     // Checks the arguments and makes the file that is written into. Any later error removes it.
@@ -231,8 +234,9 @@ class FileWrite {
     Result<> finish_on_root(Outcome& outcome) {
         if (files_ == 1) TWR_CHECK(commit(outcome.payload[0]));
         if (!earlier_ || updates()) return success();
-        // One file is in place now, and replaces the sub-files of an earlier write. Several files get their names next: until all
-        // have them there is no index, because they are of two writes.
+        // One file is in place now, and replaces the sub-files of an earlier write. Several files
+        // get their names next: until all have them there is no index, because they are of two
+        // writes.
         return caught([&]() -> Result<> {
             TWR_CHECK(remove_index(path_, a_.settings.sync));
             if (files_ == 1) remove_sub_files(path_, *earlier_, 0);

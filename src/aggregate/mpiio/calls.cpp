@@ -1,4 +1,5 @@
-// MPI's functions that this library replaces. Whatever it does not aggregate goes to MPI by the names of its profiling interface.
+// MPI's functions that this library replaces. All calls that it does not aggregate go to MPI
+// through the names of its profiling interface.
 #include <mpi.h>
 
 #include <cstdio>
@@ -33,7 +34,8 @@ int class_of(ErrorCode code) {
     }
 }
 
-// An error code of MPI with this text: one for each class, whose text is that of the last error. Then the file's error handler.
+// An error code of MPI with this text: one for each class, whose text is that of the last error.
+// Then the file's error handler.
 int raise(MPI_File handle, const Error& error) {
     static std::mutex mutex;
     static std::map<int, int> codes;
@@ -59,7 +61,8 @@ int raise(MPI_File handle, const Error& error) {
     return code;
 }
 
-// What MPI_Get_count and MPI_Get_elements will find: both libraries keep bytes, whatever the datatype.
+// Sets what MPI_Get_count and MPI_Get_elements will return: both libraries keep bytes, whatever the
+// datatype.
 void fill(MPI_Status* status, std::uint64_t bytes) {
     if (status == MPI_STATUS_IGNORE) return;
     status->MPI_ERROR = MPI_SUCCESS;
@@ -100,8 +103,9 @@ int collective(MPI_File handle, const Call& call, MPI_Status* status, const Plai
     return MPI_SUCCESS;
 }
 
-// A split read of OMPIO never ends where it meets the end of the file (Open MPI 5.0.11: mca_fbtl_posix_progress asks for the missing
-// bytes again and again). Its blocking collective read counts bytes that are not there; its independent one is right.
+// A split read of OMPIO never ends where it meets the end of the file (Open MPI 5.0.11:
+// mca_fbtl_posix_progress asks for the missing bytes again and again). Its blocking collective read
+// counts bytes that are not there; its independent one is right.
 #ifdef OPEN_MPI
 constexpr bool kSplitReadsHang = true;
 #else
@@ -177,7 +181,8 @@ TWR_MPIIO_API int MPI_File_open(MPI_Comm comm, const char* filename, int amode, 
         if (auto file = File::opened(*fh, comm, filename, amode, info))
             twinrun::mpiio::remember(*fh, std::move(file));
     } catch (...) {
-        // Without memory for a few hundred bytes: the file stays MPI-IO's on this rank, and the others would wait for it.
+        // Without memory for a few hundred bytes: the file stays MPI-IO's on this rank, and the
+        // others would wait for it.
         std::fputs("twinrun_mpiio: out of memory in MPI_File_open\n", stderr);
         PMPI_Abort(comm, 1);
     }

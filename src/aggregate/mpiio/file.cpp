@@ -28,13 +28,14 @@ using aggregation::Team;
 
 namespace {
 
-// Figures are doubles: larger places could not be told apart.
+// Figures are doubles: larger places could not be distinguished.
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 50;
 
 // Of Vote::figures.largest. Zero: nothing to say, which never wins.
 enum Figure : std::size_t { kReason, kBelow, kAhead, kBack, kChanged, kEnd };
 
-// ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI knows no prefixes.
+// ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI
+// knows no prefixes.
 const char* without_prefix(const char* name) {
 #ifdef ROMIO_VERSION
     for (const char* const prefix :
@@ -46,7 +47,8 @@ const char* without_prefix(const char* name) {
     return name;
 }
 
-// File systems where a write by another process is not seen at once, or where two writers of one page may undo each other.
+// File systems where a write by another process is not seen at once, or where two writers of one
+// page may undo each other.
 bool incoherent(int number) {
     constexpr std::array<std::uint32_t, 5> kKinds{0x6969,       // NFS
                                                   0xFF534D42,   // CIFS
@@ -58,7 +60,8 @@ bool incoherent(int number) {
     return std::find(kKinds.begin(), kKinds.end(), static_cast<std::uint32_t>(system.f_type)) != kKinds.end();
 }
 
-// Memory of a GPU, which this library must not touch. Asks CUDA's driver, if the program has loaded it.
+// Memory of a GPU, which this library must not touch. Asks CUDA's driver, if the program has loaded
+// it.
 bool on_device(const void* buffer) {
     using Ask = int (*)(void*, int, unsigned long long);
     static const Ask ask = reinterpret_cast<Ask>(::dlsym(RTLD_DEFAULT, "cuPointerGetAttribute"));
@@ -112,7 +115,8 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     f.handle_ = handle;
     f.amode_ = amode;
     PMPI_Comm_rank(comm, &f.rank_);
-    // Why this rank cannot: 1: it was asked not to; 2: hints; 3: the file. All ranks take the largest.
+    // Why this rank cannot: 1: it was asked not to; 2: hints; 3: the file. All ranks take the
+    // largest.
     int problem = 0;
     std::string why;
     std::uint64_t about[2] = {0, 0};  // the same on all ranks: the file, the hints
@@ -142,7 +146,7 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
         struct stat found {};
         if (f.number_ < 0 || ::fstat(f.number_, &found) != 0)
             return aggregation::file_error(path, "open", errno);
-        if (!S_ISREG(found.st_mode)) return Error{ErrorCode::unsupported, "it is no regular file"};
+        if (!S_ISREG(found.st_mode)) return Error{ErrorCode::unsupported, "it is not a regular file"};
         if (incoherent(f.number_))
             return Error{ErrorCode::unsupported, "its file system does not keep writers of a page apart"};
         about[0] = static_cast<std::uint64_t>(found.st_ino) >> 1;
@@ -160,10 +164,11 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
         return success();
     });
     if (!bytes) problem = 3;
-    // What an earlier file of the same ranks has left.
+    // The pool that an earlier file of the same ranks has left.
     if (problem == 0) f.member_ = take(comm, about[1]);
     const std::int64_t number = f.member_ ? f.member_->number : 0;
-    // The largest problem, and whether all ranks have the same file, the same hints and the same member.
+    // The largest problem, and whether all ranks have the same file, the same hints and the same
+    // member.
     std::int64_t all[8] = {problem,
                            static_cast<std::int64_t>(about[0]),
                            -static_cast<std::int64_t>(about[0]),
@@ -259,7 +264,8 @@ Result<MPI_Offset> File::place(const Call& call, std::uint64_t bytes) {
     TWR_MPI("MPI_Exscan", PMPI_Exscan(&own, &before, 1, MPI_INT64_T, MPI_SUM, comm_));
     TWR_MPI("MPI_Allreduce", PMPI_Allreduce(MPI_IN_PLACE, &total, 1, MPI_INT64_T, MPI_SUM, comm_));
     if (rank_ == 0) before = 0;
-    if (begin < 0) return Error{ErrorCode::unsupported, "MPI does not tell the shared file pointer"};
+    if (begin < 0)
+        return Error{ErrorCode::unsupported, "MPI does not report where the shared file pointer is"};
     shared_begin_ = begin;
     shared_total_ = static_cast<std::uint64_t>(total);
     return static_cast<MPI_Offset>(begin + before);
@@ -327,7 +333,7 @@ Answer File::transfer(const Call& call) {
 Answer File::aggregate(const Call& call) {
     const auto plain = [] { return Answer{}; };
     const auto failed = [](Error error) { return Answer{Fate::failed, 0, std::move(error)}; };
-    // What all ranks know alike.
+    // State that is equal on all ranks.
     if (!usable_ || !allows(call.mode)) return plain();
     if (!native_) {
         say("the view's data representation is not native");
@@ -345,7 +351,7 @@ Answer File::aggregate(const Call& call) {
     Team& team = *aggregate_->team;
     if (team.broken()) return failed(team.why_broken());
 
-    // What this rank knows alone.
+    // State of this rank alone.
     Layout layout;
     Reason reason = view_.usable ? kNone : kView;
     Team::Vote vote;
@@ -442,7 +448,8 @@ Answer File::aggregate(const Call& call) {
         all[kAhead] - static_cast<double>(2 * kLargest) == static_cast<double>(2 * kLargest) - all[kBack];
     const auto step = static_cast<std::int64_t>(all[kAhead] - static_cast<double>(2 * kLargest));
     const std::uint64_t size = agreed->payload[0];
-    // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section 14.4.1).
+    // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section
+    // 14.4.1).
     const std::uint64_t asked = layout.bytes;
     Result<> mine = success();
     if (call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > size) {
@@ -461,7 +468,8 @@ Answer File::aggregate(const Call& call) {
         cut.mine = std::move(mine);
         if (auto done = team.agree(cut); !done) return failed(done.error());
     }
-    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks there.
+    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks
+    // there.
     again = again && (traits.direct.alignment == 1 || step % static_cast<std::int64_t>(traits.block) == 0);
     if (again) {
         member_->base += static_cast<std::uint64_t>(step);

@@ -1,7 +1,9 @@
-// A file that a program opened by MPI-IO, beside MPI's own handle: its view, and how collective calls of it are aggregated.
+// A file that a program opened by MPI-IO, beside MPI's own handle: its view, and how collective
+// calls of it are aggregated.
 //
-// MPI's handle stays what it is: it has the view, both file pointers, hints and modes, and every call that is not aggregated goes
-// to it. Aggregated calls use descriptors of their own for the same file, and then move MPI's file pointers.
+// MPI's handle stays what it is: it has the view, both file pointers, hints and modes, and every
+// call that is not aggregated goes to it. Aggregated calls use descriptors of their own for the
+// same file, and then move MPI's file pointers.
 #pragma once
 
 #include <mpi.h>
@@ -34,7 +36,7 @@ struct Call {
     MPI_Datatype type = MPI_DATATYPE_NULL;
 };
 
-// What became of a call, the same on all ranks.
+// The outcome of a call, equal on all ranks.
 enum class Fate : std::uint8_t {
     plain,   // it is MPI-IO's affair, and nothing was done
     moved,   // it was aggregated
@@ -48,7 +50,8 @@ struct Answer {
 
 class File {
    public:
-    // [collective] of a file that MPI has just opened. Never fails: a file that cannot be aggregated stays MPI-IO's.
+    // [collective] of a file that MPI has just opened. Never fails: a file that cannot be
+    // aggregated stays MPI-IO's.
     static std::shared_ptr<File> opened(MPI_File handle, MPI_Comm comm, const char* name, int amode,
                                         MPI_Info info);
     ~File();

@@ -10,7 +10,7 @@ namespace twinrun::mpiio {
 namespace {
 
 constexpr std::string_view kPrefix = "twinrun_";
-// What the settings of an aggregate have, and a file of MPI-IO has not.
+// Settings of an aggregate that a file of MPI-IO does not have.
 constexpr std::array<std::string_view, 5> kOthers{"files", "nodes_per_file", "sync", "update", "no_index"};
 
 Result<> set(Hints& hints, std::string_view name, std::string_view value) {

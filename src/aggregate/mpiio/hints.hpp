@@ -1,4 +1,4 @@
-// What a program or its user asks of this library: hints of MPI_Info, and the environment.
+// Requests of a program or its user to this library: hints of MPI_Info, and the environment.
 #pragma once
 
 #include <mpi.h>
@@ -16,8 +16,8 @@ struct Hints {
     aggregation::Settings settings;
 };
 
-// The keys "twinrun_NAME" of info, which may be MPI_INFO_NULL; before them "NAME=VALUE;..." of TWINRUN_MPIIO_HINTS. Other keys are
-// MPI-IO's. Errors: an unknown name or a bad value.
+// The keys "twinrun_NAME" of info, which may be MPI_INFO_NULL; before them "NAME=VALUE;..." of
+// TWINRUN_MPIIO_HINTS. Other keys are MPI-IO's. Errors: an unknown name or a bad value.
 Result<Hints> hints_of(MPI_Info info);
 // Equal hints have equal hashes.
 [[nodiscard]] std::uint64_t hash_of(const Hints& hints);

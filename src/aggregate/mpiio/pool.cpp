@@ -21,8 +21,9 @@ Pool& pool() {
     return *all;
 }
 
-// MPI_Finalize deletes the attributes of MPI_COMM_SELF first, when all of MPI can still be called. Members are released in the order
-// of their numbers, which is the same on all ranks, whatever communicators a rank is in.
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF first, when all of MPI can still be called.
+// Members are released in the order of their numbers, which is the same on all ranks, whatever
+// communicators a rank is in.
 int release_all(MPI_Comm, int, void*, void*) {
     std::vector<std::shared_ptr<Member>> members;
     {
@@ -35,7 +36,8 @@ int release_all(MPI_Comm, int, void*, void*) {
     for (const auto& member : members) {
         twr_aggregate* const made = std::exchange(member->aggregate, nullptr);
         const bool broken = made != nullptr && (made->team->broken() || made->team->abandoned());
-        // Ranks may come late, and a time limit watches what follows. A file that is still open keeps what it has.
+        // Ranks may come late, and a time limit watches what follows. A file that is still open
+        // keeps what it has.
         if (member->used || broken) continue;
         if (made != nullptr) PMPI_Barrier(member->comm);
         aggregation::release(made);

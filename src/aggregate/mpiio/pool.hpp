@@ -1,4 +1,5 @@
-// Aggregates that wait for the next file. Making one takes several collective calls, and programs open one file after the other.
+// Aggregates that wait for the next file. Making one takes several collective calls, and programs
+// open one file after the other.
 #pragma once
 
 #include <mpi.h>
@@ -18,18 +19,21 @@ struct Member {
     std::int64_t number = 0;        // the same on all ranks of comm
     bool used = false;
     twr_aggregate* aggregate = nullptr;  // null: not made yet
-    // The last declaration: of this rank. Calls of the same shape, also of the next file, need no other one.
+    // The last declaration: of this rank. Calls of the same shape, also of the next file, need no
+    // other one.
     std::vector<ArrayPart> parts;
     std::uint64_t base = 0;  // the plan's zero in the file
     bool shared = false;     // ranks may have bytes in common: for reading only
     bool declared = false;   // on all ranks
 };
 
-// A member that no file uses, of the same ranks in the same order; null: there is none. Marks it as used.
+// A member that no file uses, of the same ranks in the same order; null: there is none. Marks it as
+// used.
 [[nodiscard]] std::shared_ptr<Member> take(MPI_Comm comm, std::uint64_t settings);
-// What a new member's number must exceed.
+// A new member's number must exceed this.
 [[nodiscard]] std::int64_t last_number();
-// Adds a member, used. Its aggregate and communicator are released when MPI ends. Throws std::bad_alloc.
+// Adds a member, used. Its aggregate and communicator are released when MPI ends. Throws
+// std::bad_alloc.
 void add(std::shared_ptr<Member> member);
 // Gives it back for the next file. One whose team is broken is never used again.
 void give_back(const std::shared_ptr<Member>& member);

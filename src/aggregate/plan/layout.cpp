@@ -15,14 +15,15 @@ using Wide = __int128;
 
 constexpr std::uint64_t kLargestEnd = std::uint64_t{1} << 63;
 
-// Smallest x >= 0 with low <= a x mod m <= high, where 0 <= low <= high < m and 0 <= a < m; -1 if there is none. The step from
-// (a, m) to (m mod a, a) is Euclid's.
+// Smallest x >= 0 with low <= a x mod m <= high, where 0 <= low <= high < m and 0 <= a < m; -1 if
+// there is none. The step from (a, m) to (m mod a, a) is Euclid's.
 Wide first_in_residues(Wide a, Wide m, Wide low, Wide high) {
     if (low == 0) return 0;
     if (a == 0) return -1;
     const Wide x = (low + a - 1) / a;
     if (a * x <= high) return x;
-    // No multiple of a in the interval: a x - m y lies in it for some y > 0, so m y mod a in [-high mod a, -low mod a].
+    // No multiple of a in the interval: a x - m y lies in it for some y > 0, so m y mod a in [-high
+    // mod a, -low mod a].
     const Wide y = first_in_residues(m % a, a, (a - high % a) % a, (a - low % a) % a);
     if (y < 0) return -1;
     return (low + m * y + a - 1) / a;
@@ -102,7 +103,8 @@ void copy_strided(std::byte* to, std::int64_t to_stride, const std::byte* from, 
     }
 }
 
-// Copies in both directions between `packed`, bytes in the file's order, and the arrays that the fields name.
+// Copies in both directions between `packed`, bytes in the file's order, and the arrays that the
+// fields name.
 template <bool kGather>
 using Packed = std::conditional_t<kGather, std::byte*, const std::byte*>;
 template <bool kGather>
@@ -114,7 +116,8 @@ auto array_of(Arrays<kGather> data, const Field& field) {
     return static_cast<Byte*>(data[field.variable]);
 }
 
-// Items are copied field by field in portions of this many bytes, which stay in the first-level cache from field to field.
+// Items are copied field by field in portions of this many bytes, which stay in the first-level
+// cache from field to field.
 constexpr std::uint64_t kCached = 16384;
 
 template <bool kGather>
@@ -199,14 +202,15 @@ std::optional<std::uint64_t> last_end(const StridedSet& set, std::uint64_t at) {
 
 std::optional<std::uint64_t> first_common(const StridedSet& a, const StridedSet& b) {
     if (a.end() <= b.begin() || b.end() <= a.begin()) return std::nullopt;
-    // Items of a that end behind b's begin and begin before b's end: of these, one meets b if it meets b continued for ever in
-    // both directions.
+    // Items of a that end behind b's begin and begin before b's end: of these, one meets b if it
+    // meets b continued for ever in both directions.
     const std::uint64_t low =
         b.offset < a.offset + a.width ? 0 : divide_up(b.offset - a.offset - a.width + 1, a.stride);
     const std::uint64_t past =  // the first item that begins at b's end or behind it
         b.end() <= a.offset ? 0 : std::min(a.count, divide_up(b.end() - a.offset, a.stride));
     if (low >= past) return std::nullopt;
-    // Item i at x = a.offset + i a.stride meets one of b's if x - b.offset + a.width - 1 mod b.stride <= a.width + b.width - 2.
+    // Item i at x = a.offset + i a.stride meets one of b's if x - b.offset + a.width - 1 mod
+    // b.stride <= a.width + b.width - 2.
     const Wide reach = static_cast<Wide>(a.width) + b.width - 2;
     const Wide m = b.stride;
     std::uint64_t item = low;
@@ -256,7 +260,8 @@ Result<std::vector<RankSet>> rank_sets(std::span<const ArrayPart> parts) {
         all.push_back({where, {{part.variable, 0, where.width, memory, part.memory_offset}}});
     }
     const auto by_offset = [](const RankSet& a, const RankSet& b) { return a.where.offset < b.where.offset; };
-    // Records: of the sets with the same stride and count, those whose items lie side by side become one.
+    // Records: of the sets with the same stride and count, those whose items lie side by side
+    // become one.
     std::stable_sort(all.begin(), all.end(), [&](const RankSet& a, const RankSet& b) {
         const auto key = [](const RankSet& set) {
             return std::pair(set.where.count == 1 ? 0 : set.where.stride, set.where.count);
@@ -330,7 +335,8 @@ std::vector<StridedSet> shape_of(std::span<const RankSet> sets) {
 SetPart part_of(const StridedSet& set, Range range) {
     SetPart part;
     if (range.begin >= set.end() || range.end <= set.offset || range.begin >= range.end) return part;
-    // The place of an offset within the set: its item, and how far into it; the end of an item is the begin of the next.
+    // The place of an offset within the set: its item, and how far into it; the end of an item is
+    // the begin of the next.
     const auto place = [&](std::uint64_t at) -> std::pair<std::uint64_t, std::uint64_t> {
         if (at <= set.offset) return {0, 0};
         const std::uint64_t item = (at - set.offset) / set.stride;

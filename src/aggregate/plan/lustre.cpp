@@ -9,10 +9,14 @@ namespace twinrun {
 
 namespace {
 
-// struct lov_user_md_v1 and _v3, lov_comp_md_v1 and lov_comp_md_entry_v1 of Lustre's lustre_user.h: packed, little-endian. At:
-//   plain:      magic 0, pattern 4, (object's id 8), stripe size 24, stripe count 28 (2 bytes), generation 30; pool's name 32 (v3)
-//   composite:  magic 0, size 4, generation 8, flags 12, number of entries 14 (2 bytes), mirrors 16; entries from 32 on
-//   an entry:   id 0, flags 4, extent 8 and 16 (8 bytes each), offset of its plain layout 24, size of that 28; 48 bytes
+// struct lov_user_md_v1 and _v3, lov_comp_md_v1 and lov_comp_md_entry_v1 of Lustre's lustre_user.h:
+// packed, little-endian. At:
+//   plain:      magic 0, pattern 4, (object's id 8), stripe size 24, stripe count 28 (2 bytes),
+//               generation 30; pool's name 32 (v3)
+//   composite:  magic 0, size 4, generation 8, flags 12, number of entries 14 (2 bytes),
+//               mirrors 16; entries from 32 on
+//   an entry:   id 0, flags 4, extent 8 and 16 (8 bytes each), offset of its plain layout 24, size
+//               of that 28; 48 bytes
 constexpr std::uint32_t kPlain = 0x0BD10BD0;
 constexpr std::uint32_t kPlainWithPool = 0x0BD30BD0;
 constexpr std::uint32_t kPlainOfChosen = 0x0BD50BD0;

@@ -1,5 +1,5 @@
-// The stripes of a file on Lustre, from its extended attribute "lustre.lov". Its bytes come from outside: any bytes give a size
-// or none.
+// The stripes of a file on Lustre, from its extended attribute "lustre.lov". Its bytes come from
+// outside: any bytes give a size or none.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace twinrun {
 
-// Bytes of a stripe of a plain layout (v1, v3, with chosen targets). Of a composite layout the largest stripe among components on
-// object servers. nullopt: another attribute, or a damaged one.
+// Bytes of a stripe of a plain layout (v1, v3, with chosen targets). Of a composite layout the
+// largest stripe among components on object servers. nullopt: another attribute, or a damaged one.
 [[nodiscard]] std::optional<std::uint64_t> stripe_bytes_in(std::span<const std::byte> layout);
 
 // The same for a file or folder; nullopt if its file system has no such attribute.

@@ -58,14 +58,14 @@ std::uint64_t FileTable::bytes_within(Range range) const {
     return sum;
 }
 
-std::vector<Range> make_partitions(const FileTable& table, std::uint64_t wanted, std::uint64_t block) {
+std::vector<Range> make_partitions(const FileTable& table, std::uint64_t parts, std::uint64_t block) {
     std::vector<Range> partitions;
     const Range span = table.span();
     if (table.bytes() == 0) return partitions;
-    wanted = std::max<std::uint64_t>(wanted, 1);
-    const std::uint64_t share = divide_up(table.bytes(), wanted);
+    parts = std::max<std::uint64_t>(parts, 1);
+    const std::uint64_t share = divide_up(table.bytes(), parts);
     std::uint64_t begin = span.begin;
-    for (std::uint64_t i = 1; i < wanted && begin < span.end; ++i) {
+    for (std::uint64_t i = 1; i < parts && begin < span.end; ++i) {
         // Where the first i shares end: the smallest offset with this many bytes before it.
         std::uint64_t at = span.begin + std::min(share * i, span.bytes());
         if (!table.gapless()) {
@@ -95,8 +95,8 @@ std::vector<Range> make_partitions(const FileTable& table, std::uint64_t wanted,
 }
 
 std::uint64_t default_aggregators(std::uint64_t bytes, std::uint64_t nodes, std::uint64_t ranks) {
-    // One on each node saturates the path to storage of most networks. Little data needs fewer. Two on a node help if a partition
-    // would be many times as long as the buffers.
+    // One on each node saturates the path to storage of most networks. Little data needs fewer. Two
+    // on a node help if a partition would be many times as long as the buffers.
     constexpr std::uint64_t kLeast = std::uint64_t{8} << 20;
     constexpr std::uint64_t kMany = std::uint64_t{256} << 20;
     const std::uint64_t few = std::clamp<std::uint64_t>(bytes / kLeast, 1, nodes);
@@ -165,7 +165,8 @@ PartitionPlan::PartitionPlan(const FileTable& table, Range partition, const Dire
                      [](const OwnedSet& a, const OwnedSet& b) { return a.set.offset < b.set.offset; });
     ascending(direct_);
 
-    // For each window the sets that reach into it: those that begin before its end and end after its begin.
+    // For each window the sets that reach into it: those that begin before its end and end after
+    // its begin.
     std::vector<const OwnedSet*> open;
     std::size_t next = 0;
     std::uint64_t at = partition.begin;

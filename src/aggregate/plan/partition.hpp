@@ -1,9 +1,10 @@
-// The data of all ranks in one file: which rank has which bytes, how they are cut into partitions and windows, and which bytes
-// two ranks claim. Every rank computes the same result from the same table. No MPI, no I/O.
+// The data of all ranks in one file: which rank has which bytes, how they are cut into partitions
+// and windows, and which bytes two ranks claim. Every rank computes the same result from the same
+// table. No MPI, no I/O.
 //
-// A partition is a range of the file that one aggregator writes or reads. It is cut into windows, consecutive ranges of the size
-// of a buffer; windows without data are left out. Dense stretches that are large enough are direct: their rank writes them
-// itself, and they belong to no window.
+// A partition is a range of the file that one aggregator writes or reads. It is cut into windows,
+// consecutive ranges of the size of a buffer; windows without data are left out. Dense stretches
+// that are large enough are direct: their rank writes them itself, and they belong to no window.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,15 @@ struct OwnedSet {
     std::uint32_t rank = 0;
 };
 
-// What all ranks declared.
+// The declarations of all ranks.
 class FileTable {
    public:
     FileTable() = default;
     // shared: several ranks may claim a byte; their sum then says nothing of gaps.
     explicit FileTable(std::vector<OwnedSet> sets, bool shared = false);
 
-    [[nodiscard]] const std::vector<OwnedSet>& sets() const { return sets_; }  // ascending by offset
+    // Ascending by offset.
+    [[nodiscard]] const std::vector<OwnedSet>& sets() const { return sets_; }
     // From the first declared byte to the end of the last; 0, 0 if none is declared.
     [[nodiscard]] Range span() const { return span_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
@@ -42,16 +44,19 @@ class FileTable {
     bool shared_ = false;
 };
 
-// Cuts the file into consecutive ranges with about the same number of declared bytes. They begin and end at multiples of the
-// block, except the first begin and the last end. Fewer than `wanted` if the file has fewer blocks; none without data.
-[[nodiscard]] std::vector<Range> make_partitions(const FileTable& table, std::uint64_t wanted,
+// Cuts the file into consecutive ranges with about the same number of declared bytes. They begin
+// and end at multiples of the block, except the first begin and the last end. Fewer than `parts`
+// if the file has fewer blocks; none without data.
+[[nodiscard]] std::vector<Range> make_partitions(const FileTable& table, std::uint64_t parts,
                                                  std::uint64_t block);
 
-// The default number of aggregators of a file: enough for the volume, and at most a few on each node.
+// The default number of aggregators of a file: enough for the volume, and at most a few on each
+// node.
 [[nodiscard]] std::uint64_t default_aggregators(std::uint64_t bytes, std::uint64_t nodes,
                                                 std::uint64_t ranks);
 
-// The bytes of each rank in a partition, ascending by rank; ranks without bytes are left out. node_of: the node of each rank.
+// The bytes of each rank in a partition, ascending by rank; ranks without bytes are left out.
+// node_of: the node of each rank.
 [[nodiscard]] std::vector<Contribution> contributions_to(const FileTable& table, Range partition,
                                                          std::span<const std::uint32_t> node_of);
 
@@ -86,8 +91,9 @@ class PartitionPlan {
     [[nodiscard]] const std::vector<Window>& windows() const { return windows_; }
     // Ranks with data in a window, ascending.
     [[nodiscard]] std::vector<std::uint32_t> ranks_of(const Window& window) const;
-    // The ranges to write from a window's buffer, ascending. exact: only gathered bytes. Otherwise they may include small holes
-    // that no rank declared, but never direct stretches. If the lengths sum up to window.bytes, there are no holes.
+    // The ranges to write from a window's buffer, ascending. exact: only gathered bytes. Otherwise
+    // they may include small holes that no rank declared, but never direct stretches. If the
+    // lengths sum up to window.bytes, there are no holes.
     [[nodiscard]] std::vector<Range> runs_of(const Window& window, bool exact, std::uint64_t block) const;
 
    private:

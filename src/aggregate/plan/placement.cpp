@@ -59,7 +59,7 @@ Result<Placement> placement_of(const std::string& name) {
         if (name == word) return value;
     }
     return Error{ErrorCode::invalid_argument,
-                 "'" + name + "' is no placement: cost, rank, bridge, random or worst"};
+                 "'" + name + "' is not a placement: cost, rank, bridge, random or worst"};
 }
 
 PlacementCost placement_cost(const Topology& topology, std::span<const Contribution> contributions,
@@ -118,7 +118,8 @@ PartitionCosts::PartitionCosts(const Topology& topology, std::span<const Contrib
     hosts_ = static_cast<std::size_t>(std::unique(hosts.begin(), hosts.end()) - hosts.begin());
     heaviest_.resize(nodes_.size());
     std::iota(heaviest_.begin(), heaviest_.end(), 0U);
-    // Shuffles nodes of equal weight: then the first few are far from most candidates, and give good bounds.
+    // Shuffles nodes of equal weight: then the first few are far from most candidates, and give
+    // good bounds.
     std::vector<std::uint32_t> shuffled(nodes_.size());
     for (std::size_t k = 0; k < nodes_.size(); ++k)
         shuffled[k] = static_cast<std::uint32_t>(mixed(nodes_[k].node));
@@ -330,17 +331,17 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
         const std::span<const Contribution> contributions = partitions[p];
         const std::span<bool> eligible{flags.get(), contributions.size()};
         turns.eligible(contributions, eligible);
-        const auto next_from =
-            [&](std::size_t start) {  // the first eligible candidate from `start` on, wrapping around
-                const auto from = eligible.begin() + static_cast<std::ptrdiff_t>(start);
-                auto at = std::find(from, eligible.end(), true);
-                if (at == eligible.end()) at = std::find(eligible.begin(), eligible.end(), true);
-                return static_cast<std::size_t>(at - eligible.begin());
-            };
+        // The first eligible candidate from `start` on, wrapping around.
+        const auto next_from = [&](std::size_t start) {
+            const auto from = eligible.begin() + static_cast<std::ptrdiff_t>(start);
+            auto at = std::find(from, eligible.end(), true);
+            if (at == eligible.end()) at = std::find(eligible.begin(), eligible.end(), true);
+            return static_cast<std::size_t>(at - eligible.begin());
+        };
         const auto in_rank_order = [&] {
-            const std::uint64_t wanted = first + (std::uint64_t{last} - first + 1) * p / partitions.size();
+            const std::uint64_t goal = first + (std::uint64_t{last} - first + 1) * p / partitions.size();
             const auto at =
-                std::lower_bound(contributions.begin(), contributions.end(), wanted,
+                std::lower_bound(contributions.begin(), contributions.end(), goal,
                                  [](const Contribution& c, std::uint64_t r) { return c.rank < r; });
             return next_from(static_cast<std::size_t>(at - contributions.begin()));
         };

@@ -12,9 +12,10 @@
 namespace twinrun {
 
 enum class Placement : std::uint8_t {
-    cost,    // the smallest C1 + C2 (topology aware)
-    rank,    // rank order: evenly spread over the communicator, or the next rank of the partition
-    bridge,  // for each gateway the first rank on a bridge node, then rank order (MPICH's on Blue Gene)
+    cost,  // the smallest C1 + C2 (topology aware)
+    rank,  // rank order: evenly spread over the communicator, or the next rank of the partition
+    // For each gateway the first rank on a bridge node, then rank order (MPICH's on Blue Gene).
+    bridge,
     random,  // by a seed
     worst,   // the largest C1 + C2: shows how much placement matters
 };
@@ -31,8 +32,8 @@ struct Contribution {
 // The cost in seconds if a candidate were the aggregator:
 //   C1 = max over i != A of (l d(i, A) + w(i, A) / B(i, A))
 //   C2 = l d(A, IO) + w(A, IO) / (|V_C| B(A, IO))
-// V_C: the nodes that contribute; hosts, if nodes are places within hosts. Equations of section III-B of the paper, float
-// arithmetic, volumes in bytes.
+// V_C: the nodes that contribute; hosts, if nodes are places within hosts. Equations of section
+// III-B of the paper, float arithmetic, volumes in bytes.
 struct PlacementCost {
     float gather = 0;  // C1
     float write = 0;   // C2
@@ -42,11 +43,12 @@ struct PlacementCost {
                                            std::span<const Contribution> contributions, std::size_t candidate,
                                            std::uint32_t gateway);
 
-// The costs of all candidates of a partition. Works on nodes instead of ranks, so that the costs of all ranks are cheap. Equals
-// placement_cost bit for bit.
+// The costs of all candidates of a partition. Works on nodes instead of ranks, so that the costs of
+// all ranks are cheap. Equals placement_cost bit for bit.
 class PartitionCosts {
    public:
-    // contributions: ascending by rank, one for each rank, not empty. They and the topology must outlive this object.
+    // contributions: ascending by rank, one for each rank, not empty. They and the topology must
+    // outlive this object.
     PartitionCosts(const Topology& topology, std::span<const Contribution> contributions,
                    std::uint32_t gateway);
     [[nodiscard]] PlacementCost of(std::size_t candidate) const;
@@ -55,8 +57,8 @@ class PartitionCosts {
         std::size_t candidate = 0;
         PlacementCost cost;
     };
-    // The candidate with the lowest or the highest cost among those with eligible[i]; ties go to the first. At least one must be
-    // eligible.
+    // The candidate with the lowest or the highest cost among those with eligible[i]; ties go to
+    // the first. At least one must be eligible.
     [[nodiscard]] Found cheapest(std::span<const bool> eligible) const;
     [[nodiscard]] Found dearest(std::span<const bool> eligible) const;
 
@@ -89,10 +91,11 @@ class PartitionCosts {
 [[nodiscard]] std::uint32_t gateway_of_partition(const Topology& topology,
                                                  std::span<const Contribution> contributions);
 
-// Spreads aggregators: which ranks of a partition may be elected. Of its ranks those that were elected least often so far; of
-// these the ones on hosts elected least often; of these the ones in places (nodes of the topology) elected least often. So no
-// rank is elected twice while another rank of its partition was not elected. And no host gets two aggregators, which would share
-// its links, while another host could take one.
+// Spreads aggregators: which ranks of a partition may be elected. Of its ranks those that were
+// elected least often so far; of these the ones on hosts elected least often; of these the ones in
+// places (nodes of the topology) elected least often. So no rank is elected twice while another
+// rank of its partition was not elected. And no host gets two aggregators, which would share its
+// links, while another host could take one.
 class Turns {
    public:
     // The topology must outlive this object.
@@ -115,8 +118,9 @@ struct Election {
     PlacementCost cost;
 };
 
-// Elects the aggregators of consecutive partitions, in their order, among the ranks that Turns allows; ties go to the lowest
-// rank. This is the serial form of the election by MPI_Allreduce with MPI_MINLOC in aggregate/mpi, whose tests compare both.
+// Elects the aggregators of consecutive partitions, in their order, among the ranks that Turns
+// allows; ties go to the lowest rank. This is the serial form of the election by MPI_Allreduce with
+// MPI_MINLOC in aggregate/mpi, whose tests compare both.
 // partitions: contributions ascending by rank, none empty. gateways: one for each partition.
 std::vector<Election> elect(const Topology& topology, Placement placement,
                             std::span<const std::vector<Contribution>> partitions,

@@ -1,4 +1,5 @@
-// Placements on a model of a machine, without MPI: which ranks would aggregate for which, and the predicted time.
+// Placements on a model of a machine, without MPI: which ranks would aggregate for which, and the
+// predicted time.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct VolumeModel {
         uniform,
         lognormal,  // exp(spread * a normal number), scaled to the mean
         linear,     // rank r: proportional to r + 1/2
-        heavy,      // one rank in `every`, drawn by seed, has `spread` times the bytes of the others
+        // One rank in `every`, drawn by seed, has `spread` times the bytes of the others.
+        heavy,
     };
     Kind kind = Kind::uniform;
     std::uint64_t mean = 0;    // bytes a rank
@@ -30,8 +32,9 @@ struct VolumeModel {
 Result<std::vector<std::uint64_t>> volumes_of(const VolumeModel& model, std::uint32_t ranks);
 
 enum class PlanLayout : std::uint8_t {
-    records,      // array of structs, rank after rank
-    blocks,       // rank after rank, variable after variable in each: the same ranks in each partition
+    records,  // array of structs, rank after rank
+    // Rank after rank, variable after variable in each: the same ranks in each partition.
+    blocks,
     variables,    // struct of arrays: a variable of all ranks, then the next
     interleaved,  // every rank has a part of every partition
 };
@@ -62,8 +65,9 @@ struct Prediction {
     double sum = 0;   // of C1 + C2 over all partitions; the election minimizes each term
     double most = 0;  // the largest C1 + C2, as if each partition were alone
     // All partitions at once, first gathering, then writing; they divide links that they share:
-    //   gather: as C1, but at least the time in which the aggregator's node receives all its data through its ports
-    //   write:  the latency, and the longer of two times: the node sends all its data, the gateway receives all of its
+    //   gather: as C1, but at least the time in which the aggregator's node receives all its data
+    //   through its ports write:  the latency, and the longer of two times: the node sends all its
+    //   data, the gateway receives all of its
     double seconds = 0;
 };
 Prediction predict(const Topology& topology, std::span<const PlannedPartition> partitions,
@@ -81,13 +85,14 @@ struct Plan {
     std::uint64_t bytes = 0;
     std::vector<PlannedPartition> partitions;  // none without bytes
     std::vector<PlannedPlacement> placements;
-    std::vector<std::uint32_t>
-        partition_of_node;  // the partition with the most bytes of the node; kNoPartition: none
+    // The partition with the most bytes of the node; kNoPartition: none.
+    std::vector<std::uint32_t> partition_of_node;
 };
 inline constexpr std::uint32_t kNoPartition = 0xFFFFFFFF;
 
-// volumes: by rank; rank r is on node r / ranks_per_node. Errors: invalid_argument: more ranks than the nodes hold, no bytes,
-// a volume that is no multiple of a record, more than 2^26 contributions.
+// volumes: by rank; rank r is on node r / ranks_per_node. Errors: invalid_argument: more ranks than
+// the nodes hold, no bytes, a volume that is not a multiple of a record, more than 2^26
+// contributions.
 Result<Plan> make_plan(const Topology& topology, std::span<const std::uint64_t> volumes,
                        const PlanSettings& settings, std::span<const Placement> placements);
 

@@ -1,7 +1,8 @@
-// Bytes in the order in which a program lists them: what a datatype of MPI, a view of a file or a block of an array selects. No MPI.
+// Bytes in the order in which a program lists them: what a datatype of MPI, a view of a file or a
+// block of an array selects. No MPI.
 //
-// Two streams of equal length, one of places in the file and one of places in memory, say which byte goes where: match() cuts both
-// into parts at constant distances.
+// Two streams of equal length, one of places in the file and one of places in memory, say which
+// byte goes where: match() cuts both into parts at constant distances.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace twinrun {
 
-// `count` pieces of `width` bytes, each `stride` bytes behind the one before. Strides may be 0 or negative. Never empty.
+// `count` pieces of `width` bytes, each `stride` bytes behind the one before. Strides may be 0 or
+// negative. Never empty.
 struct Run {
     std::int64_t offset = 0;
     std::uint64_t width = 0;
@@ -36,7 +38,8 @@ class Stream {
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     [[nodiscard]] bool empty() const { return runs_.empty(); }
 
-    // Adds bytes at the end; joins them with the last run where they continue it. Runs without bytes are ignored.
+    // Adds bytes at the end; joins them with the last run where they continue it. Runs without
+    // bytes are ignored.
     // Errors: more than kMostRuns runs; places beyond +-2^62.
     Result<> append(Run run);
     Result<> append(const Stream& other, std::int64_t shift);
@@ -51,15 +54,17 @@ class Stream {
 Result<Stream> repeated(const Stream& stream, std::uint64_t times, std::int64_t stride);
 // The bytes number `begin` to `end` - 1 of the stream.
 Result<Stream> slice(const Stream& stream, std::uint64_t begin, std::uint64_t end);
-// The bytes number `begin` to `end` - 1 of the stream that repeats `tile` for ever, `extent` bytes from one to the next, from
-// `shift` on. tile must have bytes.
+// The bytes number `begin` to `end` - 1 of the stream that repeats `tile` for ever, `extent` bytes
+// from one to the next, from `shift` on. tile must have bytes.
 Result<Stream> slice_of_tiles(const Stream& tile, std::int64_t extent, std::int64_t shift,
                               std::uint64_t begin, std::uint64_t end);
 // How many bytes at the front of the stream lie before `end`. The stream must ascend.
 [[nodiscard]] std::uint64_t bytes_before(const Stream& stream, std::int64_t end);
 
-// Adds the parts of a variable whose bytes lie at `file` in the file and at `memory` in memory. Both streams have equal lengths.
-// Errors: invalid_argument: places in the file that are negative or do not ascend; unsupported: more than kMostRuns parts.
+// Adds the parts of a variable whose bytes lie at `file` in the file and at `memory` in memory.
+// Both streams have equal lengths.
+// Errors: invalid_argument: places in the file that are negative or do not ascend; unsupported:
+// more than kMostRuns parts.
 Result<> match(const Stream& file, const Stream& memory, std::uint32_t variable,
                std::vector<ArrayPart>& parts);
 
@@ -77,9 +82,10 @@ struct Block {
 };
 inline constexpr std::size_t kMostDimensions = 32;
 
-// Adds the parts of a block. number: of its variable, also for messages. All spans have the same length.
-// Errors: invalid_argument: items of no bytes, a block that leaves the global array or the local one, an array too large for
-// 2^62 bytes; unsupported: more than kMostRuns parts.
+// Adds the parts of a block. number: of its variable, also for messages. All spans have the same
+// length.
+// Errors: invalid_argument: items of no bytes, a block that leaves the global array or the local
+// one, an array too large for 2^62 bytes; unsupported: more than kMostRuns parts.
 Result<> block_parts(const Block& block, std::uint32_t number, std::vector<ArrayPart>& parts);
 
 }  // namespace twinrun

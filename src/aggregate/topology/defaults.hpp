@@ -1,4 +1,4 @@
-// What a topology assumes where its source tells no rates. Bytes a second, and seconds.
+// Rates that a topology assumes where its source has none. Bytes a second, and seconds.
 #pragma once
 
 namespace twinrun::topology_defaults {

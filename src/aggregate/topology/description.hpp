@@ -1,4 +1,4 @@
-// What readers of topology descriptions share.
+// Functions that readers of topology descriptions share.
 #pragma once
 
 #include <charconv>

@@ -88,8 +88,9 @@ bool take_setting(HwlocDescription& d, std::string_view name, std::string_view v
     return true;
 }
 
-// Whether a synthetic description asks for at most kMostUnits; hwloc itself would allocate any number. The number of units is the
-// product of the numbers after colons. Numbers in brackets describe memory and attributes, and do not count.
+// Whether a synthetic description asks for at most kMostUnits; hwloc itself would allocate any
+// number. The number of units is the product of the numbers after colons. Numbers in brackets
+// describe memory and attributes, and do not count.
 bool modest(std::string_view text) {
     std::uint64_t units = 1;
     int depth = 0;
@@ -191,7 +192,8 @@ class Loaded {
             for (const hwloc::Object* part : parts_[level]) {
                 if (call_.bitmap_isincluded(set, part->cpuset) == 0) continue;
                 const int weight = call_.bitmap_weight(part->cpuset);
-                if (weight >= least) continue;  // of several memories with the same CPUs the first counts
+                // Of several memories with the same CPUs the first counts.
+                if (weight >= least) continue;
                 least = weight;
                 place.parts[level] = part->logical_index;
             }

@@ -1,5 +1,5 @@
-// The little of libhwloc 2 that we use, as its header hwloc.h declares it: part of its binary interface since 2.0 (soname 15). The
-// tests compare it with that header where it is installed.
+// The little of libhwloc 2 that we use, as its header hwloc.h declares it: part of its binary
+// interface since 2.0 (soname 15). The tests compare it with that header where it is installed.
 #pragma once
 
 #include <cstddef>

@@ -13,16 +13,18 @@ using topology_defaults::kLink;
 using topology_defaults::kMemory;
 using topology_defaults::kSwitch;
 
-// Blue Gene/Q. Links and those from bridge nodes to the I/O node: 1.8 GB/s each (Tessier and Vishwanath, section III-C; 2 GB/s
-// less 10% of packets' overhead). A hop: 40 ns (Chen et al., "The IBM Blue Gene/Q interconnection network and message unit",
-// SC'11). Memory: half of the 28 GB/s that STREAM gives on a node, since a copy reads and writes.
+// Blue Gene/Q. Links and those from bridge nodes to the I/O node: 1.8 GB/s each (Tessier and
+// Vishwanath, section III-C; 2 GB/s less 10% of packets' overhead). A hop: 40 ns (Chen et al., "The
+// IBM Blue Gene/Q interconnection network and message unit", SC'11). Memory: half of the 28 GB/s
+// that STREAM gives on a node, since a copy reads and writes.
 constexpr float kTorusLink = 1.8e9F;
 constexpr float kTorusHop = 4e-8F;
 constexpr float kTorusMemory = 14e9F;
 constexpr std::uint32_t kPset = 128;
 
-// Aries, of the Cray XC series ("Cray XC Series Network", WP-Aries01-1112): 5.25 GB/s a local link and direction, 4.7 GB/s
-// a global one, 0.1 us a router. Injection: PCIe 3 x16, shared by the router's nodes.
+// Aries, of the Cray XC series ("Cray XC Series Network", WP-Aries01-1112): 5.25 GB/s a local link
+// and direction, 4.7 GB/s a global one, 0.1 us a router. Injection: PCIe 3 x16, shared by the
+// router's nodes.
 constexpr float kDragonflyLocal = 5.25e9F;
 constexpr float kDragonflyGlobal = 4.7e9F;
 constexpr float kDragonflyInjection = 10e9F;
@@ -144,8 +146,9 @@ class Torus final : public Topology {
     std::vector<std::uint32_t> places_;  // coordinates by node
 };
 
-// Minimal routes of "Technology-Driven, Highly-Scalable Dragonfly Topology" (Kim et al., ISCA'08): from a router to any other one
-// of its group one hop, and one link between every two groups, at routers in turn. Hops count every link, a node's own too.
+// Minimal routes of "Technology-Driven, Highly-Scalable Dragonfly Topology" (Kim et al., ISCA'08):
+// from a router to any other one of its group one hop, and one link between every two groups, at
+// routers in turn. Hops count every link, a node's own too.
 class Dragonfly final : public Topology {
    public:
     Dragonfly(std::uint32_t groups, std::uint32_t routers, std::uint32_t nodes, const ModelSettings& s)

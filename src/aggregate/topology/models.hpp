@@ -1,4 +1,5 @@
-// Models of machines, for make_topology. Their shapes are exact. Their constants are those of one machine each, named in models.cpp.
+// Models of machines, for make_topology. Their shapes are exact. Their constants are those of one
+// machine each, named in models.cpp.
 #pragma once
 
 #include <array>

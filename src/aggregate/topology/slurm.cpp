@@ -86,7 +86,7 @@ Result<> expand_bracket(const std::vector<std::string>& heads, std::string_view 
             std::uint32_t first = 0;
             std::uint32_t last = 0;
             if (!digits(low, first) || !digits(high, last) || last < first)
-                return wrong(in_quotes(range) + " is no range of numbers");
+                return wrong(in_quotes(range) + " is not a range of numbers");
             for (std::uint32_t k = first; k <= last; ++k) {
                 std::string number = std::to_string(k);
                 if (number.size() < low.size()) number.insert(0, low.size() - number.size(), '0');
@@ -106,7 +106,7 @@ Result<std::vector<std::string>> expand_item(std::string_view item, std::size_t 
         if (plain.find(']') != std::string_view::npos) return wrong(in_quotes(item) + ": a ']' without '['");
         for (const char c : plain) {
             if (std::isgraph(static_cast<unsigned char>(c)) == 0)
-                return wrong(in_quotes(item) + " is no name");
+                return wrong(in_quotes(item) + " is not a name");
         }
         for (std::string& head : heads) {
             head += plain;
@@ -271,7 +271,8 @@ Result<NamedTopology> parse_scontrol_topology(std::string_view text) {
                 builder.plan.switches[child].parent = self;
         }
     }
-    // Aggregated blocks, smaller ones first: each takes the blocks that have none above them so far.
+    // Aggregated blocks, smaller ones first: each takes the blocks that have none above them so
+    // far.
     std::stable_sort(joined.begin(), joined.end(),
                      [](const Joined& a, const Joined& b) { return a.nodes.size() < b.nodes.size(); });
     for (const Joined& group : joined) {
@@ -329,7 +330,8 @@ Result<NamedTopology> parse_slurm_addresses(std::span<const Host> hosts) {
         if (parts.size() > 65) return said("more than 64 levels of switches");
         if (!host.pattern.empty() && parts.size() != levels)
             return said(in_quotes(host.address) + " is not of its pattern, " + in_quotes(host.pattern));
-        // Switches are identified by their path from the top, so that names of leaf switches need not be unique.
+        // Switches are identified by their path from the top, so that names of leaf switches need
+        // not be unique.
         std::uint32_t above = TreePlan::kNone;
         std::string path;
         for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
@@ -340,7 +342,8 @@ Result<NamedTopology> parse_slurm_addresses(std::span<const Host> hosts) {
         }
         if (above == TreePlan::kNone) above = builder.switch_of("");
         if (parts.back().empty()) return said("no name at its end");
-        // By number, so that hosts of the same name (several daemons on a machine) stay separate nodes.
+        // By number, so that hosts of the same name (several daemons on a machine) stay separate
+        // nodes.
         builder.node(std::to_string(builder.names.size()) + " " + parts.back(), above);
         builder.names.back() = parts.back();
     }

@@ -36,7 +36,7 @@ std::optional<std::uint32_t> number(std::string_view text) {
     return value;
 }
 
-// Reads "4x4x2". Empty if the text is no shape, or has more than kMostNodes nodes.
+// Reads "4x4x2". Empty if the text is not a shape, or has more than kMostNodes nodes.
 std::vector<std::uint32_t> shape_of(std::string_view text) {
     std::vector<std::uint32_t> shape;
     std::uint64_t nodes = 1;

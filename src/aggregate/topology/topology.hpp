@@ -1,8 +1,9 @@
 // The distances and bandwidths between processes and storage, for the election of aggregators.
 //
-// A topology has numbered nodes and numbered gateways to storage (an I/O node, a router, the file server itself). It knows no
-// ranks: callers map them to nodes. Costs are those of Tessier and Vishwanath, "Reproducibility and Variability of I/O
-// Performance on BG/Q", 2017, section III-B: hops d, latency l, bandwidth B.
+// A topology has numbered nodes and numbered gateways to storage (an I/O node, a router, the file
+// server itself). It knows no ranks: callers map them to nodes. Costs are those of Tessier and
+// Vishwanath, "Reproducibility and Variability of I/O Performance on BG/Q", 2017, section III-B:
+// hops d, latency l, bandwidth B.
 #pragma once
 
 #include <array>
@@ -17,8 +18,8 @@
 
 namespace twinrun {
 
-// A place in a host: the numbers of its package, NUMA node, group of cores that share an L3 cache, and core. kAny: no part of
-// this level contains the whole place, or the part is unknown.
+// A place in a host: the numbers of its package, NUMA node, group of cores that share an L3 cache,
+// and core. kAny: no part of this level contains the whole place, or the part is unknown.
 struct InnerPlace {
     static constexpr std::uint32_t kLevels = 4;
     static constexpr std::uint32_t kAny = std::numeric_limits<std::uint32_t>::max();
@@ -55,11 +56,12 @@ class Topology {
     }
     // Links over which a node receives at the same time, each with the bandwidth above.
     [[nodiscard]] virtual std::uint32_t ports() const { return 1; }
-    // Bounds: no two nodes are farther apart, and no path between two is slower. With them elections skip most pairs.
+    // Bounds: no two nodes are farther apart, and no path between two is slower. With them
+    // elections skip most pairs.
     [[nodiscard]] virtual std::uint32_t diameter() const { return std::numeric_limits<std::uint32_t>::max(); }
     [[nodiscard]] virtual float least_bandwidth() const { return 0; }
-    // If nodes are places within hosts (places.hpp): the host whose links and memory a node uses, and the place. Otherwise each
-    // node is a host.
+    // If nodes are places within hosts (places.hpp): the host whose links and memory a node uses,
+    // and the place. Otherwise each node is a host.
     [[nodiscard]] virtual std::uint32_t host_of(std::uint32_t node) const { return node; }
     [[nodiscard]] virtual InnerPlace inner_place(std::uint32_t /*node*/) const { return {}; }
 };
@@ -69,16 +71,20 @@ inline constexpr std::uint32_t kMostNodes = 1U << 20;
 
 // Makes a topology from its description:
 //   "flat[:NODES]"                    every node is one hop from every other and from storage
-//   "torus:AxBxCxDxE[,pset=128]"      torus of up to 8 dimensions, nodes numbered with the last dimension fastest; Psets of that
-//                                     many consecutive nodes, two bridge nodes and an I/O node each (Blue Gene/Q)
-//   "dragonfly:GROUPSxROUTERSxNODES[,gateways=N]"  fully connected groups, a link between every two groups
-//   "fattree:RADIX,LEVELS[,gateways=N]"            switches of RADIX ports
-//   "fattree:AxBxC[,gateways=N]"                   A nodes a leaf switch, B of those a switch above, ...
+//   "torus:AxBxCxDxE[,pset=128]"      torus of up to 8 dimensions, nodes numbered with the last
+//                                     dimension fastest; Psets of that many consecutive nodes, two
+//                                     bridge nodes and an I/O node each (Blue Gene/Q)
+//   "dragonfly:GROUPSxROUTERSxNODES[,gateways=N]"
+//                                     fully connected groups, a link between every two groups
+//   "fattree:RADIX,LEVELS[,gateways=N]"
+//                                     switches of RADIX ports
+//   "fattree:AxBxC[,gateways=N]"      A nodes a leaf switch, B of those a switch above, ...
 //   "file:PATH"                       a JSON file (docs/aggregate.md)
 //   "hwloc[:synthetic:TEXT|:xml:PATH][,hosts=N]"   the cores of a host (hwloc.hpp)
-// All models take [,latency=S][,bandwidth=B][,memory=B][,gateway_bandwidth=B], in seconds and bytes a second.
-// nodes: their number, for a description without one. Errors: invalid_argument, with the form that is expected; those of
-// read_topology_file.
+// All models take [,latency=S][,bandwidth=B][,memory=B][,gateway_bandwidth=B], in seconds and bytes
+// a second.
+// nodes: their number, for a description without one. Errors: invalid_argument, with the form that
+// is expected; those of read_topology_file.
 Result<std::shared_ptr<const Topology>> make_topology(const std::string& description, std::uint32_t nodes);
 
 }  // namespace twinrun

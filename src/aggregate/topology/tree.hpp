@@ -1,4 +1,5 @@
-// Switches in a tree, with nodes and gateways below them: fat trees, and the trees that Slurm and files describe.
+// Switches in a tree, with nodes and gateways below them: fat trees, and the trees that Slurm and
+// files describe.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@ namespace twinrun {
 struct TreePlan {
     static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
     struct Switch {
-        std::uint32_t parent = kNone;  // kNone: at the top; if several are, one more switch joins them
-        float bandwidth = 0;           // of its links up
+        // kNone: at the top; if several are, one more switch joins them
+        std::uint32_t parent = kNone;
+        float bandwidth = 0;  // of its links up
     };
     struct Node {
         std::uint32_t leaf = 0;  // the switch
@@ -32,10 +34,12 @@ struct TreePlan {
     std::vector<Switch> switches;
     std::vector<Node> nodes;
     std::vector<Gateway> gateways;
-    std::vector<std::uint32_t> gateway_of;  // by node; empty: the nearest, equally near ones in equal shares
+    // By node; empty: the nearest, equally near ones in equal shares.
+    std::vector<std::uint32_t> gateway_of;
 };
 
-// Errors: invalid_argument: no node, a circle, more than kMostNodes nodes or switches, more than 64 levels, numbers out of range.
+// Errors: invalid_argument: no node, a circle, more than kMostNodes nodes or switches, more than 64
+// levels, numbers out of range.
 Result<std::shared_ptr<const Topology>> make_tree(TreePlan plan);
 
 }  // namespace twinrun

@@ -7,7 +7,8 @@
 
 namespace twinrun {
 
-// Memory aligned to 4096 bytes that grows and never shrinks. What it held is lost when it grows. Throws std::bad_alloc.
+// Memory aligned to 4096 bytes that grows and never shrinks. What it held is lost when it grows.
+// Throws std::bad_alloc.
 class AlignedBytes {
    public:
     static constexpr std::size_t kAlignment = 4096;

@@ -1,4 +1,5 @@
-// Exceptions as errors, where none may pass: at the boundary to C, and between two steps that all ranks take.
+// Exceptions as errors, where none may pass: at the boundary to C, and between two steps that all
+// ranks take.
 #pragma once
 
 #include <exception>
@@ -33,7 +34,7 @@ inline Error caught_error() noexcept {
     }
 }
 
-// What body() gives, a Result, or an error in place of an exception.
+// Returns the Result of body(), or an error in place of an exception.
 template <class Body>
 std::invoke_result_t<Body> caught(Body&& body) noexcept {
     try {

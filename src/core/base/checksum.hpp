@@ -1,4 +1,5 @@
-// Checksums of stored bytes: XXH3-64 (xxHash). They find accidents (flipped bits, torn writes), not forgery.
+// Checksums of stored bytes: XXH3-64 (xxHash). They find accidents (flipped bits, torn writes), not
+// forgery.
 #pragma once
 
 #include <cstddef>

@@ -58,8 +58,8 @@ class Encoder {
     std::vector<std::byte> bytes_;
 };
 
-// After a failed read every further read gives zeros, and failed() stays true: check once at the end of a structure,
-// and before using a count to allocate.
+// After a failed read every further read gives zeros, and failed() stays true: check once at the
+// end of a structure, and before using a count to allocate.
 class Decoder {
    public:
     explicit Decoder(std::span<const std::byte> bytes) : bytes_(bytes) {}

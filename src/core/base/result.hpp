@@ -1,5 +1,6 @@
-// Result<T>: a value or an error. The core neither throws across its interfaces, nor prints, nor aborts.
-// An error says what happened, where, and what to do; the caller decides what becomes of it.
+// Result<T>: a value or an error. The core neither throws across its interfaces, nor prints, nor
+// aborts. An error says what happened, where, and what to do; the caller decides what becomes of
+// it.
 #pragma once
 
 #include <new>

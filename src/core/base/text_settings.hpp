@@ -96,7 +96,7 @@ bool assign_narrow(T& to, const std::optional<std::uint64_t>& from) {
 template <class Values>
 struct Setting {
     std::string_view name;
-    std::string_view wanted;  // what a value must be
+    std::string_view form;  // what a value must be
     bool (*set)(Values&, std::string_view value);
     // Whether its value in there is within the limits; nullptr: the type has no other values.
     bool (*fits)(const Values&) = nullptr;
@@ -104,7 +104,7 @@ struct Setting {
     [[nodiscard]] bool holds(const Values& values) const { return fits == nullptr || fits(values); }
     [[nodiscard]] Error wrong(std::string_view value) const {
         return {ErrorCode::invalid_argument, "setting " + std::string(name) + " = '" + std::string(value) +
-                                                 "': give " + std::string(wanted)};
+                                                 "': give " + std::string(form)};
     }
 };
 
@@ -131,7 +131,8 @@ Result<> set(Values& values, std::span<const Setting<Values>> known, std::string
 // A larger file is none of settings.
 inline constexpr std::uint64_t kLargestFile = 1 << 20;
 
-// The lines "name = value" of a file; # begins a comment. All of them, or none. The error names file and line.
+// The lines "name = value" of a file; # begins a comment. All of them, or none. The error names
+// file and line.
 template <class Values>
 Result<> set_lines(Values& values, std::span<const Setting<Values>> known, std::string_view text,
                    const std::string& path) {

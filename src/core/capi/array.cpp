@@ -102,7 +102,8 @@ Result<CapturedField> field_of(const twr_array& array) {
     field.data = array.data;
     field.strides = copied(array.strides, dimensions);
     if (field.strides == dense_strides(field)) field.strides.clear();  // no copy item by item
-    field.own_tolerance = !(array.atol < 0);                           // a NaN is refused with the tolerance
+    // a NaN is refused with the tolerance
+    field.own_tolerance = !(array.atol < 0);
     if (field.own_tolerance) field.tolerance = {array.atol, array.rtol};
     field.global_shape = copied(array.global_shape, dimensions);
     field.global_offset = copied(array.global_offset, dimensions);

@@ -11,7 +11,7 @@ namespace twinrun::capi {
 ApplicationComm::~ApplicationComm() {
     try {
         if (shared_.release != nullptr) shared_.release(shared_.context);
-    } catch (...) {  // of an application in C++: there is nobody to tell
+    } catch (...) {  // thrown by an application in C++; a destructor cannot report it
     }
     try {
         if (comm_.release != nullptr) comm_.release(comm_.context);
@@ -59,7 +59,7 @@ Result<> ApplicationComm::broadcast(std::span<std::byte> bytes) {
 }
 
 Error ApplicationComm::shared_failure(const char* function, int code) const {
-    // What it said with twr_fail, in this thread.
+    // The text of its twr_fail, in this thread.
     const char* const said = twr_error_message();
     std::string message = said != nullptr && *said != '\0'
                               ? std::string(said)
@@ -84,7 +84,7 @@ Result<std::string> ApplicationComm::prepare_shared(SharedFiles files, bool back
         file = name;
         if (!file.starts_with(kSharedPrefix) || file.find('/') != std::string::npos) {
             return Error{ErrorCode::invalid_argument, "twr_shared_files.prepare: '" + file +
-                                                          "' is no name of a file that begins with '" +
+                                                          "' is not a name of a file that begins with '" +
                                                           kSharedPrefix + "'"};
         }
         return success();

@@ -115,7 +115,8 @@ Result<std::unique_ptr<ComparedRun>> arrays_at(const twr_array* arrays, std::siz
     const std::size_t size = arrays->size;
     const auto* bytes = reinterpret_cast<const unsigned char*>(arrays);
     for (std::size_t i = 0; i < count; ++i) {
-        // The caller's own size parts one array from the next. captured_field() checks that of the first one.
+        // The caller's own size parts one array from the next. captured_field() checks that of the
+        // first one.
         const auto* array = reinterpret_cast<const twr_array*>(bytes + i * size);
         const auto at = [&](Error error) {
             return std::move(error).at(std::string(name) + "[" + std::to_string(i) + "]");
@@ -151,8 +152,8 @@ twr_status status_of(const twr_comparison& comparison) {
     return TWR_INCOMPARABLE;
 }
 
-// The thread's text says what the code says.
-twr_status told(const char* function, std::unique_ptr<twr_comparison> comparison, twr_comparison** result) {
+// Sets the thread's message to what the status means.
+twr_status finish(const char* function, std::unique_ptr<twr_comparison> comparison, twr_comparison** result) {
     const twr_status status = status_of(*comparison);
     if (status != TWR_OK) set_message(std::string(function) + ": " + comparison->verdict);
     *result = comparison.release();
@@ -248,7 +249,7 @@ int twr_compare(const char* a, const char* b, const twr_compare_options* options
         TWR_TRY(const auto run_a, history_at(a, "a"));
         TWR_TRY(const auto run_b, history_at(b, "b"));
         TWR_TRY(auto found, compared(*run_a, *run_b, asked));
-        return told("twr_compare", std::move(found), result);
+        return finish("twr_compare", std::move(found), result);
     });
 }
 
@@ -261,7 +262,7 @@ int twr_compare_arrays(const twr_array* a, size_t a_count, const twr_array* b, s
         TWR_TRY(const auto run_a, arrays_at(a, a_count, "a"));
         TWR_TRY(const auto run_b, arrays_at(b, b_count, "b"));
         TWR_TRY(auto found, compared(*run_a, *run_b, asked));
-        return told("twr_compare_arrays", std::move(found), result);
+        return finish("twr_compare_arrays", std::move(found), result);
     });
 }
 
@@ -295,7 +296,7 @@ int twr_compare_step(twr_run* run, const char* reference, const twr_compare_opti
             TWR_TRY(found, compared(*before, *own, asked));
             return success();
         }));
-        return told("twr_compare_step", std::move(found), result);
+        return finish("twr_compare_step", std::move(found), result);
     });
 }
 

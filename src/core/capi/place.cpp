@@ -10,8 +10,9 @@ namespace twinrun::capi {
 
 namespace {
 
-// The driver, if the application has loaded it. Memory on a device can only come from there; to load it ourselves would cost
-// tenths of a second, and a context on a device that the application does not want.
+// The driver, if the application has loaded it. Memory on a device can only come from there; to
+// load it ourselves would cost tenths of a second, and a context on a device that the application
+// does not want.
 void* loaded_driver() { return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD); }
 
 // Asks the driver itself whether the host cannot read memory.

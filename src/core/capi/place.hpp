@@ -5,8 +5,8 @@
 
 namespace twinrun::capi {
 
-// The device's number, or kHostMemory. Costs next to nothing in a process that uses no device. Error: memory on a device that
-// this installation cannot read.
+// The device's number, or kHostMemory. Costs next to nothing in a process that uses no device.
+// Error: memory on a device that this installation cannot read.
 Result<int> place_of(const void* memory);
 
 }  // namespace twinrun::capi

@@ -18,7 +18,8 @@ namespace {
 
 // ---- open ----
 
-// What TWINRUN_SETTINGS names goes on top of what the application set: a reference or a tolerance changes without a compiler.
+// The file that TWINRUN_SETTINGS names replaces settings of the application: a reference or a
+// tolerance changes without a compiler.
 Result<SessionSettings> complete(const twr_settings* given_settings) {
     SessionSettings settings;
     if (given_settings != nullptr) settings = given_settings->values;
@@ -30,8 +31,9 @@ Result<SessionSettings> complete(const twr_settings* given_settings) {
     return settings;
 }
 
-// From any thread. What the application throws goes no further: the caller may be a thread of ours.
-void tell(twr_run& run, const Divergence& d) {
+// Called from any thread. Exceptions of the application are dropped: the caller may be a thread of
+// ours.
+void call_back(twr_run& run, const Divergence& d) {
     const twr_divergence shown{sizeof(twr_divergence), d.step,   d.rank,          d.field.c_str(),
                                d.first_item,           d.chunks, d.chunks_in_all, d.reason.c_str()};
     const std::lock_guard guard(run.mutex);
@@ -42,7 +44,8 @@ void tell(twr_run& run, const Divergence& d) {
     }
 }
 
-// comm: checked. Every rank comes here, also one that cannot go on: the others would wait for it.
+// comm: checked. Every rank calls this, also one that cannot go on: otherwise the others would wait
+// for it.
 Result<std::unique_ptr<twr_run>> open(const char* path, const twr_settings* given_settings,
                                       std::unique_ptr<Comm> comm, Result<> arguments) {
     std::unique_ptr<twr_run> run(new (std::nothrow) twr_run);
@@ -61,7 +64,7 @@ Result<std::unique_ptr<twr_run>> open(const char* path, const twr_settings* give
     run->stop_on_divergence = settings->stop_on_divergence;
     run->comm = std::move(comm);
     TWR_TRY(run->session, Session::open(posix_file_system(), *run->comm, path, std::move(settings).value()));
-    run->session->on_divergence([told = run.get()](const Divergence& d) { tell(*told, d); });
+    run->session->on_divergence([owner = run.get()](const Divergence& d) { call_back(*owner, d); });
     return run;
 }
 
@@ -73,25 +76,25 @@ Result<> check_open(twr_run** run, const char* path) {
 // ---- capture ----
 
 // TWR_STEP_LOST and its message, once for every lost step.
-twr_status told(const char* function, twr_run& run) {
-    if (run.untold.empty()) return TWR_OK;
+twr_status report_lost(const char* function, twr_run& run) {
+    if (run.unreported.empty()) return TWR_OK;
     constexpr std::size_t kMostNamed = 8;
     std::string text = function;
-    text += run.untold.size() == 1 ? ": step " : ": steps ";
-    for (std::size_t i = 0; i < run.untold.size() && i < kMostNamed; ++i) {
-        text += (i == 0 ? "" : ", ") + std::to_string(run.untold[i].step);
+    text += run.unreported.size() == 1 ? ": step " : ": steps ";
+    for (std::size_t i = 0; i < run.unreported.size() && i < kMostNamed; ++i) {
+        text += (i == 0 ? "" : ", ") + std::to_string(run.unreported[i].step);
     }
-    if (run.untold.size() > kMostNamed)
-        text += " and " + std::to_string(run.untold.size() - kMostNamed) + " more";
-    text +=
-        (run.untold.size() == 1 ? " is lost: " : " are lost; the first: ") + run.untold.front().error.message;
+    if (run.unreported.size() > kMostNamed)
+        text += " and " + std::to_string(run.unreported.size() - kMostNamed) + " more";
+    text += (run.unreported.size() == 1 ? " is lost: " : " are lost; the first: ") +
+            run.unreported.front().error.message;
     set_message(text);
-    run.untold.clear();
+    run.unreported.clear();
     return TWR_STEP_LOST;
 }
 
 void keep(twr_run& run, const std::vector<LostStep>& lost) {
-    run.untold.insert(run.untold.end(), lost.begin(), lost.end());
+    run.unreported.insert(run.unreported.end(), lost.begin(), lost.end());
 }
 
 Result<twr_status> capture(const char* function, twr_run& run, std::int64_t step,
@@ -102,12 +105,12 @@ Result<twr_status> capture(const char* function, twr_run& run, std::int64_t step
     if (run.last->divergence && run.stop_on_divergence) {
         set_message(std::string(function) + ": step " + std::to_string(step) +
                     " differs from the reference: " + describe(*run.last->divergence));
-        return TWR_DIVERGED;  // lost steps are told by the next call
+        return TWR_DIVERGED;  // the next call reports lost steps
     }
-    return told(function, run);
+    return report_lost(function, run);
 }
 
-// Of a run that has captured.
+// For a run that has captured.
 twr_report report_of(const twr_run& run) {
     twr_report report{};
     report.size = sizeof report;
@@ -151,7 +154,8 @@ Result<std::vector<std::string>> named(const char* const* names, std::size_t cou
     return all;
 }
 
-// What is given is released whatever goes wrong; but of a structure whose size is wrong nothing can be known.
+// The arguments are released whatever goes wrong, except those in a structure of a wrong size: its
+// members cannot be known.
 int open_comm(const char* function, twr_run** run, const char* path, const twr_settings* settings,
               const twr_comm* comm, const twr_shared_files* shared) {
     return answer(function, [&]() -> Result<twr_status> {
@@ -205,7 +209,7 @@ int twr_close(twr_run* run) {
         const std::unique_ptr<twr_run> ended(run);
         TWR_TRY(const std::vector<LostStep> lost, run->session->close());
         keep(*run, lost);
-        return told("twr_close", *run);
+        return report_lost("twr_close", *run);
     });
 }
 
@@ -253,8 +257,8 @@ int twr_capture(twr_run* run, int64_t step) {
 int twr_capture_some(twr_run* run, int64_t step, const char* const* names, size_t count) {
     return answer("twr_capture_some", [&]() -> Result<twr_status> {
         TWR_CHECK(given(run, "run"));
-        TWR_TRY(const auto wanted, named(names, count, "twr_capture"));
-        return capture("twr_capture_some", *run, step, wanted);
+        TWR_TRY(const auto chosen, named(names, count, "twr_capture"));
+        return capture("twr_capture_some", *run, step, chosen);
     });
 }
 
@@ -263,7 +267,7 @@ int twr_wait(twr_run* run) {
         TWR_CHECK(given(run, "run"));
         TWR_TRY(const std::vector<LostStep> lost, run->session->wait());
         keep(*run, lost);
-        return told("twr_wait", *run);
+        return report_lost("twr_wait", *run);
     });
 }
 
@@ -362,8 +366,8 @@ int twr_restore(twr_run* run, int64_t step) {
 int twr_restore_some(twr_run* run, int64_t step, const char* const* names, size_t count) {
     return answer("twr_restore_some", [&]() -> Result<twr_status> {
         TWR_CHECK(given(run, "run"));
-        TWR_TRY(const auto wanted, named(names, count, "twr_restore"));
-        TWR_CHECK(run->session->restore(step, wanted));
+        TWR_TRY(const auto chosen, named(names, count, "twr_restore"));
+        TWR_CHECK(run->session->restore(step, chosen));
         return TWR_OK;
     });
 }

@@ -1,9 +1,10 @@
 // The one text of a thread, for all libraries of twinrun.
 //
-// It must be one object in a process, whatever a program is linked with: this library, libtwinrun_aggregate, or both. So it is here
-// alone, and the other libraries are linked with this one and set it by twr_fail. A weak copy in each library would be one object
-// only as long as the dynamic linker binds all of them to the same: not with RTLD_DEEPBIND, with RTLD_LOCAL of one after the other, or
-// where libraries have namespaces of their own (macOS).
+// It must be one object in a process, whatever a program is linked with: this library,
+// libtwinrun_aggregate, or both. So it is here alone, and the other libraries are linked with this
+// one and set it by twr_fail. A weak copy in each library would be one object only as long as the
+// dynamic linker binds all of them to the same: not with RTLD_DEEPBIND, with RTLD_LOCAL of one
+// after the other, or where libraries have namespaces of their own (macOS).
 #include "capi/status.hpp"
 
 #include <algorithm>
@@ -26,7 +27,8 @@ static_assert(TWR_ERROR_INTERRUPTED == static_cast<int>(ErrorCode::interrupted))
 static_assert(TWR_ERROR_INTERNAL == static_cast<int>(ErrorCode::internal));
 static_assert(TWR_ERROR_OTHER_RANK == static_cast<int>(ErrorCode::other_rank));
 
-// Not a std::string: a run that a static object closes still needs it, when the thread's objects are gone already.
+// Not a std::string: a run that a static object closes still needs it, when the thread's objects
+// are gone already.
 constexpr std::size_t kLongest = 4096;
 thread_local char message[kLongest] = "";
 

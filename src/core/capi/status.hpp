@@ -10,13 +10,14 @@
 
 namespace twinrun::capi {
 
-// What this thread's twr_error_message() says from now on.
+// Sets the text that twr_error_message() returns in this thread.
 void set_message(const std::string& text) noexcept;
 
 // The code of an error, which becomes the thread's message behind the function's name.
 int failed(const char* function, const Error& error) noexcept;
 
-// What an entry point returns: body() gives TWR_OK or news (after set_message), or an error.
+// The status that an entry point returns. body() gives TWR_OK, a success with a condition to report
+// (after set_message), or an error.
 template <class Body>
 int answer(const char* function, Body&& body) noexcept {
     const Result<twr_status> result = caught(std::forward<Body>(body));

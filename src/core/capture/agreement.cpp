@@ -54,8 +54,8 @@ Result<> Agreement::on_settings(const SessionSettings& settings, bool staged, bo
 }
 
 Result<> Agreement::on_step(Result<> own, std::int64_t step, std::uint32_t& attempt) {
-    // Before the ranks agree: a rank that had no memory for the step would exchange a different list of
-    // states.
+    // Before the ranks agree: a rank that had no memory for the step would exchange a different
+    // list of states.
     if (own && track_) {
         try {
             const std::lock_guard guard(mutex_);
@@ -83,8 +83,9 @@ Result<> Agreement::exchange() {
     return minimum(nothing);
 }
 
-// [collective] Each of `values` becomes its minimum over all ranks. If tracking, the same message carries the
-// states of the oldest unresolved steps, and steps that all ranks have settled are resolved.
+// [collective] Each of `values` becomes its minimum over all ranks. If tracking, the same message
+// carries the states of the oldest unresolved steps, and steps that all ranks have settled are
+// resolved.
 Result<> Agreement::minimum(std::vector<std::int64_t>& values) {
     const std::size_t own = values.size();
     std::size_t window = 0;
@@ -125,7 +126,8 @@ Result<std::vector<CommonStep>> Agreement::common_steps(
             common.push_back({step, counts(!entry.files.data.empty())});
         return common;
     }
-    // First message: {error, count of values}. Second message: {step, attempt, has data} of each step.
+    // First message: {error, count of values}. Second message: {step, attempt, has data} of each
+    // step.
     std::array<std::int64_t, 2> head{0, 0};
     std::vector<std::int64_t> steps;
     Result<> own = success();

@@ -1,5 +1,5 @@
-// What the ranks of a run agree on: settings, each step and its attempt, and which steps all of them have
-// committed. [collective]: all ranks call it, in the same order.
+// The agreement of the ranks of a run: settings, each step and its attempt, and which steps all of
+// them have committed. [collective]: all ranks call it, in the same order.
 #pragma once
 
 #include <cstddef>
@@ -23,35 +23,38 @@ struct CommonStep {
     bool has_data = false;
 };
 
-// A session's member. add(), settled() and unresolved() may be called from any thread, the others from the
-// one thread that may use the Comm.
+// A session's member. add(), settled() and unresolved() may be called from any thread, the others
+// from the one thread that may use the Comm.
 class Agreement {
    public:
-    // track: collective calls also find out which steps all ranks have committed, and call `everywhere` with
-    // each, in the calling thread. comm outlives this.
+    // track: collective calls also find out which steps all ranks have committed, and call
+    // `everywhere` with each, in the calling thread. comm outlives this.
     Agreement(Comm& comm, bool track, std::function<void(std::int64_t)> everywhere);
 
     [[nodiscard]] bool several() const { return comm_.size() > 1; }
     // [collective] Returns this rank's error, or other_rank() if another rank has one, or success.
     Result<> agree(Result<> own);
-    // [collective] Compares the settings that later collective calls depend on: with different ones, ranks
-    // would wait for each other for ever. Sets ends_local if any rank has it set. Error: mismatch.
+    // [collective] Compares the settings that later collective calls depend on: with different
+    // ones, ranks would wait for each other for ever. Sets ends_local if any rank has it set.
+    // Error: mismatch.
     Result<> on_settings(const SessionSettings& settings, bool staged, bool& ends_local,
                          const std::string& path);
-    // [collective] Agrees that all ranks capture this step. attempt: becomes the highest that any rank
-    // proposed. own: an error of this rank, which stops all of them. After success, add() of this step needs
-    // no memory.
+    // [collective] Agrees that all ranks capture this step. attempt: becomes the highest that any
+    // rank proposed. own: an error of this rank, which stops all of them. After success, add() of
+    // this step needs no memory.
     Result<> on_step(Result<> own, std::int64_t step, std::uint32_t& attempt);
     // [collective] Exchanges only which steps all ranks have committed.
     Result<> exchange();
-    // [collective] The steps that every rank has committed, ascending. own_steps: this rank's; it is called
-    // where steps stay on the nodes (ends_local) or the run has one rank. Otherwise rank 0 reads the history
-    // by `open`. keeps_data: false: the run stores no data, and has_data is set for every step.
+    // [collective] The steps that every rank has committed, ascending. own_steps: this rank's; it
+    // is called where steps stay on the nodes (ends_local) or the run has one rank. Otherwise rank
+    // 0 reads the history by `open`. keeps_data: false: the run stores no data, and has_data is set
+    // for every step.
     Result<std::vector<CommonStep>> common_steps(
         bool ends_local, bool keeps_data, const std::function<std::map<std::int64_t, RankStep>()>& own_steps,
         const std::function<Result<History>()>& open);
 
-    // A step that on_step() agreed on is under way. Every rank adds the same steps in the same order.
+    // A step that on_step() agreed on is under way. Every rank adds the same steps in the same
+    // order.
     void add(std::int64_t step);
     // This rank committed the step, or lost it.
     void settled(std::int64_t step, bool lost);

@@ -1,5 +1,5 @@
-// The first tier: device memory. Arrays that were captured on devices are copied there, so that capture()
-// returns at the speed of that memory; a thread copies them to the host later.
+// The first tier: device memory. Arrays that were captured on devices are copied there, so that
+// capture() returns at the speed of that memory; a thread copies them to the host later.
 #pragma once
 
 #include <condition_variable>
@@ -21,8 +21,8 @@
 
 namespace twinrun {
 
-// A step's arrays in device memory: copies of them, or their sketches if only digests are kept. When the last
-// owner releases it, its memory returns to the stage, for later steps.
+// A step's arrays in device memory: copies of them, or their sketches if only digests are kept.
+// When the last owner releases it, its memory returns to the stage, for later steps.
 struct StagedArrays {
     struct Sketched {
         std::vector<std::size_t> numbers;  // of the arrays, which lie on one device
@@ -34,25 +34,26 @@ struct StagedArrays {
     std::map<int, DeviceMemory> memory;  // holds the copies, by device
 };
 
-// A session's member. take() and hand_over() are called by the capturing thread; the stage has one thread of
-// its own. Staged arrays may outlive it.
+// A session's member. take() and hand_over() are called by the capturing thread; the stage has one
+// thread of its own. Staged arrays may outlive it.
 class DeviceStage {
    public:
     // limit: bytes of device memory, all devices together.
     explicit DeviceStage(std::uint64_t limit) : limit_(limit), pool_(std::make_shared<Pool>()) {}
     ~DeviceStage();  // does the work that was handed over first
 
-    // Copies the arrays within their devices, or starts to sketch them if keep_data is false, after the earlier
-    // work of their streams. When it returns, work that is put into these streams may change the arrays; where
-    // one is not `ordered`, any other work too. The fields must stay as long as what is returned. Waits while
-    // earlier steps hold the memory; `waited` grows by the seconds of waiting. The sketches of one step may
-    // exceed the limit, alone. Null: copies exceed the limit, or there is no device memory or thread for the
-    // arrays; the caller then takes them at once.
+    // Copies the arrays within their devices, or starts to sketch them if keep_data is false, after
+    // the earlier work of their streams. When it returns, work that is put into these streams may
+    // change the arrays; where one is not `ordered`, any other work too. The fields must stay as
+    // long as what is returned. Waits while earlier steps hold the memory; `waited` grows by the
+    // seconds of waiting. The sketches of one step may exceed the limit, alone. Null: copies exceed
+    // the limit, or there is no device memory or thread for the arrays; the caller then takes them
+    // at once.
     std::shared_ptr<StagedArrays> take(std::span<const FieldMetadata* const> fields,
                                        std::span<const DeviceArray* const> arrays, bool keep_data,
                                        double& waited);
-    // Calls work() on the stage's thread, in the order of these calls; keeps `staged` until it returns. After
-    // take() only.
+    // Calls work() on the stage's thread, in the order of these calls; keeps `staged` until it
+    // returns. After take() only.
     void hand_over(std::shared_ptr<StagedArrays> staged, std::function<void()> work);
 
    private:
@@ -64,7 +65,8 @@ class DeviceStage {
         std::shared_ptr<StagedArrays> staged;
         std::function<void()> work;
     };
-    // Device memory. Staged arrays return theirs to it from any thread, also after the stage is gone.
+    // Device memory. Staged arrays return theirs to it from any thread, also after the stage is
+    // gone.
     struct Pool {
         std::mutex mutex;
         std::condition_variable changed;

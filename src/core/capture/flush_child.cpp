@@ -53,7 +53,8 @@ Error ended() {
                  "the process twinrun_flush has ended: copy the steps to the history with 'twinrun flush'"};
 }
 
-// Receives a line, without the line feed. nullopt: the other process has closed the socket, or sends no line.
+// Receives a line, without the line feed. nullopt: the other process has closed the socket, or
+// sends no line.
 std::optional<std::string> read_line(int socket, std::string& received) {
     for (;;) {
         if (const std::size_t end = received.find('\n'); end != std::string::npos) {
@@ -161,8 +162,8 @@ Result<std::unique_ptr<FlushChild>> FlushChild::start(const std::string& program
 
 FlushChild::~FlushChild() {
     if (socket_ >= 0) {
-        // shutdown() ends the connection even if a forked process has a copy of the socket; such a process
-        // must not end its parent's connection.
+        // shutdown() ends the connection even if a forked process has a copy of the socket; such a
+        // process must not end its parent's connection.
         if (owner_ == ::getpid()) ::shutdown(socket_, SHUT_RDWR);
         ::close(socket_);
     }

@@ -17,8 +17,8 @@ namespace twinrun {
 
 namespace {
 
-// Large enough that the cost of submitting a piece does not count, small enough that few cores share a step
-// evenly.
+// Large enough that the cost of submitting a piece does not count, small enough that few cores
+// share a step evenly.
 constexpr std::uint64_t kPieceBytes = 4 << 20;
 // Below this size, starting other threads costs more than they save.
 constexpr std::uint64_t kTeamBytes = 2 << 20;
@@ -78,13 +78,14 @@ Result<> Intake::plan(std::vector<CapturedField>& fields) {
         TWR_TRY(layout_, StepLayout::make(fields, history_, piece_bytes_, shared_));
         planned_ = fields;
         for (CapturedField& field : planned_) {
-            if (field.device) field.device->owner.reset();  // only the layout is wanted of them
+            if (field.device) field.device->owner.reset();  // only their layout is used
         }
     }
     return success();
 }
 
-// Decides how the items of host fields are read: in place, gathered, or sorted by IDs. Reads the IDs.
+// Decides how the items of host fields are read: in place, gathered, or sorted by IDs. Reads the
+// IDs.
 Result<> Intake::read_order(std::vector<CapturedField>& fields) {
     sources_.resize(fields.size());
     std::map<std::string, std::shared_ptr<const RowOrder>> orders;
@@ -160,8 +161,8 @@ void Intake::copy_out_of(const Piece& piece, std::byte* image) const {
     clear_padding(piece, layout_->fields, image);
 }
 
-// Makes digests without a copy of the data. Only a slice that no single view describes is gathered in
-// `scratch`.
+// Makes digests without a copy of the data. Only a slice that no single view describes is gathered
+// in `scratch`.
 Result<> Intake::digest_in_place(PendingStep& step, const Piece& piece, std::byte* residues,
                                  std::vector<std::byte>& scratch) {
     for (const Segment& segment : piece.segments) {
@@ -280,8 +281,8 @@ Intake::OnDevices Intake::on_devices(const PendingStep& step, const std::vector<
     return found;
 }
 
-// Lets the recorder read arrays on their device, if nobody changes them before it is done: the staged copies,
-// or the application's arrays if capture() returns only after the step is recorded.
+// Lets the recorder read arrays on their device, if nobody changes them before it is done: the
+// staged copies, or the application's arrays if capture() returns only after the step is recorded.
 void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
                               const std::shared_ptr<StagedArrays>& staged) const {
     const bool copied = staged != nullptr && !staged->copies.empty();
@@ -296,7 +297,8 @@ void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
     step.device_memory = staged;
 }
 
-// Gives the pipeline residues of a field, in parts that fit into the ring: each but the last a whole number of pages.
+// Gives the pipeline residues of a field, in parts that fit into the ring: each but the last a
+// whole number of pages.
 Result<> Intake::submit_residues(const std::shared_ptr<PendingStep>& step, std::size_t field,
                                  std::uint64_t offset, std::span<const std::byte> bytes, double& waited) {
     const std::size_t most = ring_ != nullptr ? kPieceBytes / 4 : bytes.size();
@@ -321,8 +323,8 @@ Result<> Intake::submit_residues(const std::shared_ptr<PendingStep>& step, std::
     return success();
 }
 
-// Pieces of the data file that elements on devices go to. Elements come in the order of the file: one piece after the other is
-// filled.
+// Pieces of the data file that elements on devices go to. Elements come in the order of the file:
+// one piece after the other is filled.
 class Intake::DevicePieces {
    public:
     DevicePieces(const std::shared_ptr<PendingStep>& step, StagingRing* ring, Pipeline& pipeline,
@@ -337,8 +339,9 @@ class Intake::DevicePieces {
     Result<> put(std::uint64_t at, std::span<const std::byte> bytes) {
         while (!bytes.empty()) {
             if (image_ != nullptr && at >= end()) close();
+            // Pieces of fields that the recorder reads on their device.
             while (at >= end())
-                ++current_;  // pieces of fields that the recorder reads on their device
+                ++current_;
             if (image_ == nullptr) TWR_CHECK(open());
             const Piece& piece = *pieces_[current_];
             const std::size_t n = std::min<std::uint64_t>(bytes.size(), piece.offset + piece.bytes - at);
@@ -405,7 +408,8 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
         const std::lock_guard guard(one_at_a_time);
         return submit_residues(step, numbers[field], offset, bytes, waited);
     };
-    const bool check = step->check != nullptr;  // true: residues are compared before they are submitted
+    // true: residues are compared before they are submitted
+    const bool check = step->check != nullptr;
     const bool sketched = staged != nullptr && !staged->sketches.empty();
     if (sketched) {
         built.resize(numbers.size());

@@ -13,8 +13,8 @@ namespace twinrun {
 namespace {
 
 constexpr std::uint64_t kSmallAlignment = 64;
-// Memory for the sums of a field, whatever its size: the weights of a bucket's scalars, and 4 KiB for small
-// members.
+// Memory for the sums of a field, whatever its size: the weights of a bucket's scalars, and 4 KiB
+// for small members.
 constexpr std::uint64_t kSumsOverhead = kLargestSumsTable * 8 + 4096;
 
 }  // namespace

@@ -21,8 +21,8 @@ struct Segment {
     std::uint64_t residue_bytes = 0;
 };
 
-// The part [offset, offset + bytes) of the data file: whole fields, or whole slices of one, and the padding
-// after them. The unit of work of the pipeline.
+// The part [offset, offset + bytes) of the data file: whole fields, or whole slices of one, and the
+// padding after them. The unit of work of the pipeline.
 struct Piece {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
@@ -31,26 +31,27 @@ struct Piece {
     std::vector<Segment> segments;
 };
 
-// Immutable after make(), and shared by all steps whose fields have the same names, types, shapes and
-// settings.
+// Immutable after make(), and shared by all steps whose fields have the same names, types, shapes
+// and settings.
 struct StepLayout {
     std::vector<FieldMetadata> fields;  // with extents, if data is kept
     std::vector<bool> on_device;        // of each field
     std::vector<Piece> pieces;          // in the order of the data file
     std::uint64_t file_bytes = 0;       // of the data file; 0: none is kept
     std::uint64_t array_bytes = 0;      // of all fields, without padding
-    std::uint64_t digest_bytes = 0;     // estimate of the heap memory for the digests of one step under way
+    // Estimate of the heap memory for the digests of one step under way.
+    std::uint64_t digest_bytes = 0;
     bool keep_data = true;
     bool recorded = false;  // data is stored as differences
     bool shared = false;    // data goes to a file of several ranks
 
-    // Whether the field's metadata gets data sums. Not for a field that is recorded from a device: its data
-    // does not come to the host, and a record has checksums of its own.
+    // Whether the field's metadata gets data sums. Not for a field that is recorded from a device:
+    // its data does not come to the host, and a record has checksums of its own.
     [[nodiscard]] bool sums(std::size_t field) const { return keep_data && !(recorded && on_device[field]); }
 
-    // piece_bytes: limit of a piece's bytes, at least kSliceBytes; a single slice may exceed it. Errors:
-    // those of plan_captured(); two fields of one name; no fields; more bytes than a file can hold;
-    // out_of_memory.
+    // piece_bytes: limit of a piece's bytes, at least kSliceBytes; a single slice may exceed it.
+    // Errors: those of plan_captured(); two fields of one name; no fields; more bytes than a file
+    // can hold; out_of_memory.
     static Result<std::shared_ptr<const StepLayout>> make(const std::vector<CapturedField>& fields,
                                                           const HistorySettings& settings,
                                                           std::uint64_t piece_bytes, bool shared = false);

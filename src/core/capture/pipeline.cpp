@@ -45,8 +45,8 @@ void Pipeline::add(const std::shared_ptr<PendingStep>& step, double& waited) {
         waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
     lock.unlock();
-    // Not in files_of(): a flush thread that waited for room there would hold up earlier steps, whose commits
-    // make room.
+    // Not in files_of(): a flush thread that waited for room there would hold up earlier steps,
+    // whose commits make room.
     const auto start = std::chrono::steady_clock::now();
     step->place = tiers_.place(bytes_of(*step));
     waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -104,7 +104,8 @@ void Pipeline::seal(const std::shared_ptr<PendingStep>& step, std::optional<Erro
         const std::lock_guard guard(mutex_);
         step->sealed = true;
         complete = step->done == step->submitted;
-        // Another thread finishes the step, after an empty load: storage must not hold up the application.
+        // Another thread finishes the step, after an empty load: storage must not hold up the
+        // application.
         if (complete && !threads_.empty()) {
             try {
                 Load last;
@@ -277,8 +278,8 @@ void Pipeline::done(const std::shared_ptr<PendingStep>& step) {
     commit_ready();
 }
 
-// All loads are done. Writes the rest of the step's files and syncs them under their final names; of a shared
-// layout only the digests, as share() does the rest. nullopt: the step failed.
+// All loads are done. Writes the rest of the step's files and syncs them under their final names;
+// of a shared layout only the digests, as share() does the rest. nullopt: the step failed.
 std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
     if (step.failed) return std::nullopt;
     prepare(step);
@@ -335,8 +336,8 @@ void Pipeline::record(PendingStep& step) {
     if (!recorded) give_up(step, std::move(recorded).error());
 }
 
-// Writes the step's data to the file that ranks share. Collective: the other ranks wait for this one, so that
-// it takes part even with a failed step.
+// Writes the step's data to the file that ranks share. Collective: the other ranks wait for this
+// one, so that it takes part even with a failed step.
 void Pipeline::share(PendingStep& step) {
     const bool whole = step.ready && step.files != nullptr;
     Result<> shared = success();
@@ -378,8 +379,8 @@ void Pipeline::give_up(PendingStep& step, Error error) {
     }
 }
 
-// Reports a step that is lost to out-of-memory before it was given to the tiers. reported: lost_ was already
-// called for it, if it was not ready.
+// Reports a step that is lost to out-of-memory before it was given to the tiers. reported: lost_
+// was already called for it, if it was not ready.
 void Pipeline::lose(PendingStep& step, bool reported) {
     if (reported && !step.ready) return;
     try {
@@ -389,8 +390,8 @@ void Pipeline::lose(PendingStep& step, bool reported) {
     }
 }
 
-// Commits the finished steps at the head of the queue. If another thread does so already, it will commit
-// these too.
+// Commits the finished steps at the head of the queue. If another thread does so already, it will
+// commit these too.
 void Pipeline::commit_ready() {
     std::unique_lock lock(mutex_);
     if (committing_) return;
@@ -402,8 +403,8 @@ void Pipeline::commit_ready() {
         std::size_t whole = 0;
         try {
             for (const auto& step : steps_) {
-                // Recorded steps go one by one, because the next difference depends on whether this one was
-                // committed; shared ones, because all ranks write them in one order.
+                // Recorded steps go one by one, because the next difference depends on whether this
+                // one was committed; shared ones, because all ranks write them in one order.
                 const bool alone = recorder_ != nullptr || comm_ != nullptr;
                 if (!step->finished || (alone && !batch.empty())) break;
                 if (alone) {
@@ -428,8 +429,8 @@ void Pipeline::commit_ready() {
                 if (first->ready) ready.push_back({first->step, first->place, *first->ready});
             }
             if (comm_ != nullptr) {
-                if (batch.empty())
-                    give_up(*first, out_of_memory());  // share() makes it fail on the other ranks
+                // share() makes it fail on the other ranks
+                if (batch.empty()) give_up(*first, out_of_memory());
                 share(*first);
                 if (first->ready) ready.push_back({first->step, first->place, *first->ready});
             }

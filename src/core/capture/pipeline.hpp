@@ -1,5 +1,5 @@
-// From staging memory to committed files: a few threads digest, sum and write; steps are committed in the
-// order of capture.
+// From staging memory to committed files: a few threads digest, sum and write; steps are committed
+// in the order of capture.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,8 @@ namespace twinrun {
 // An error that needs no heap memory itself: the text is short enough for the string's own buffer.
 inline Error out_of_memory() { return {ErrorCode::out_of_memory, "out of memory"}; }
 
-// A step that is captured and not yet settled. Shared by the session, the pipeline's threads and the device
-// stage; the last one releases it.
+// A step that is captured and not yet settled. Shared by the session, the pipeline's threads and
+// the device stage; the last one releases it.
 struct PendingStep {
     std::int64_t step = 0;
     std::string folder;
@@ -35,23 +35,26 @@ struct PendingStep {
     std::unique_ptr<StepCheck> check;  // null: nothing to compare with
     // heap memory that the step is charged with: digests, and data that is gathered
     std::uint64_t heap_bytes = 0;
-    // For each field the IDs of its rows in stored order; null, or an empty list: none. Set before add().
+    // For each field the IDs of its rows in stored order; null, or an empty list: none. Set before
+    // add().
     std::vector<std::shared_ptr<const std::vector<std::uint64_t>>> ids;
     std::vector<FieldDigests> digests;  // of each field; made at first use, by prepare()
     std::once_flag prepared;
     std::atomic<double> blocked_seconds = 0;  // how long capture() held up the caller
     std::optional<Divergence> divergence;     // known once all digests are made
-    bool reported = false;                    // capture() itself returns the step's error; set before seal()
+    // capture() itself returns the step's error; set before seal()
+    bool reported = false;
 
     std::mutex files_mutex;  // protects files and place while loads are processed
     std::unique_ptr<StepFiles> files;
     Tiers::Place place;         // valid from add() on
     AlignedBytes image;         // content of the data file, where it is recorded
     std::uint64_t ordinal = 0;  // number of the step among those that all ranks agreed on
-    // For each field that is recorded from a device its array there; the other fields are in the image. Set
-    // before seal(). Empty: no field is.
+    // For each field that is recorded from a device its array there; the other fields are in the
+    // image. Set before seal(). Empty: no field is.
     std::vector<std::optional<DeviceArray>> on_device;
-    std::shared_ptr<const void> device_memory;  // owns the memory of on_device; null: the application owns it
+    // Owns the memory of on_device; null: the application owns it.
+    std::shared_ptr<const void> device_memory;
 
     std::mutex error_mutex;
     std::optional<Error> error;  // the first one; nothing more is written then
@@ -60,7 +63,7 @@ struct PendingStep {
     // Protected by the pipeline's mutex:
     std::uint64_t submitted = 0;    // loads
     std::uint64_t done = 0;         // loads
-    bool sealed = false;            // no more loads will be submitted
+    bool sealed = false;            // no further loads will be submitted
     bool finished = false;          // ready to be committed, or lost
     std::optional<RankStep> ready;  // what its line in the journal will say; empty: lost
 };
@@ -68,7 +71,8 @@ struct PendingStep {
 // Work on a step: a piece of its data, or residues that were made elsewhere.
 struct Load {
     std::shared_ptr<PendingStep> step;
-    const std::byte* block = nullptr;  // staging memory to release when the load is done; null: none
+    // Staging memory to release when the load is done; null: none.
+    const std::byte* block = nullptr;
     const Piece* piece = nullptr;      // null: residues only
     const std::byte* image = nullptr;  // content of the piece
     bool make_digests = false;         // make digests and residues from the image
@@ -80,37 +84,40 @@ struct Load {
     std::uint64_t residue_bytes = 0;
 };
 
-// A session's member. add() is called by the capturing thread; submit(), seal(), digest() and write() by any
-// thread; a step is submitted to only between its add() and its seal().
+// A session's member. add() is called by the capturing thread; submit(), seal(), digest() and
+// write() by any thread; a step is submitted to only between its add() and its seal().
 class Pipeline {
    public:
-    // A step is settled when it is committed on the first tier, which `tiers` reports, or lost before that,
-    // which `lost` reports. diverged: called once for each step whose comparison ends here. Both are called
-    // from any thread and must not call the pipeline. heap_limit: bytes that the heap memory of all steps
-    // should not exceed. threads: 0: the callers of submit() and seal() do the work.
+    // A step is settled when it is committed on the first tier, which `tiers` reports, or lost
+    // before that, which `lost` reports. diverged: called once for each step whose comparison ends
+    // here. Both are called from any thread and must not call the pipeline. heap_limit: bytes that
+    // the heap memory of all steps should not exceed. threads: 0: the callers of submit() and
+    // seal() do the work.
     using Lost = std::function<void(const PendingStep& step, const Error& error)>;
     using Diverged = std::function<void(const Divergence&)>;
     Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, int threads, Lost lost,
              Diverged diverged);
     ~Pipeline();  // settles all sealed steps first
 
-    // Adds the next step in the order of commits. Waits while the steps under way leave no heap memory for it
-    // (one step alone may exceed the limit), and while the local tier has no room; `waited` grows by the
-    // seconds of waiting. The step must be sealed later, whatever happens. Throws if there is no memory; then
-    // the step was not added.
+    // Adds the next step in the order of commits. Waits while the steps under way leave no heap
+    // memory for it (one step alone may exceed the limit), and while the local tier has no room;
+    // `waited` grows by the seconds of waiting. The step must be sealed later, whatever happens.
+    // Throws if there is no memory; then the step was not added.
     void add(const std::shared_ptr<PendingStep>& step, double& waited);
-    // Processes the load, now or in another thread, and then releases its block. Errors make the step fail.
+    // Processes the load, now or in another thread, and then releases its block. Errors make the
+    // step fail.
     void submit(Load load);
     // Seals the step: all loads were submitted, or it is discarded because of `error`.
     void seal(const std::shared_ptr<PendingStep>& step, std::optional<Error> error = std::nullopt);
-    // Waits until all steps that were added are settled; they must all be sealed, or be about to be.
+    // Waits until all steps that were added are settled; they must all be sealed, or be about to
+    // be.
     void drain();
-    // Records each step's data when it is committed, in one thread at a time. Call it before the first step;
-    // the recorder outlives this.
+    // Records each step's data when it is committed, in one thread at a time. Call it before the
+    // first step; the recorder outlives this.
     void record_with(StepRecorder& recorder) { recorder_ = &recorder; }
-    // Writes data to files of several ranks when steps are committed; `file` is the name of this rank's one.
-    // Steps are committed one by one, in the same order on every rank; failed steps take part. Call it before
-    // the first step; comm and system outlive this.
+    // Writes data to files of several ranks when steps are committed; `file` is the name of this
+    // rank's one. Steps are committed one by one, in the same order on every rank; failed steps
+    // take part. Call it before the first step; comm and system outlive this.
     void share_with(Comm& comm, FileSystem& system, std::string file) {
         comm_ = &comm;
         system_ = &system;
@@ -119,19 +126,19 @@ class Pipeline {
     // Whether a step's line in the journal says where it diverged. Call it before the first step.
     void log_divergence(bool on) { log_divergence_ = on; }
 
-    // Makes the digests of a piece from its image, and writes piece.residue_bytes bytes to `residues`.
-    // Compares them with the reference if the step has a check. Thread-safe for different pieces. The step
-    // was prepared.
+    // Makes the digests of a piece from its image, and writes piece.residue_bytes bytes to
+    // `residues`. Compares them with the reference if the step has a check. Thread-safe for
+    // different pieces. The step was prepared.
     static Result<> digest(PendingStep& step, const Piece& piece, const std::byte* image,
                            std::byte* residues);
     // The same for one slice of a segment.
     static Result<> digest_slice(PendingStep& step, const Segment& segment, std::uint64_t slice,
                                  const ElementView& view, std::byte* residues);
-    // Makes room for the step's digests, once; thread-safe. Throws if there is no memory; then it may be
-    // called again.
+    // Makes room for the step's digests, once; thread-safe. Throws if there is no memory; then it
+    // may be called again.
     static void prepare(PendingStep& step);
-    // Writes a piece's image and residues (either may be null) to the step's files. Errors make the step
-    // fail.
+    // Writes a piece's image and residues (either may be null) to the step's files. Errors make the
+    // step fail.
     void write(PendingStep& step, const Piece& piece, const std::byte* image, const std::byte* residues);
     // Keeps the step's first error; thread-safe.
     static void fail(PendingStep& step, Error error);

@@ -43,8 +43,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kSmallestMemory = 16 << 20;
-// If only digests are kept, arrays of up to this many bytes together are copied and digested later: the copy
-// takes less of the caller's time. Larger ones are digested in place.
+// If only digests are kept, arrays of up to this many bytes together are copied and digested later:
+// the copy takes less of the caller's time. Larger ones are digested in place.
 constexpr std::uint64_t kCopiedBytes = 4 << 20;
 
 double seconds_since(Clock::time_point start) {
@@ -116,8 +116,8 @@ class Session::Impl {
     const pid_t process_ = ::getpid();    // the process that opened the session
     std::list<CapturedField> protected_;  // in the order in which they are captured
     std::unordered_map<std::string, std::list<CapturedField>::iterator> by_name_;
-    std::mutex
-        divergence_mutex_;  // held during a call: replacing the function waits for a call of the old one
+    // Held during a call: replacing the function waits for a call of the old one.
+    std::mutex divergence_mutex_;
     std::function<void(const Divergence&)> on_divergence_;
 
    private:
@@ -181,8 +181,8 @@ class Session::Impl {
 
     mutable std::mutex mutex_;      // protects the next five
     std::set<std::int64_t> taken_;  // steps that are committed or under way
-    // Lost steps that no call has reported. Has room for all steps under way: a step lost to out-of-memory is
-    // still reported.
+    // Lost steps that no call has reported. Has room for all steps under way: a step lost to
+    // out-of-memory is still reported.
     std::vector<LostStep> unreported_;
     std::size_t under_way_ = 0;    // steps
     std::uint64_t committed_ = 0;  // steps
@@ -279,7 +279,8 @@ Result<> Session::Impl::open() {
     TWR_CHECK(agreement_.on_settings(settings_, staged(), ends_local_, path_));
     TWR_CHECK(prepare_shared());
     TWR_CHECK(agreement_.agree(prepare()));
-    // Rank 0 begins first: it makes the history, or finds an error. The other ranks begin if it succeeds.
+    // Rank 0 begins first: it makes the history, or finds an error. The other ranks begin if it
+    // succeeds.
     if (!agreement_.several()) return begin();
     if (comm_.rank() != 0) {
         TWR_CHECK(agreement_.agree(success()));
@@ -291,8 +292,8 @@ Result<> Session::Impl::open() {
     return share_steps();
 }
 
-// [collective] Finds the steps that every rank has committed. A step that only some ranks have may be
-// captured again.
+// [collective] Finds the steps that every rank has committed. A step that only some ranks have may
+// be captured again.
 Result<> Session::Impl::share_steps() {
     TWR_TRY(const std::vector<CommonStep> steps, common_steps());
     {
@@ -361,8 +362,8 @@ Result<> Session::Impl::prepare() try {
     return failure_of(path_, e);
 }
 
-// The part of memory_bytes for the heap; the ring has the rest. Digests are on the heap: an eighth. If files
-// are shared, so is all data until it is written: then the ring has a quarter.
+// The part of memory_bytes for the heap; the ring has the rest. Digests are on the heap: an eighth.
+// If files are shared, so is all data until it is written: then the ring has a quarter.
 std::uint64_t Session::Impl::heap_bytes() const {
     if (!shares()) return settings_.memory_bytes / 8;
     return settings_.memory_bytes -
@@ -387,8 +388,8 @@ Result<> Session::Impl::begin() try {
         }
         for (const auto& [step, attempt] : journal.dropped)
             attempts_[step] = std::max(attempts_[step], attempt);
-        // Differences of dropped steps stay, because other steps may need them: the names of their folders
-        // are in use.
+        // Differences of dropped steps stay, because other steps may need them: the names of their
+        // folders are in use.
         for (const auto& [ordinal, file] : journal.differences) {
             const std::string folder = file.substr(0, file.find('/'));
             if (const auto step = step_of(folder))
@@ -487,8 +488,8 @@ Result<> Session::Impl::plan(std::int64_t step, std::vector<CapturedField>& fiel
     return out_of_memory();
 }
 
-// Raises `attempt` until no file or folder on any tier has the name of its folder: files of others stay as
-// they are.
+// Raises `attempt` until no file or folder on any tier has the name of its folder: files of others
+// stay as they are.
 Result<> Session::Impl::skip_used_names(std::int64_t step, std::uint32_t& attempt) try {
     const auto taken = [&](const std::string& folder) {
         return !folder.empty() &&
@@ -557,7 +558,8 @@ void Session::Impl::take(Taking& taking, const std::vector<CapturedField>& field
     taking.taken = out_of_memory();
 }
 
-// Lets the stage's thread bring the staged arrays to the host and seal the step. false: the caller seals it.
+// Lets the stage's thread bring the staged arrays to the host and seal the step. false: the caller
+// seals it.
 bool Session::Impl::hand_over(Taking& taking) {
     if (taking.staged == nullptr) return false;
     // After an error too: then the stage's thread only releases the staged memory.
@@ -632,8 +634,8 @@ Result<CaptureReport> Session::Impl::capture_fields(std::int64_t number,
     report.lost = take_unreported();
     Result<>& taken = taking.taken;
     if (ring_ == nullptr && taken) {
-        // Nothing runs in the background: the step is settled on its first tier, and this call reports its
-        // loss.
+        // Nothing runs in the background: the step is settled on its first tier, and this call
+        // reports its loss.
         const auto own = std::find_if(report.lost.begin(), report.lost.end(),
                                       [&](const LostStep& lost) { return lost.step == number; });
         if (own != report.lost.end()) {
@@ -662,7 +664,8 @@ void Session::Impl::settled(std::int64_t step, const Error* lost, bool reported)
     if (under_way_ != 0) --under_way_;
     if (lost != nullptr) {
         if (!reported) {
-            unreported_.push_back({step, out_of_memory()});  // needs no memory: capture_fields() reserved it
+            // Needs no memory: capture_fields() reserved it.
+            unreported_.push_back({step, out_of_memory()});
             try {
                 unreported_.back().error = *lost;
             } catch (const std::exception&) {  // the error stays out_of_memory()
@@ -679,7 +682,8 @@ void Session::Impl::diverged(const Divergence& divergence) {
     const std::lock_guard guard(divergence_mutex_);
     try {
         if (on_divergence_) on_divergence_(divergence);
-    } catch (...) {  // ignored: the step goes on, other ranks wait for it, and a thread has no caller
+    } catch (...) {
+        // ignored: the step goes on, other ranks wait for it, and a thread has no caller
     }
 }
 
@@ -695,7 +699,8 @@ Result<std::vector<LostStep>> Session::Impl::wait() {
     pipeline_->drain();
     tiers_->drain();
     if (agreement_.several()) {
-        // All ranks have settled the same steps by now, so that each needs the same number of exchanges.
+        // All ranks have settled the same steps by now, so that each needs the same number of
+        // exchanges.
         std::size_t left = 0;
         do {
             left = agreement_.unresolved();
@@ -724,8 +729,8 @@ Result<std::vector<LostStep>> Session::Impl::close() {
 void Session::Impl::end() {
     closed_ = true;
     if (process_ != ::getpid()) {
-        // In a forked process: it has no threads to wait for, and must not change the parent's files. Nothing
-        // is destroyed.
+        // In a forked process: it has no threads to wait for, and must not change the parent's
+        // files. Nothing is destroyed.
         static_cast<void>(stage_.release());
         static_cast<void>(pipeline_.release());
         static_cast<void>(tiers_.release());

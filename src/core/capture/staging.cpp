@@ -30,8 +30,8 @@ Result<std::unique_ptr<StagingRing>> StagingRing::create(std::size_t bytes) {
 
 StagingRing::~StagingRing() { ::munmap(memory_, bytes_); }
 
-// Allocates after the newest block; if there is no room up to the ring's end, at its beginning. The room ends
-// at the oldest block. Null: there is not enough.
+// Allocates after the newest block; if there is no room up to the ring's end, at its beginning. The
+// room ends at the oldest block. Null: there is not enough.
 std::byte* StagingRing::find_room(std::size_t bytes) {
     std::size_t begin = 0;
     if (!blocks_.empty()) {

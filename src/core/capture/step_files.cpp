@@ -52,7 +52,8 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
     return Error{ErrorCode::out_of_memory, "not enough memory to write a step"};
 }
 
-StepFiles::~StepFiles() = default;  // OutputFile and MetadataWriter remove files under temporary names
+// OutputFile and MetadataWriter remove files under temporary names
+StepFiles::~StepFiles() = default;
 
 Result<> StepFiles::write_data(std::uint64_t offset, std::span<const std::byte> bytes) {
     if (bytes_ != nullptr) {

@@ -15,35 +15,37 @@
 
 namespace twinrun {
 
-// Owned by a PendingStep. Writes name their offset; writes of disjoint parts are thread-safe, the other
-// functions are called by one thread after all writes. Destroyed before finish(), it removes the files that
-// it wrote.
+// Owned by a PendingStep. Writes name their offset; writes of disjoint parts are thread-safe, the
+// other functions are called by one thread after all writes. Destroyed before finish(), it removes
+// the files that it wrote.
 class StepFiles {
    public:
-    // Makes the step's folder and the temporary files in it. writer: of the history that the step becomes
-    // part of; its journal is not changed. shared_file: for a shared layout, the name of the file that the
-    // data of several ranks goes to.
+    // Makes the step's folder and the temporary files in it. writer: of the history that the step
+    // becomes part of; its journal is not changed. shared_file: for a shared layout, the name of
+    // the file that the data of several ranks goes to.
     static Result<std::unique_ptr<StepFiles>> create(const HistoryWriter& writer, std::int64_t step,
                                                      std::string folder,
                                                      std::shared_ptr<const StepLayout> layout,
                                                      const std::string& shared_file);
     ~StepFiles();
 
-    // offset: in the data file, or, for a layout that is recorded or shared, in the image of it that is kept
-    // in memory.
+    // offset: in the data file, or, for a layout that is recorded or shared, in the image of it
+    // that is kept in memory.
     Result<> write_data(std::uint64_t offset, std::span<const std::byte> bytes);
     // offset: in the residues of this field.
     Result<> write_residues(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes);
-    // Writes the rest of the metadata, and syncs the files under their final names, and the folder. Returns
-    // what the journal will say of them.
+    // Writes the rest of the metadata, and syncs the files under their final names, and the folder.
+    // Returns what the journal will say of them.
     Result<RankStep> finish(std::vector<FieldDigests>& digests);
-    // Of a recorded layout, after finish(): the image, which the caller records in the order of steps.
+    // After finish() with a recorded layout: the image, which the caller records in the order of
+    // steps.
     AlignedBytes take_image() { return std::move(image_); }
 
-    // Of a shared layout, these replace finish(): write_digests() first; then the caller writes image() into
-    // the shared file; then finish_shared() with the place of this rank's bytes in it.
+    // With a shared layout, these replace finish(): write_digests() first; then the caller writes
+    // image() into the shared file; then finish_shared() with the place of this rank's bytes in it.
     Result<> write_digests(std::vector<FieldDigests>& digests);
-    [[nodiscard]] const std::string& folder() const { return folder_; }  // path of the step's folder
+    // Path of the step's folder.
+    [[nodiscard]] const std::string& folder() const { return folder_; }
     [[nodiscard]] std::span<const std::byte> image() const { return {bytes_, layout_->file_bytes}; }
     Result<RankStep> finish_shared(const SharedPlace& place);
 

@@ -17,8 +17,8 @@ Result<std::unique_ptr<StepRecorder>> StepRecorder::create(const RecorderOptions
     return std::unique_ptr<StepRecorder>(new StepRecorder(options, std::move(places)));
 }
 
-// Path of a difference. One of this session is first on the tier where it was recorded, and later in the
-// history.
+// Path of a difference. One of this session is first on the tier where it was recorded, and later
+// in the history.
 Result<std::string> StepRecorder::locate(std::uint32_t ordinal) const {
     std::error_code ignored;
     if (const auto known = own_.find(ordinal); known != own_.end()) {

@@ -28,21 +28,21 @@ class StepRecorder {
     static Result<std::unique_ptr<StepRecorder>> create(const RecorderOptions& options, Places places);
     ~StepRecorder();
 
-    // A step's data: the content of its data file, except for fields that are read from their device. Such
-    // arrays are dense, and all work on them is complete.
+    // A step's data: the content of its data file, except for fields that are read from their
+    // device. Such arrays are dense, and all work on them is complete.
     struct Image {
         const std::byte* bytes = nullptr;
         // of each field; or empty: no field is read from a device
         std::span<const std::optional<DeviceArray>> on_device;
     };
-    // Writes the difference of a step into its folder on `place`, and sets the members of `ready` that
-    // describe it. The device that holds most bytes of the first step (or the host) finds what is new in
-    // every step; data from elsewhere is copied there. After a failure of the device, the host does so for
-    // all later steps. After an error the step must not be committed.
+    // Writes the difference of a step into its folder on `place`, and sets the members of `ready`
+    // that describe it. The device that holds most bytes of the first step (or the host) finds what
+    // is new in every step; data from elsewhere is copied there. After a failure of the device, the
+    // host does so for all later steps. After an error the step must not be committed.
     Result<> record(Tiers& tiers, const Tiers::Place& place, std::int64_t step, const StepLayout& layout,
                     const Image& image, RankStep& ready);
-    // Called after the commit of a recorded step. ready: what was committed; null: the step is lost. If the
-    // journal lacks the step, later steps do not refer to it.
+    // Called after the commit of a recorded step. ready: what was committed; null: the step is
+    // lost. If the journal lacks the step, later steps do not refer to it.
     void settled(const Tiers& tiers, const Tiers::Place& place, std::int64_t step, const RankStep* ready);
 
    private:
@@ -52,8 +52,8 @@ class StepRecorder {
     void forget();
     RecorderOptions options_;
     Places places_;
-    // Differences that existed when the session began: in the history, on the local tier, in the record that
-    // this one is against. null: there are none.
+    // Differences that existed when the session began: in the history, on the local tier, in the
+    // record that this one is against. null: there are none.
     std::shared_ptr<RecordStore> stored_;
     std::shared_ptr<RecordStore> local_;
     std::shared_ptr<RecordStore> parent_;

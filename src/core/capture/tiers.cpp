@@ -23,8 +23,8 @@ std::string name_of(const std::string& path) { return fs::absolute(path).lexical
 bool has_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks) {
     if (!History::exists(path)) return false;
     const auto journal = read_rank_journal(path, rank, ranks);
-    return !journal ||
-           journal->whole_bytes != 0;  // a journal with an error is there; opening it reports the error
+    // A journal with an error is there; opening it reports the error.
+    return !journal || journal->whole_bytes != 0;
 }
 
 }  // namespace
@@ -231,8 +231,8 @@ std::uint64_t Tiers::local_bytes_of(std::int64_t step) const {
     return entry == local_->journal().steps.end() ? 0 : bytes_of(entry->second);
 }
 
-// Makes room for `bytes` on the local tier: removes local copies of safe steps, the lowest first, and waits
-// for steps that are being flushed or written. false: there will be no room.
+// Makes room for `bytes` on the local tier: removes local copies of safe steps, the lowest first,
+// and waits for steps that are being flushed or written. false: there will be no room.
 bool Tiers::evict(std::uint64_t bytes, std::unique_lock<std::mutex>& lock) {
     while (local_used_ + local_reserved_ + bytes > settings_.local_bytes) {
         if (bytes > settings_.local_bytes) return false;
@@ -259,9 +259,10 @@ void Tiers::settle(std::int64_t step, const std::string& folder, const Error* lo
     settled_(step, lost);
 }
 
-// Steps may reach the last tier in another order than they were captured: a large step is not written to the
-// local tier. A step counts for retention once all steps that were captured before it are settled. One thread
-// at a time does this, so that two steps that settle at the same time keep their order.
+// Steps may reach the last tier in another order than they were captured: a large step is not
+// written to the local tier. A step counts for retention once all steps that were captured before
+// it are settled. One thread at a time does this, so that two steps that settle at the same time
+// keep their order.
 void Tiers::resolve(std::int64_t step, const std::string& folder, bool present) {
     const std::lock_guard guard(mutex_);
     const auto own = std::find_if(unsettled_.begin(), unsettled_.end(), [&](const Unsettled& u) {
@@ -347,8 +348,8 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
                     safe_.erase(steps[i].step);
                     if (settings_.flusher != Flusher::none) to_flush_.push_back(steps[i].step);
                     if (!done) {
-                        unflushed_.insert(
-                            steps[i].step);  // reported as lost below: run() must not report it again
+                        // Reported as lost below: run() must not report it again.
+                        unflushed_.insert(steps[i].step);
                     } else {
                         unflushed_.erase(steps[i].step);  // an earlier attempt was in it
                     }
@@ -363,7 +364,8 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
         changed_.notify_all();
         for (std::size_t i = first; i < last; ++i) {
             ++settled;
-            // After an error lines that are in the journal may not be synced: the steps count as lost.
+            // After an error lines that are in the journal may not be synced: the steps count as
+            // lost.
             if (!done) {
                 settle(steps[i].step, steps[i].files.folder, &done.error());
             } else if (!local || settings_.flusher == Flusher::none || !present[i - first]) {
@@ -386,8 +388,8 @@ void Tiers::add_agreed(std::int64_t step) {
     agreed_.push_back(step);
 }
 
-// For a step that was captured earlier, maybe by another run, and flushed only now: it is not the newest one.
-// Inserts it before the first step with a higher number.
+// For a step that was captured earlier, maybe by another run, and flushed only now: it is not the
+// newest one. Inserts it before the first step with a higher number.
 void Tiers::insert_agreed(std::int64_t step) {
     forget_agreed(step);
     const auto next =
@@ -426,9 +428,9 @@ void Tiers::retain() {
             for (; data_dropped_ < count; ++data_dropped_)
                 data.push_back(agreed_[data_dropped_]);
         }
-        // First from the local tier: a step that was removed only from the history would be flushed again
-        // later. Safe steps are removed from it with their metadata. If nobody flushes, the local tier is the
-        // last one, and keeps metadata.
+        // First from the local tier: a step that was removed only from the history would be flushed
+        // again later. Safe steps are removed from it with their metadata. If nobody flushes, the
+        // local tier is the last one, and keeps metadata.
         std::vector<std::int64_t> here;
         std::vector<std::int64_t> data_here;
         for (const auto* list : {&steps, &data}) {
@@ -481,8 +483,8 @@ void Tiers::run() {
         const std::int64_t step = to_flush_.front();
         to_flush_.pop_front();
         if (std::find(to_flush_.begin(), to_flush_.end(), step) != to_flush_.end()) {
-            // Captured again before it was flushed: the newer attempt is queued too and replaces this one.
-            // The oldest attempt that is not settled is settled without a flush.
+            // Captured again before it was flushed: the newer attempt is queued too and replaces
+            // this one. The oldest attempt that is not settled is settled without a flush.
             lock.unlock();
             settle(step, {}, nullptr, false);
             lock.lock();
@@ -492,8 +494,9 @@ void Tiers::run() {
         // an earlier try failed, and settled the step as lost
         const bool reported = unflushed_.contains(step);
         flushing_ = true;
-        // The attempt that was queued. Looked up only later, it could be a newer one, which has a place in the queue
-        // of its own: this one would then never be settled, and retention would wait for it.
+        // The attempt that was queued. Looked up only later, it could be a newer one, which has a
+        // place in the queue of its own: this one would then never be settled, and retention would
+        // wait for it.
         RankStep entry;
         Result<> done = success();
         try {
@@ -506,8 +509,8 @@ void Tiers::run() {
         lock.unlock();
         if (done) done = flush_one(step, entry);
         if (!done) {
-            // Captured again meanwhile: the newer attempt is queued and replaces this one, whose failure does
-            // not count.
+            // Captured again meanwhile: the newer attempt is queued and replaces this one, whose
+            // failure does not count.
             const std::lock_guard guard(mutex_);
             const auto now = local_->journal().steps.find(step);
             if (now != local_->journal().steps.end() && now->second.folder != folder && !folder.empty())
@@ -531,7 +534,8 @@ void Tiers::run() {
         try {
             if (done) {
                 unflushed_.erase(step);
-                // Not safe, if retention has removed the step meanwhile, or a newer attempt has replaced it.
+                // Not safe, if retention has removed the step meanwhile, or a newer attempt has
+                // replaced it.
                 const auto now = local_->journal().steps.find(step);
                 if (now != local_->journal().steps.end() && now->second.folder == folder) safe_.insert(step);
             } else {

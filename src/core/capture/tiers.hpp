@@ -23,8 +23,8 @@
 
 namespace twinrun {
 
-// Which committed steps stay on the last tier. Only steps that every rank has committed are counted, and only
-// these are removed.
+// Which committed steps stay on the last tier. Only steps that every rank has committed are
+// counted, and only these are removed.
 struct Retention {
     std::uint64_t steps = 0;  // how many of the newest steps stay; 0: all
     // How many of the newest steps keep their data; the others keep only metadata. 0: all.
@@ -34,9 +34,12 @@ struct Retention {
 
 // Who copies steps from the local tier to the history's folder ("flushes" them).
 enum class Flusher : std::uint8_t {
-    thread,   // a thread of this process
-    process,  // the program twinrun_flush, which this process starts; it continues if this process dies
-    none,  // nobody: steps stay on the local tier, this run's last one, until `twinrun flush` or a later run
+    thread,  // a thread of this process
+    // The program twinrun_flush, which this process starts; it continues if this process dies.
+    process,
+    // nobody: steps stay on the local tier, this run's last one, until `twinrun flush` or a later
+    // run
+    none,
 };
 
 struct TierSettings {
@@ -49,22 +52,22 @@ struct TierSettings {
     Retention keep;
 };
 
-// One rank's tiers on storage: the node-local one, if there is one, and the history's folder. Places steps,
-// commits them, flushes them from one to the other, and removes them by the settings of retention. Owned by a
-// session. Thread-safe after open(), begin() and resume().
+// One rank's tiers on storage: the node-local one, if there is one, and the history's folder.
+// Places steps, commits them, flushes them from one to the other, and removes them by the settings
+// of retention. Owned by a session. Thread-safe after open(), begin() and resume().
 //
 // A step is safe when it is committed on both tiers: its local copy may be removed.
 class Tiers {
    public:
-    // Called once for each step that was given to commit(): null: it is committed on the run's last tier;
-    // otherwise the reason why it is not. Called from any thread; it must not call Tiers.
+    // Called once for each step that was given to commit(): null: it is committed on the run's last
+    // tier; otherwise the reason why it is not. Called from any thread; it must not call Tiers.
     using Settled = std::function<void(std::int64_t step, const Error* lost)>;
-    // Whether this rank's part of the local tier may be used for the history at `path`. All ranks check
-    // before one of them makes the history. Changes nothing.
+    // Whether this rank's part of the local tier may be used for the history at `path`. All ranks
+    // check before one of them makes the history. Changes nothing.
     static Result<> check_local(const std::string& path, std::uint32_t rank, std::uint32_t ranks,
                                 const TierSettings& settings);
-    // Whether open() and resume() could replace the history. All ranks check before one of them removes
-    // anything. Makes the folder of the local tier, and changes nothing more.
+    // Whether open() and resume() could replace the history. All ranks check before one of them
+    // removes anything. Makes the folder of the local tier, and changes nothing more.
     static Result<> check_replace(FileSystem& system, const std::string& path, std::uint32_t rank,
                                   std::uint32_t ranks, const TierSettings& settings);
     // Opens the history's folder, and this rank's part of the local tier. system outlives this.
@@ -75,9 +78,9 @@ class Tiers {
 
     // Stores the provenance of this process. Called once, before resume().
     Result<> begin(const Provenance& facts);
-    // Flushes the steps that an earlier process left on the local tier, and starts the flusher. Error:
-    // mismatch, if a step on the local tier is another one than the same attempt in the history. A step that
-    // cannot be flushed is no error: it stays on the local tier.
+    // Flushes the steps that an earlier process left on the local tier, and starts the flusher.
+    // Error: mismatch, if a step on the local tier is another one than the same attempt in the
+    // history. A step that cannot be flushed is not an error: it stays on the local tier.
     Result<> resume();
 
     // Where a step is written first, and the bytes reserved for it there.
@@ -86,13 +89,13 @@ class Tiers {
         bool local = false;
         std::uint64_t reserved = 0;
     };
-    // A place for a step of about `bytes` bytes: the local tier, or the history's folder if the local one has
-    // no room. Waits while flushing or committing steps can still make room. Called in the order of commits,
-    // and not by a thread that commits or flushes.
+    // A place for a step of about `bytes` bytes: the local tier, or the history's folder if the
+    // local one has no room. Waits while flushing or committing steps can still make room. Called
+    // in the order of commits, and not by a thread that commits or flushes.
     Place place(std::uint64_t bytes);
-    // Another place after storage refused `place` with the error `why`. If there was no space, removes the
-    // local copy of the oldest safe step and returns the local tier again; otherwise, or if no step is safe,
-    // the history's folder.
+    // Another place after storage refused `place` with the error `why`. If there was no space,
+    // removes the local copy of the oldest safe step and returns the local tier again; otherwise,
+    // or if no step is safe, the history's folder.
     Place next_place(const Place& place, std::uint64_t bytes, ErrorCode why);
     // A step whose files are complete.
     struct Ready {
@@ -100,15 +103,15 @@ class Tiers {
         Place place;
         RankStep files;
     };
-    // Commits steps, in the order of capture, and calls `settled` for each, now or when it was flushed.
-    // Called by one thread at a time.
+    // Commits steps, in the order of capture, and calls `settled` for each, now or when it was
+    // flushed. Called by one thread at a time.
     void commit(std::span<const Ready> steps);
-    // Reserves this ordinal of a difference in the history, so that no other run gives it to another step
-    // while this run's step is only on the local tier. Called before a step gets the ordinal. No effect
-    // without a local tier.
+    // Reserves this ordinal of a difference in the history, so that no other run gives it to
+    // another step while this run's step is only on the local tier. Called before a step gets the
+    // ordinal. No effect without a local tier.
     Result<> reserve_difference(std::uint32_t ordinal);
-    // Whether a step could not be flushed since the last call because it, or a difference that it needs,
-    // cannot be read.
+    // Whether a step could not be flushed since the last call because it, or a difference that it
+    // needs, cannot be read.
     bool take_unreadable();
     // Whether the place's journal has exactly these files for the step.
     [[nodiscard]] bool has(const Place& place, std::int64_t step, const RankStep& files) const;
@@ -120,22 +123,22 @@ class Tiers {
     void agreed(std::int64_t step);
     // The step is captured again: the earlier attempt no longer counts for retention.
     void recaptured(std::int64_t step);
-    // Removes steps, or their data, that the settings of retention do not keep. Errors are ignored: the step
-    // stays.
+    // Removes steps, or their data, that the settings of retention do not keep. Errors are ignored:
+    // the step stays.
     void retain();
     // Waits until all steps are flushed, and tries once more those that could not be flushed.
     void drain();
-    // Removes all steps from the local tier, which must be safe, and the rest of this rank's part in the
-    // destructor, unless a step was committed there since. Error, with nothing removed: a step that is only
-    // on the local tier. No effect without a local tier.
+    // Removes all steps from the local tier, which must be safe, and the rest of this rank's part
+    // in the destructor, unless a step was committed there since. Error, with nothing removed: a
+    // step that is only on the local tier. No effect without a local tier.
     Result<> drop_local();
 
     // This rank's journal in the history's folder; empty if it cannot be read.
     [[nodiscard]] Journal history() const;
     // This rank's journal on the local tier; empty without one.
     [[nodiscard]] Journal local() const;
-    // This rank's steps on the run's last tier: those in the history's folder and, if nobody flushes, those
-    // on the local tier.
+    // This rank's steps on the run's last tier: those in the history's folder and, if nobody
+    // flushes, those on the local tier.
     [[nodiscard]] std::map<std::int64_t, RankStep> committed() const;
     // Steps that are on the local tier only, ascending.
     [[nodiscard]] std::vector<std::int64_t> local_only() const;
@@ -159,8 +162,8 @@ class Tiers {
     Result<> flush_one(std::int64_t step, const RankStep& entry);
     std::uint64_t local_bytes_of(std::int64_t step) const;
     bool evict(std::uint64_t bytes, std::unique_lock<std::mutex>& lock);
-    // folder: of the attempt; empty: the oldest attempt that is not settled. counts: false for an attempt
-    // that a newer one replaces: retention ignores it.
+    // folder: of the attempt; empty: the oldest attempt that is not settled. counts: false for an
+    // attempt that a newer one replaces: retention ignores it.
     void settle(std::int64_t step, const std::string& folder, const Error* lost, bool counts = true);
     void resolve(std::int64_t step, const std::string& folder, bool present);
     // The next three need mutex_ held by the caller.
@@ -178,7 +181,8 @@ class Tiers {
     Settled settled_;
 
     // Where both mutexes are held, this one is locked first.
-    mutable std::mutex shared_mutex_;        // protects the history's writer, the child and reserved_
+    // Protects the history's writer, the child and reserved_
+    mutable std::mutex shared_mutex_;
     std::unique_ptr<HistoryWriter> shared_;  // null: the child has the history's journal
     std::unique_ptr<FlushChild> child_;
     std::uint32_t reserved_ = 0;  // end of the ordinals that are reserved for this run
@@ -206,8 +210,9 @@ class Tiers {
     };
     std::deque<Unsettled> unsettled_;   // only in a run of one rank; in the order of capture
     std::vector<std::int64_t> agreed_;  // steps that count for retention, in the order of capture
-    std::size_t data_dropped_ = 0;      // how many of these, from the first on, have lost their data
-    std::thread thread_;                // flushes steps
+    // How many of these, from the first on, have lost their data.
+    std::size_t data_dropped_ = 0;
+    std::thread thread_;  // flushes steps
 };
 
 }  // namespace twinrun

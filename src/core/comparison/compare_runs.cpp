@@ -129,7 +129,8 @@ class Comparison {
         return compare_pairs(std::move(pairs));
     }
 
-    // What is wrong with a place is a problem. Memory that is lacking, and what the caller stopped, is not.
+    // Errors of a place are problems of the comparison. Lack of memory and a stop by the caller end
+    // it.
     Result<> refused(ComparedRun& run, Error error, Step step) {
         if (ends(error)) return error;
         add(run.explained(std::move(error), step));
@@ -140,7 +141,7 @@ class Comparison {
                error.code == ErrorCode::internal;
     }
 
-    // ---- a step of which the runs have other ranks ----
+    // ---- a step with different ranks in the two runs ----
 
     struct Held {
         const RunField* field;

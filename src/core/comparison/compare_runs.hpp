@@ -1,8 +1,8 @@
 // The comparison of two runs: histories, or arrays in memory.
 //
-// Verdict and facts are those of Python's `twinrun.compare(a, b, partial=True)`. What that can do beyond this is a
-// problem here, so that the verdict is `incomparable`: parts of an array that the ranks of the runs cut differently,
-// and arrays that only one run stores column by column.
+// Verdict and facts are those of Python's `twinrun.compare(a, b, partial=True)`. What that can do
+// beyond this is a problem here, so that the verdict is `incomparable`: parts of an array that the
+// ranks of the runs cut differently, and arrays that only one run stores column by column.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,8 @@ struct RunsOptions {
     std::optional<std::uint64_t> ulps;
     bool equal_nan = true;
     bool tolerate_integers = false;
-    // What only one run has is left out and noted. A rank that only one run has is always a problem.
+    // Parts that only one run has are left out and noted. A rank that only one run has is always a
+    // problem.
     bool common = false;
     // automatic or direct.
     Method method = Method::automatic;
@@ -27,8 +28,8 @@ struct RunsOptions {
     DeviceChoice device;
 };
 
-// a: the reference. Errors: invalid_argument: options that have no meaning; nothing was compared: the first problem,
-// of code mismatch where runs do not fit together.
+// a: the reference. Errors: invalid_argument: options that have no meaning; nothing was compared:
+// the first problem, of code mismatch where runs do not fit together.
 Result<RunsResult> compare_runs(ComparedRun& a, ComparedRun& b, const RunsOptions& options);
 
 }  // namespace twinrun

@@ -24,7 +24,8 @@ class Writer {
     void value(double number) {
         if (std::isnan(number)) return value(std::string_view("nan"));
         if (std::isinf(number)) return value(std::string_view(number > 0 ? "inf" : "-inf"));
-        // Whatever the application's locale. A float keeps its point, so that readers keep its type.
+        // A number as JSON, independent of the application's locale. A float keeps its point, so
+        // that readers keep its type.
         char digits[40];
         const std::string_view shown(
             digits,
@@ -125,7 +126,7 @@ class Writer {
             list_member(name, counts);
         }
     }
-    // What separates keys and fields, for people.
+    // Separators of keys and fields, for people.
     void line(const char* indent) { text_ += indent; }
     std::string take() { return std::move(text_); }
 

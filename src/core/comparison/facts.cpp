@@ -60,7 +60,8 @@ double distance(double a, double b) {
     return std::fabs(a - b);
 }
 
-// Index of a scalar in the array as the application knows it; of a complex number with 0 or 1 behind it.
+// Index of a scalar in the array as the application knows it; of a complex number with 0 or 1
+// behind it.
 std::vector<std::uint64_t> index_of(const RunField& field, std::uint64_t scalar) {
     std::uint64_t item = scalar;
     if (is_complex(field.dtype)) item /= 2;

@@ -11,7 +11,8 @@ namespace twinrun {
 
 namespace {
 
-// Ends the name of a field of bool that Python stores: where an element of the other field has no value.
+// Ends the name of a field of bool that Python stores: where an element of the other field has no
+// value.
 constexpr std::string_view kMask = "@mask";
 
 std::string step_text(Step step) { return step ? std::to_string(*step) : "None"; }
@@ -154,7 +155,8 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
             (masks_one ? masks : names)
                 .push_back(in_quotes(masks_one ? name.substr(0, name.size() - kMask.size()) : name));
         }
-        // Elements without a value hold some number: against a field that has all values they say nothing.
+        // Elements without a value hold some number: against a field that has all values they say
+        // nothing.
         if (!masks.empty()) {
             found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
                                                at + "field " + listed(masks) + ": only " + here.label() +

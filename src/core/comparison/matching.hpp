@@ -1,5 +1,5 @@
-// Which steps, ranks and fields of two runs belong together. What has no partner is a problem, and never counts
-// as compared.
+// Which steps, ranks and fields of two runs belong together. What has no partner is a problem, and
+// never counts as compared.
 #pragma once
 
 #include <string>
@@ -29,7 +29,8 @@ struct StepMatches {
 // Whether ranks are worth a word: rank 0 alone is what runs without ranks have.
 bool has_ranks(const ComparedRun& run);
 
-// "step 500, rank 0: ", as the begin of a problem. ranked: whether a run has_ranks(); without, rank 0 is left out.
+// "step 500, rank 0: ", as the begin of a problem. ranked: whether a run has_ranks(); without, rank
+// 0 is left out.
 std::string at_place(Step step, std::uint32_t rank, bool ranked);
 
 // Error: mismatch: no run has a step.
@@ -44,8 +45,8 @@ struct FieldMatches {
 FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const OpenPlace& in_a,
                           const OpenPlace& in_b, Step step, std::uint32_t rank, bool ranked);
 
-// Both fields as they are compared. Errors: mismatch: their types, shapes or places differ; why else they cannot
-// be compared here. what: names the field.
+// Both fields as they are compared. Errors: mismatch: their types, shapes or places differ; why
+// else they cannot be compared here. what: names the field.
 Result<std::pair<RunField, RunField>> pair_of(const ComparedRun& a, const ComparedRun& b, const RunField& x,
                                               const RunField& y, const std::string& what);
 

@@ -1,4 +1,4 @@
-// What comparing two runs found. Names and values are those of Python's `twinrun.compare`.
+// The result of a comparison of two runs. Names and values are those of Python's `twinrun.compare`.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct ElementValue {
     std::uint64_t unsigned_integer = 0;  // of u64
 };
 
-// What counts as different in a field.
+// The rule for differences in a field.
 struct Decision {
     Tolerance tolerance;
     std::optional<std::uint64_t> ulps;
@@ -43,7 +43,8 @@ struct FieldFacts {
     std::uint64_t bytes = 0;
     std::uint64_t different = 0;
     std::uint64_t infinite = 0;
-    // Empty, and no values: nothing differs. An item of an array without dimensions has an empty index too.
+    // Empty, and no values: nothing differs. An item of an array without dimensions has an empty
+    // index too.
     std::vector<std::uint64_t> first_index;
     std::optional<ElementValue> first_a, first_b;
     std::optional<double> first_abs_diff;

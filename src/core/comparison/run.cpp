@@ -28,8 +28,8 @@ namespace {
 constexpr std::size_t kMostRecords = 32;
 constexpr std::size_t kMostNamedSteps = 4;
 
-// A field without elements whose name is "<field>@unit.<value>" or "<field>@kind.<value>": what Python stores
-// of a field that no metadata has a place for.
+// A field without elements whose name is "<field>@unit.<value>" or "<field>@kind.<value>": what
+// Python stores of a field that no metadata has a place for.
 struct Label {
     std::string_view field;
     std::string_view what;
@@ -307,7 +307,8 @@ Result<OpenPlace> HistoryRun::open(Step step, std::uint32_t rank, const StreamOp
     OpenPlace place;
     TWR_TRY(place.metadata, metadata(files));
     TWR_TRY(place.fields, fields_of(*place.metadata));
-    // Data is never newer than its metadata, except in a copy of a history. Then its content decides.
+    // Data is never newer than its metadata, except in a copy of a history. Then its content
+    // decides.
     bool touched = false;
     if (files.files.difference == kNoBase && !files.files.data.empty()) {
         TWR_TRY(const auto newer, place.metadata->newer_data_file());

@@ -1,5 +1,5 @@
-// One side of a comparison: places (step, rank), and at each of them named fields. A history is opened one
-// place at a time, so that one of any length needs few open files.
+// One side of a comparison: places (step, rank), and at each of them named fields. A history is
+// opened one place at a time, so that one of any length needs few open files.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace twinrun {
 // Arrays in memory have no step.
 using Step = std::optional<std::int64_t>;
 
-// What could not be compared, and why.
+// A part that could not be compared, and why.
 struct Problem {
     Error error;
     // A step, rank or field that only one run has.
@@ -42,7 +42,7 @@ struct RunField {
     // Its place in the array of all ranks, as stored; empty: it has none.
     std::vector<std::uint64_t> global_shape;
     std::vector<std::uint64_t> global_offset;
-    // That it was captured for. nullopt: none is known.
+    // The tolerance that it was captured for. nullopt: none is known.
     std::optional<Tolerance> tolerance;
     // Labels that Python stores beside a field: of dates, and of elements that are no numbers.
     std::optional<std::string> unit;
@@ -84,8 +84,8 @@ class ComparedRun {
     [[nodiscard]] const std::map<Step, std::vector<std::uint32_t>>& places() const { return places_; }
     [[nodiscard]] virtual Result<OpenPlace> open(Step step, std::uint32_t rank, const StreamOptions& stream,
                                                  CacheUse cache) = 0;
-    // The problem that an error of this step is. If the run that writes the history has removed the step
-    // meanwhile, the problem says so.
+    // The problem that an error of this step is. If the run that writes the history has removed the
+    // step meanwhile, the problem says so.
     [[nodiscard]] virtual Problem explained(Error error, Step /*step*/) { return {std::move(error)}; }
 
    protected:
@@ -104,7 +104,7 @@ class HistoryRun final : public ComparedRun {
     // One rank's part of one step. path: the folder that its journal is in.
     static std::unique_ptr<HistoryRun> of_step(const std::string& path, std::int64_t step,
                                                const RankStep& files);
-    // Of the whole history, also where this is one rank's part. 0: not known.
+    // Number of ranks of the whole history, also where this is one rank's part. 0: not known.
     [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
     // Only this place remains.
     void select(std::int64_t step, std::uint32_t rank);
@@ -133,7 +133,8 @@ class HistoryRun final : public ComparedRun {
 // Arrays in memory, which outlive this.
 class ArraysRun final : public ComparedRun {
    public:
-    // Errors: invalid_argument: two arrays of one name, or a layout that cannot be; unsupported: IDs of rows.
+    // Errors: invalid_argument: two arrays of one name, or a layout that cannot be; unsupported:
+    // IDs of rows.
     static Result<std::unique_ptr<ArraysRun>> create(std::vector<CapturedField> arrays);
     Result<OpenPlace> open(Step step, std::uint32_t rank, const StreamOptions& stream,
                            CacheUse cache) override;

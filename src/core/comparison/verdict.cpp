@@ -12,7 +12,7 @@ namespace twinrun {
 
 namespace {
 
-// As printf's %.<digits>g, whatever the application's locale.
+// As printf's %.<digits>g, independent of the application's locale.
 std::string rounded(double value, int digits) {
     if (std::isnan(value)) return "nan";
     if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

@@ -12,7 +12,8 @@
 
 namespace twinrun {
 
-// One line of UTF-8: control characters, and bytes that are no UTF-8, as escapes. A long text loses its middle.
+// One line of UTF-8: control characters, and bytes that are no UTF-8, as escapes. A long text loses
+// its middle.
 std::string one_line(std::string_view text);
 // A name of a field in quotes.
 std::string in_quotes(std::string_view name);

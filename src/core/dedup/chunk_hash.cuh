@@ -1,5 +1,5 @@
-// Private to dedup_cuda.cu: XXH3-128 with seed 0 of 32 to 128 bytes, and of 256 and more where that is a power of two, from
-// its definition (xxHash, doc/xxhash_spec.md); tested against the library.
+// Private to dedup_cuda.cu: XXH3-128 with seed 0 of 32 to 128 bytes, and of 256 and more where that
+// is a power of two, from its definition (xxHash, doc/xxhash_spec.md); tested against the library.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ __device__ inline ChunkHash short_hash(const ulonglong2 (&p)[Pieces]) {
     return hash.finish(Pieces * 16);
 }
 
-// Of a node of the tree: 40 bytes.
+// The hash of a node of the tree: 40 bytes.
 __device__ inline ChunkHash node_hash(const ChunkHash& left, const ChunkHash& right, std::uint64_t level) {
     ShortHash hash{40 * kPrime1};
     hash.mix<32>(right.low, right.high, left.high, right.low);
@@ -103,7 +103,8 @@ constexpr StripeKeys stripe_keys() {
 }
 __constant__ constexpr StripeKeys kStripeKeys = stripe_keys();
 
-// What accumulators begin with, are scrambled with behind each block, and are merged with, for both halves of the hash.
+// What accumulators begin with, are scrambled with behind each block, and are merged with, for both
+// halves of the hash.
 struct AccumulatorKeys {
     std::uint64_t start[8] = {kPrime32_3, kPrime1,    kPrime2, kPrime3,
                               kPrime4,    kPrime32_2, kPrime5, kPrime32_1};

@@ -1,5 +1,6 @@
-// The 128-bit hash of a chunk's exact bytes: XXH3-128 (xxHash, seed 0) of the chunk, filled up with zeros to its full size. The
-// same on host and devices. It decides only which chunks are taken for equal; no record holds it.
+// The 128-bit hash of a chunk's exact bytes: XXH3-128 (xxHash, seed 0) of the chunk, filled up with
+// zeros to its full size. The same on host and devices. It decides only which chunks are taken for
+// equal; no record holds it.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +17,16 @@ struct ChunkHash {
     bool operator==(const ChunkHash&) const = default;
 };
 
-// Of a whole chunk: 32 to 65536 bytes, any alignment.
+// The hash of a whole chunk: 32 to 65536 bytes, any alignment.
 [[nodiscard]] ChunkHash chunk_hash(const std::byte* chunk, std::size_t bytes);
-// Of the last chunk of a segment: `bytes` of it are there, more than 0 and less than chunk_bytes.
+// The hash of the last chunk of a segment. It has `bytes` bytes, more than 0 and less than
+// chunk_bytes.
 [[nodiscard]] ChunkHash short_chunk_hash(const std::byte* chunk, std::size_t bytes, std::size_t chunk_bytes);
-// Of the chunks of a stretch of bytes, the last of which may be short. hashes: divide_up(bytes, chunk_bytes) of them.
+// The hashes of the chunks of consecutive bytes; the last chunk may be short. hashes:
+// divide_up(bytes, chunk_bytes) of them.
 void chunk_hashes(std::span<const std::byte> bytes, std::size_t chunk_bytes, ChunkHash* hashes);
 
-// What a segment's chunk of this number adds (mod 2^64) to the checksum of the segment's content.
+// The number that this chunk of a segment adds (mod 2^64) to the checksum of the segment's content.
 [[nodiscard]] TWR_HOST_DEVICE inline std::uint64_t content_term(const ChunkHash& hash, std::uint64_t number) {
     std::uint64_t x = hash.low + (number + 1) * 0x9E3779B97F4A7C15U;
     x ^= x >> 32;

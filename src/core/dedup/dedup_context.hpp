@@ -1,4 +1,5 @@
-// What the parts of the device's deduplicator share: the device with its kernels, three streams, and counts that kernels make.
+// The shared state of the device's deduplicator: the device with its kernels, three streams,
+// and counts that kernels make.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 
 namespace twinrun {
 
-// What kernels count in one go, as it lies in device memory and in its copy on the host.
+// The counts of one pass of kernels, as they lie in device memory and in their copy on the host.
 struct DedupCounts {
     unsigned long long made = 0;  // entries of the table
     unsigned long long fresh = 0;
@@ -63,8 +64,8 @@ struct DedupContext {
     Result<> fill(void* to, int byte, std::size_t bytes, DeviceStream& stream) const {
         return to_result(runtime.fill(device, to, byte, bytes, stream.get()));
     }
-    // Waits for all streams: afterwards no work of ours reads the image or writes. A stream that fails is passed over, since this is
-    // called after errors too.
+    // Waits for all streams: afterwards no work of ours reads the image or writes. A stream that
+    // fails is passed over, since this is called after errors too.
     void settle() {
         for (DeviceStream* stream : {&hashing, &working, &copying})
             static_cast<void>(runtime.wait_stream(device, stream->get()));
@@ -81,8 +82,8 @@ struct DedupContext {
     }
     [[nodiscard]] const DedupCounts& counts() const { return *control_host.as<DedupCounts>(); }
 
-    // Bytes of scratch memory that suffice for scans over this many items. The answer is kept: to ask the library takes longer than a
-    // small kernel.
+    // Bytes of scratch memory that suffice for scans over this many items. The answer is kept: to
+    // ask the library takes longer than a small kernel.
     std::size_t scan_bytes(std::uint64_t items) {
         if (items > scan_items) {
             scan_items = std::bit_ceil(items);
@@ -101,7 +102,8 @@ struct DedupContext {
     std::uint64_t scan_items = 0;
     std::size_t scan_scratch_bytes = 0;
     DeviceMemory control;
-    // The copy of control. DeviceImage keeps the counts of changed chunks of two slices where the join state would be.
+    // The copy of control. DeviceImage keeps the counts of changed chunks of two slices where the
+    // join state would be.
     DeviceMemory control_host;
     // Last, so that streams end before memory is given back.
     DeviceStream hashing;

@@ -1,4 +1,5 @@
-// De-duplication on devices: the table of dedup_device.hpp. The kernels are in *_kernels.cuh; here they are launched.
+// De-duplication on devices: the table of dedup_device.hpp. The kernels are in *_kernels.cuh; here
+// they are launched.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -21,7 +22,8 @@ namespace {
 
 constexpr int kMostDevices = 64;
 
-// Blocks that fill a device, for kernels whose blocks take what comes: asked for once a kernel and device.
+// Blocks that fill a device, for kernels whose blocks take what comes: asked for once a kernel and
+// device.
 template <auto Kernel>
 DeviceStatus fit(int device, unsigned threads, std::size_t shared, unsigned* blocks) {
     static std::atomic<int> known[kMostDevices];

@@ -1,8 +1,10 @@
-// De-duplication and restore on a device: the table "dedup" of the device library (dedup_cuda.cu). Results equal those of the
-// host's code bit for bit. Conventions as in digest/digest_device.hpp: functions neither throw, print, block nor allocate; all
-// pointers are device memory where nothing else is said; all work is put into `stream`.
+// De-duplication and restore on a device: the table "dedup" of the device library (dedup_cuda.cu).
+// Results equal those of the host's code bit for bit. Conventions as in digest/digest_device.hpp:
+// functions neither throw, print, block nor allocate; all pointers are device memory where nothing
+// else is said; all work is put into `stream`.
 //
-// An image is worked through in slices of consecutive chunks. Numbers of chunks within a slice have 32 bits, all others 64.
+// An image is worked through in slices of consecutive chunks. Numbers of chunks within a slice have
+// 32 bits, all others 64.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +22,19 @@ inline constexpr std::uint64_t kMostDeviceSlots = std::uint64_t{1} << 32;
 // A stretch of one segment in one slice. Those of a slice ascend, and cover it without gaps.
 struct DeviceDedupPart {
     const std::byte* data = nullptr;  // of its first chunk; any alignment, 16 bytes is fastest
-    std::uint64_t bytes = 0;          // from there on: all of its chunks, the last of which may be short
-    std::uint64_t number = 0;         // of its first chunk in its segment
-    std::uint32_t segment = 0;        // which of the sums of content is its own
-    std::uint32_t first = 0;          // number of its first chunk in the slice
-    std::uint32_t chunks = 0;         // more than 0
-    std::uint32_t with_base = 0;      // of them, from the first on: those whose hashes are the base's
-    std::uint32_t group = 0;          // groups of the parts before it in the slice
+    // Bytes of all its chunks, from `data` on; the last chunk may be short.
+    std::uint64_t bytes = 0;
+    std::uint64_t number = 0;   // of its first chunk in its segment
+    std::uint32_t segment = 0;  // which of the sums of content is its own
+    std::uint32_t first = 0;    // number of its first chunk in the slice
+    std::uint32_t chunks = 0;   // more than 0
+    // Number of these chunks, from the first on, whose hashes are those of the base.
+    std::uint32_t with_base = 0;
+    std::uint32_t group = 0;  // groups of the parts before it in the slice
     std::uint32_t unused = 0;
 };
-// Chunks are looked at in groups, none of which spans two parts. A group has a whole number of words of 32 marks: chunk i of a
-// part is mark i of the part's words.
+// Chunks are looked at in groups, none of which spans two parts. A group has a whole number of
+// words of 32 marks: chunk i of a part is mark i of the part's words.
 [[nodiscard]] constexpr std::uint32_t dedup_group_chunks(std::uint32_t chunk_bytes) {
     return chunk_bytes == 32 ? 128 : chunk_bytes == 64 ? 64 : 32;
 }
@@ -45,20 +49,21 @@ struct DeviceDedupSlice {
     std::uint64_t* content = nullptr;  // of each segment, added to
     ChunkHash mask;                    // bits of the hash that count
     std::uint32_t* words = nullptr;    // marks of changed chunks; words_of() of them
-    std::uint32_t* before = nullptr;   // one more: changed chunks before each word; the last: all of them
-    void* scratch = nullptr;           // scan_scratch(words_of() + 1)
+    // One more: changed chunks before each word; the last: all of them.
+    std::uint32_t* before = nullptr;
+    void* scratch = nullptr;  // scan_scratch(words_of() + 1)
     std::size_t scratch_bytes = 0;
 
     [[nodiscard]] std::uint32_t words_of() const { return groups * (dedup_group_chunks(chunk_bytes) / 32); }
 };
 
-// A table is an array of these, a power of two of them, cleared to zero bytes. Of a slot in use no half of the hash is 0: a
-// half that is 0 counts as 1.
+// A table is an array of these, a power of two of them, cleared to zero bytes. Of a slot in use no
+// half of the hash is 0: a half that is 0 counts as 1.
 struct alignas(32) DeviceDedupSlot {
     std::uint64_t high = 0;
     std::uint64_t low = 0;
-    std::uint64_t not_at =
-        0;  // all bits of its Location turned, so that the smallest Location is the largest here
+    // The complement of its Location, so that the smallest Location has the largest value here.
+    std::uint64_t not_at = 0;
     std::uint32_t used = 0;  // ordinal of the last step that it was of use to
     std::uint32_t unused = 0;
 };
@@ -68,7 +73,8 @@ struct DeviceDedupTable {
     unsigned long long* entries = nullptr;  // added to
 };
 
-// Sources while a slice is under way: a Location, with this bit for chunks that are new to the payload.
+// Sources while a slice is under way: a Location, with this bit for chunks that are new to the
+// payload.
 inline constexpr Location kDeviceFresh = std::uint64_t{1} << (kLocationChunkBits - 1);
 
 // Changed chunks [begin, end) of a slice on their way from hashes to sources.
@@ -80,11 +86,12 @@ struct DeviceLookUp {
     std::uint32_t end = 0;
     ChunkHash mask;
     std::uint32_t ordinal = 0;
-    std::uint64_t placed = 0;                   // chunks of the step's payload so far
-    std::uint64_t placed_in_slice = 0;          // of them, those of this slice
-    std::uint32_t* slots = nullptr;             // of each changed chunk
-    Location* sources = nullptr;                // of each changed chunk
-    std::uint32_t* places = nullptr;            // of each changed chunk: new ones of this call before it
+    std::uint64_t placed = 0;           // chunks of the step's payload so far
+    std::uint64_t placed_in_slice = 0;  // of them, those of this slice
+    std::uint32_t* slots = nullptr;     // of each changed chunk
+    Location* sources = nullptr;        // of each changed chunk
+    // For each changed chunk: the number of new ones of this call before it.
+    std::uint32_t* places = nullptr;
     std::uint32_t* fresh = nullptr;             // the slice's new chunks, in order
     unsigned long long* fresh_count = nullptr;  // set: new ones of this call
     void* scratch = nullptr;                    // scan_scratch(end - begin)
@@ -123,7 +130,8 @@ struct DeviceJoin {
     std::size_t scratch_bytes = 0;
 };
 
-// The published compaction (join_tree of the host). Level by level from the root on: node i of a level of n nodes is n + i.
+// The published compaction (join_tree of the host). Level by level from the root on: node i of a
+// level of n nodes is n + i.
 struct DeviceTreeJoin {
     DeviceDedupTable table;
     ChunkHash mask;
@@ -147,7 +155,8 @@ struct DeviceTreeJoin {
     std::size_t scratch_bytes = 0;
 };
 
-// Entries, then chunks of a slice, then the base's chunks at the same places with their Locations: into one stretch of memory.
+// Entries, then chunks of a slice, then the base's chunks at the same places with their Locations:
+// into one stretch of memory.
 struct DeviceConsolidate {
     std::uint32_t chunk_bytes = 0;
     const DeviceDedupPart* parts = nullptr;
@@ -159,7 +168,7 @@ struct DeviceConsolidate {
     std::uint32_t first_chunk = 0;
     std::uint64_t chunk_count = 0;
     std::byte* to = nullptr;  // 16-byte aligned; short chunks are filled up with zeros
-    // Those without a base become zeros, and kNoLocation. Null: not wanted.
+    // Those without a base become zeros, and kNoLocation. Null: not copied.
     const std::byte* base = nullptr;  // of the slice's chunks, 16-byte aligned
     const Location* base_at = nullptr;
     std::byte* to_base = nullptr;
@@ -199,16 +208,18 @@ struct DeviceScatter {
 };
 
 struct DeviceDedupKernels {
-    // Scratch memory of any scan over so many items.
+    // Scratch memory for any scan over this many items.
     std::size_t (*scan_scratch)(int device, std::uint64_t items);
 
-    // Hashes of all chunks, compared with the base's: marks, hashes and content of those that changed; before.
+    // Hashes of all chunks, compared with the base's: marks, hashes and content of those that
+    // changed; before.
     DeviceStatus (*find_changed)(int device, const DeviceDedupSlice& slice, StreamHandle stream);
     // changed: the numbers of marked chunks, ascending; room for all.
     DeviceStatus (*list_changed)(int device, const DeviceDedupSlice& slice, std::uint32_t* changed,
                                  StreamHandle stream);
-    // Adds the terms of all chunks to the content of their segments. Of the slice: chunk_bytes, chunks, parts, groups and content
-    // alone. For restore: whether an image on the device is what was recorded.
+    // Adds the terms of all chunks to the content of their segments. Of the slice: chunk_bytes,
+    // chunks, parts, groups and content alone. For restore: whether an image on the device is what
+    // was recorded.
     DeviceStatus (*hash_content)(int device, const DeviceDedupSlice& slice, StreamHandle stream);
     // Hashes of whole chunks that lie densely, 16-byte aligned.
     DeviceStatus (*hash_chunks)(int device, const std::byte* chunks, std::uint64_t count,
@@ -218,7 +229,8 @@ struct DeviceDedupKernels {
     DeviceStatus (*insert)(int device, const DeviceDedupTable& table, const ChunkHash* hashes,
                            std::uint64_t count, const ChunkHash& mask, Location first, std::uint32_t ordinal,
                            StreamHandle stream);
-    // Entries whose `used` has these bits above its lowest shift + 8 ones, counted by the 8 bits below: 256 counts, added to.
+    // Entries whose `used` has these bits above its lowest shift + 8 ones, counted by the 8 bits
+    // below: 256 counts, added to.
     DeviceStatus (*count_by_use)(int device, const DeviceDedupTable& table, unsigned shift,
                                  std::uint32_t above, unsigned long long* counts, StreamHandle stream);
     // Slots in use that were used since, densely in any order; count: added to.
@@ -237,11 +249,13 @@ struct DeviceDedupKernels {
     DeviceStatus (*join_tree)(int device, const DeviceTreeJoin& what, StreamHandle stream);
     DeviceStatus (*consolidate)(int device, const DeviceConsolidate& what, StreamHandle stream);
 
-    // Changed chunks into the base's image, and their sources into its Locations. base: of the slice's chunks.
+    // Changed chunks into the base's image, and their sources into its Locations. base: of the
+    // slice's chunks.
     DeviceStatus (*keep_base)(int device, std::uint32_t chunk_bytes, const DeviceDedupPart* parts,
                               std::uint32_t part_count, const std::uint32_t* changed, const Location* sources,
                               std::uint32_t count, const DeviceBase& base, StreamHandle stream);
-    // What segments take along when they lie elsewhere. moves: `count` of them, of `chunks` chunks in all; content: added to.
+    // The state of segments that moves with them. moves: `count` of them, of `chunks` chunks
+    // in all; content: added to.
     DeviceStatus (*move_base)(int device, std::uint32_t chunk_bytes, const DeviceBaseMove* moves,
                               std::uint64_t count, std::uint64_t chunks, const DeviceBase& from,
                               const DeviceBase& to, std::uint64_t* content, StreamHandle stream);

@@ -1,12 +1,14 @@
-// Finds what a step adds to a record: which chunks are unchanged, which are copies, and the bytes of all others.
+// Finds what a step adds to a record: which chunks are unchanged, which are copies, and the bytes
+// of all others.
 //
-// Two implementations behind one interface, for images in host memory and on a device. Both give the same runs and the same
-// payload for the same inputs and options: of equal chunks the one with the smallest Location is the source, whatever the
-// number of threads.
+// Two implementations behind one interface, for images in host memory and on a device. Both give
+// the same runs and the same payload for the same inputs and options: of equal chunks the one with
+// the smallest Location is the source, whatever the number of threads.
 //
-// An image is worked through in slices of consecutive chunks. In each: hash every chunk and compare with the hash at the same
-// place of the base; look the others up in the table of all hashes seen, and enter those that are new; label; join; gather the
-// payload. Source: Tan et al., ICPP'23, section 2, for all but the method `runs`.
+// An image is worked through in slices of consecutive chunks. In each: hash every chunk and compare
+// with the hash at the same place of the base; look the others up in the table of all hashes seen,
+// and enter those that are new; label; join; gather the payload. Source: Tan et al., ICPP'23,
+// section 2, for all but the method `runs`.
 #pragma once
 
 #include <cstddef>
@@ -30,56 +32,60 @@ namespace twinrun {
 struct DedupOptions {
     RecordMethod method = RecordMethod::runs;
     std::uint32_t chunk_bytes = 256;
-    // Of the table of hashes (about 42 bytes an entry while it grows). When it is full, the entries that were of no use for
-    // longest leave. 0: no limit.
+    // Limit of the table of hashes (about 42 bytes an entry while it grows). When it is full, the
+    // entries that were of no use for longest leave. 0: no limit.
     std::uint64_t table_bytes = 0;
     // Chunks of a slice: a power of two. 0: what suits the place.
     std::uint64_t slice_chunks = 0;
     int threads = 1;  // host
-    // Steps that follow one that was nearly all new are taken whole, without a look at their chunks: 1, 2, 4, … 16 of them.
+    // Steps that follow one that was nearly all new are taken whole, without a look at their
+    // chunks: 1, 2, 4, … 16 of them.
     bool skip_when_all_new = false;
     // A copy of the image that restore would give: what the next three need.
     bool keep_base = false;
-    // Copies and unchanged chunks are compared byte by byte with what they are taken for (keep_base; and `read` for copies of
-    // earlier steps).
+    // Copies and unchanged chunks are compared byte by byte with what they are taken for
+    // (keep_base; and `read` for copies of earlier steps).
     bool verify = false;
-    // For tests: the hash keeps so many of its bits, and collides.
+    // For tests: the hash keeps only this many of its bits, so that hashes collide.
     unsigned hash_bits = 128;
-    // Whether XOR with the base is of use to the sink (keep_base): it is given the base's chunks and their Locations.
+    // Whether XOR with the base is of use to the sink (keep_base): it is given the base's chunks
+    // and their Locations.
     bool give_base = false;
-    // Payload is packed where it lies, and leaves as blocks of so many bytes, through take_packed(). On devices only, and without
-    // give_base.
+    // Payload is packed on the device, and passed as blocks of this many bytes to take_packed(). On
+    // devices only, and without give_base.
     std::uint32_t pack_block_bytes = 0;
     // Bytes of a payload chunk of an earlier difference, for `verify`.
     std::function<Result<>(Location, std::span<std::byte> chunk)> read;
 };
 
-// A stretch of the image. `data` is host memory, or memory of the deduplicator's device; any alignment.
+// A stretch of the image. `data` is host memory, or memory of the deduplicator's device; any
+// alignment.
 struct ImageSegment {
     std::string name;
     const std::byte* data = nullptr;
     std::uint64_t bytes = 0;
-    // A chunk whose items are all within this bound of what restore would give is unchanged (keep_base). The chunk's size is a
-    // multiple of the item's.
+    // A chunk whose items are all within this bound of what restore would give is unchanged
+    // (keep_base). The chunk's size is a multiple of the item's.
     std::optional<DifferenceRule> bound;
     DType dtype = DType::u8;
-    int device =
-        kHostMemory;  // where `data` is: for Recorder, which brings it to where deduplication takes place
+    // where `data` is: for Recorder, which brings it to where deduplication takes place
+    int device = kHostMemory;
 };
 
 // Where the payload goes, chunk by chunk, in order. Called by step(), never concurrently.
 class PayloadSink {
    public:
     struct Chunks {
-        std::span<const std::byte> bytes;  // whole chunks; host memory, valid until the call returns
-        // With give_base: the chunks that restore would give at the same places of the base, zeros where there is none, and
-        // their Locations (kNoLocation: none).
+        // Whole chunks; host memory, valid until the call returns.
+        std::span<const std::byte> bytes;
+        // With give_base: the chunks that restore would give at the same places of the base, zeros
+        // where there is none, and their Locations (kNoLocation: none).
         std::span<const std::byte> base;
         std::span<const Location> base_at;
     };
     virtual ~PayloadSink() = default;
     virtual Result<> take(const Chunks& chunks) = 0;
-    // Whole blocks, but for the last one of a step: DedupOptions::pack_block_bytes.
+    // Whole blocks, except the last one of a step: DedupOptions::pack_block_bytes.
     virtual Result<> take_packed(std::span<const PackedBlock>) {
         return Error{ErrorCode::internal, "packed payload that nobody takes"};
     }
@@ -107,21 +113,22 @@ struct DedupFacts {
 class Deduplicator {
    public:
     virtual ~Deduplicator() = default;
-    // ordinal: larger than any before. After an error the step counts as not taken, and all that was known is forgotten: the
-    // next step stands alone. Errors: out_of_memory; those of the sink and of `read`; invalid_argument (names that repeat).
+    // ordinal: larger than any before. After an error the step counts as not taken, and all that
+    // was known is forgotten: the next step stands alone. Errors: out_of_memory; those of the sink
+    // and of `read`; invalid_argument (names that repeat).
     virtual Result<StepOutcome> step(std::uint32_t ordinal, std::span<const ImageSegment> segments,
                                      PayloadSink& sink) = 0;
-    // The image of an earlier difference becomes the base of the next step. where: the Location of each of its chunks, in the
-    // order of its segments; may be empty without give_base.
+    // The image of an earlier difference becomes the base of the next step. where: the Location of
+    // each of its chunks, in the order of its segments; may be empty without give_base.
     virtual Result<> rebase(std::uint32_t ordinal, std::span<const ImageSegment> segments,
                             std::span<const Location> where) = 0;
-    // Payload of an earlier difference, whole chunks in host memory, from this Location on: so that later chunks can be copies
-    // of it. Oldest first.
+    // Payload of an earlier difference, whole chunks in host memory, from this Location on: so that
+    // later chunks can be copies of it. Oldest first.
     virtual Result<> learn(Location first, std::span<const std::byte> chunks) = 0;
     virtual void forget() = 0;
     [[nodiscard]] virtual DedupFacts facts() const = 0;
-    // Runs of an outcome that are not needed any more: the next step puts its own into that memory. New memory costs more than
-    // runs do.
+    // Runs of an outcome that are not needed any more: the next step puts its own into that memory.
+    // New memory costs more than runs do.
     void reuse(std::vector<Run> runs) {
         if (runs.capacity() > spare_.capacity()) spare_ = std::move(runs);
     }
@@ -136,10 +143,12 @@ class Deduplicator {
     std::vector<Run> spare_;
 };
 
-// Errors: invalid_argument: options that contradict each other; unsupported: options that are supported on devices only.
+// Errors: invalid_argument: options that contradict each other; unsupported: options that are
+// supported on devices only.
 Result<std::unique_ptr<Deduplicator>> make_host_deduplicator(const DedupOptions& options);
-// Errors: invalid_argument: options that contradict each other; unsupported: the device cannot be used; `verify` and `read`;
-// pack_block_bytes where there is no library for it. step() refuses segments with a bound.
+// Errors: invalid_argument: options that contradict each other; unsupported: the device cannot be
+// used; `verify` and `read`; pack_block_bytes where there is no library for it. step() refuses
+// segments with a bound.
 Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const DedupOptions& options);
 
 }  // namespace twinrun

@@ -1,8 +1,8 @@
 // Chunks in device memory.
 //
-// Three streams: one hashes slices, a second brings what changed in one of them from hashes to a consolidated difference, a third
-// copies that to the host. While the host waits for one slice's counts, the next one is being hashed, and while a
-// difference travels, later slices are worked on.
+// Three streams: one hashes slices, a second brings what changed in one of them from hashes to a
+// consolidated difference, a third copies that to the host. While the host waits for one slice's
+// counts, the next one is being hashed, and while a difference travels, later slices are worked on.
 #include <algorithm>
 #include <bit>
 #include <memory>
@@ -198,8 +198,9 @@ class DeviceDeduplicator final : public Deduplicator {
                                              c.working.get()));
     }
 
-    // Looks the changed chunks up in the table and enters those that are new, in batches that the table has room for. Returns how many
-    // were new, but for those of the last batch, whose counts are still on the device.
+    // Looks the changed chunks up in the table and enters those that are new, in batches that the
+    // table has room for. Returns how many were new, but for those of the last batch, whose counts
+    // are still on the device.
     Result<std::uint64_t> look_up(const DeviceStep& step, const DeviceDedupSlice& slice, std::uint32_t count,
                                   bool as_tree) {
         DedupContext& c = *context_;
@@ -238,7 +239,8 @@ class DeviceDeduplicator final : public Deduplicator {
 
     // ---- memory for what changed in a slice ----
 
-    // Sets the pointers below to their places in `memory`, and returns its size. memory: null to learn only the size.
+    // Sets the pointers below to their places in `memory`, and returns its size. memory: null to
+    // learn only the size.
     std::size_t place_work(std::uint64_t count, std::byte* memory) {
         std::size_t end = 0;
         const auto place = [&](auto*& pointer, std::uint64_t n) {

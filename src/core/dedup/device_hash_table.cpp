@@ -35,9 +35,10 @@ Result<> DeviceHashTable::reserve(std::uint64_t more) {
     if (more > most_at_once())
         return Error{ErrorCode::internal, "a table of hashes that is too small for a batch"};
     if (entries_ + more <= slots_ / 2) return success();
-    const std::uint64_t wanted = std::max(HashTable::kSmallest, std::bit_ceil(2 * (entries_ + more)));
-    if (wanted <= most_slots_) return rebuild(wanted, 0, entries_);
-    // The entries used last stay: as many whole steps of them as leave room for `more` and half of the rest free.
+    const std::uint64_t needed = std::max(HashTable::kSmallest, std::bit_ceil(2 * (entries_ + more)));
+    if (needed <= most_slots_) return rebuild(needed, 0, entries_);
+    // The entries used last stay: as many whole steps of them as leave room for `more` and half of
+    // the rest free.
     const std::uint64_t room = (most_slots_ / 2 - more) / 2;
     std::uint64_t kept = 0;
     std::uint32_t since = 0;
@@ -60,8 +61,8 @@ Result<> DeviceHashTable::reserve(std::uint64_t more) {
     return rebuild(most_slots_, since, kept);
 }
 
-// A table of this many slots with the entries that were used since. They are taken out first and the old slots are given back, so that
-// both tables are never there at once.
+// A table of this many slots with the entries that were used since. They are taken out first and
+// the old slots are given back, so that both tables are never there at once.
 Result<> DeviceHashTable::rebuild(std::uint64_t slots, std::uint32_t used_since, std::uint64_t kept) {
     DedupContext& c = context_;
     if (slots > kMostDeviceSlots || slots > std::numeric_limits<std::size_t>::max() / sizeof(DeviceDedupSlot))

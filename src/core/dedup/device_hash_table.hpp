@@ -1,4 +1,5 @@
-// The table of all hashes seen, in device memory: grows, and at its limit drops the entries whose last use is longest ago.
+// The table of all hashes seen, in device memory: grows, and at its limit drops the entries whose
+// last use is longest ago.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,8 @@ class DeviceHashTable {
     Result<> reserve(std::uint64_t more);
     // Entries that kernels have added.
     void added(std::uint64_t entries) { entries_ += entries; }
-    // Enters the hashes of whole chunks in host memory, at Locations from `first` on. scratch: device memory that is idle.
+    // Enters the hashes of whole chunks in host memory, at Locations from `first` on. scratch:
+    // device memory that is idle.
     Result<> learn(Location first, std::span<const std::byte> chunks, DeviceMemory& scratch);
     // Drops all entries and their memory.
     void clear();

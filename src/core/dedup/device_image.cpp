@@ -245,7 +245,8 @@ Result<> DeviceImage::hash(std::size_t i) {
 }
 
 Result<std::uint32_t> DeviceImage::count_changed(std::size_t i) {
-    // Behind the last slice nothing is in the stream. A wait that sleeps takes longer to wake up than a slice to hash.
+    // Behind the last slice nothing is in the stream. A wait that sleeps takes longer to wake up
+    // than a slice to hash.
     if (i + 1 == slices_.size()) {
         TWR_CHECK(context_.wait(context_.hashing));
     } else {

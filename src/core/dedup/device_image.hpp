@@ -1,4 +1,5 @@
-// The image of a step on a device: its segments cut into slices, and what is kept of the base that its chunks are compared with.
+// The image of a step on a device: its segments cut into slices, and what is kept of the base that
+// its chunks are compared with.
 #pragma once
 
 #include <array>
@@ -25,10 +26,11 @@ struct ImageSlice {
     std::size_t part_count;
 };
 
-// Not thread-safe. prepare() first. Errors: names that repeat and images that are too large (invalid_argument), segments with a bound
-// (unsupported), and the device's.
+// Not thread-safe. prepare() first. Errors: names that repeat and images that are too large
+// (invalid_argument), segments with a bound (unsupported), and the device's.
 //
-// Two slices may be under way at once: hash(i), then count_changed(i) and list_changed(i); hash(i + 2) only after list_changed(i).
+// Two slices may be under way at once: hash(i), then count_changed(i) and list_changed(i); hash(i +
+// 2) only after list_changed(i).
 class DeviceImage {
    public:
     explicit DeviceImage(DedupContext& context) : context_(context) {}
@@ -36,9 +38,11 @@ class DeviceImage {
 
     // Begins a step: what is known of segments that the base has too moves to where they lie now.
     Result<> begin(std::span<const ImageSegment> segments);
-    // Begins a step whose chunks are not compared, and returns how many they are. The base stays as it is.
+    // Begins a step whose chunks are not compared, and returns how many they are. The base stays as
+    // it is.
     Result<std::uint64_t> begin_whole(std::span<const ImageSegment> segments);
-    // Begins an image that replaces the base, brings its hashes to the device, and waits. where: as Deduplicator::rebase.
+    // Begins an image that replaces the base, brings its hashes to the device, and waits. where: as
+    // Deduplicator::rebase.
     Result<> replace_base(std::span<const ImageSegment> segments, std::span<const Location> where);
     // The image of the step that began last is the base from now on.
     void become_base();
@@ -52,7 +56,7 @@ class DeviceImage {
     [[nodiscard]] const DeviceDedupPart* device_parts(const ImageSlice& slice) const {
         return device_parts_.as<DeviceDedupPart>() + slice.part;
     }
-    // What is kept of the base, from this chunk on. Addresses on the device.
+    // The base from this chunk on. Addresses on the device.
     [[nodiscard]] DeviceBase base(std::uint64_t first) const;
     [[nodiscard]] DeviceDedupSlice slice(std::size_t i) const;
 
@@ -60,11 +64,13 @@ class DeviceImage {
     Result<> hash(std::size_t i);
     // Waits for hash(i), and returns how many chunks changed.
     Result<std::uint32_t> count_changed(std::size_t i);
-    // Writes the numbers of the changed chunks of slice i to device memory, in the stream `working`.
+    // Writes the numbers of the changed chunks of slice i to device memory, in the stream
+    // `working`.
     Result<> list_changed(std::size_t i, std::uint32_t* changed);
     // The marks of slice i take the place of those of slice i - 2, after they were listed.
     Result<> hash_after_listing(std::size_t i);
-    // Copies the checksums of the segments' content in the stream `hashing`, which the caller waits for.
+    // Copies the checksums of the segments' content in the stream `hashing`, which the caller waits
+    // for.
     Result<> fetch_content(std::span<std::uint64_t> content);
 
     // Drops the base.

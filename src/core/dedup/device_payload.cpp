@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
 constexpr std::size_t kSmallestPiece = std::size_t{256} << 10;
 constexpr std::size_t kSpinBytes = std::size_t{4} << 20;  // 0.1 ms on their way
-// Where all chunks of a slice are sent and it has at most so many parts, each is copied from where it lies.
+// Where all chunks of a slice are sent and it has at most so many parts, each is copied from where
+// it lies.
 constexpr std::size_t kMostCopies = 16;
 
 }  // namespace
@@ -49,7 +50,7 @@ Result<> DevicePayload::send(DeviceStep& step, const ImageSlice& of, const Slice
     return success();
 }
 
-// What of the rest goes with this piece, and where it lies in its memory.
+// The part of the rest that goes with this piece, and its place in the memory.
 Result<> DevicePayload::plan_piece(Piece& piece, const ImageSlice& of, const SlicePayload& what,
                                    const Sent& sent) {
     const std::uint64_t chunk = context_.chunk;

@@ -1,5 +1,5 @@
-// What a step's difference gets from the device: runs and payload, on their way to the host in pieces of limited size, so that what is
-// held does not grow with what changed.
+// Brings runs and payload of a step's difference from the device to the host, in pieces of limited
+// size, so that what is held does not grow with what changed.
 #pragma once
 
 #include <array>
@@ -31,8 +31,10 @@ struct DeviceStep {
 struct SlicePayload {
     const DeviceRunEntry* entries = nullptr;
     std::uint64_t entry_count = 0;
-    bool continues = false;                // the first entry belongs to the last run of the slices before
-    const std::uint32_t* fresh = nullptr;  // numbers of the chunks to send; null: all chunks of the slice
+    // The first entry belongs to the last run of the slices before.
+    bool continues = false;
+    // Numbers of the chunks to send; null: all chunks of the slice.
+    const std::uint32_t* fresh = nullptr;
     std::uint64_t chunks = 0;
 };
 
@@ -42,7 +44,8 @@ class DevicePayload {
     DevicePayload(DedupContext& context, const DeviceImage& image) : context_(context), image_(image) {}
     Result<> prepare();
 
-    // Brings entries and chunks of a slice on their way; hands out earlier pieces where the memory of one is needed.
+    // Brings entries and chunks of a slice on their way; hands out earlier pieces where the memory
+    // of one is needed.
     Result<> send(DeviceStep& step, const ImageSlice& of, const SlicePayload& what);
     // Hands out all that is still on its way.
     Result<> finish(DeviceStep& step);
@@ -70,7 +73,8 @@ class DevicePayload {
         std::size_t base_at = 0;
         std::size_t where_at = 0;
         std::size_t bytes = 0;
-        std::vector<std::pair<std::size_t, std::size_t>> gaps;  // bytes to fill with zeros: begin, end
+        // Bytes to fill with zeros: begin, end.
+        std::vector<std::pair<std::size_t, std::size_t>> gaps;
     };
     // How far send() is with a slice.
     struct Sent {

@@ -1,9 +1,10 @@
 // Private to dedup_cuda.cu: which chunks changed, and their hashes.
 //
-// A warp takes 32 chunks (64 of 64 bytes, 128 of 32), a lane one of them, and they come through shared memory, 4 KiB
-// at a time and two steps ahead (cp.async): all reads are whole lines, and a chunk's hash needs no exchange between lanes.
-// Where chunks are so large that a slice has few of them, a warp takes one. What changed becomes marks, and a scan of
-// their numbers a list in order, with no atomic operation on a counter: results are the same from run to run.
+// A warp takes 32 chunks (64 of 64 bytes, 128 of 32), a lane one of them, and they come through
+// shared memory, 4 KiB at a time and two steps ahead (cp.async): all reads are whole lines, and a
+// chunk's hash needs no exchange between lanes. Where chunks are so large that a slice has few of
+// them, a warp takes one. What changed becomes marks, and a scan of their numbers a list in order,
+// with no atomic operation on a counter: results are the same from run to run.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +25,9 @@ struct HashLaunch {
     DeviceDedupPart one;
     std::uint32_t part_count;
     std::uint32_t groups;
-    ChunkHash* hashes;       // null: not wanted
-    std::uint64_t* content;  // null: not wanted
-    std::uint32_t* words;    // null: not wanted
+    ChunkHash* hashes;       // null: not computed
+    std::uint64_t* content;  // null: not computed
+    std::uint32_t* words;    // null: not computed
     ChunkHash mask;
     std::uint32_t chunk_bytes;
 };
@@ -40,8 +41,8 @@ template <int ChunkBytes>
 struct HashShape {
     static constexpr std::uint32_t kGroup = dedup_group_chunks(ChunkBytes);
     static constexpr int kSteps = ChunkBytes <= 128 ? 1 : ChunkBytes / 128;
-    static constexpr std::uint32_t kStage =
-        kStageBytes + kGroup * sizeof(ChunkHash);  // the base's hashes behind the data
+    // The base's hashes behind the data.
+    static constexpr std::uint32_t kStage = kStageBytes + kGroup * sizeof(ChunkHash);
     static constexpr std::size_t kShared = std::size_t{kHashWarps} * kStages * kStage;
 };
 
@@ -67,8 +68,8 @@ class PartCursor {
     std::uint32_t end_;
 };
 
-// Where piece i of a stage's 256 lies: eight lanes that write neighbours, and eight that read theirs of as many chunks, use
-// all banks.
+// Where piece i of a stage's 256 lies: eight lanes that write neighbours, and eight that read
+// theirs of as many chunks, use all banks.
 __device__ inline std::uint32_t place_of(std::uint32_t i) { return (i & ~7U) | ((i ^ i >> 3) & 7U); }
 
 template <int ChunkBytes>
@@ -240,7 +241,8 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
     content.flush();
 }
 
-// ---- hashes of larger chunks: a warp a chunk, for 512 MiB of 4 KiB are too few warps of 32 chunks to fill a device ----
+// ---- hashes of larger chunks: a warp a chunk, for 512 MiB of 4 KiB are too few warps of 32 chunks
+// to fill a device ----
 
 // Lane 4 s + q has piece q of stripes s and s + 8 of each block of 1024 bytes.
 __global__ void __launch_bounds__(kSimpleThreads, 2)

@@ -38,8 +38,8 @@ HashTable::HashTable(std::uint64_t limit)
 
 std::uint64_t HashTable::entries() const { return load(entries_); }
 
-// Two halves are claimed one after the other: whoever comes second and finds the first half his own and the other one
-// somebody else's goes on to the next slot, so that no slot is ever waited for.
+// Two halves are claimed one after the other: whoever comes second and finds the first half his own
+// and the other one somebody else's goes on to the next slot, so that no slot is ever waited for.
 std::uint64_t HashTable::insert(const ChunkHash& hash, Location at) {
     const std::uint64_t low = key(hash.low);
     const std::uint64_t high = key(hash.high);
@@ -85,13 +85,14 @@ void HashTable::clear() {
     used_ = {};
 }
 
-// Half of the slots at most are taken: probes are short even where hashes were made to collide in their low bits.
+// Half of the slots at most are taken: probes are short even where hashes were made to collide in
+// their low bits.
 bool HashTable::reserve(std::uint64_t more, Team& team) {
     if (more > most_at_once()) return false;
     if (entries_ + more <= slots_ / 2) return true;
-    const std::uint64_t wanted = std::max(kSmallest, std::bit_ceil(2 * (entries_ + more)));
-    if (wanted <= most_slots_) {
-        rebuild(wanted, team);
+    const std::uint64_t needed = std::max(kSmallest, std::bit_ceil(2 * (entries_ + more)));
+    if (needed <= most_slots_) {
+        rebuild(needed, team);
         return true;
     }
     return evict(more, team);
@@ -125,7 +126,8 @@ bool HashTable::evict(std::uint64_t more, Team& team) {
     for (std::uint64_t i = 0; i < slots_; ++i) {
         if (low_[i] != 0) ++by_use[used_[i]];
     }
-    // Those used last stay, as many whole steps of them as leave room, and half of the rest free for what comes next.
+    // Those used last stay, as many whole steps of them as leave room, and half of the rest free
+    // for what comes next.
     const std::uint64_t room = most_slots_ / 2 - more;
     std::uint64_t kept = 0;
     std::uint32_t since = std::numeric_limits<std::uint32_t>::max();
@@ -133,7 +135,8 @@ bool HashTable::evict(std::uint64_t more, Team& team) {
         kept += step->second;
         since = step->first;
     }
-    // These alone are kept beside the table, at most a quarter of its slots: it is emptied where it is.
+    // These alone are kept beside the table, at most a quarter of its slots: it is emptied where it
+    // is.
     struct Kept {
         ChunkHash hash;
         Location at;

@@ -1,5 +1,5 @@
-// From the hash of a chunk to the Location of its bytes. Threads insert and look up at once; growing and evicting is one
-// caller's, between.
+// From the hash of a chunk to the Location of its bytes. Threads insert and look up at once;
+// growing and evicting is one caller's, between.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ class HashTable {
     // limit: bytes, at rest and while it grows; 0: none.
     explicit HashTable(std::uint64_t limit);
 
-    // Room for so many more entries, by growing, or where the limit forbids that by letting the least recently used go; false:
-    // more than fit even so (then the table is as it was).
+    // Room for so many more entries, by growing, or where the limit forbids that by letting the
+    // least recently used go; false: more than fit even so (then the table is as it was).
     bool reserve(std::uint64_t more, Team& team);
     // The most entries that reserve() can ever make room for at once.
     [[nodiscard]] std::uint64_t most_at_once() const { return most_slots_ / 2; }
 
-    // The slot of this hash, made if there is none; lowers its Location to `at` if that is smaller. Thread-safe. Room must have
-    // been reserved.
+    // The slot of this hash, made if there is none; lowers its Location to `at` if that is smaller.
+    // Thread-safe. Room must have been reserved.
     std::uint64_t insert(const ChunkHash& hash, Location at);
     // Its slot, or kFull: not there. Thread-safe.
     [[nodiscard]] std::uint64_t find(const ChunkHash& hash) const;

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::uint64_t kHostSliceBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kGatherBytes = std::size_t{4} << 20;
-// Chunks of the step under way that are in the table before their place in the payload is known: behind all that are.
+// Chunks of the step under way that are in the table before their place in the payload is known:
+// behind all that are.
 constexpr std::uint64_t kUnplaced = kMostPayloadChunks;
 
 struct Range {
@@ -242,7 +243,8 @@ class HostDeduplicator final : public Deduplicator {
         PayloadSink* sink;
         StepOutcome outcome;
         RunJoiner joiner;
-        std::vector<std::uint64_t> payload_at;  // chunk of the image of each chunk of the payload (verify)
+        // Chunk of the image of each chunk of the payload (verify).
+        std::vector<std::uint64_t> payload_at;
         std::vector<std::byte> gathered;
         std::vector<std::byte> gathered_base;
         std::vector<Location> gathered_at;
@@ -336,7 +338,8 @@ class HostDeduplicator final : public Deduplicator {
         }
         if (regions) {
             join_tree(step, first, last);
-        } else if (options_.method == RecordMethod::tree) {  // the table is too small for nodes: leaves alone
+        } else if (options_.method == RecordMethod::tree) {
+            // The table is too small for nodes: leaves alone.
             Location next = location(step.ordinal, placed);
             for (std::size_t j = 0; j < changed_.size(); ++j) {
                 const bool payload = sources_[j] == next;
@@ -350,7 +353,8 @@ class HostDeduplicator final : public Deduplicator {
         return hand_out(step);
     }
 
-    // changed_: the chunks of [first, last) that are not the base's; their hashes are put in the base's place.
+    // changed_: the chunks of [first, last) that are not the base's; their hashes are put in the
+    // base's place.
     void find_changed(Under& step, std::uint64_t first, std::uint64_t last) {
         std::vector<std::vector<std::uint64_t>> found(static_cast<std::size_t>(team_.size()));
         std::atomic<std::uint64_t> collisions{0};
@@ -411,29 +415,31 @@ class HostDeduplicator final : public Deduplicator {
                            bytes) == 0 &&
                base_ends(g, bytes);
     }
-    // Behind so many bytes the base's chunk is zeros, as all chunks are behind the end of their segment. It is not where the
-    // base's segment was longer.
+    // Behind so many bytes the base's chunk is zeros, as all chunks are behind the end of their
+    // segment. It is not where the base's segment was longer.
     [[nodiscard]] bool base_ends(std::uint64_t g, std::uint64_t bytes) const {
         const std::byte* chunk = base_image_.data() + g * chunk_;
         return std::all_of(chunk + bytes, chunk + chunk_,
                            [](std::byte byte) { return byte == std::byte{0}; });
     }
-    // Against what restore would give, so that the bound holds at every step, however many there are.
+    // Against what restore would give, so that the bound holds at every step, however many there
+    // are.
     [[nodiscard]] bool within_bound(const ImageSegment& segment, std::size_t s, std::uint64_t g) const {
         const std::size_t item = item_bytes(segment.dtype);
         const std::uint64_t bytes = bytes_between(s, g, g + 1);
         if (bytes % item != 0 || !base_ends(g, bytes)) return false;
         const ElementView reference = dense_view(segment.dtype, base_image_.data() + g * chunk_);
         const std::byte* data = segment.data + (g - firsts_[s]) * chunk_;
-        alignas(16)
-            std::byte aligned[kLargestRecordChunk];  // kernels take whole items only where these are aligned
+        // Kernels take whole items only where these are aligned.
+        alignas(16) std::byte aligned[kLargestRecordChunk];
         if (reinterpret_cast<std::uintptr_t>(data) % item != 0) {
             std::memcpy(aligned, data, bytes);
             data = aligned;
         }
         const ElementView now = dense_view(segment.dtype, data);
         DifferenceStats stats;
-        // The bound is on what is given back for what was there: the value that was there is the reference.
+        // The bound is on what is given back for what was there: the value that was there is the
+        // reference.
         compare_elements(difference_kernels(), now, reference, 0,
                          bytes / item * scalars_per_item(segment.dtype), 0, *segment.bound, &stats);
         return stats.different == 0;
@@ -444,8 +450,8 @@ class HostDeduplicator final : public Deduplicator {
             sources_[j] = location(step.ordinal, step.outcome.payload++);
     }
 
-    // sources_ of changed chunks [begin, end): a copy's, or the next place of the payload. The smallest Location of equal chunks
-    // is the source, so that threads make no difference.
+    // sources_ of changed chunks [begin, end): a copy's, or the next place of the payload. The
+    // smallest Location of equal chunks is the source, so that threads make no difference.
     Result<> look_up(Under& step, std::uint64_t begin, std::uint64_t end, std::uint64_t room) {
         if (!table_.reserve(room, team_)) throw std::bad_alloc();
         const std::uint64_t count = end - begin;
@@ -456,7 +462,7 @@ class HostDeduplicator final : public Deduplicator {
             for (std::uint64_t j = begin + range.begin; j < begin + range.end; ++j)
                 slots_[j] = table_.insert(masked(hashes_[changed_[j]]), unplaced(j));
         });
-        // Those that are the smallest themselves are new, and are counted to find their places.
+        // Chunks that are the smallest themselves are new; they are counted to find their places.
         std::vector<std::uint64_t> counts(static_cast<std::size_t>(team_.size()) + 1);
         team_.run([&](int worker) {
             const Range range = share(count, worker, team_.size());
@@ -484,8 +490,9 @@ class HostDeduplicator final : public Deduplicator {
         team_.run([&](int worker) {
             const Range range = share(count, worker, team_.size());
             for (std::uint64_t j = begin + range.begin; j < begin + range.end; ++j) {
+                // A new one: it has its place.
                 if (ordinal_of(sources_[j]) == step.ordinal && chunk_of(sources_[j]) >= kUnplaced)
-                    sources_[j] = sources_[chunk_of(sources_[j]) - kUnplaced];  // a new one: it has its place
+                    sources_[j] = sources_[chunk_of(sources_[j]) - kUnplaced];
                 table_.use(slots_[j], step.ordinal);
             }
         });
@@ -535,7 +542,8 @@ class HostDeduplicator final : public Deduplicator {
 
     enum class Label : std::uint8_t { none, unchanged, first, copy };
 
-    // Algorithm 1 on the slice's chunks as leaves. Chunks that a collision kept out of the table are new as any other.
+    // Algorithm 1 on the slice's chunks as leaves. Chunks that a collision kept out of the table
+    // are new as any other.
     void join_tree(Under& step, std::uint64_t first, std::uint64_t last) {
         const std::uint64_t leaves = last - first;
         const std::uint64_t width = std::bit_ceil(leaves);
@@ -678,7 +686,7 @@ class HostDeduplicator final : public Deduplicator {
     std::vector<std::byte> base_image_;
     std::vector<Location> where_;
 
-    // Of a slice; kept for their memory.
+    // State of a slice; kept to reuse the memory.
     std::vector<std::uint64_t> changed_;
     std::vector<Location> sources_;
     std::vector<std::uint64_t> slots_;

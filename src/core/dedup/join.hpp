@@ -9,9 +9,10 @@
 
 namespace twinrun {
 
-// Makes runs of chunks that come in ascending order, in one pass. What is new to the payload and what is a copy never share a
-// run. A run goes on for as long as chunks are neighbours and their sources step by one, or, from its second chunk on, by
-// none: of all divisions into such runs this has the fewest.
+// Makes runs of chunks that come in ascending order, in one pass. What is new to the payload and
+// what is a copy never share a run. A run goes on for as long as chunks are neighbours and their
+// sources step by one, or, from its second chunk on, by none: of all divisions into such runs this
+// has the fewest.
 class RunJoiner {
    public:
     // ordinal: of the difference; payload: chunks of it that came before.
@@ -38,10 +39,11 @@ class RunJoiner {
         }
         runs_.push_back({chunk, 1, source, false});
         payload_ = payload;
-        // Of the published methods, only what is new is joined here: their copies are an entry a chunk.
+        // For the published methods only new chunks are joined here: their copies have one entry a
+        // chunk.
         open_ = method_ == RecordMethod::runs || payload;
     }
-    // A region that is one entry as it is.
+    // A region that is one entry already.
     void add_region(std::uint64_t chunk, std::uint64_t count, Location source, bool payload) {
         if (payload) next_ += count;
         runs_.push_back({chunk, count, source, false});

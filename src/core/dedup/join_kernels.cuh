@@ -1,4 +1,5 @@
-// Private to dedup_cuda.cu: from the sources of chunks to the entries of a step: runs, or regions of the published method.
+// Private to dedup_cuda.cu: from the sources of chunks to the entries of a step: runs, or regions
+// of the published method.
 #pragma once
 
 #include <cstddef>
@@ -69,8 +70,8 @@ __global__ void __launch_bounds__(kSimpleThreads) label_leaves(DeviceTreeJoin wh
     what.at[leaf] = source & ~kDeviceFresh;
 }
 
-// A block the levels above `leaves` nodes of a level of `nodes`: up to ten of them. Where no two neighbours have the label,
-// nothing is done.
+// A block the levels above `leaves` nodes of a level of `nodes`: up to ten of them. Where no two
+// neighbours have the label, nothing is done.
 template <Label Which>
 __global__ void __launch_bounds__(kSimpleThreads)
     climb(DeviceTreeJoin what, std::uint64_t nodes, std::uint32_t leaves, std::uint32_t level) {
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kSimpleThreads)
     }
 }
 
-// Of each changed chunk that begins a region: levels above it.
+// For each changed chunk that begins a region: the levels above it.
 __global__ void __launch_bounds__(kSimpleThreads) find_regions(DeviceTreeJoin what) {
     const std::uint64_t j = blockIdx.x * std::uint64_t{kSimpleThreads} + threadIdx.x;
     if (j >= what.count) return;

@@ -1,4 +1,5 @@
-// Private to dedup_cuda.cu: exchange between the lanes of a warp, bytes of any alignment, and parts of an image.
+// Private to dedup_cuda.cu: exchange between the lanes of a warp, bytes of any alignment, and parts
+// of an image.
 #pragma once
 
 #include <cstddef>
@@ -107,7 +108,8 @@ __device__ inline std::uint32_t part_of_group(const DeviceDedupPart* parts, std:
     return low;
 }
 
-// Sums of content on their way to a segment: one atomic operation for as long as the segment stays the same.
+// Sums of content on their way to a segment: one atomic operation for as long as the segment stays
+// the same.
 class Content {
    public:
     __device__ explicit Content(std::uint64_t* content) : content_(content) {}

@@ -78,8 +78,9 @@ cudaError_t sum_before(void* scratch, std::size_t& bytes, const Function& functi
                                          sums, count, stream);
 }
 
-// Whether a chunk is the head of a run, for each of what the one before it may be, and entries up to here: what a stretch of
-// chunks makes of the chunk before it. The lower word is for a chunk before it that is no head, the upper one for a head.
+// Whether a chunk is the head of a run, for each of what the one before it may be, and entries up
+// to here: what a stretch of chunks makes of the chunk before it. The lower word is for a chunk
+// before it that is no head, the upper one for a head.
 using HeadMap = std::uint64_t;
 constexpr std::uint32_t kHead = 1U << 31;
 __host__ __device__ inline HeadMap head_map(std::uint32_t after_other, std::uint32_t after_head) {
@@ -101,7 +102,8 @@ struct HeadsOf {
     const DeviceJoinState* state;
     bool copies;
     bool alone;
-    // What its source adds to the one before it, where the two may be in one run; otherwise more than 1.
+    // What its source adds to the one before it, where the two may be in one run; otherwise more
+    // than 1.
     __device__ std::uint32_t step_to(std::uint32_t j) const {
         if (alone) return 2;
         const Location source = sources[j];

@@ -1,4 +1,5 @@
-// Private to dedup_cuda.cu: copies between images, payload and bases, of any alignment; payload back to its places.
+// Private to dedup_cuda.cu: copies between images, payload and bases, of any alignment; payload
+// back to its places.
 #pragma once
 
 #include <cstddef>
@@ -139,10 +140,12 @@ __global__ void __launch_bounds__(kSimpleThreads)
 
 constexpr std::uint64_t kScatterTile = 512;  // pieces: 8 KiB a warp
 
-// A warp a tile of what all runs give. It finds the runs at its ends, and lanes look between those only.
+// A warp a tile of what all runs give. It finds the runs at its ends, and lanes look between those
+// only.
 //
-// Shifted: the segment is not aligned to 16 bytes. A lane then writes the 16 bytes that begin within the piece before its own,
-// if that goes right before it; the first and last bytes of a stretch are written one by one.
+// Shifted: the segment is not aligned to 16 bytes. A lane then writes the 16 bytes that begin
+// within the piece before its own, if that goes right before it; the first and last bytes of a
+// stretch are written one by one.
 template <bool Shifted>
 __global__ void __launch_bounds__(kSimpleThreads) scatter_runs(DeviceScatter what, std::uint32_t shift) {
     const std::uint32_t lane = threadIdx.x % 32;
@@ -161,8 +164,8 @@ __global__ void __launch_bounds__(kSimpleThreads) scatter_runs(DeviceScatter wha
         const std::uint64_t low = lane % 2 == 0 ? found : other;
         const std::uint64_t high = lane % 2 == 0 ? other : found;
         DeviceScatterRun run = what.runs[low];
-        uint4 carried =
-            make_uint4(0, 0, 0, 0);  // the last lane's piece of the round before, and the end of it
+        // The last lane's piece of the round before, and the end of it.
+        uint4 carried = make_uint4(0, 0, 0, 0);
         std::uint64_t carried_to = 0;
         for (std::uint64_t i = begin; i < end; i += kCopyLoads * 32) {
             uint4 values[kCopyLoads];

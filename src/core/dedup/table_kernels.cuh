@@ -1,7 +1,7 @@
 // Private to dedup_cuda.cu: from hashes to the chunks that hold the same bytes already.
 //
-// An entry of the table is one sector of 32 bytes, so that a probe, the Location and the use of it are one access
-// to memory. The protocol is that of hash_table.cpp.
+// An entry of the table is one sector of 32 bytes, so that a probe, the Location and the use of it
+// are one access to memory. The protocol is that of hash_table.cpp.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct Found {
 };
 __device__ inline std::uint64_t key(std::uint64_t half) { return half == 0 ? 1 : half; }
 
-// The slot of this hash, made if there is none. What is read may be older than what another thread wrote: then it is zero, and
-// the atomic operation says what is there.
+// The slot of this hash, made if there is none. What is read may be older than what another thread
+// wrote: then it is zero, and the atomic operation says what is there.
 __device__ inline Found claim_slot(DeviceDedupSlot* slots, std::uint64_t count, std::uint64_t low,
                                    std::uint64_t high) {
     for (std::uint64_t at = low & (count - 1);; at = (at + 1) & (count - 1)) {

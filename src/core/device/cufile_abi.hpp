@@ -1,5 +1,6 @@
-// The few types of libcufile that we use, as its header cufile.h declares them: part of its binary interface since its version
-// 1.0 and the same up to 1.20. tests/core/device compares them with that header where it is installed.
+// The few types of libcufile that we use, as its header cufile.h declares them: part of its binary
+// interface since its version 1.0 and the same up to 1.20. tests/core/device compares them with
+// that header where it is installed.
 #pragma once
 
 #include <sys/types.h>

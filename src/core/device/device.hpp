@@ -1,9 +1,11 @@
-// GPUs. Everything that needs a toolkit or a driver lives in a shared library of its own, libtwinrun_cuda.so, which is
-// looked for and opened at run time: the same build works where there is no GPU, no driver and no toolkit.
+// GPUs. Everything that needs a toolkit or a driver lives in a shared library of its own,
+// libtwinrun_cuda.so, which is looked for and opened at run time: the same build works where there
+// is no GPU, no driver and no toolkit.
 //
-// The library gives tables of functions, one a room: DeviceRuntime here, DeviceDigestKernels in digest/, and so on. Tables
-// are plain data and their functions neither throw nor print. Every function may be called from any thread; each names its
-// device, and leaves the calling thread's current device as it was.
+// The library gives tables of functions, one a room: DeviceRuntime here, DeviceDigestKernels in
+// digest/, and so on. Tables are plain data and their functions neither throw nor print. Every
+// function may be called from any thread; each names its device, and leaves the calling thread's
+// current device as it was.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +21,14 @@ namespace twinrun {
 inline constexpr std::uint32_t kDeviceAbi = 4;  // raised with every change of a table
 inline constexpr int kHostMemory = -1;          // in place of a device's number
 
-// Parts of a device's memory, and of the host's that goes there, begin at multiples of this: kernels take it so.
+// Parts of a device's memory, and of the host's that goes there, begin at multiples of this:
+// kernels take it so.
 inline constexpr std::size_t kDeviceAlignment = 256;
 constexpr std::size_t device_aligned(std::size_t bytes) {
     return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
 }
 
-// What a function of the library says.
+// The status that a function of the library returns.
 struct [[nodiscard]] DeviceStatus {
     bool failed = false;
     ErrorCode code = ErrorCode::internal;
@@ -36,7 +39,8 @@ struct [[nodiscard]] DeviceStatus {
     return Error{status.code, status.text};
 }
 
-// Order of work on one device: a cudaStream_t. Null is the device's default stream, which waits for all others.
+// Order of work on one device: a cudaStream_t. Null is the device's default stream, which waits for
+// all others.
 using StreamHandle = void*;
 using EventHandle = void*;
 
@@ -58,33 +62,37 @@ struct DeviceRuntime {
     DeviceStatus (*count)(int* devices);
     DeviceStatus (*describe)(int device, DeviceFacts* facts);
     DeviceStatus (*free_memory)(int device, std::uint64_t* free_bytes);
-    // Where memory lies: a device's number, or kHostMemory (memory that the driver does not know counts as such).
+    // Where memory lies: a device's number, or kHostMemory (memory that the driver does not know
+    // counts as such).
     DeviceStatus (*place_of)(const void* memory, int* device);
-    DeviceStatus (*page_locked)(const void* memory,
-                                bool* is);  // host memory that devices copy from at full speed
+    // Host memory that devices copy from at full speed.
+    DeviceStatus (*page_locked)(const void* memory, bool* is);
     DeviceStatus (*allocate)(int device, std::size_t bytes, void** memory);
     void (*release)(int device, void* memory);
     // Page-locked host memory, which all devices copy from and to at full speed.
     DeviceStatus (*allocate_host)(std::size_t bytes, void** memory);
     void (*release_host)(void* memory);
-    DeviceStatus (*make_stream)(int device, StreamHandle* stream);  // does not wait for the default stream
+    // Does not wait for the default stream.
+    DeviceStatus (*make_stream)(int device, StreamHandle* stream);
     void (*drop_stream)(int device, StreamHandle stream);
     DeviceStatus (*wait_stream)(int device, StreamHandle stream);  // blocks the thread
     DeviceStatus (*make_event)(int device, bool timed, EventHandle* event);
     void (*drop_event)(int device, EventHandle event);
     DeviceStatus (*record)(int device, EventHandle event, StreamHandle stream);
-    DeviceStatus (*stream_wait)(int device, StreamHandle stream,
-                                EventHandle event);             // later work waits; the thread does not
-    DeviceStatus (*wait_event)(int device, EventHandle event);  // blocks the thread, without spinning
+    // Later work waits; the thread does not.
+    DeviceStatus (*stream_wait)(int device, StreamHandle stream, EventHandle event);
+    // Blocks the thread, without spinning.
+    DeviceStatus (*wait_event)(int device, EventHandle event);
     DeviceStatus (*elapsed)(int device, EventHandle begin, EventHandle end, float* milliseconds);
-    // Asynchronous, between any two places. Host memory that is not page-locked makes it synchronous.
+    // Asynchronous, between any two places. Host memory that is not page-locked makes it
+    // synchronous.
     DeviceStatus (*copy)(int device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
     DeviceStatus (*fill)(int device, void* to, int byte, std::size_t bytes, StreamHandle stream);
 };
 
 // ---- the host's side ----
 
-// What was found, and why something is not used. Looked for once; thread-safe.
+// The devices that were found, and why some are not used. Looked for once; thread-safe.
 struct DeviceProbe {
     std::string library;  // path; empty: none was opened
     std::string reason;   // why no device can be used; empty: one can
@@ -94,12 +102,14 @@ struct DeviceProbe {
     [[nodiscard]] std::vector<int> usable() const;  // numbers
 };
 const DeviceProbe& probe_devices();
-// Null where no library could be opened. Does not look for devices: that alone costs tenths of a second.
+// Null where no library could be opened. Does not look for devices: that alone costs tenths of a
+// second.
 const DeviceRuntime* device_runtime();
 // A table of the library by its name, or null.
 const void* device_table(const char* name);
 
-// Owned device memory that grows and never shrinks: no allocation in the steady state. Move-only; not thread-safe.
+// Owned device memory that grows and never shrinks: no allocation in the steady state. Move-only;
+// not thread-safe.
 class DeviceMemory {
    public:
     DeviceMemory() = default;
@@ -110,7 +120,8 @@ class DeviceMemory {
         swap(other);
         return *this;
     }
-    // At least `bytes`, aligned to 256; what it held is lost if it must grow. device: kHostMemory for page-locked memory.
+    // At least `bytes`, aligned to 256; what it held is lost if it must grow. device: kHostMemory
+    // for page-locked memory.
     Result<> reserve(int device, std::size_t bytes);
     void clear();
     [[nodiscard]] std::byte* data() const { return data_; }

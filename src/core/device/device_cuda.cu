@@ -15,7 +15,8 @@ DeviceStatus gpu_failure(ErrorCode code, int device, const char* what) {
 }
 
 DeviceStatus gpu_failure(cudaError_t error, int device, const char* what) {
-    static_cast<void>(cudaGetLastError());  // what is told here must not be told again by the next launch
+    // Clears the error: the next launch must not report it again.
+    static_cast<void>(cudaGetLastError());
     DeviceStatus status;
     status.failed = true;
     const char* advice = "";
@@ -35,7 +36,7 @@ DeviceStatus gpu_failure(cudaError_t error, int device, const char* what) {
                 ": the device cannot be used by this process any more: start it again, or work on the CPU "
                 "(device: cpu)";
     }
-    // Of a call only its name: arguments would say nothing.
+    // Only the name of the call is kept: its arguments do not help a reader.
     const char* end = std::strchr(what, '(');
     const int length = end == nullptr ? static_cast<int>(std::strlen(what)) : static_cast<int>(end - what);
     std::snprintf(status.text, sizeof status.text, "cuda:%d: %.*s: %s (%s)%s", device, length, what,
@@ -85,7 +86,8 @@ DeviceStatus count(int* devices) {
 
 __global__ void answer(int* value) { *value = 42; }
 
-// Whether a kernel of ours runs here: there may be no code for the device, or somebody else may own it.
+// Whether a kernel of ours runs here: there may be no code for the device, or somebody else may own
+// it.
 DeviceStatus try_kernel(int device) {
     int* value = nullptr;
     int host = 0;

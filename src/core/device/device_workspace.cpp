@@ -11,7 +11,8 @@ namespace {
 
 std::atomic<std::uint64_t> allocations{0};
 
-// Memory grows by a share of itself at least, so that fields that grow a little from step to step rarely make it grow.
+// Memory grows by a share of itself at least, so that fields that grow a little from step to step
+// rarely make it grow.
 constexpr std::size_t kStep = 1 << 20;
 std::size_t with_room(std::size_t bytes) { return round_up(bytes + bytes / 8, kStep); }
 
@@ -33,7 +34,7 @@ Result<> DeviceWorkspace::reserve_device(std::size_t bytes, std::size_t most) {
     ++allocations;
     if (memory_.reserve(device(), std::max(bytes, std::min(with_room(bytes), most)))) return success();
     if (memory_.reserve(device(), bytes)) return success();
-    // What others left lying may be what is missing.
+    // Memory that unused workspaces hold may be the memory that is missing.
     DeviceWorkspaces::release_all_idle(device());
     return memory_.reserve(device(), bytes);
 }
@@ -41,10 +42,10 @@ Result<> DeviceWorkspace::reserve_device(std::size_t bytes, std::size_t most) {
 Result<> DeviceWorkspace::reserve_host(std::size_t bytes) {
     if (bytes <= pinned_.bytes()) return success();
     ++allocations;
-    const std::size_t wanted = round_up(bytes, 64 << 10);
-    if (pinned_.reserve(kHostMemory, wanted)) return success();
+    const std::size_t needed = round_up(bytes, 64 << 10);
+    if (pinned_.reserve(kHostMemory, needed)) return success();
     DeviceWorkspaces::release_all_idle();
-    return pinned_.reserve(kHostMemory, wanted);
+    return pinned_.reserve(kHostMemory, needed);
 }
 
 Result<> DeviceWorkspace::mark(std::size_t number) { return marks_[number].record(stream_.get()); }
@@ -53,8 +54,9 @@ Result<> DeviceWorkspace::wait_mark(std::size_t number) { return marks_[number].
 
 DeviceWorkspaces::Lease::~Lease() {
     if (workspace_ == nullptr) return;
-    // Work may be under way if the lease ends by an error. Where waiting fails, the device is lost to this process, or work
-    // that nobody will wait for uses the memory: releasing it waits for the device.
+    // Work may be under way if the lease ends by an error. Where waiting fails, the device is lost
+    // to this process, or work that nobody will wait for uses the memory: releasing it waits for
+    // the device.
     if (workspace_->stream().wait()) pool_->give_back(std::move(workspace_));
 }
 

@@ -1,4 +1,5 @@
-// Streams and memory for work on devices, kept from call to call: after the first few calls of a kind nothing is allocated.
+// Streams and memory for work on devices, kept from call to call: after the first few calls of a
+// kind nothing is allocated.
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@
 
 namespace twinrun {
 
-// One stream of ours with memory of its own, on the device and page-locked on the host. Used by one thread at a time.
+// One stream of ours with memory of its own, on the device and page-locked on the host. Used by one
+// thread at a time.
 class DeviceWorkspace {
    public:
     static Result<std::unique_ptr<DeviceWorkspace>> create(int device);
@@ -24,13 +26,15 @@ class DeviceWorkspace {
 
     [[nodiscard]] int device() const { return stream_.device(); }
     [[nodiscard]] DeviceStream& stream() { return stream_; }
-    // What they held is lost if they must grow; then no work may be under way. A little more is taken, up to `most`.
+    // What they held is lost if they must grow; then no work may be under way. A little more is
+    // taken, up to `most`.
     Result<> reserve_device(std::size_t bytes, std::size_t most = std::numeric_limits<std::size_t>::max());
     Result<> reserve_host(std::size_t bytes);
     [[nodiscard]] std::byte* device_memory() const { return memory_.data(); }
     [[nodiscard]] std::size_t device_bytes() const { return memory_.bytes(); }
     [[nodiscard]] std::byte* host_memory() const { return pinned_.data(); }
-    // Marks what is in the stream now as number 0 or 1; waits, without spinning, until that is done.
+    // Marks what is in the stream now as number 0 or 1; waits, without spinning, until that is
+    // done.
     Result<> mark(std::size_t number);
     Result<> wait_mark(std::size_t number);
 
@@ -43,12 +47,12 @@ class DeviceWorkspace {
     std::array<DeviceEvent, 2> marks_;
 };
 
-// Workspaces of all devices that nobody uses now. Thread-safe. Those of the process are never destroyed: the driver may be
-// gone before they would be.
+// Workspaces of all devices that nobody uses now. Thread-safe. Those of the process are never
+// destroyed: the driver may be gone before they would be.
 class DeviceWorkspaces {
    public:
-    // Gives the workspace back when it ends, after waiting for what is in its stream. Where that cannot be waited for, it
-    // is not used again.
+    // Gives the workspace back when it ends, after waiting for what is in its stream. Where that
+    // cannot be waited for, it is not used again.
     class Lease {
        public:
         Lease() = default;
@@ -89,7 +93,8 @@ class DeviceWorkspaces {
     std::map<int, std::vector<std::unique_ptr<DeviceWorkspace>>> idle_;
 };
 
-// How often workspaces were made and their memory grew, in all: does not change in the steady state.
+// How often workspaces were made and their memory grew, in all: does not change in the steady
+// state.
 [[nodiscard]] std::uint64_t device_workspace_allocations();
 
 }  // namespace twinrun

@@ -6,8 +6,8 @@
 
 namespace twinrun {
 
-// make() first; the other functions may be called from any thread after it. What waits for an event goes on waiting when the event is
-// destroyed. Errors are the device's.
+// make() first; the other functions may be called from any thread after it. What waits for an event
+// goes on waiting when the event is destroyed. Errors are the device's.
 class DeviceEvent {
    public:
     DeviceEvent() = default;
@@ -26,7 +26,7 @@ class DeviceEvent {
     Result<> record(StreamHandle stream) {
         return to_result(device_runtime()->record(device_, event_, stream));
     }
-    // Blocks the thread until the device has come to the event.
+    // Blocks the thread until the device has reached the event.
     Result<> wait() const { return to_result(device_runtime()->wait_event(device_, event_)); }
     // Later work of the stream, of any device, waits for the event; the thread does not.
     Result<> hold_up(int device, StreamHandle stream) const {

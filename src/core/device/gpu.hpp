@@ -44,7 +44,8 @@ class CurrentDevice {
 #define TWR_GPU_CURRENT(device)                         \
     const ::twinrun::CurrentDevice twr_current(device); \
     TWR_GPU(twr_current.error())
-// After a launch: what the launch itself says. (What a kernel does wrong shows at the next synchronization.)
+// After a launch: what the launch itself says. (What a kernel does wrong shows at the next
+// synchronization.)
 #define TWR_GPU_LAUNCHED(kernel)                                                          \
     do {                                                                                  \
         if (const cudaError_t twr_error = cudaGetLastError(); twr_error != cudaSuccess) { \

@@ -17,7 +17,8 @@ namespace {
 constexpr const char* kLibraryName = "libcufile.so.0";
 constexpr const char* kKernelModule = "/proc/driver/nvidia-fs/version";
 
-// The CUDA driver's current context must be that of the memory: our own library leaves the thread's as it was.
+// The CUDA driver's current context must be that of the memory: our own library leaves the thread's
+// as it was.
 using PointerAttribute = int (*)(void*, int, unsigned long long);
 using PushContext = int (*)(void*);
 using PopContext = int (*)(void**);
@@ -175,7 +176,7 @@ Result<> DirectStorageFile::read(std::byte* memory, std::size_t to, std::uint64_
             file_.path() + ": " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset);
         if (got == 0) {
             return Error{ErrorCode::damaged,
-                         where + ": truncated: the file ends before: write or copy it again"};
+                         where + ": truncated: the file ends before this offset: write or copy it again"};
         }
         const std::string cause =
             got == -1 ? std::string(std::strerror(why)) : words({static_cast<int>(got), 0});

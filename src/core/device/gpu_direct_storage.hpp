@@ -1,5 +1,6 @@
-// GPUDirect Storage: from a file straight into device memory, without a buffer on the host. NVIDIA's libcufile.so.0 is looked
-// for and opened at run time; nothing is needed to build. Where anything refuses, callers read through the host.
+// GPUDirect Storage: from a file straight into device memory, without a buffer on the host.
+// NVIDIA's libcufile.so.0 is looked for and opened at run time; nothing is needed to build. Where
+// anything refuses, callers read through the host.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +30,9 @@ class DirectStorageFile {
     ~DirectStorageFile();
     DirectStorageFile(const DirectStorageFile&) = delete;
     DirectStorageFile& operator=(const DirectStorageFile&) = delete;
-    // Bytes from `offset` of the file to memory + to (device memory, and the beginning of its allocation). Blocks. At least
-    // `at_least` bytes come, or it is an error (damaged: the file ends before).
+    // Bytes from `offset` of the file to memory + to (device memory, and the beginning of its
+    // allocation). Blocks. At least `at_least` bytes come, or it is an error (damaged: the file
+    // ends before).
     Result<> read(std::byte* memory, std::size_t to, std::uint64_t offset, std::size_t bytes,
                   std::size_t at_least);
 
@@ -40,7 +42,8 @@ class DirectStorageFile {
     void* handle_;
 };
 
-// Tells the library that device memory will be read into many times. Never needed: refused, reads still work.
+// Tells the library that device memory will be read into many times. Never needed: refused, reads
+// still work.
 class DirectStorageBuffer {
    public:
     DirectStorageBuffer() = default;

@@ -1,4 +1,5 @@
-// For kernels (*.cu, *.cuh): exchange between the 32 lanes of a warp. All lanes of the warp call a function together.
+// For kernels (*.cu, *.cuh): exchange between the 32 lanes of a warp. All lanes of the warp call a
+// function together.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,12 @@ __device__ inline unsigned ballot(bool value, unsigned mask = kAllLanes) {
     return __ballot_sync(mask, value);
 }
 __device__ inline bool any(bool value) { return __any_sync(kAllLanes, value) != 0; }
-// What lanes wrote before is seen by all of them behind it.
+// After it, all lanes see what lanes wrote before it.
 __device__ inline void sync() { __syncwarp(kAllLanes); }
 
-// The value of lane `lane`; of the lane whose number differs by the bits of `distance`; of the lane that is `by` lower, and where there
-// is none the caller's own. The second also among the lanes of `mask` alone.
+// The value of lane `lane`; of the lane whose number differs by the bits of `distance`; of the lane
+// that is `by` lower, and where there is none the caller's own. The second also among the lanes of
+// `mask` alone.
 template <class T>
 __device__ inline T from(T value, int lane) {
     return __shfl_sync(kAllLanes, value, lane, 32);

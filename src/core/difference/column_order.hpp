@@ -1,5 +1,5 @@
-// Places in arrays that are stored column by column: the first of them is the first as the user counts, row by row, though
-// elements are read and compared as they lie.
+// Places in arrays that are stored column by column: the first of them is the first as the user
+// counts, row by row, though elements are read and compared as they lie.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ class ColumnOrder {
     std::uint64_t pair_ = 1;
 };
 
-// As compare_elements, of scalars that are one stretch of the field; places as of ColumnOrder::merge.
+// As compare_elements, of scalars that are one stretch of the field; places as of
+// ColumnOrder::merge.
 void compare_in_columns(const ColumnOrder& order, const DifferenceKernels& kernels, const ElementView& a,
                         const ElementView& b, std::uint64_t first, std::uint64_t count, std::uint64_t index,
                         const DifferenceRule& rule, DifferenceStats* stats);

@@ -58,7 +58,7 @@ struct Avx2 {
         return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
     }
 
-    // Comparisons of NaN are false, but for unequal and not_less.
+    // Comparisons of NaN are false, except unequal and not_less.
     static Mask unequal(Lanes x, Lanes y) { return _mm256_cmp_pd(x, y, _CMP_NEQ_UQ); }
     static Mask not_less(Lanes x, Lanes y) { return _mm256_cmp_pd(x, y, _CMP_NLT_UQ); }
     static Mask greater(Lanes x, Lanes y) { return _mm256_cmp_pd(x, y, _CMP_GT_OQ); }

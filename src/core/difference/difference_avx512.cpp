@@ -53,7 +53,7 @@ struct Avx512 {
     }
     static double total(Lanes x) { return _mm512_reduce_add_pd(x); }
 
-    // Comparisons of NaN are false, but for unequal and not_less.
+    // Comparisons of NaN are false, except unequal and not_less.
     static Mask unequal(Lanes x, Lanes y) { return _mm512_cmp_pd_mask(x, y, _CMP_NEQ_UQ); }
     static Mask not_less(Lanes x, Lanes y) { return _mm512_cmp_pd_mask(x, y, _CMP_NLT_UQ); }
     static Mask greater(Lanes x, Lanes y) { return _mm512_cmp_pd_mask(x, y, _CMP_GT_OQ); }

@@ -20,9 +20,10 @@ unsigned most_blocks(int device) {
     return static_cast<unsigned>(multiprocessors) * kBlocksEach;
 }
 
-// The kernels take 2^-1074 for an atol of 0, so that d = 0 never equals what is allowed (which would leave a doubt). It
-// changes no verdict where every a - b and rtol |a| are multiples of it: not for float64, for which d = 0 is tested; and, as
-// the values of other types are multiples of 2^-149, not where rtol is far below any that is meant.
+// The kernels take 2^-1074 for an atol of 0, so that d = 0 never equals what is allowed (which
+// would leave a doubt). It changes no verdict where every a - b and rtol |a| are multiples of it:
+// not for float64, for which d = 0 is tested; and, as the values of other types are multiples of
+// 2^-149, not where rtol is far below any that is meant.
 double least_atol(Kind kind, const Tolerance& tolerance) {
     if (kind == Kind::f64 || tolerance.atol != 0) return tolerance.atol;
     return std::numeric_limits<double>::denorm_min();
@@ -65,7 +66,8 @@ bool has_circles(DType scalar, const Measure& measure) {
 Measured measured_of(DType scalar, const Measure& measure) {
     Measured m{};
     m.ulps = measure.ulps;
-    // Narrow numbers are looked at as floats. Bits of numbers of two signs are at least `apart` apart, either way round.
+    // Narrow numbers are looked at as floats. Bits of numbers of two signs are at least `apart`
+    // apart, either way round.
     unsigned below = 0;  // bits of the float below those of the type
     std::uint64_t apart = 1ULL << 23;
     m.key_scale = 1;
@@ -115,7 +117,7 @@ void start_kernel(Kind kind, unsigned blocks, cudaStream_t queue, const Work& wo
     }
 }
 
-// What the kernels are told of a comparison, but for its parts and where they write.
+// The arguments of the kernels for a comparison, except its parts and the places of results.
 Work work_of(const DeviceDifference& what) {
     const Kind kind = kind_of(what.scalar);
     const std::uint64_t chunk = what.chunk_scalars == 0 ? 1 : what.chunk_scalars;
@@ -132,7 +134,8 @@ Work work_of(const DeviceDifference& what) {
     return work;
 }
 
-// Scratch on the device: totals, marks of chunks (both cleared), then partials (of each kernel), groups that are left, parts.
+// Scratch on the device: totals, marks of chunks (both cleared), then partials (of each kernel),
+// groups that are left, parts.
 struct Layout {
     bool circles;
     std::uint64_t chunks = 0;
@@ -245,8 +248,9 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
 
 // ---- many pairs of arrays ----
 
-// Scratch on the device: totals of each pair, marks of chunks and the number of the next share (all cleared), then partials of
-// shares, and what comes from the host: parts, the first share of each, shares.
+// Scratch on the device: totals of each pair, marks of chunks and the number of the next share (all
+// cleared), then partials of shares, and what comes from the host: parts, the first share of each,
+// shares.
 struct PairsLayout {
     std::uint64_t tiles = 0;
     std::uint64_t marks = 0;
@@ -268,7 +272,8 @@ struct PairsLayout {
             tiles += (part[i].scalars - 1) / tile + 1;
             marks += marks_of(part[i], chunk);
         }
-        // So small that the last ones end at nearly the same time, so large that a block's start does not count.
+        // So small that the last ones end at nearly the same time, so large that a block's start
+        // does not count.
         share_tiles = tiles / (std::uint64_t{most_blocks(device)} * kSharesEach);
         if (share_tiles < kWarps) share_tiles = kWarps;
         if (share_tiles > kMostShareTiles) share_tiles = kMostShareTiles;

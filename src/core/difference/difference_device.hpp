@@ -1,6 +1,7 @@
-// Comparison of elements on a device: the table "difference" of the device library (difference_cuda.cu). Counts, places,
-// maxima and histograms equal those of the portable kernels; the two sums may differ in their last bits, and are the same
-// from call to call on one device. Conventions as in digest/digest_device.hpp.
+// Comparison of elements on a device: the table "difference" of the device library
+// (difference_cuda.cu). Counts, places, maxima and histograms equal those of the portable kernels;
+// the two sums may differ in their last bits, and are the same from call to call on one device.
+// Conventions as in digest/digest_device.hpp.
 #pragma once
 
 #include "device/device.hpp"
@@ -22,16 +23,17 @@ struct DeviceDifference {
     std::uint64_t chunk_scalars = 1024;  // what counts as a chunk in different_chunks
 };
 
-// What one call finds. Plain data that the device writes.
+// The result of one call. Plain data that the device writes.
 struct DeviceDifferenceResult {
     DifferenceStats stats;
     std::uint64_t different_chunks = 0;
 };
 
-// What one call finds of one part that is a pair of arrays of its own.
+// The result of one call for a part that is a pair of arrays of its own.
 struct DevicePairResult {
     DeviceDifferenceResult found;
-    // Raw bits, of a and b, of the scalars at found.stats.first and at max_abs_at; 0 where there is none.
+    // Raw bits, of a and b, of the scalars at found.stats.first and at max_abs_at; 0 where there is
+    // none.
     std::uint64_t first_bits[2];  // no std::array: kernels fill them
     std::uint64_t largest_bits[2];
 };
@@ -39,12 +41,14 @@ struct DevicePairResult {
 struct DeviceDifferenceKernels {
     void (*scratch)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
                     std::size_t* device_bytes, std::size_t* host_bytes);
-    // result: device memory or page-locked host memory, overwritten. parts: the host's; any number in one launch.
+    // result: device memory or page-locked host memory, overwritten. parts: the host's; any number
+    // in one launch.
     DeviceStatus (*compare)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
                             DeviceDifferenceResult* result, void* scratch, void* host_scratch,
                             StreamHandle stream);
-    // The same of many pairs of arrays at once, each part with a result of its own, as `compare` of that part alone gives it.
-    // No part is empty, and no value lies on a circle. results: n of them, device memory.
+    // The same of many pairs of arrays at once, each part with a result of its own, as `compare` of
+    // that part alone gives it. No part is empty, and no value lies on a circle. results: n of
+    // them, device memory.
     void (*pairs_scratch)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
                           std::size_t* device_bytes, std::size_t* host_bytes);
     DeviceStatus (*compare_pairs)(int device, const DeviceDifference& what, const DevicePart* parts,

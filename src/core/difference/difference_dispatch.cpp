@@ -22,9 +22,10 @@ const DifferenceKernels& difference_kernels(Backend backend) {
 
 namespace {
 
-// To float64 if every value lies in [-2^51, 2^51) (unsigned: below 2^51); else false, with `to` unspecified.
-// Added to the bits of 1.5 * 2^52, an integer stands in the low bits of a float64: this way every compiler
-// forms vectors of it. Values between 2^51 and 2^53 are exact too, but go the slow way to the same result.
+// To float64 if every value lies in [-2^51, 2^51) (unsigned: below 2^51); otherwise returns false,
+// with `to` unspecified. Added to the bits of 1.5 * 2^52, an integer stands in the low bits of a
+// float64: this way every compiler forms vectors of it. Values between 2^51 and 2^53 are exact too,
+// but go the slow way to the same result.
 template <class Integer>
 bool to_float64(const std::byte* from, std::size_t n, std::byte* to) {
     constexpr double origin = 0x1.8p52;
@@ -45,8 +46,8 @@ bool to_float64(const std::byte* from, std::size_t n, std::byte* to) {
     return beyond == 0;
 }
 
-constexpr std::uint64_t kPiece =
-    2048;  // scalars: 16 KiB of 64-bit types, of which there may be four copies on the stack
+// scalars: 16 KiB of 64-bit types; up to four copies are on the stack
+constexpr std::uint64_t kPiece = 2048;
 
 using Staging = std::array<std::byte, kPiece * 8>;
 

@@ -1,5 +1,5 @@
-// The histogram's tables and the loop that counts for vector kernels: one lookup of 12 bits (sign and
-// exponent) and one comparison give a distance its counter.
+// The histogram's tables and the loop that counts for vector kernels: one lookup of 12 bits (sign
+// and exponent) and one comparison give a distance its counter.
 #include "difference/difference_histogram.hpp"
 
 #include <bit>
@@ -84,8 +84,8 @@ void count_distances(const std::uint64_t* distances, std::size_t n, DifferenceSt
             stats->different += differs;
         }
     } else {
-        // Neighbours often share a bin, and a counter's increment waits for the one before: four sets take
-        // turns.
+        // Neighbours often share a bin, and a counter's increment waits for the one before: four
+        // sets take turns.
         std::array<std::array<std::uint16_t, kCounters>, 4> sets{};
         std::size_t i = 0;
         for (; i + 4 <= n; i += 4) {

@@ -1,4 +1,5 @@
-// Private to difference_cuda.cu: the kernels. A block divides its tiles among warps (difference_warp.cuh) and gives what they found.
+// Private to difference_cuda.cu: the kernels. A block divides its tiles among warps
+// (difference_warp.cuh) and gives what they found.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,7 @@ __device__ inline void prepare_counts(Shared& shared, Totals* totals, std::uint3
         state.first = kNowhere;
     }
 }
-// What the block's warps found, after all of them have.
+// The results of the block's warps, once all of them are done.
 __device__ inline void give(const Shared& shared, Totals* totals, Partial* to) {
     for (unsigned i = threadIdx.x; i < kHistogramBins; i += kThreads) {
         if (shared.all[i] != 0) atomicAdd(&totals->all[i], Count64{shared.all[i]});
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
     }
 }
 
-// How many chunks are marked; words of 16 marks. Every `step`-th word from `begin` on; of the thread.
+// How many chunks are marked; words of 16 marks. Every `step`-th word from `begin` on; of the
+// thread.
 __device__ inline unsigned marks_in(const uint4* marks, std::uint64_t begin, std::uint64_t words,
                                     std::uint64_t step) {
     unsigned count = 0;

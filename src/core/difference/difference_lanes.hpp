@@ -1,16 +1,20 @@
-// Private to difference_avx2.cpp and difference_avx512.cpp: their one algorithm, over lanes of float64.
+// Private to difference_avx2.cpp and difference_avx512.cpp: their one algorithm, over lanes of
+// float64.
 //
 // for each group of 64 scalars:
 //     bits of a and b the same       -> only the largest |a| is kept
-//     else for each vector of it     -> d = |a - b|, verdicts; what is rare (NaN, infinities, verdicts that
-//                                       rounding could decide, new maxima) leaves the loop
+//     otherwise for each vector of it
+//                                    -> d = |a - b|, verdicts; what is rare (NaN, infinities,
+//                                       verdicts that rounding could decide, new maxima) leaves the
+//                                       loop
 //     distances that are not 0 go, without gaps, to a buffer that count_distances empties
 //
-// A rounded quotient d / |a| above the maximum m has d >= m |a|, rounded or not: only such lanes are divided.
+// A rounded quotient d / |a| above the maximum m has d >= m |a|, rounded or not: only such lanes
+// are divided.
 //
-// Isa gives the instruction set: Lanes (of float64), Mask (of lanes) and Words<T> (a vector of T as stored).
-// It is local to its source file, and so is everything that is made from it: no code of one set can stand in
-// for another's.
+// Isa gives the instruction set: Lanes (of float64), Mask (of lanes) and Words<T> (a vector of T as
+// stored). It is local to its source file, and so is everything that is made from it: no code of
+// one set can stand in for another's.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +35,7 @@ struct LaneDifference {
     static constexpr std::size_t kGroup = 64;
     static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-    // What one vector of pairs comes to.
+    // The results for one vector of pairs.
     struct Verdict {
         Lanes distance;   // infinite where it is not a number
         Lanes magnitude;  // |a|; 1 where the distance is infinite
@@ -44,7 +48,8 @@ struct LaneDifference {
         double value;
         std::uint64_t at = kNowhere;
 
-        // The call's places follow `index`: a tie is worth noting only if the known place lies beyond it.
+        // The call's places follow `index`: a tie is worth noting only if the known place lies
+        // beyond it.
         Maximum(double known, std::uint64_t known_at, std::uint64_t index) : value(known) {
             if (known > 0 && known_at > index) {
                 std::uint64_t bits = 0;
@@ -84,8 +89,8 @@ struct LaneDifference {
         return Isa::subtract(Isa::subtract(a, Isa::subtract(rounded, part)), Isa::add(b, part));
     }
 
-    // Lanes with a NaN or an infinity (special) and lanes whose verdict rounding could decide. The verdict on
-    // all others is in `v` already.
+    // Lanes with a NaN or an infinity (special) and lanes whose verdict rounding could decide. The
+    // verdict on all others is in `v` already.
     [[gnu::noinline]] static Verdict settle(Verdict v, Lanes a, Lanes b, Mask special, Mask undecided,
                                             const DifferenceRule& rule) {
         if (rule.tolerance.rtol != 0 && Isa::any(undecided)) {
@@ -214,7 +219,8 @@ struct LaneDifference {
                 Lanes summed = distance;
                 Lanes magnitude = Isa::absolute(x);
                 Mask special = Isa::not_less(distance, infinity);
-                // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves a doubt.
+                // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves a
+                // doubt.
                 const Lanes allowed = Isa::multiply_add(magnitude, rtol, atol);
                 Mask differs = Isa::greater(distance, allowed);
                 Mask undecided = Isa::equal(unequal, distance, allowed);
@@ -226,7 +232,8 @@ struct LaneDifference {
                         summed = distance = Isa::keep(unequal, distance);
                     }
                     undecided = Isa::without(Isa::both(undecided, unequal), special);
-                    if (rule.tolerance.rtol == 0) {  // where the subtraction was exact, d is atol itself
+                    // Where the subtraction was exact, d is atol itself.
+                    if (rule.tolerance.rtol == 0) {
                         undecided = Isa::without(
                             undecided, Isa::equal(undecided, lost_by_subtraction(x, y), Isa::fill(0)));
                     }
@@ -264,7 +271,8 @@ struct LaneDifference {
     struct Sweep {
         typename Isa::template Words<T> largest = Isa::template words_of<T>(0);
 
-        // True if a group's scalars are the same, bit for bit. Keeps the largest |a|, skipping NaNs.
+        // True if a group's scalars are the same, bit for bit. Keeps the largest |a|, skipping
+        // NaNs.
         bool same(const T* a, const T* b) {
             using W = typename Isa::template Words<T>;
             constexpr std::size_t width = sizeof(W) / sizeof(T);

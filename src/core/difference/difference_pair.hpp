@@ -1,5 +1,6 @@
-// Private to difference_*: one pair of values, and the places of maxima. Every backend, host or device, decides by these.
-// Static on the host, so that no copy compiled for one instruction set can stand in for another's.
+// Private to difference_*: one pair of values, and the places of maxima. Every backend, host or
+// device, decides by these. Static on the host, so that no copy compiled for one instruction set
+// can stand in for another's.
 #pragma once
 
 #include <cmath>
@@ -39,8 +40,8 @@ TWR_PAIR Pair compare_pair(double a, double b, const DifferenceRule& rule) {
         return {kInfiniteDistance, true};
     const double distance = absolute_value(a - b);
     const double allowed = rule.tolerance.atol + rule.tolerance.rtol * absolute_value(a);
-    // Three roundings part `distance` and `allowed` from their exact values: outside this margin they cannot
-    // decide.
+    // Three roundings part `distance` and `allowed` from their exact values: outside this margin
+    // they cannot decide.
     constexpr double margin = 0x1p-50;
     if (distance > allowed * (1 + margin) && distance > 0x1p-1000) return {distance, true};
     if (distance < allowed * (1 - margin) && allowed > 0x1p-1000 && allowed <= kLargestDouble)
@@ -51,7 +52,8 @@ TWR_PAIR Pair compare_pair(double a, double b, const DifferenceRule& rule) {
 // Pairs nearer than this share of a period have no shorter way round.
 inline constexpr double kHalfWay = 0.49;
 
-// |a - b - k period|, rounded for the statistics. The product is two numbers, so that what nearly cancels stays.
+// |a - b - k period|, rounded for the statistics. The product is kept as two numbers, so that
+// nothing is lost where the terms nearly cancel.
 TWR_PAIR double distance_on_circle(double difference, double k, double period) {
     const double way = k * period;
     const double rest = std::fma(k, period, -way);
@@ -85,11 +87,13 @@ TWR_PAIR Pair compare_pair(std::uint64_t a, std::uint64_t b, const DifferenceRul
     return compare_whole_pair(a, b, rule);
 }
 
-// On a circle: k periods further, b is about nearest to a. Rounding may miss the nearest by one, so its neighbours are looked
-// at too, and the verdict is exact. Values more than 2^52 periods apart stay where they are.
+// On a circle: k periods further, b is about nearest to a. Rounding may miss the nearest by one, so
+// its neighbours are looked at too, and the verdict is exact. Values more than 2^52 periods apart
+// stay where they are.
 TWR_PAIR Pair compare_on_circle(double a, double b, double period, const DifferenceRule& rule) {
     const Pair straight = compare_pair(a, b, rule);
-    // Not half-way round: there is no shorter way. (Infinite: a NaN, an infinity, or farther apart than any float64.)
+    // Not half-way round: there is no shorter way. (Infinite: a NaN, an infinity, or farther apart
+    // than any float64.)
     if (straight.distance < kHalfWay * period || straight.distance == kInfiniteDistance) return straight;
     const double turns = std::rint((a - b) / period);
     if (!(absolute_value(turns) < 0x1p52)) return straight;
@@ -104,7 +108,8 @@ TWR_PAIR Pair compare_on_circle(double a, double b, double period, const Differe
     return nearest;
 }
 
-// Of a finite floating-point value's bits: consecutive for consecutive values of its type, and 0 for both -0 and +0.
+// A number of a finite floating-point value: consecutive for consecutive values of its type, and 0
+// for both -0 and +0.
 template <class Bits>
 TWR_PAIR std::int64_t signed_magnitude(Bits bits) {
     constexpr Bits sign = static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1));

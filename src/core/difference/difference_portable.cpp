@@ -1,5 +1,5 @@
-// The reference for comparing elements, one pair at a time. Every other backend gives the same counts,
-// places, maxima and histograms.
+// The reference for comparing elements, one pair at a time. Every other backend gives the same
+// counts, places, maxima and histograms.
 #include <algorithm>
 #include <bit>
 #include <cmath>

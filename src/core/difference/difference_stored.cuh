@@ -1,4 +1,5 @@
-// Private to difference_cuda.cu: pairs as they are stored. Loads of a group, its values, and the exact verdict of one pair.
+// Private to difference_cuda.cu: pairs as they are stored. Loads of a group, its values, and the
+// exact verdict of one pair.
 #pragma once
 
 #include <cstddef>
@@ -120,7 +121,8 @@ struct Words {
     std::uint32_t word[Stored<kKind>::kWords];
 };
 
-// Which scalar of a group a lane has as pair p. In words of 16 bytes where it was loaded so, else one by one.
+// Which scalar of a group a lane has as pair p. In words of 16 bytes where it was loaded so, else
+// one by one.
 template <Kind kKind>
 __device__ inline unsigned place_of_pair(unsigned pair, bool in_words, unsigned lane, DType scalar) {
     if (!in_words) return pair * kLanes + lane;

@@ -1,21 +1,27 @@
-// Private to difference_cuda.cu: the work of one warp. The algorithm is that of difference_lanes.hpp, over warps:
+// Private to difference_cuda.cu: the work of one warp. The algorithm is that of
+// difference_lanes.hpp, over warps:
 //
 // for each tile of 8 groups, for each group of 32 lanes x 4 or 8 pairs:
 //     bits of a and b the same  -> only the largest |a| is kept
-//     else for each pair        -> d = |a - b| and verdict by float64; sums; a counter of the decade of d
-//     what is rare leaves the loop, all lanes together: NaN, infinities, verdicts that rounding could decide (the whole
-//     group is done anew, by compare_pair), new maxima, decades beyond the counters
+//     otherwise for each pair   -> d = |a - b| and verdict by float64; sums; a counter of d's
+//                                  decade
+//     what is rare leaves the loop, all lanes together: NaN, infinities, verdicts that rounding
+//     could decide (the whole group is done anew, by compare_pair), new maxima, decades beyond the
+//     counters
 //
-// Counters of decades are 4 bits of a register (a group's), then 8 bits (31 groups'), then shared memory (a block's): they
-// stand for 8 decades from a base that the warp chooses. Distances beyond those go to shared memory at once.
+// Counters of decades are 4 bits of a register (a group's), then 8 bits (31 groups'), then shared
+// memory (a block's): they stand for 8 decades from a base that the warp chooses. Distances beyond
+// those go to shared memory at once.
 //
-// Other measures have kernels of their own. Units in the last place: in the first look a pair can differ only if its bits are
-// too far apart, in arithmetic modulo 2^32 or 2^64. Circles: pairs nearer than half-way round any circle, as nearly all are, lie
-// as on a line. Groups in which some are not are marked, and a second kernel takes them the shorter way round: in the first
-// one, what that needs would take its registers from all groups.
+// Other measures have kernels of their own. Units in the last place: in the first look a pair can
+// differ only if its bits are too far apart, in arithmetic modulo 2^32 or 2^64. Circles: pairs
+// nearer than half-way round any circle, as nearly all are, lie as on a line. Groups in which some
+// are not are marked, and a second kernel takes them the shorter way round: in the first one, what
+// that needs would take its registers from all groups.
 //
-// The bound of a maximum is shared by the whole grid, so that few groups have a candidate. It decides only what is looked at:
-// the sums of a group are made the same way whether it had a candidate or not, and are the same from call to call.
+// The bound of a maximum is shared by the whole grid, so that few groups have a candidate. It
+// decides only what is looked at: the sums of a group are made the same way whether it had a
+// candidate or not, and are the same from call to call.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +41,7 @@ struct WarpState {
     std::uint32_t part;  // that all tiles lie in; kAnyPart: each is looked for
     Best best[3];        // distance; quotient; quotient of those that differ
     std::uint64_t first;
-    // Of the tile: here and not in registers, for what comes to them rarely.
+    // Facts of the tile, in memory and not in registers, because only rare cases use them.
     const std::byte* a;
     const std::byte* b;
     std::uint64_t index;  // of its first scalar in the field
@@ -55,7 +61,8 @@ struct Shared {
     std::uint32_t over[kHistogramBins];
 };
 
-// On a circle a distance that is nearer to what is allowed than this share of |a - b| leaves a doubt: some roundings' worth.
+// On a circle a distance that is nearer to what is allowed than this share of |a - b| leaves a
+// doubt: some roundings' worth.
 constexpr double kRoundings = 0x1p-48;
 
 // Consecutive pairs of one part, at most a group.
@@ -212,8 +219,9 @@ class Warp {
 
     // ---- bounds of the maxima ----
 
-    // Only pairs above the bounds are looked at. The warp's own maximum is a bound where its place comes first; else, and for
-    // what another warp found, the number before is: a tie may win by its place.
+    // Only pairs above the bounds are looked at. The warp's own maximum is a bound where its place
+    // comes first; else, and for what another warp found, the number before is: a tie may win by
+    // its place.
     __device__ void choose_bounds(std::uint64_t index) {
         warp::sync();
         distance_bound_ = bound(0, index);
@@ -342,20 +350,23 @@ class Warp {
         const double turns = (quotient + integers) - integers;
         const double past = quotient - turns;
         double distance = distance_on_circle(difference, turns, circle.period);
-        if (absolute_value(past) > kHalfWay) {  // about half-way: rounding may have chosen the longer one
+        // About half-way: rounding may have chosen the longer one.
+        if (absolute_value(past) > kHalfWay) {
             const double other = distance_on_circle(difference, turns + copysign(1.0, past), circle.period);
             if (other < distance) distance = other;
         }
         return {distance, absolute_value(quotient) < 0x1p20 && absolute_value(difference) > 0x1p-900};
     }
 
-    // A value of a floating-point type, as one of its width whose bits are those of the type, or lie on top.
+    // A value of a floating-point type, as one of its width whose bits are those of the type, or
+    // lie on top.
     [[nodiscard]] __device__ Value typed(Value x) const {
         if constexpr (kKind == Kind::narrow) return x * work_.measured.key_scale;
         return x;
     }
-    // False: a and b are so few values apart that they do not differ. True: maybe. quick_offset is what they may be apart,
-    // quick_limit twice that; the bits of two signs are farther apart than any that is not 0.
+    // False: a and b are so few values apart that they do not differ. True: maybe. quick_offset is
+    // what they may be apart, quick_limit twice that; the bits of two signs are farther apart than
+    // any that is not 0.
     [[nodiscard]] __device__ bool may_differ(Value a, Value b) const {
         const auto x = bits_in(typed(a));
         using Bits = std::remove_const_t<decltype(x)>;
@@ -373,7 +384,7 @@ class Warp {
 
     // ---- looks ----
 
-    // What a look at a lane's pairs finds.
+    // The result of a look at a lane's pairs.
     struct Found {
         double sum = 0;
         double sum_different = 0;
@@ -384,12 +395,14 @@ class Warp {
         bool candidate = false;
         bool reaches = false;  // some distance is not below what is allowed
     };
-    // One pair, at this distance. differing: it may differ. Without it a group that has such a pair is only noticed.
+    // One pair, at this distance. differing: it may differ. Without it a group that has such a pair
+    // is only noticed.
     template <bool kDiffering>
     __device__ void look_at(Value a, Value b, double magnitude, double distance, double allowed,
                             Found& f) const {
         f.candidate |= distance > distance_bound_;
-        // d / |a| rounded is above a number if d lies above the product: rounding keeps order here, too.
+        // d / |a| rounded is above a number if d lies above the product: rounding keeps order here,
+        // too.
         f.candidate |= fma(-quotient_bound_, magnitude, distance) > 0;
         f.sum = fma(distance, distance, f.sum);
         const BinEntry entry = bin_entry(distance);
@@ -427,7 +440,8 @@ class Warp {
             const double distance = absolute_value(x - static_cast<double>(b[p]));
             // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves a doubt.
             const double allowed = fma(magnitude, rtol, atol);
-            if constexpr (kKind == Kind::f64) {  // denormal numbers: neither counters nor products hold them
+            // Denormal numbers: neither counters nor products hold them.
+            if constexpr (kKind == Kind::f64) {
                 f.undecided |= distance != 0 && ((kDiffering && distance == allowed) || distance < 0x1p-1000);
             } else if constexpr (kDiffering) {
                 f.undecided |= distance == allowed;
@@ -468,8 +482,8 @@ class Warp {
 
     // ---- one group ----
 
-    // Whether some pair may be nearer round its circle: if none is, no square of a distance comes to that of half-way round. If
-    // so, the group is left for the next kernel.
+    // Whether some pair may be nearer round its circle: if none is, no square of a distance comes
+    // to that of half-way round. If so, the group is left for the next kernel.
     [[nodiscard]] __device__ bool left_over(const Group& g, const Found& f) {
         if (work_.measured.left == nullptr || !warp::any(!(f.sum < work_.measured.near_squared)))
             return false;
@@ -591,7 +605,8 @@ class Warp {
         double distance;
         bool differs;
     };
-    // Kept for what comes to it rarely, the lanes' distances would take registers from all groups.
+    // If the lanes' distances were kept for this rare case, they would take registers from all
+    // groups.
     static __device__ void forget_distances(Value (&a)[kPairs], Value (&b)[kPairs]) {
 #pragma unroll
         for (unsigned p = 0; p < kPairs; ++p) {
@@ -599,7 +614,7 @@ class Warp {
             forget(b[p]);
         }
     }
-    // Of a pair that is no trouble.
+    // The distance of an ordinary pair, and whether it differs.
     [[nodiscard]] __device__ Distance distance_of(Value a, Value b) const {
         const auto x = static_cast<double>(a);
         const double distance = absolute_value(x - static_cast<double>(b));
@@ -617,7 +632,8 @@ class Warp {
                 distance > fma(absolute_value(x), work_.rtol, work_.least_atol) && far_enough(a, b)};
     }
 
-    // Some pair of the group differs. Where chunks are made of whole groups, put_marks() says so for the tile.
+    // Some pair of the group differs. Where chunks are made of whole groups, put_marks() says so
+    // for the tile.
     __device__ void mark_chunks(const Group& g) {
         if (work_.whole_groups) {
             marks_ |= 1ULL << g.number;
@@ -699,8 +715,8 @@ class Warp {
                                         work_.scalar, rule, ulps, period);
     }
 
-    // All pairs of a group from memory, by the reference. everything: all statistics; else only the maxima and the first one
-    // that differs.
+    // All pairs of a group from memory, by the reference. everything: all statistics; otherwise
+    // only the maxima and the first one that differs.
     __device__ void one_by_one(const Group& g, bool everything) {
         Best best[3] = {{0, kNowhere}, {0, kNowhere}, {0, kNowhere}};
         std::uint64_t first = kNowhere;

@@ -15,7 +15,8 @@ namespace twinrun {
 
 namespace {
 
-// Sizes. Two blocks of 256 threads with 128 registers each fill a multiprocessor: 16 warps with 2 KiB under way each.
+// Sizes. Two blocks of 256 threads with 128 registers each fill a multiprocessor: 16 warps with 2
+// KiB under way each.
 constexpr unsigned kLanes = 32;
 constexpr unsigned kWarps = 8;
 constexpr unsigned kThreads = kWarps * kLanes;
@@ -23,13 +24,15 @@ constexpr unsigned kBlocksEach = 2;    // on a multiprocessor
 constexpr unsigned kTileGroups = 64;   // as many as marks_ has bits; more: fewer starts
 constexpr unsigned kFlushGroups = 31;  // 31 groups of up to 8 a lane fit 8 bits
 constexpr unsigned kSlots = 8;         // decades that have counters in registers
-constexpr unsigned kManyLanes = 8;     // so many lanes with distances beyond them, and the base moves
+// The base moves if this many lanes have distances beyond the counters.
+constexpr unsigned kManyLanes = 8;
 constexpr unsigned kFinishThreads = 256;
 constexpr unsigned kPairThreads = 256;  // that sum up one of many pairs
 constexpr unsigned kSharesEach = 32;    // of many pairs, a block
 constexpr unsigned kMostShareTiles = 64;
 
-// The compiler no longer knows where a value came from: what was computed from it before is not kept for later.
+// The compiler no longer knows where a value came from: what was computed from it before is not
+// kept for later.
 __device__ inline void forget(float& x) { asm volatile("" : "+f"(x)); }
 __device__ inline void forget(double& x) { asm volatile("" : "+d"(x)); }
 
@@ -62,14 +65,15 @@ __device__ inline void raise(Best& best, double value, std::uint64_t at) {
 
 constexpr std::uint32_t kAnyPart = std::numeric_limits<std::uint32_t>::max();
 
-// Consecutive tiles of one part. Where each part is a pair of arrays with a result of its own, a block takes share after share.
+// Consecutive tiles of one part. Where each part is a pair of arrays with a result of its own, a
+// block takes share after share.
 struct Share {
     std::uint64_t tile;  // its first
     std::uint32_t tiles;
     std::uint32_t part;
 };
 
-// What one thread block found, or found in one share.
+// The results of one thread block, or of one of its shares.
 struct Partial {
     double sum;
     double sum_different;
@@ -98,9 +102,10 @@ struct Measured {
     std::uint64_t least_steps;   // keys nearer than this never differ; 0: all may
     std::uint64_t quick_offset;  // see Warp::may_differ()
     std::uint64_t quick_limit;
-    float key_scale;      // from a narrow float to one that has the bits of its type on top
-    double near_squared;  // sums of squares below it: all distances are the shorter way on every circle
-    Count64* left;        // of each tile: groups for Rule::around; null: there are no circles
+    float key_scale;  // from a narrow float to one that has the bits of its type on top
+    // Sums of squares below it: all distances are the shorter way on every circle.
+    double near_squared;
+    Count64* left;  // of each tile: groups for Rule::around; null: there are no circles
     double period[Measure::kMostComponents];
     std::uint32_t components;
     std::uint32_t reciprocal;  // of components, times 2^32, rounded up
@@ -126,16 +131,18 @@ struct Work {
     Measured measured;
 };
 
-// From the exponent of a distance to its bin, as HistogramTables. A counter lies at slot + scale * (-base), or 4 further.
+// From the exponent of a distance to its bin, as HistogramTables. A counter lies at slot + scale *
+// (-base), or 4 further.
 struct alignas(16) BinEntry {
     double next;         // distances at or above it are one bin further
     std::uint32_t slot;  // 4 * bin
     std::uint32_t scale;
 };
-// That of distance 0, which is not counted: beyond all counters, and no outlier. (As large are the denormal distances, but
-// they never come to it.)
+// The slot of distance 0, which is not counted: it is beyond all counters, and not an outlier.
+// (Denormal distances would have slots as large, but they never get here.)
 constexpr std::uint32_t kNoSlot = 0x10000;
-constexpr std::uint32_t kOutlierBits = 0xFFE0;  // of slots less base beyond the first 32, or negative
+// Of slots less base beyond the first 32, or negative.
+constexpr std::uint32_t kOutlierBits = 0xFFE0;
 struct BinTable {
     BinEntry entries[2048];
 };

@@ -1,11 +1,12 @@
 // Digests of chunks and the residues of their elements.
 //
-// The digest of a block (4096 bytes of consecutive elements) is D = sum_i r_i q_i mod p over its cells q_i, with fixed
-// pseudo-random coefficients r_i; blocks join into a chunk by Horner's rule with the factor RHO. D is linear in the
-// cells, so two digests and the residues of two runs together prove how far the elements lie apart.
+// The digest of a block (4096 bytes of consecutive elements) is D = sum_i r_i q_i mod p over its
+// cells q_i, with fixed pseudo-random coefficients r_i; blocks join into a chunk by Horner's rule
+// with the factor RHO. D is linear in the cells, so two digests and the residues of two runs
+// together prove how far the elements lie apart.
 //
-// A chunk has a fine and a coarse digest (16 bytes). Everything here is a pure function and safe to call from any
-// number of threads.
+// A chunk has a fine and a coarse digest (16 bytes). Everything here is a pure function and safe to
+// call from any number of threads.
 #pragma once
 
 #include <array>
@@ -34,8 +35,9 @@ TWR_HOST_DEVICE constexpr std::uint64_t coefficient(std::uint64_t position) {
 }
 
 enum class DigestKind : std::uint8_t {
-    linear = 0,     // fine and coarse, as above
-    published = 1,  // rounded values, 16-byte blocks chained through 128-bit Murmur3F (Middleware '24)
+    linear = 0,  // fine and coarse, as above
+    // Rounded values, 16-byte blocks chained through 128-bit Murmur3F (Middleware '24).
+    published = 1,
 };
 
 // linear: {fine, coarse}. published: the two halves of the 128-bit hash.
@@ -45,7 +47,7 @@ struct ChunkDigest {
     bool operator==(const ChunkDigest&) const = default;
 };
 
-// What a pass over the elements noticed on the way.
+// Counts that a pass over the elements makes besides digests.
 struct ElementCounts {
     std::uint64_t nans = 0;
     std::uint64_t tokens = 0;  // values without a fine cell, NaN included
@@ -55,8 +57,9 @@ struct ElementCounts {
     }
 };
 
-// Residues: within a line, scalar j of the line's 512 / bits scalars has its residue in 64-bit word j % 8 (little-endian),
-// at bit bits * (j / 8). A block begins a new line; the unused rest of its last line is zero.
+// Residues: within a line, scalar j of the line's 512 / bits scalars has its residue in 64-bit word
+// j % 8 (little-endian), at bit bits * (j / 8). A block begins a new line; the unused rest of its
+// last line is zero.
 [[nodiscard]] constexpr std::size_t residue_bytes(std::size_t scalars, unsigned bits) {
     return (scalars * bits + 511) / 512 * kResidueLine;
 }
@@ -69,16 +72,17 @@ struct BlockDigest {
     ElementCounts counts;
 };
 
-// What the residues of two runs say about one block.
+// The verdict of the residues of two runs about one block.
 struct SketchBlock {
     std::uint64_t correction = 0;           // sum_i r_i c_i mod p
     std::uint32_t beyond = 0;               // scalars with |c| > 7 or, at 2 bits, > 1: no estimate
     std::array<std::uint32_t, 8> counts{};  // scalars with |c| = 0 to 7
 };
 
-// Kernels of one backend. x: n dense native scalars of one block (n at most 4096 / scalar size of the dtype). residues:
-// residue_bytes(n, bits) bytes, or null at 0 bits. The caller holds a FloatEnvironment: downward for tokens and
-// absolute rules, to nearest for relative ones (environment_of).
+// Kernels of one backend. x: n dense native scalars of one block (n at most 4096 / scalar size of
+// the dtype). residues: residue_bytes(n, bits) bytes, or null at 0 bits. The caller holds a
+// FloatEnvironment: downward for tokens and absolute rules, to nearest for relative ones
+// (environment_of).
 struct DigestKernels {
     void (*block_f32)(const float* x, std::size_t n, const CellRule& rule, BlockDigest* out,
                       std::byte* residues);
@@ -108,8 +112,8 @@ struct DigestSettings {
     Tolerance tolerance;
     CellRule rule;
     DigestKind kind = DigestKind::linear;
-    std::uint32_t chunk_bytes =
-        kSmallestChunk;  // a power of two, 4 KiB to 1 MiB, of the stored scalars' bytes
+    // A power of two, 4 KiB to 1 MiB, of the stored scalars' bytes.
+    std::uint32_t chunk_bytes = kSmallestChunk;
 };
 
 // How a field of one scalar type divides into blocks and chunks.
@@ -127,8 +131,9 @@ class Digester {
    public:
     Digester(const DigestSettings& settings, DType scalar, Backend backend = active_backend());
 
-    // Digests of consecutive chunks that start at scalar `first` of the view and hold `count` scalars in all; only the
-    // last may be short. residues (may be null): chunk after chunk, densely.
+    // Digests of consecutive chunks that start at scalar `first` of the view and hold `count`
+    // scalars in all; only the last may be short. residues (may be null): chunk after chunk,
+    // densely.
     void chunks(const ElementView& view, std::uint64_t first, std::uint64_t count, ChunkDigest* out,
                 std::byte* residues, ElementCounts* counts);
 
@@ -146,26 +151,28 @@ class Digester {
     alignas(64) std::array<std::byte, kBlockBytes> integers_;     // 512 64-bit integers as f64
 };
 
-// What two sketches say about one chunk.
+// The verdict of two sketches about one chunk.
 struct SketchVerdict {
     bool proven = false;  // every |c| <= widest, and the digests agree with the residues
-    bool consistent =
-        false;  // the digests agree with the residues: the counts below are of true cell differences
+    // The digests agree with the residues: the counts below are of true cell differences.
+    bool consistent = false;
     std::array<std::uint64_t, 8> counts{};  // scalars by |c|
 };
 
-// What the residues of all scalars that a digest is of say: they differ by `correction` and have these counts by |c|, but for
-// `beyond` scalars, of which nothing is known.
+// What the residues of all scalars that a digest is of say: they differ by `correction` and have
+// these counts by |c|, except for `beyond` scalars, about which nothing is known.
 [[nodiscard]] SketchVerdict sketch_verdict(std::uint64_t correction, std::uint64_t beyond,
                                            const std::array<std::uint64_t, 8>& counts, std::int32_t widest,
                                            std::uint64_t fine_a, std::uint64_t fine_b);
-// n scalars of one chunk with their fine digests and residues of both runs. widest: from proof_reach.
+// n scalars of one chunk with their fine digests and residues of both runs. widest: from
+// proof_reach.
 [[nodiscard]] SketchVerdict check_sketch(const DigestKernels& kernels, const ChunkShape& shape, std::size_t n,
                                          unsigned bits, std::int32_t widest, std::uint64_t fine_a,
                                          std::uint64_t fine_b, const std::byte* residues_a,
                                          const std::byte* residues_b);
 
-// The digest of the published method (published.cpp), and its hash of one 16-byte block, which takes *seed and replaces it.
+// The digest of the published method (published.cpp), and its hash of one 16-byte block, which
+// takes *seed and replaces it.
 void published_block(std::uint64_t first, std::uint64_t second, ChunkDigest* seed);
 void published_chunk(const ElementView& view, std::uint64_t first, std::size_t n, const Tolerance& tolerance,
                      ChunkDigest* out);

@@ -1,8 +1,9 @@
 // AVX2: two steps of four scalars, as float64, for the eight words of a residue line.
 //
-// As digest_avx512.cpp, but for the multiplications, which have 32 bits here: of the coefficients' 30-bit halves
-// with narrow cells (|q| < 2^27) or with the 26-bit halves of middling ones (|q| < 2^51). Other cells and tokens
-// are added one by one, but for groups of one value (fill values, NaN). Rounding is the caller's environment.
+// As digest_avx512.cpp, but for the multiplications, which have 32 bits here: of the coefficients'
+// 30-bit halves with narrow cells (|q| < 2^27) or with the 26-bit halves of middling ones (|q| <
+// 2^51). Other cells and tokens are added one by one, but for groups of one value (fill values,
+// NaN). Rounding is the caller's environment.
 #include <immintrin.h>
 
 #include <array>
@@ -18,15 +19,16 @@ namespace {
 
 constexpr std::size_t kLanes = 4;
 constexpr std::size_t kWords = 8;  // of a residue line
-constexpr std::size_t kGroup =
-    64;  // scalars from one test of the range to the next: a line is a multiple of it
+// Scalars from one test of the range to the next: a line is a multiple of it.
+constexpr std::size_t kGroup = 64;
 constexpr unsigned kNarrow = 27;  // log2 of the bias: 16 products of 58 bits fit 62
 constexpr unsigned kMiddle = 51;
 constexpr unsigned kHalf = 26;  // bits of half of a middling cell
 constexpr std::uint64_t kInfinityBits = 0x7FF0000000000000ULL;
 constexpr std::uint64_t kSignBit = 1ULL << 63;
 
-using Raw = std::array<std::uint64_t, kGroup>;  // cells (and what surrounds them) or tokens of a group
+// cells (and what surrounds them) or tokens of a group
+using Raw = std::array<std::uint64_t, kGroup>;
 
 __m256i all(std::uint64_t value) { return _mm256_set1_epi64x(static_cast<long long>(value)); }
 __m256i words_at(const std::uint64_t* from) {
@@ -101,8 +103,8 @@ __m256i splitmix64(__m256i z) {
     return _mm256_xor_si256(z, _mm256_srli_epi64(z, 31));
 }
 
-// Tokens of values that are neither NaN nor infinite, nor so tiny that their bits could be a token's seed; returns
-// whether all were such.
+// Tokens of values that are neither NaN nor infinite, nor so tiny that their bits could be a
+// token's seed; returns whether all were such.
 __m256i value_tokens(__m256d x, bool* usual) {
     const __m256i bits = _mm256_castpd_si256(x);
     const __m256i magnitude = _mm256_andnot_si256(all(kSignBit), bits);
@@ -131,7 +133,8 @@ class AbsoluteCells {
         return rule.fine_exponent >= -1023 && rule.fine_exponent <= 1074;
     }
 
-    // What surrounds q + 2^Bias where |q| < 2^Bias; other values differ from it at bit Bias + 1 or above.
+    // What surrounds q + 2^Bias where |q| < 2^Bias; other values differ from it at bit Bias + 1 or
+    // above.
     static constexpr std::uint64_t kSurround = 0x4330000000000000ULL;  // 2^52
     template <unsigned Bias>
     [[nodiscard]] __m256i biased(__m256d x) const {
@@ -471,7 +474,8 @@ void block_f64(const double* x, std::size_t n, const CellRule& rule, BlockDigest
 
 // ---- sketch ----
 
-// Counts of the centred differences c, given as c + half: two classes of |c| in the halves of each byte.
+// Counts of the centred differences c, given as c + half: two classes of |c| in the halves of each
+// byte.
 class SketchCounts4 {
    public:
     void add(__m256i e) {

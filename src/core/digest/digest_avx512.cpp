@@ -1,11 +1,12 @@
 // AVX-512 with IFMA: eight scalars a step, as float64.
 //
-// A cell comes out of one fused multiply-add, rounded down: x * 2^-e + 2^52 + bias has the float64 spacing 1,
-// so its significand is floor(x * 2^-e) + bias, and IFMA reads just these 52 bits. Cells of one group of vectors
-// are narrow (|q| < 2^39, three multiplications), middling (|q| < 2^51, four), or wide (seven: any cell, and
-// tokens); a test a group tells which. Groups of one value that is not narrow (fill values, NaN) need one
-// multiplication in all. Biases are taken off at the end, by sums of coefficients. The coarse digest follows from
-// the fine one: q = 2^k q0 + low, so D0 = (D - sum r_i low_i) / 2^k.
+// A cell comes out of one fused multiply-add, rounded down: x * 2^-e + 2^52 + bias has the float64
+// spacing 1, so its significand is floor(x * 2^-e) + bias, and IFMA reads just these 52 bits. Cells
+// of one group of vectors are narrow (|q| < 2^39, three multiplications), middling (|q| < 2^51,
+// four), or wide (seven: any cell, and tokens); a test a group tells which. Groups of one value
+// that is not narrow (fill values, NaN) need one multiplication in all. Biases are taken off at the
+// end, by sums of coefficients. The coarse digest follows from the fine one: q = 2^k q0 + low, so
+// D0 = (D - sum r_i low_i) / 2^k.
 #include <immintrin.h>
 
 #include <array>
@@ -27,9 +28,11 @@ namespace {
 constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
 constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 constexpr std::size_t kLanes = 8;
-constexpr std::size_t kGroupVectors = 8;  // one test of the range a group: a residue line is a multiple of it
+// One test of the range a group: a residue line is a multiple of it.
+constexpr std::size_t kGroupVectors = 8;
 constexpr std::size_t kGroup = kGroupVectors * kLanes;
-constexpr unsigned kNarrow = 39;  // log2 of the bias: 12-bit parts of r times 40-bit cells stay below 2^52
+// log2 of the bias: 12-bit parts of r times 40-bit cells stay below 2^52
+constexpr unsigned kNarrow = 39;
 constexpr unsigned kMiddle = 51;
 constexpr std::uint64_t kInfinityBits = 0x7FF0000000000000ULL;
 
@@ -41,8 +44,8 @@ __m512d values_at(const double* x) { return _mm512_loadu_pd(x); }
 __m512d values_at(const float* x, __mmask8 lanes) { return _mm512_cvtps_pd(_mm256_maskz_loadu_ps(lanes, x)); }
 __m512d values_at(const double* x, __mmask8 lanes) { return _mm512_maskz_loadu_pd(lanes, x); }
 
-// The hardware's prefetchers stop at every page, which is every block. 4 KiB ahead, measured on Sapphire Rapids
-// (float32, 4-bit residues, from memory): 12.6 GB/s a core, 7.8 without.
+// The hardware's prefetchers stop at every page, which is every block. 4 KiB ahead, measured on
+// Sapphire Rapids (float32, 4-bit residues, from memory): 12.6 GB/s a core, 7.8 without.
 constexpr std::size_t kAhead = 4096;
 template <class T>
 void prefetch(const T* group) {
@@ -113,7 +116,8 @@ struct WideSums {
     __m512i s0 = _mm512_setzero_si512();
     __m512i s48 = _mm512_setzero_si512();
     __m512i s52 = _mm512_setzero_si512();
-    __m512i top52 = _mm512_setzero_si512();  // apart from s52, so that no chain of additions is long
+    // Apart from s52, so that no chain of additions is long.
+    __m512i top52 = _mm512_setzero_si512();
     __m512i s100 = _mm512_setzero_si512();
     __m512i s104 = _mm512_setzero_si512();
 
@@ -166,8 +170,8 @@ struct Tokens {
         out.token = _mm512_mask_mov_epi64(out.token, special & negative, all(kNegativeInfinityToken));
         out.token = _mm512_mask_mov_epi64(out.token, out.nan, all(kNanToken));
     }
-    const __mmask8 tiny =
-        _mm512_cmplt_epu64_mask(_mm512_sub_epi64(bits, all(1)), all(kSeedLimit - 1));  // not 0
+    // not 0
+    const __mmask8 tiny = _mm512_cmplt_epu64_mask(_mm512_sub_epi64(bits, all(1)), all(kSeedLimit - 1));
     if (tiny != 0) {
         const __mmask8 seed = _mm512_cmpeq_epu64_mask(bits, all(kNanSeed)) |
                               _mm512_cmpeq_epu64_mask(bits, all(kPositiveInfinitySeed)) |
@@ -195,7 +199,8 @@ class AbsoluteCells {
         return rule.fine_exponent >= -1023 && rule.coarse_exponent() <= 1074;
     }
 
-    // What surrounds q + 2^Bias where |q| < 2^Bias; other values differ from it at bit Bias + 1 or above.
+    // What surrounds q + 2^Bias where |q| < 2^Bias; other values differ from it at bit Bias + 1 or
+    // above.
     static constexpr std::uint64_t kSurround = 0x4330000000000000ULL;  // 2^52
     template <unsigned Bias>
     [[nodiscard]] __m512i biased(__m512d x) const {
@@ -214,7 +219,8 @@ class AbsoluteCells {
         return scale;
     }
     static WideCells wide(__m512d x, __m512d inverse) {
-        // Rounded down, a negative product that is too small for float64 stays below 0, and its floor is -1.
+        // Rounded down, a negative product that is too small for float64 stays below 0, and its
+        // floor is -1.
         const __m512d y = _mm512_mul_round_pd(x, inverse, kDown);
         const __mmask8 fits = _mm512_cmp_pd_mask(_mm512_abs_pd(y), _mm512_set1_pd(0x1p59), _CMP_LT_OQ);
         return {_mm512_cvt_roundpd_epi64(y, kDown), fits};
@@ -280,7 +286,7 @@ class ResidueLines {
    public:
     explicit ResidueLines(std::byte* to) : to_(to) {}
     void add(__m512i v) {
-        // 0xCA: where the mask has ones take v, else the rotated line.
+        // 0xCA: takes v where the mask has ones, otherwise the rotated line.
         line_ = _mm512_ternarylogic_epi64(all((1U << Bits) - 1), v, _mm512_ror_epi64(line_, Bits), 0xCA);
     }
     // After this many vectors of the block: writes the line out where one is complete.
@@ -367,7 +373,8 @@ void uniform_group(double value, const CellRule& rule, std::size_t first, OtherS
         _mm512_store_si512(raw + i, all(fine.bits));
 }
 
-// Adds one vector, and returns the cells or tokens for the residues. Lanes that are not set count as cells 0.
+// Adds one vector, and returns the cells or tokens for the residues. Lanes that are not set count
+// as cells 0.
 template <bool Coarse, class Cells>
 [[gnu::always_inline]] inline __m512i wide_vector(__m512d x, __mmask8 lanes, const Cells& cells,
                                                   unsigned coarse_shift, std::size_t first, WideSums& sums,
@@ -587,7 +594,8 @@ __m512i beyond_line(std::size_t scalars) {
     return _mm512_load_si512(words.data());
 }
 
-// Counts of the centred differences c, given as c + half: two classes of |c| in the halves of each byte.
+// Counts of the centred differences c, given as c + half: two classes of |c| in the halves of each
+// byte.
 class SketchCounts4 {
    public:
     void add(__m512i e) {
@@ -688,10 +696,11 @@ void sketch_of(const std::byte* a, const std::byte* b, std::size_t n, SketchBloc
         const __m512i rb = _mm512_loadu_si512(b);
         a += kResidueLine;
         b += kResidueLine;
-        // Residue by residue, a - b + half: no borrow crosses, as the top bits are set in a and clear in b.
+        // Residue by residue, a - b + half: no borrow crosses, as the top bits are set in a and
+        // clear in b.
         const __m512i difference = _mm512_sub_epi64(_mm512_or_si512(ra, tops), _mm512_andnot_si512(tops, rb));
-        __m512i e =
-            _mm512_xor_si512(difference, _mm512_ternarylogic_epi64(ra, rb, tops, 0x28));  // (a ^ b) & tops
+        // (a ^ b) & tops
+        __m512i e = _mm512_xor_si512(difference, _mm512_ternarylogic_epi64(ra, rb, tops, 0x28));
         const std::size_t scalars = n - first;
         std::size_t vectors = kVectors;
         if (scalars < kScalars) {  // what lies behind the block counts as c = 0

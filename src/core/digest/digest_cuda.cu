@@ -59,7 +59,8 @@ __global__ void join_pieces(const Join* joins, std::uint32_t count, std::uint64_
 
 // ---- the sample of magnitudes, for warnings ----
 
-constexpr std::uint64_t kSampleSlice = 1 << 20;  // bytes: the sample starts anew in each, as on the host
+// bytes: the sample starts anew in each, as on the host
+constexpr std::uint64_t kSampleSlice = 1 << 20;
 constexpr std::uint64_t kSampleStride = 1021;
 
 struct Sample {
@@ -244,8 +245,8 @@ __global__ void __launch_bounds__(kSimpleThreads) check_sketches(Sketch sketch) 
         const std::uint64_t n = left < sketch.chunk_scalars ? left : sketch.chunk_scalars;
         std::uint64_t residues = first / sketch.block_scalars * sketch.block_bytes;
         std::uint64_t correction = 0;
-        std::uint64_t narrow[2] =
-            {};  // counts of |c| = 0 to 7 of this chunk, 16 bits each: a block has at most 4096 scalars
+        // Counts of |c| = 0 to 7 of this chunk, 16 bits each: a block has at most 4096 scalars.
+        std::uint64_t narrow[2] = {};
         unsigned long long counts[8] = {};
         bool beyond = false;
         bool wide = false;
@@ -372,8 +373,8 @@ bool has_pieces(const DeviceDigestItem& item) {
     return item.settings.kind == DigestKind::linear && item.settings.chunk_bytes > kRows * kBlockBytes;
 }
 
-// Where things lie in the scratch areas. The first part is made on the host and copied; the counters are cleared; pieces
-// are on the device only.
+// Where things lie in the scratch areas. The first part is made on the host and copied; the
+// counters are cleared; pieces are on the device only.
 struct Places {
     std::size_t fields = 0;
     std::size_t joins = 0;
@@ -494,7 +495,8 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
     auto* published = reinterpret_cast<Published*>(on_host + at.published);
     auto* pieces = reinterpret_cast<std::uint64_t*>(on_device + at.pieces);
 
-    // The fields of each kernel lie together. Keys are few: each pass over the items takes those of one.
+    // The fields of each kernel lie together. Keys are few: each pass over the items takes those of
+    // one.
     struct Group {
         Key key;
         std::uint32_t first;

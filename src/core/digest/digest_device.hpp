@@ -1,8 +1,9 @@
-// Digests, residues and sketch checks on a device: the table "digest" of the device library (digest_cuda.cu). Results equal
-// those of the portable kernels bit for bit.
+// Digests, residues and sketch checks on a device: the table "digest" of the device library
+// (digest_cuda.cu). Results equal those of the portable kernels bit for bit.
 //
-// All pointers but those said to be the host's are device memory. All work is put into `stream`; nothing blocks and nothing is
-// allocated. One call takes any number of fields and makes no launch a field.
+// All pointers but those said to be the host's are device memory. All work is put into `stream`;
+// nothing blocks and nothing is allocated. One call takes any number of fields and makes no launch
+// a field.
 #pragma once
 
 #include "device/device.hpp"
@@ -16,17 +17,19 @@ struct DeviceDigestItem {
     std::uint64_t scalars = 0;
     DType scalar = DType::f32;  // not complex
     DigestSettings settings;
-    // Linear: coarse digests, a word a chunk (the tree's leaves). Published: both halves, two words a chunk.
+    // Linear: coarse digests, a word a chunk (the tree's leaves). Published: both halves, two words
+    // a chunk.
     std::uint64_t* leaves = nullptr;
     std::uint64_t* fine = nullptr;    // linear: a word a chunk; may be null
     std::byte* residues = nullptr;    // as Digester::chunks; may be null
     ElementCounts* counts = nullptr;  // added to: the caller clears them; may be null
-    std::uint64_t* largest =
-        nullptr;  // bits of the largest finite |x| of a sample (FieldMetadata::largest_sampled), raised;
-                  // may be null
+    // Bits of the largest finite |x| of a sample (FieldMetadata::largest_sampled), raised; may be
+    // null.
+    std::uint64_t* largest = nullptr;
 };
 
-// The residues and fine digests of two runs for consecutive chunks of one field, the first of them at a chunk's beginning.
+// The residues and fine digests of two runs for consecutive chunks of one field, the first of them
+// at a chunk's beginning.
 struct DeviceSketchItem {
     const std::uint64_t* fine_a = nullptr;
     const std::uint64_t* fine_b = nullptr;
@@ -48,7 +51,8 @@ struct DeviceDigestKernels {
     // Scratch that digest() needs for these items: on the device, and page-locked on the host.
     void (*scratch)(const DeviceDigestItem* items, std::size_t n, std::size_t* device_bytes,
                     std::size_t* host_bytes);
-    // Both scratch areas belong to the call until its work in `stream` is done. Items of 0 scalars are left out.
+    // Both scratch areas belong to the call until its work in `stream` is done. Items of 0 scalars
+    // are left out.
     DeviceStatus (*digest)(int device, const DeviceDigestItem* items, std::size_t n, void* scratch,
                            void* host_scratch, StreamHandle stream);
     DeviceStatus (*sketch)(int device, const DeviceSketchItem& item, StreamHandle stream);

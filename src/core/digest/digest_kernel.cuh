@@ -1,16 +1,19 @@
 // Private to digest_*cuda.cu: the kernel that makes digests and residues of blocks.
 //
-// A digest is a product of a matrix and a vector: D = sum_i r_i q_i. With q_i and r_i cut into bytes, the digests of 16 blocks
-// are products of byte matrices, 16 x positions by positions x 8, which tensor cores compute exactly in 32-bit integers
-// (mma m16n8k32, u8 x u8): an element costs its conversion and the transposition of its bytes, no multiplication. One
-// product for each byte of q ("plane"), and one for its low bits, from which the coarse digest follows:
-// q = 2^k q0 + low, so D0 = (D - sum r_i low_i) / 2^k.
+// A digest is a product of a matrix and a vector: D = sum_i r_i q_i. With q_i and r_i cut into
+// bytes, the digests of 16 blocks are products of byte matrices, 16 x positions by positions x 8,
+// which tensor cores compute exactly in 32-bit integers (mma m16n8k32, u8 x u8): an element costs
+// its conversion and the transposition of its bytes, no multiplication. One product for each byte
+// of q ("plane"), and one for its low bits, from which the coarse digest follows: q = 2^k q0 + low,
+// so D0 = (D - sum r_i low_i) / 2^k.
 //
-// A warp takes 16 blocks (a tile). In a step it takes 32 positions of each: lane 4 g + t holds rows g and g + 8, and of them
-// positions 2t, 2t + 1, 2t + 8, 2t + 9, 2t + 16, 2t + 17, 2t + 24, 2t + 25: in this order the low bits that a lane holds
-// are whole words of a residue line. Data come through shared memory, several steps ahead (cp.async).
+// A warp takes 16 blocks (a tile). In a step it takes 32 positions of each: lane 4 g + t holds rows
+// g and g + 8, and of them positions 2t, 2t + 1, 2t + 8, 2t + 9, 2t + 16, 2t + 17, 2t + 24, 2t +
+// 25: in this order the low bits that a lane holds are whole words of a residue line. Data come
+// through shared memory, several steps ahead (cp.async).
 //
-// Values without a narrow cell (tokens, NaN, far values) leave the loop: their products are computed one by one.
+// Values without a narrow cell (tokens, NaN, far values) leave the loop: their products are
+// computed one by one.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +43,8 @@ struct Field {
     std::uint64_t* fine;
     std::byte* residues;
     unsigned long long* counts;
-    double inverse;          // absolute: 2^-fine_exponent; not a number: every value leaves the loop
+    // absolute: 2^-fine_exponent; not a number: every value leaves the loop
+    double inverse;
     std::uint64_t bias_sum;  // bias times the sum of coefficients, mod p
     CellRule rule;
     DType scalar;
@@ -218,13 +222,14 @@ __host__ __device__ constexpr std::size_t shared_bytes(unsigned item_shift) {
 
 // ---- kinds of cells ----
 
-// Planes: bytes of the biased cell that are multiplied. bias: what each value carries besides its cell.
+// Planes: bytes of the biased cell that are multiplied. bias: what each value carries besides its
+// cell.
 template <CellKind Kind>
 struct Cells;
 template <>
 struct Cells<CellKind::absolute> {
-    // x 2^-e + 1.5 2^52, rounded down, has the spacing 1: its low 51 bits are floor(x 2^-e) + 2^51; of the 56 bits that are
-    // multiplied, 0x38 at the top belongs to the bias.
+    // x 2^-e + 1.5 2^52, rounded down, has the spacing 1: its low 51 bits are floor(x 2^-e) + 2^51;
+    // of the 56 bits that are multiplied, 0x38 at the top belongs to the bias.
     static constexpr int kPlanes = 7;
     static constexpr std::uint64_t kNeutral = 0x4338000000000000ULL;
     static constexpr std::uint64_t kBias = 0x0038000000000000ULL;
@@ -310,7 +315,8 @@ class Worker {
     static constexpr bool kEvictFirst = Bits == 0;
     static constexpr unsigned kStages = Source::kStages;
     static constexpr unsigned kStageSteps = Source::kStageSteps;
-    // Steps that the ring is ahead. The next tile is asked for when a tile begins and looked up with its last line.
+    // Steps that the ring is ahead. The next tile is asked for when a tile begins and looked up
+    // with its last line.
     static constexpr unsigned kAhead = (kStages - 1) * kStageSteps;
     static_assert(kAhead <= kLineSteps && kLineSteps % kStageSteps == 0);
 
@@ -346,8 +352,9 @@ class Worker {
                 for (unsigned i = 0; i < kLineSteps; ++i) {
                     if (i % kStageSteps == 0) {
                         stage_wait<kStages - 2>();
-                        warp::
-                            sync();  // what other lanes brought is there too, and the stage before was read by all
+                        // After it, the data that other lanes brought is there too, and all lanes
+                        // have read the stage before.
+                        warp::sync();
                         if (i + kAhead == kLineSteps && last) produce(next);
                         fill();
                     }
@@ -407,7 +414,7 @@ class Worker {
         source_ = tile.data + lane_ / pieces() * kBlockBytes + lane_ % pieces() * 16;
         source_whole_ = full(tile, block_scalars_);
         source_rows_ = tile.rows;
-        // Of the last row, for this lane's column: what is left of it.
+        // The rest of the last row, for this lane's column.
         source_last_ =
             static_cast<int>(tile.last_scalars << item_shift_) - static_cast<int>(lane_ % pieces() * 16);
     }
@@ -621,7 +628,8 @@ class Worker {
         }
     }
 
-    // The low bits of this step's cells: those of even positions in the low half of a word, of odd ones in the high half.
+    // The low bits of this step's cells: those of even positions in the low half of a word, of odd
+    // ones in the high half.
     __device__ void keep_residues(unsigned half, unsigned in_line, std::uint32_t first,
                                   std::uint32_t second) {
         if constexpr (Bits == 4) {
@@ -657,7 +665,8 @@ class Worker {
                 words.w = bytes_of(w[2], w[3], 0x7632);
                 *reinterpret_cast<uint4*>(to) = words;
             } else {
-                const std::uint32_t a = bytes_of(w[0], w[1], 0x5140);  // even 0, even 1, odd 0, odd 1
+                // even 0, even 1, odd 0, odd 1
+                const std::uint32_t a = bytes_of(w[0], w[1], 0x5140);
                 const std::uint32_t b = bytes_of(w[2], w[3], 0x5140);
                 to += first % kPerLine / 128 * 4;
                 *reinterpret_cast<std::uint32_t*>(to) = bytes_of(a, b, 0x5410);
@@ -707,7 +716,8 @@ class Worker {
                 const unsigned shift = field.rule.coarse_shift;
                 coarse[half] = rotate61(subtract61(fine[half], low), shift == 0 ? 0 : 61 - shift);
             }
-            // A row that is not there is a block of zeros to the sums: it must not be one to the digest.
+            // A row that is not there is a block of zeros to the sums: it must not be one to the
+            // digest.
             if (row_of(half) >= tile.rows) fine[half] = coarse[half] = 0;
         }
         if (warp::any(left_ != 0)) {
@@ -729,7 +739,8 @@ class Worker {
         const bool wide_integers = !Source::kFixed && (scalar_ == DType::i64 || scalar_ == DType::u64);
         std::uint64_t fine = 0;
         std::uint64_t coarse = 0;
-        std::uint64_t nan_r = 0;  // sum of the coefficients of NaNs: masked regions are full of them
+        // Sum of the coefficients of NaNs: masked regions are full of them.
+        std::uint64_t nan_r = 0;
 #pragma unroll 1
         for (std::uint32_t rest = left_; rest != 0; rest &= rest - 1) {
             const unsigned part = static_cast<unsigned>(__ffs(static_cast<int>(rest))) - 1;
@@ -852,7 +863,7 @@ class Worker {
     std::byte* fill_at_;
     std::byte* use_at_;
     const ReadPolicy policy_;
-    // What fill() brings next, for this lane; null: nothing.
+    // The data that fill() brings next, for this lane; null: none.
     const std::byte* source_;
     unsigned source_rows_;
     int source_last_;
@@ -872,8 +883,8 @@ class Worker {
     bool aligned_;
 };
 
-// Bytes of coefficients as the matrix product takes them: for step s and lane 4 n + t, byte n of those at the positions that
-// lanes with this t hold.
+// Bytes of coefficients as the matrix product takes them: for step s and lane 4 n + t, byte n of
+// those at the positions that lanes with this t hold.
 __device__ inline void make_coefficients(std::uint32_t* table, unsigned block_scalars) {
     for (unsigned i = threadIdx.x; i < block_scalars * 2; i += kThreads) {
         const unsigned step = i / 64;

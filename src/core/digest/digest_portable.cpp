@@ -1,5 +1,5 @@
-// The reference kernels: element by element, as digest.hpp and element/cell.hpp define it. Every other backend equals
-// these bit for bit.
+// The reference kernels: element by element, as digest.hpp and element/cell.hpp define it. Every
+// other backend equals these bit for bit.
 #include <cstring>
 
 #include "digest/coefficients.hpp"
@@ -35,8 +35,8 @@ void block(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out, st
     BlockDigest digest;
     for (std::size_t i = 0; i < n; ++i) {
         T value;
-        std::memcpy(&value, reinterpret_cast<const std::byte*>(x) + i * sizeof(T),
-                    sizeof(T));  // x may be unaligned
+        // x may be unaligned
+        std::memcpy(&value, reinterpret_cast<const std::byte*>(x) + i * sizeof(T), sizeof(T));
         const std::uint64_t r = table.r[i];
         const Cell fine = cell_for(value, rule, 0);
         digest.fine = add61(digest.fine, multiply61(r, field_value(fine)));

@@ -1,10 +1,10 @@
-// The digest of the published method (Tan et al., Middleware '24, section 2.4): values rounded to a grid as wide as the
-// error bound, hashed in blocks of 16 bytes by 128-bit Murmur3F (Appleby's MurmurHash3_x64_128), the digest of a block
-// being the seed of the next.
+// The digest of the published method (Tan et al., Middleware '24, section 2.4): values rounded to a
+// grid as wide as the error bound, hashed in blocks of 16 bytes by 128-bit Murmur3F (Appleby's
+// MurmurHash3_x64_128), the digest of a block being the seed of the next.
 //
-// Two repairs, so that it never misses a difference: the grid is narrower than the bound by 2^-11, which covers the
-// rounding of x / grid; and a value too far from zero for that (or not finite) is hashed by its own bits, marked in the
-// seed so that it cannot pass for a cell number.
+// Two repairs, so that it never misses a difference: the grid is narrower than the bound by 2^-11,
+// which covers the rounding of x / grid; and a value too far from zero for that (or not finite) is
+// hashed by its own bits, marked in the seed so that it cannot pass for a cell number.
 #include "digest/published.hpp"
 
 #include <cstring>

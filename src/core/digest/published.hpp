@@ -1,7 +1,8 @@
-// The arithmetic of the published method's digest, value by value and block by block: one definition for host and device.
-// published.cpp says what it is.
+// The arithmetic of the published method's digest, value by value and block by block: one
+// definition for host and device. published.cpp says what it is.
 //
-// The host calls this with rounding set downward (Digester::chunks); on a device each operation says so itself.
+// The host calls this with rounding set downward (Digester::chunks); on a device each operation
+// says so itself.
 #pragma once
 
 #include <cmath>
@@ -68,7 +69,8 @@ TWR_HOST_DEVICE inline void murmur3f(std::uint64_t k1, std::uint64_t k2, std::ui
 // 1 / grid width, or 0 where everything is hashed by its own bits.
 TWR_HOST_DEVICE inline double published_inverse(double atol) {
     const double grid = multiply_down(atol, 1 - 0x1p-11);
-    // Below the normal numbers 1 / grid overflows, to the largest number or to infinity as the rounding mode has it.
+    // Below the normal numbers 1 / grid overflows, to the largest number or to infinity as the
+    // rounding mode has it.
     return grid >= 0x1p-1022 ? divide_down(1, grid) : 0;
 }
 
@@ -85,15 +87,16 @@ TWR_HOST_DEVICE inline Number published_rounded(double x, Own own, double invers
     return static_cast<Number>(static_cast<std::int64_t>(add_down(scaled, scaled < 0 ? -0.5 : 0.5)));
 }
 
-// The number to hash for a float32 given as x and its bits. Four of them, the first lowest, are a block; after the block's
-// hash, h1 ^= is_own of number j << j.
+// The number to hash for a float32 given as x and its bits. Four of them, the first lowest, are a
+// block; after the block's hash, h1 ^= is_own of number j << j.
 TWR_HOST_DEVICE inline std::uint32_t published_number(float x, std::uint32_t own, double inverse,
                                                       bool& is_own) {
     if (x != x) own = 0x7FC00000U;
     return published_rounded<std::uint32_t>(static_cast<double>(x), own, inverse, 0x1p31 - 1, is_own);
 }
 
-// The same for the 64 bits of a float64 or a 64-bit integer, two of them a block. x: the float64; used for f64 only.
+// The same for the 64 bits of a float64 or a 64-bit integer, two of them a block. x: the float64;
+// used for f64 only.
 TWR_HOST_DEVICE inline std::uint64_t published_number(double x, std::uint64_t own, ComputeType type,
                                                       double inverse, bool& is_own) {
     double step = inverse;
@@ -110,7 +113,8 @@ TWR_HOST_DEVICE inline std::uint64_t published_number(double x, std::uint64_t ow
     return published_rounded<std::uint64_t>(x, own, step, 0x1p40, is_own);
 }
 
-// published_block() for device code too: the hash of {first, second} with the seed {h1, h2}, which it replaces.
+// published_block() for device code too: the hash of {first, second} with the seed {h1, h2}, which
+// it replaces.
 TWR_HOST_DEVICE inline void published_join(const std::uint64_t* left, const std::uint64_t* right,
                                            std::uint64_t* parent) {
     std::uint64_t h1 = 0;

@@ -18,7 +18,8 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::uint64_t kSumsShare = 64;  // of the data's bytes that sums are to take, one in this many
+// Sums take one byte for this many bytes of data.
+constexpr std::uint64_t kSumsShare = 64;
 constexpr std::uint64_t kHalf = (1ULL << 32) - 1;
 
 unsigned largest_height(std::uint32_t chunk_bytes) {
@@ -155,13 +156,13 @@ std::optional<PartialSums> PartialSums::plan(const DigestSettings& settings, DTy
     }
     std::vector<std::uint64_t>& buckets = sums.buckets_;
     const std::uint64_t data = where.scalars() * item_bytes(scalar);
-    const std::uint64_t wanted = std::max<std::uint64_t>(data, kBlockBytes) / kSumsShare;
+    const std::uint64_t goal = std::max<std::uint64_t>(data, kBlockBytes) / kSumsShare;
     bool sorted = true;
     for (;; ++height) {
         buckets.clear();
         const auto bits = static_cast<unsigned>(std::countr_zero(chunk << height));
         // No more than may be worth it, unless a larger bucket could still do.
-        const std::uint64_t most = (height == highest ? largest_sums_bytes(data) : wanted) / kPartialSumBytes;
+        const std::uint64_t most = (height == highest ? largest_sums_bytes(data) : goal) / kPartialSumBytes;
         bool few = true;
         RowPlacement::Walk walk(where, 0);
         for (std::uint64_t row = 0; few && row < where.rows(); ++row, walk.next()) {
@@ -232,7 +233,8 @@ void any_values(const T* x, std::size_t n, const CellRule& rule, Values* to) {
     }
 }
 
-// Rounding is downward: adding 1.5 * 2^52 floors whatever lies below 2^51. False: a scalar has no cell that is that simple.
+// Rounding is downward: adding 1.5 * 2^52 floors whatever lies below 2^51. False: a scalar has no
+// cell that is that simple.
 template <class T>
 bool absolute_values(const T* x, std::size_t n, const CellRule& rule, Values* to) {
     if (rule.fine_exponent < -1022 || rule.fine_exponent > 1022) return false;
@@ -300,7 +302,7 @@ __int128 product(std::int64_t value, std::uint64_t weight) {
 
 }  // namespace
 
-// What was added to one bucket since it was opened.
+// The sums that were added to one bucket since it was opened.
 struct PartialSums::Accumulator {
     std::uint64_t bucket = 0;
     std::size_t slot = 0;
@@ -319,7 +321,7 @@ struct PartialSums::Accumulator {
     }
 };
 
-// Scalars of one block: n values, the first of which is scalar `index` of the whole array.
+// Scalars of one block: n values, and the first value is scalar `index` of the whole array.
 void PartialSums::add_some(const std::int64_t* fine, const std::int64_t* coarse, std::uint64_t index,
                            std::size_t n, Accumulator& to) const {
     const std::uint64_t in_bucket = index & ((1ULL << bucket_bits_) - 1);
@@ -329,7 +331,8 @@ void PartialSums::add_some(const std::int64_t* fine, const std::int64_t* coarse,
             if (to.products == kMostProducts) to.fold();
             const std::size_t end = std::min(n, at + kMostProducts - to.products);
             to.products += end - at;
-            __int128 fine_products = to.fine_products;  // not in memory, as far as the compiler can tell
+            // Not in memory, as far as the compiler can tell.
+            __int128 fine_products = to.fine_products;
             __int128 coarse_products = to.coarse_products;
             for (; at < end; ++at) {
                 fine_products += product(fine[at], weights[at]);
@@ -413,13 +416,12 @@ void PartialSums::add(const ElementView& view, std::uint64_t first, std::uint64_
                 }
             } else {
                 if (done >= made_to) {
-                    // Of the rows that follow too, if they are short.
+                    // Values of the rows that follow are made too, if rows are short.
                     const std::uint64_t some = std::min<std::uint64_t>(count - done, kPiece);
-                    const std::uint64_t wanted = width < kPiece ? some : std::min(some, here);
-                    values_of(type, load(view, done, wanted, staging.data()), wanted, settings_.rule,
-                              &values);
+                    const std::uint64_t batch = width < kPiece ? some : std::min(some, here);
+                    values_of(type, load(view, done, batch, staging.data()), batch, settings_.rule, &values);
                     made_from = done;
-                    made_to = done + wanted;
+                    made_to = done + batch;
                 }
                 n = std::min({here, block - position, made_to - done});
                 add_some(&values.fine[done - made_from], &values.coarse[done - made_from], index, n, sum);

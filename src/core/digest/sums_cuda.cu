@@ -1,15 +1,17 @@
 // Sums of digests on a device: table of sums_device.hpp.
 //
-// The part is taken in tasks of consecutive scalars. A group of lanes takes a task: a warp, or fewer lanes where rows are
-// short, so that each lane has some 16 scalars of a row. Lane i takes every scalar i, i + lanes, ... of a row's stretch within
-// one block, whose coefficients and weight are the same for all of the group.
+// The part is taken in tasks of consecutive scalars. A group of lanes takes a task: a warp, or
+// fewer lanes where rows are short, so that each lane has some 16 scalars of a row. Lane i takes
+// every scalar i, i + lanes, ... of a row's stretch within one block, whose coefficients and weight
+// are the same for all of the group.
 //
-// A product r q is four of 32 bits: r in halves of 30 bits, an absolute cell q in a low part of 26 bits and the signed rest.
-// Their sums stay in 64 bits and are reduced mod p where a block ends, not a scalar. The coarse sum follows from the fine one
-// and that of the cells' low bits, as in digest_kernel.cuh: q = 2^k q0 + low.
+// A product r q is four of 32 bits: r in halves of 30 bits, an absolute cell q in a low part of 26
+// bits and the signed rest. Their sums stay in 64 bits and are reduced mod p where a block ends,
+// not a scalar. The coarse sum follows from the fine one and that of the cells' low bits, as in
+// digest_kernel.cuh: q = 2^k q0 + low.
 //
-// Where the bucket ends the group adds up its lanes and adds the result to the bucket's, in halves of 32 bits: 2^32 additions
-// do not overflow, and the order does not matter.
+// Where the bucket ends the group adds up its lanes and adds the result to the bucket's, in halves
+// of 32 bits: 2^32 additions do not overflow, and the order does not matter.
 #include <algorithm>
 #include <cstring>
 
@@ -24,11 +26,12 @@ namespace {
 
 constexpr unsigned kSumsThreads = 256;
 constexpr unsigned kSumsWarps = kSumsThreads / 32;
-// Thread blocks of a multiprocessor: registers count for more than warps. Doubles, whole planes, H200: 2310 GB/s with 2 and batches
-// of 8, 2243 with 3 and batches of 4, 1220 with 4.
+// Thread blocks of a multiprocessor: registers count for more than warps. Doubles, whole planes,
+// H200: 2310 GB/s with 2 and batches of 8, 2243 with 3 and batches of 4, 1220 with 4.
 constexpr unsigned kBlocksEach = 2;
 constexpr unsigned kMostBlocks = kLargestChunk / kBlockBytes;  // of a bucket
-// Scalars of a lane after which it folds. A block's stretch brings 128 more and a batch that is not full; 255 fit 64 bits.
+// Scalars of a lane after which it folds. A block's stretch brings 128 more and a batch that is not
+// full; 255 fit 64 bits.
 constexpr unsigned kMostAdded = 112;
 constexpr std::uint64_t kRowOfALane = 16;    // scalars of a row that a lane should have
 constexpr std::uint64_t kMostOfALane = 256;  // of a task
@@ -51,7 +54,7 @@ struct Part {
     std::uint64_t* halves;
     std::uint64_t first_warp;    // tasks of warps before its own
     std::uint64_t task_scalars;  // of one group
-    std::uint64_t skew;          // the first task begins so many scalars before `first`
+    std::uint64_t skew;          // the first task begins this many scalars before `first`
     double inverse;              // as Field::inverse
     CellRule rule;
     DType scalar;
@@ -67,8 +70,8 @@ struct SumsLaunch {
     std::uint64_t warps;  // tasks of warps
 };
 
-// To a number in global memory, without waiting for what it was. (Of an address that may lie anywhere the compiler makes an
-// addition that waits: half the speed.)
+// To a number in global memory, without waiting for what it was. (Of an address that may lie
+// anywhere the compiler makes an addition that waits: half the speed.)
 __device__ inline void add_to(std::uint64_t* to, std::uint64_t value) {
 #if defined(__CUDA_ARCH__)
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value)
@@ -135,7 +138,8 @@ struct Products<CellKind::absolute> {
     }
 };
 
-// What a value out of the products' range adds. Its low part is what makes the coarse sum right. nan: a coefficient.
+// What a value out of the products' range adds. Its low part is what makes the coarse sum right.
+// nan: a coefficient.
 struct Far {
     std::uint64_t fine = 0;
     std::uint64_t low = 0;
@@ -283,7 +287,7 @@ class Adder {
         }
         added_ += kBatch;
     }
-    // Those of a batch that are out of the products' range.
+    // Values of a batch that are out of the products' range.
     __device__ void take_far(const std::byte* data, unsigned position, unsigned i, std::uint32_t which) {
         Far all;
 #pragma unroll 1
@@ -631,9 +635,9 @@ DeviceStatus add_sums_of(int device, const DeviceSumsItem* items, std::size_t n,
                                 group.warps};
         const SumsKernel kernel =
             group.key.wide ? sums_kernel_of<true>(group.key) : sums_kernel_of<false>(group.key);
-        const std::uint64_t wanted = (group.warps + kSumsWarps - 1) / kSumsWarps;
+        const std::uint64_t needed = (group.warps + kSumsWarps - 1) / kSumsWarps;
         const auto grid = static_cast<unsigned>(
-            std::min<std::uint64_t>(wanted, static_cast<std::uint64_t>(multiprocessors) * kBlocksEach));
+            std::min<std::uint64_t>(needed, static_cast<std::uint64_t>(multiprocessors) * kBlocksEach));
         const std::size_t shared = (kBlockBytes >> group.key.item_shift) * sizeof(uint2);
         kernel<<<grid, kSumsThreads, shared, stream>>>(launch, group.key.item_shift);
         TWR_GPU_LAUNCHED("sums of digests");

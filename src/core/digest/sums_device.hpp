@@ -1,5 +1,6 @@
-// What parts of arrays on a device add to the digests of the wholes: the table "sums" of the device library (sums_cuda.cu).
-// Results equal those of PartialSums::add bit for bit. Conventions as in digest/digest_device.hpp.
+// The share of arrays on a device in the digests of whole arrays: the table "sums" of the device
+// library (sums_cuda.cu). Results equal those of PartialSums::add bit for bit. Conventions as in
+// digest/digest_device.hpp.
 #pragma once
 
 #include <array>
@@ -12,7 +13,8 @@ namespace twinrun {
 inline constexpr std::size_t kMostSumsAxes = 32;
 inline constexpr std::uint64_t kSumsWords = 4;  // of a bucket: PartialSums::finish
 
-// Scalars [first, first + count) of a part, dense and native. Where they lie in the whole array: RowPlacement of a box.
+// Scalars [first, first + count) of a part, dense and native. Where they lie in the whole array:
+// RowPlacement of a box.
 struct DeviceSumsItem {
     const void* data = nullptr;  // of scalar `first`; aligned to the scalar's size
     std::uint64_t first = 0;
@@ -21,16 +23,18 @@ struct DeviceSumsItem {
     CellRule rule;
     std::uint64_t row_scalars = 0;
     std::uint64_t base = 0;  // index of the part's first scalar
-    // Axes that number rows, fastest first: extent, and scalars of the whole array from one to the next.
+    // Axes that number rows, fastest first: extent, and scalars of the whole array from one to the
+    // next.
     struct Axis {
         std::uint64_t extent = 1;
         std::uint64_t stride = 0;
     };
     std::array<Axis, kMostSumsAxes> axes{};
     std::uint32_t axis_count = 0;
-    // Buckets: whole numbers of blocks, a power of two. Those that these scalars lie in, in the host's memory (read by the call
-    // itself): ascending; or a bit each from first_bucket on, and how many there are before each word, less first_slot
-    // the number among these; or, where both are null, consecutive ones from first_bucket on.
+    // Buckets: whole numbers of blocks, a power of two. Those that these scalars lie in, in the
+    // host's memory (read by the call itself): ascending; or a bit each from first_bucket on, and
+    // how many there are before each word, less first_slot the number among these; or, where both
+    // are null, consecutive ones from first_bucket on.
     std::uint64_t bucket_scalars = 0;
     std::uint64_t bucket_count = 0;
     const std::uint64_t* buckets = nullptr;

@@ -9,7 +9,7 @@
 
 namespace twinrun {
 
-// What kernels expect of the floating-point environment.
+// The floating-point environment that kernels expect.
 [[nodiscard]] inline Rounding environment_of(const CellRule& rule) {
     return rule.kind == CellKind::relative ? Rounding::to_nearest : Rounding::downward;
 }

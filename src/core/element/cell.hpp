@@ -1,5 +1,6 @@
-// From a value to its integer: the one definition that every backend, host or device, must reproduce bit for bit.
-// Integer arithmetic only, but for the rounded sum of the relative rule (IEEE round-to-nearest, denormals on).
+// From a value to its integer: the one definition that every backend, host or device, must
+// reproduce bit for bit. Integer arithmetic only, except the rounded sum of the relative rule
+// (IEEE round-to-nearest, denormals on).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 #if defined(__CUDACC__)
 #define TWR_HOST_DEVICE __host__ __device__
 #elif defined(__GNUC__)
-// Never a function of its own: the linker would keep one copy for all, maybe one that was compiled for AVX-512.
+// Never a function of its own: the linker would keep one copy for all, maybe one that was compiled
+// for AVX-512.
 #define TWR_HOST_DEVICE [[gnu::always_inline]]
 #else
 #define TWR_HOST_DEVICE
@@ -17,7 +19,8 @@
 
 namespace twinrun {
 
-// Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), its mixing step.
+// Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), its mixing
+// step.
 TWR_HOST_DEVICE constexpr std::uint64_t splitmix64(std::uint64_t z) {
     z += 0x9E3779B97F4A7C15ULL;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -25,7 +28,8 @@ TWR_HOST_DEVICE constexpr std::uint64_t splitmix64(std::uint64_t z) {
     return z ^ (z >> 31);
 }
 
-// Tokens stand for values without a cell. They are pseudo-random, so that none is the neighbour of a cell.
+// Tokens stand for values without a cell. They are pseudo-random, so that none is the neighbour of
+// a cell.
 inline constexpr std::uint64_t kNanSeed = 0x4E614E;
 inline constexpr std::uint64_t kPositiveInfinitySeed = 0x2B496E66;
 inline constexpr std::uint64_t kNegativeInfinitySeed = 0x2D496E66;
@@ -33,8 +37,10 @@ inline constexpr std::uint64_t kSeedLimit = 1ULL << 30;  // all of them are smal
 inline constexpr std::uint64_t kNanToken = splitmix64(kNanSeed);
 inline constexpr std::uint64_t kPositiveInfinityToken = splitmix64(kPositiveInfinitySeed);
 inline constexpr std::uint64_t kNegativeInfinityToken = splitmix64(kNegativeInfinitySeed);
-inline constexpr std::uint64_t kTokenLimit = 1ULL << 59;           // |q| at or above it becomes a token
-inline constexpr double kSmallestSum = 0x1p-1000;                  // below it float64 has no relative steps
+// |q| at or above it becomes a token
+inline constexpr std::uint64_t kTokenLimit = 1ULL << 59;
+// Below it float64 has no relative steps.
+inline constexpr double kSmallestSum = 0x1p-1000;
 inline constexpr std::uint64_t kLargestExactInteger = 1ULL << 53;  // of float64
 
 // A cell (signed) or a token (unsigned): 64 bits, and which of the two.
@@ -93,16 +99,18 @@ TWR_HOST_DEVICE inline std::int64_t floor_cell(Magnitude m, int e, bool* fits) {
 
 TWR_HOST_DEVICE inline std::uint64_t value_token(double x) {
     const std::uint64_t bits = bits_of(x);
-    // The seeds are bits of denormal numbers too, whose tokens would be those of NaN and the infinities.
+    // The seeds are bits of denormal numbers too, whose tokens would be those of NaN and the
+    // infinities.
     if (bits == kNanSeed || bits == kPositiveInfinitySeed || bits == kNegativeInfinitySeed) {
         return splitmix64(splitmix64(bits));
     }
-    return splitmix64(
-        (bits << 1) == 0 ? 0 : bits);  // -0.0 is 0.0; no comparison that denormals-are-zero would change
+    // -0.0 is 0.0; no comparison that denormals-are-zero would change
+    return splitmix64((bits << 1) == 0 ? 0 : bits);
 }
 
-// Token of an integer: that of its float64 where this is exact. Beyond, the integer's own bits mixed twice: float64
-// would take neighbours for equal, and one mixing could meet the bits of a float.
+// Token of an integer: that of its float64 where this is exact. Beyond, the integer's own bits
+// mixed twice: float64 would take neighbours for equal, and one mixing could meet the bits of a
+// float.
 TWR_HOST_DEVICE inline std::uint64_t integer_token(std::uint64_t magnitude, bool negative) {
     if (magnitude <= kLargestExactInteger) {
         const double x = static_cast<double>(magnitude);
@@ -112,7 +120,8 @@ TWR_HOST_DEVICE inline std::uint64_t integer_token(std::uint64_t magnitude, bool
     return splitmix64(splitmix64(bits));
 }
 
-// Fine (coarse_shift = 0) or coarse cell of a float64 (float32, float16, bfloat16 and small integers convert exactly).
+// Fine (coarse_shift = 0) or coarse cell of a float64 (float32, float16, bfloat16 and small
+// integers convert exactly).
 TWR_HOST_DEVICE inline Cell cell_of(double x, const CellRule& rule, int coarse_shift) {
     const std::uint64_t magnitude_bits = bits_of(x) & ~(1ULL << 63);
     if (magnitude_bits > 0x7FF0000000000000ULL) return {kNanToken, true};

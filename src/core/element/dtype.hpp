@@ -1,4 +1,5 @@
-// Types of elements. A complex number is a pair of scalars; digests and differences see scalars only.
+// Types of elements. A complex number is a pair of scalars; digests and differences see scalars
+// only.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,9 @@
 // Gathers items of arrays with strides into dense native ones. Three ways, as the array lies:
-// - rows without gaps: neighbouring items are taken as one larger item where everything divides by it
-// - a dimension other than the last has the items side by side (a transposed array): tiles through shared memory, so that
-//   reads and writes are both of whole lines
-// - anything else: one item a thread
+// - rows without gaps: neighbouring items are taken as one larger item where everything divides by
+//   it
+// - a dimension other than the last has the items side by side (a transposed array): tiles through
+//   shared memory, so that reads and writes are both of whole lines
+// - all others: one item a thread
 #include <cstddef>
 #include <cstdint>
 
@@ -111,8 +112,8 @@ __global__ void __launch_bounds__(kThreads) gather_items(const DeviceGather g, b
     }
 }
 
-// Tiles of the dimension that lies side by side (`side`) and the last. Blocks take tiles in turn: of the last dimension, then
-// of `side`, then of all other dimensions together.
+// Tiles of the dimension that lies side by side (`side`) and the last. Blocks take tiles in turn:
+// of the last dimension, then of `side`, then of all other dimensions together.
 struct Tiling {
     int side;
     std::uint64_t first_side;  // the first row of `side` that matters
@@ -159,7 +160,8 @@ __global__ void __launch_bounds__(kTile* kTileRows)
         }
         const std::uint64_t sides = g.shape[side] - first_side;
         const std::uint64_t lasts = g.shape[last] - first_last;
-        for (unsigned row = y; row < kTile; row += kTileRows) {  // of the last dimension; lanes along `side`
+        // Rows of the last dimension; lanes along `side`.
+        for (unsigned row = y; row < kTile; row += kTileRows) {
             if (row >= lasts || x >= sides) continue;
             const std::uint64_t item = place + x * side_step + row;
             if (item - g.first >= g.count) continue;
@@ -168,7 +170,8 @@ __global__ void __launch_bounds__(kTile* kTileRows)
                                            aligned);
         }
         __syncthreads();
-        for (unsigned row = y; row < kTile; row += kTileRows) {  // of `side`; lanes along the last dimension
+        // of `side`; lanes along the last dimension
+        for (unsigned row = y; row < kTile; row += kTileRows) {
             if (row >= sides || x >= lasts) continue;
             const std::uint64_t item = place + row * side_step + x;
             if (item - g.first >= g.count) continue;
@@ -186,7 +189,7 @@ bool divides(const DeviceGather& g, std::uint64_t bytes, int dimensions) {
     return places % bytes == 0;
 }
 
-// The dimension in which items lie side by side, if the last is not that; else -1.
+// The dimension in which items lie side by side, if it is not the last one; otherwise -1.
 int side_dimension(const DeviceGather& g) {
     const int last = g.dimensions - 1;
     if (g.dimensions < 2 || g.shape[last] < kTile / 2) return -1;

@@ -8,16 +8,17 @@ namespace twinrun {
 
 inline constexpr int kMostGatherDimensions = 8;
 
-// Items of an array with any strides, in row-major order. Neighbouring dimensions that lie densely should be merged by the
-// caller.
+// Items of an array with any strides, in row-major order. Neighbouring dimensions that lie densely
+// should be merged by the caller.
 struct DeviceGather {
     const void* from = nullptr;
     int dimensions = 0;  // 0: one item
     std::uint64_t shape[kMostGatherDimensions] = {};
     std::int64_t strides[kMostGatherDimensions] = {};  // bytes; may be negative or 0
     std::uint32_t item_bytes = 0;                      // 1, 2, 4, 8 or 16
-    std::uint32_t swap_bytes = 0;                      // reverse each of this many bytes (2, 4 or 8); 0: none
-    std::uint64_t first = 0;                           // of the items in row-major order
+    // Reverse each of this many bytes (2, 4 or 8); 0: none.
+    std::uint32_t swap_bytes = 0;
+    std::uint64_t first = 0;  // of the items in row-major order
     std::uint64_t count = 0;
     void* to = nullptr;  // dense
 };

@@ -1,5 +1,6 @@
-// The verdict on one pair of elements: |a - b| > atol + rtol |a|, decided as if in infinite precision. One definition for
-// host and device, of integer arithmetic only: no rounding mode and no treatment of denormals changes it.
+// The verdict on one pair of elements: |a - b| > atol + rtol |a|, decided as if in infinite
+// precision. One definition for host and device, of integer arithmetic only: no rounding mode and
+// no treatment of denormals changes it.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ struct ExactTerm {
     }
 };
 
-// Whether a sum of terms is above 0. They are added limb by limb from the lowest, the carry alone kept: on a device an array
-// of all limbs would be a stack frame of every thread.
+// Whether a sum of terms is above 0. They are added limb by limb from the lowest, the carry alone
+// kept: on a device an array of all limbs would be a stack frame of every thread.
 template <int N>
 TWR_HOST_DEVICE inline bool sum_is_positive(const ExactTerm (&terms)[N]) {
     int lowest = 4096;

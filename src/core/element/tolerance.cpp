@@ -65,12 +65,14 @@ ShiftAndWidest relative_cells(std::int64_t distance, unsigned bits) {
 }  // namespace
 
 std::int64_t widest_key_distance(double rtol) {
-    // In this order nothing overflows to infinity / infinity: an rtol near the largest float64 gives 0.
+    // In this order nothing overflows to infinity / infinity: an rtol near the largest float64
+    // gives 0.
     return static_cast<std::int64_t>(std::floor(rtol / (1 + 2 * rtol) * 0x1p52)) - 4;
 }
 
 Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
-    const FloatEnvironment guard(Rounding::to_nearest);  // atol / rtol must not depend on the host's mode
+    // atol / rtol must not depend on the host's mode
+    const FloatEnvironment guard(Rounding::to_nearest);
     const auto bad = [](double t) { return !(t >= 0) || !std::isfinite(t); };
     if (bad(tolerance.atol) || bad(tolerance.rtol)) {
         return Error{ErrorCode::invalid_argument, "tolerances must be finite and not negative"};
@@ -83,10 +85,11 @@ Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
         return tolerance.atol == 0 ? tokens : absolute_rule(tolerance.atol, residue_bits);
     }
     const std::int64_t distance = widest_key_distance(tolerance.rtol);
-    const double origin =
-        tolerance.atol == 0 ? 0 : tolerance.atol / tolerance.rtol;  // an atol of -0.0 gives +0.0
+    // An atol of -0.0 gives +0.0.
+    const double origin = tolerance.atol == 0 ? 0 : tolerance.atol / tolerance.rtol;
     if (distance < 0 || !std::isfinite(origin)) {
-        // No two different keys prove anything: fall back to the absolute part, which is sound alone.
+        // No two different keys prove anything: fall back to the absolute part, which is sound
+        // alone.
         return tolerance.atol == 0 ? tokens : absolute_rule(tolerance.atol, residue_bits);
     }
     const ShiftAndWidest fine = relative_cells(distance, residue_bits);
@@ -101,7 +104,7 @@ Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
     return rule;
 }
 
-ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const Tolerance& wanted) {
+ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const Tolerance& required) {
     ProofReach reach;
     if (rule.kind == CellKind::tokens) {  // equal tokens are equal values: within any tolerance
         reach.usable = reach.coarse_proves = true;
@@ -109,17 +112,17 @@ ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const To
     }
     const std::int32_t half = rule.residue_bits == 0 ? 0 : (1 << (rule.residue_bits - 1)) - 1;
     if (rule.kind == CellKind::absolute) {
-        // (|c| + 1) s <= wanted.atol; the relative part of `wanted` only widens it.
-        if (wanted.atol == 0) return reach;
-        const double cells = std::ldexp(wanted.atol, -rule.fine_exponent);
+        // (|c| + 1) s <= required.atol; the relative part of `required` only widens it.
+        if (required.atol == 0) return reach;
+        const double cells = std::ldexp(required.atol, -rule.fine_exponent);
         if (cells < 1) return reach;
         reach.usable = true;
         reach.widest = static_cast<std::int32_t>(std::min(std::floor(cells) - 1, static_cast<double>(half)));
-        reach.coarse_proves = std::ldexp(wanted.atol, -rule.coarse_exponent()) >= 1;
+        reach.coarse_proves = std::ldexp(required.atol, -rule.coarse_exponent()) >= 1;
         return reach;
     }
     // Relative keys prove what they were made for, and so anything at least as wide.
-    if (wanted.atol < made_for.atol || wanted.rtol < made_for.rtol) return reach;
+    if (required.atol < made_for.atol || required.rtol < made_for.rtol) return reach;
     reach.usable = reach.coarse_proves = true;
     reach.widest = rule.widest;
     return reach;
@@ -130,8 +133,8 @@ std::string resolution_warning(DType dtype, const Tolerance& tolerance, double l
     if (!std::isfinite(largest_magnitude) || largest_magnitude == 0) return {};
     int exponent = 0;
     static_cast<void>(std::frexp(largest_magnitude, &exponent));
-    const double spacing =
-        std::ldexp(1.0, exponent - precision_bits(dtype));  // of neighbours at this magnitude
+    // Of neighbours at this magnitude.
+    const double spacing = std::ldexp(1.0, exponent - precision_bits(dtype));
     const double allowed = tolerance.atol + tolerance.rtol * largest_magnitude;
     if (allowed >= spacing) return {};
     char text[200];

@@ -225,7 +225,8 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
         if (found) {
             note_devices(found->outcome, result);
             DifferenceStats stats = found->stats;
-            // Devices tell the first places as elements lie: the host looks for those that come first row by row.
+            // Devices report the first places in the order of memory: the host looks for those that
+            // are first row by row.
             if (order.matters() && stats.max_rel_at != kNowhere) {
                 ElementJob again(a, b, chunk_items, chunks, options.rule, order,
                                  worker_count(options.stream));

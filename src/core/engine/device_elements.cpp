@@ -360,7 +360,7 @@ class DeviceElementJob final : public SliceJob {
                     const std::size_t to =
                         lane.pieces[s][number].raw + static_cast<std::size_t>(r.to - fake());
                     TWR_CHECK(files_.at(r.file)->read(memory, to, r.offset, r.bytes, r.at_least));
-                    direct_bytes_.fetch_add(r.wanted(), std::memory_order_relaxed);
+                    direct_bytes_.fetch_add(r.needed(), std::memory_order_relaxed);
                 }
             }
         }

@@ -20,8 +20,8 @@ enum class DeviceUse : std::uint8_t {
 struct DeviceChoice {
     DeviceUse use = DeviceUse::automatic;
     std::vector<int> devices;  // empty: all that can be used
-    bool direct_storage =
-        false;  // from files straight into device memory (GPUDirect Storage), where that works
+    // Reads files straight into device memory (GPUDirect Storage), where that works.
+    bool direct_storage = false;
 };
 
 struct DeviceWork {

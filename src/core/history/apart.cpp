@@ -18,8 +18,8 @@ fs::path place_of(const std::string& path) {
     constexpr int kMostLinks = 40;  // the kernel's limit
     fs::path place = real_path(path);
     for (int i = 0; i < kMostLinks; ++i) {
-        // real_path() resolves links up to the first name that does not exist: a link that is left has no
-        // target.
+        // real_path() resolves links up to the first name that does not exist: a link that is left
+        // has no target.
         fs::path link;
         auto name = place.begin();
         std::error_code failure;

@@ -83,7 +83,8 @@ Result<CapturedStep> read_captured(const std::string& source, const std::string&
         }
         step.shared = true;
         step.origin = files.offset;
-        step.data.resize(files.data_bytes);  // does not exceed the file: checked when the journal was read
+        // Does not exceed the file: checked when the journal was read.
+        step.data.resize(files.data_bytes);
         TWR_CHECK(file->read_at(files.offset, step.data));
     } else if (store == nullptr) {
         TWR_TRY(step.data, read_whole_file(data, std::uint64_t{1} << 62));

@@ -23,9 +23,10 @@ struct CapturedStep {
     std::uint64_t origin = 0;  // offset of the part in that file; offsets of extents include it
 };
 
-// source: the history's folder. store: the record that has the step `number`; null: the history stores the
-// data as it was captured. All bytes are checked: those of fields against their checksums, those between
-// fields must be zero. Errors: not_found: a field's data is not stored; damaged; those of storage.
+// source: the history's folder. store: the record that has the step `number`; null: the history
+// stores the data as it was captured. All bytes are checked: those of fields against their
+// checksums, those between fields must be zero. Errors: not_found: a field's data is not stored;
+// damaged; those of storage.
 Result<CapturedStep> read_captured(const std::string& source, const std::string& folder,
                                    const RankFiles& files, RecordStore* store, std::int64_t number);
 

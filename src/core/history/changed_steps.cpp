@@ -36,8 +36,8 @@ std::string said_of(const StepChange& change) {
     return text;
 }
 
-// Whether both metadata files have the same fields with the same data sums. bounded: data sums are not
-// compared.
+// Whether both metadata files have the same fields with the same data sums. bounded: data sums are
+// not compared.
 Result<bool> same_fields(MetadataFile& source, MetadataFile& record, bool bounded) {
     const auto& now = source.directory().fields;
     const auto& packed = record.directory().fields;

@@ -28,12 +28,13 @@ Error changed_steps(const std::string& target, const std::map<std::int64_t, Step
 // Steps of a history that a record has already.
 struct KnownSteps {
     std::map<std::int64_t, StepChange> changes;  // only steps that have changed
-    // For each step the attempt to pack: the record's newest one, or the next one if the step has changed.
+    // For each step the attempt to pack: the record's newest one, or the next one if the step has
+    // changed.
     std::map<std::int64_t, std::uint32_t> attempts;
 };
 
-// Compares the history at `source` with the record at `target`. Returns nothing known if PackOptions::append
-// is not set, or there is no record of as many ranks at `target`.
+// Compares the history at `source` with the record at `target`. Returns nothing known if
+// PackOptions::append is not set, or there is no record of as many ranks at `target`.
 Result<KnownSteps> compare_steps(const History& history, const std::string& source, const std::string& target,
                                  const PackOptions& options);
 

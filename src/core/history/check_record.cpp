@@ -39,8 +39,8 @@ std::optional<DamagedFile> look_for_damage(const Result<std::shared_ptr<Differen
     return damage;
 }
 
-// Paths of the damaged files that the chunks of these runs need, directly or for the chunks that they were
-// XORed with.
+// Paths of the damaged files that the chunks of these runs need, directly or for the chunks that
+// they were XORed with.
 std::set<std::string> files_that_fail(RecordStore& store, std::vector<Run> runs,
                                       const std::map<std::string, DamagedFile>& damaged) {
     std::set<std::string> found;
@@ -91,8 +91,8 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
     std::set<std::string> seen;
     for (const std::uint32_t ordinal : store->ordinals()) {
         TWR_TRY(const std::string file, store->locate(ordinal));
-        if (!seen.insert(file).second)
-            continue;  // after a compaction one file may have parts of several differences
+        // After a compaction one file may have parts of several differences.
+        if (!seen.insert(file).second) continue;
         if (auto damage = look_for_damage(store->chain().open(ordinal))) damaged[file] = std::move(*damage);
     }
     std::vector<RecordProblem> problems;

@@ -14,8 +14,9 @@ struct RecordProblem {
     std::string what;
 };
 
-// Which steps of a rank cannot be restored, and why. Reads every byte that steps need. A damaged file of
-// differences is one problem, with all steps that need it. memory: as for RecordStore::stream().
+// Which steps of a rank cannot be restored, and why. Reads every byte that steps need. A damaged
+// file of differences is one problem, with all steps that need it. memory: as for
+// RecordStore::stream().
 Result<std::vector<RecordProblem>> check_record(const std::string& path, std::uint32_t rank, int threads,
                                                 std::uint64_t memory = kRecordMemory);
 

@@ -48,7 +48,8 @@ PayloadSettings payload_of(const RecordSettings& settings, int threads) {
     return payload;
 }
 
-// Gives the writer `count` payload chunks, decompressed and without XOR, from the location `first` on.
+// Gives the writer `count` payload chunks, decompressed and without XOR, from the location `first`
+// on.
 Result<> copy_payload(RecordChain& chain, DifferenceWriter& writer, Location first, std::uint64_t count,
                       std::uint32_t chunk, std::vector<std::byte>& buffer) {
     const std::uint64_t most = std::max<std::uint64_t>(1, kBatchBytes / chunk);
@@ -122,9 +123,9 @@ class RankCompaction {
         }
     }
 
-    // Finds the chunks of removed differences that remaining steps need (live). A step whose base is removed
-    // is written again, with a complete map and without XOR (rewritten). For other steps, the chunks that
-    // they were XORed with are live too.
+    // Finds the chunks of removed differences that remaining steps need (live). A step whose base
+    // is removed is written again, with a complete map and without XOR (rewritten). For other
+    // steps, the chunks that they were XORed with are live too.
     Result<> find_live(RecordChain& chain) {
         for (const auto& [ordinal, step] : kept_) {
             TWR_TRY(const auto file, chain.open(ordinal));
@@ -165,7 +166,8 @@ class RankCompaction {
         return writer_.commit({&commit, 1});
     }
 
-    // Writes the live chunks to a file of their own. staying: the removed differences that they are of.
+    // Writes the live chunks to a file of their own. staying: the removed differences that they are
+    // of.
     Result<> write_leftovers(RecordChain& chain, std::vector<HistoryWriter::Moved>& moved,
                              std::set<std::uint32_t>& staying) {
         FileSystem& system = writer_.system();
@@ -215,11 +217,12 @@ Result<CompactReport> compact_record(FileSystem& system, const std::string& path
     TWR_TRY(const HistorySettings settings, read_history_settings(path, ranks));
     if (!settings.record)
         return Error{ErrorCode::invalid_argument,
-                     path + ": is no record: its data is stored as it was captured"};
+                     path + ": is not a record: its data is stored as it was captured"};
     const auto open_writer = [&](std::uint32_t rank) {
         return HistoryWriter::open(system, path, settings, rank, ranks, Existing::append);
     };
-    // While rank 0's writer is open, no run can append to the record, and none can begin a record against it.
+    // While rank 0's writer is open, no run can append to the record, and none can begin a record
+    // against it.
     TWR_TRY(const auto first, open_writer(0));
     TWR_TRY(const History history, History::open(path));
     std::set<std::int64_t> known(history.incomplete.begin(), history.incomplete.end());

@@ -1,4 +1,5 @@
-// Removes steps from a record, and keeps only those parts of their differences that other steps need.
+// Removes steps from a record, and keeps only those parts of their differences that other steps
+// need.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,10 @@ struct CompactReport {
     std::uint64_t bytes_before = 0;  // of all files of differences
     std::uint64_t bytes_after = 0;
 };
-// Removes steps of all ranks. Chunks of their differences that remaining steps need are copied into one file
-// for each rank ("folded"); the old files are removed. Other processes may read the record meanwhile. Waits
-// for a process that writes it, as HistoryWriter::open() does. Errors: not_found: no such step;
+// Removes steps of all ranks. Chunks of their differences that remaining steps need are copied into
+// one file for each rank ("folded"); the old files are removed. Other processes may read the record
+// meanwhile. Waits for a process that writes it, as HistoryWriter::open() does. Errors: not_found:
+// no such step;
 // invalid_argument: not a record, or a record against this one needs it (check_children()).
 Result<CompactReport> compact_record(FileSystem& system, const std::string& path,
                                      const CompactOptions& options);

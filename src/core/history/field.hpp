@@ -1,4 +1,5 @@
-// The application's arrays that capture reads, on the host or on a device, and the settings of their history.
+// The application's arrays that capture reads, on the host or on a device, and the settings of
+// their history.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace twinrun {
 
-// What a history digests and stores. Fixed when the history is made.
+// Settings of what a history digests and stores. Fixed when the history is made.
 struct HistorySettings {
     Tolerance tolerance;
     unsigned residue_bits = 4;
@@ -31,30 +32,31 @@ struct CapturedField {
     DType dtype = DType::f32;
     std::vector<std::uint64_t> shape;
     const void* data = nullptr;
-    // Distance of items in bytes. If `strides` is empty, `stride` is the constant distance in the flattened
-    // array (0: dense). Otherwise `strides` has one distance for each dimension, in any order of size, and
-    // negative ones too.
+    // Distance of items in bytes. If `strides` is empty, `stride` is the constant distance in the
+    // flattened array (0: dense). Otherwise `strides` has one distance for each dimension, in any
+    // order of size, and negative ones too.
     std::uint64_t stride = 0;
     std::vector<std::int64_t> strides;
-    ArrayOrder order = ArrayOrder::row_major;  // in which items are stored; dense data lies in this order
-    bool own_tolerance = false;                // false: the run's tolerance is used
+    // In which items are stored; dense data lies in this order.
+    ArrayOrder order = ArrayOrder::row_major;
+    bool own_tolerance = false;  // false: the run's tolerance is used
     Tolerance tolerance;
     // Place in the global array of all ranks; both empty: there is none.
     std::vector<std::uint64_t> global_shape;
     std::vector<std::uint64_t> global_offset;
-    // Name of a captured one-dimensional integer field with an ID for each row (index of the first dimension;
-    // of the last one if the order is column-major). Rows are stored in ascending order of IDs, so that their
-    // order in memory does not matter. Empty: no IDs.
+    // Name of a captured one-dimensional integer field with an ID for each row (index of the first
+    // dimension; of the last one if the order is column-major). Rows are stored in ascending order
+    // of IDs, so that their order in memory does not matter. Empty: no IDs.
     std::string ids;
-    // Set: the elements are in this array, of the same type and size; data and strides are ignored. Digests
-    // are made on the device. Elements come to the host only if the history keeps data, in a record only
-    // those that are new. Elements that stay on the device get no data sums (a record has checksums of its
-    // own).
+    // Set: the elements are in this array, of the same type and size; data and strides are ignored.
+    // Digests are made on the device. Elements come to the host only if the history keeps data, in
+    // a record only those that are new. Elements that stay on the device get no data sums (a record
+    // has checksums of its own).
     std::optional<DeviceArray> device;
 };
 
-// A shape, or a place in a global array, as metadata stores it: slowest dimension first, that is reversed if
-// the order is column-major.
+// A shape, or a place in a global array, as metadata stores it: slowest dimension first, that is
+// reversed if the order is column-major.
 std::vector<std::uint64_t> stored_shape(std::vector<std::uint64_t> shape, ArrayOrder order);
 
 // Metadata of the field before its data is read. Errors: those of plan_field().

@@ -48,8 +48,8 @@ bool FileLock::take(const std::string& path, bool shared) {
 
 void FileLock::release() {
     if (descriptor_ < 0) return;
-    // A forked process has a copy of this descriptor, which would keep the lock after close(): unlock
-    // explicitly. The forked process itself must not unlock it.
+    // A forked process has a copy of this descriptor, which would keep the lock after close():
+    // unlock explicitly. The forked process itself must not unlock it.
     if (owner_ == ::getpid()) ::flock(descriptor_, LOCK_UN);
     ::close(descriptor_);
     descriptor_ = -1;

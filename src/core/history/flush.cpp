@@ -21,7 +21,8 @@ std::unique_lock<std::mutex> lock_of(std::mutex* mutex) {
     return mutex != nullptr ? std::unique_lock(*mutex) : std::unique_lock<std::mutex>();
 }
 
-// Copies a difference without its step, which was captured again or dropped, or whose files cannot be read.
+// Copies a difference without its step, which was captured again or dropped, or whose files cannot
+// be read.
 Result<> copy_difference(const std::string& path, std::uint32_t ordinal, HistoryWriter& to,
                          std::mutex* mutex) {
     FileSystem& system = to.system();
@@ -45,9 +46,9 @@ Error another_step(const std::string& path, std::int64_t step) {
                                      ": copy this one to another folder with 'twinrun flush --to'"};
 }
 
-// Copies the differences that the difference at `path` refers to, and that `to` lacks. They are copied before
-// the difference itself, so that it can be read even if the tier is lost. from: the part that `path` is in;
-// its journal is read into `journal` when it is needed.
+// Copies the differences that the difference at `path` refers to, and that `to` lacks. They are
+// copied before the difference itself, so that it can be read even if the tier is lost. from: the
+// part that `path` is in; its journal is read into `journal` when it is needed.
 Result<> copy_needed(const std::string& from, const std::string& path, std::optional<Journal>& journal,
                      HistoryWriter& to, std::mutex* mutex) {
     TWR_TRY(const auto file, DifferenceFile::open(path));
@@ -94,8 +95,8 @@ Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& 
         const auto& steps = to.journal().steps;
         const auto known = steps.find(step);
         committed = to.has(step, entry);
-        // The same attempt with other files: it was committed, and retention has removed its data since. The
-        // data must not come back, and the step's files are not touched.
+        // The same attempt with other files: it was committed, and retention has removed its data
+        // since. The data must not come back, and the step's files are not touched.
         if (!committed && known != steps.end() && known->second.folder == entry.folder) {
             return known->second.files.header_checksum == entry.files.header_checksum
                        ? success()
@@ -106,8 +107,8 @@ Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& 
         if (superseded &&
             (ordinal == kNoBase || target.differences.contains(ordinal) || target.taken.contains(ordinal)))
             return success();
-        // A step that was removed from the record must not come back either. If another step has its ordinal
-        // now, commit() reports that.
+        // A step that was removed from the record must not come back either. If another step has
+        // its ordinal now, commit() reports that.
         if (!committed && ordinal != kNoBase && to.journal().taken.contains(ordinal) &&
             std::none_of(steps.begin(), steps.end(),
                          [&](const auto& other) { return other.second.files.difference == ordinal; })) {
@@ -162,8 +163,8 @@ Result<FlushFacts> flush_steps(const std::string& from, const Journal& journal, 
             }
             continue;
         }
-        // A step that cannot be read may have been dropped or captured again meanwhile: the part's journal is
-        // read again.
+        // A step that cannot be read may have been dropped or captured again meanwhile: the part's
+        // journal is read again.
         Result<> copied = flush_step(from, step, entry, to);
         bool dropped = false;
         while (!copied && !dropped) {
@@ -232,7 +233,8 @@ Result<FlushFacts> flush_folder(FileSystem& system, const std::string& local, co
     TWR_TRY(const auto to,
             HistoryWriter::open(system, history, from.settings, from.rank, from.ranks, Existing::append,
                                 from.history_id.empty() ? id : from.history_id));
-    // open() waits for a process that writes the history, which may have changed the part too: read it again.
+    // open() waits for a process that writes the history, which may have changed the part too: read
+    // it again.
     TWR_TRY(const LocalHistory now, LocalHistory::read(local));
     if (now.history != from.history || now.history_id != from.history_id || now.settings != from.settings ||
         now.rank != from.rank || now.ranks != from.ranks) {

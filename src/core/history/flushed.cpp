@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Whether these differences, and those of the same record that they need, can be read. first: the lowest
-// ordinal of the record itself. checked: ordinals that were checked already; grows.
+// Whether these differences, and those of the same record that they need, can be read. first: the
+// lowest ordinal of the record itself. checked: ordinals that were checked already; grows.
 bool are_readable(const std::string& path, const Journal& journal, std::uint32_t first,
                   std::set<std::uint32_t> ordinals, std::set<std::uint32_t>& checked) {
     while (!ordinals.empty()) {
@@ -49,7 +49,8 @@ bool is_flushed(const LocalHistory& local) try {
         if (found == journal->steps.end() || attempt_of(found->second.folder) < attempt_of(entry.folder))
             return false;
         const RankStep& flushed = found->second;
-        // The same attempt must have the same metadata file. Its data may be gone, by keep_data_steps.
+        // The same attempt must have the same metadata file. Its data may be gone, by
+        // keep_data_steps.
         if (flushed.folder == entry.folder && flushed.files.header_checksum != entry.files.header_checksum)
             return false;
         if (!is_intact(local.history, flushed)) return false;

@@ -79,8 +79,8 @@ Result<Layout> layout_of(const CapturedField& field) {
     return layout;
 }
 
-// Visits items [first, first + items) in runs of the fastest dimension: visit(byte offset in the array,
-// stride in bytes, count).
+// Visits items [first, first + items) in runs of the fastest dimension: visit(byte offset in the
+// array, stride in bytes, count).
 template <class Dimension, class Visit>
 void for_each_run(const std::vector<Dimension>& dimensions, std::uint64_t first, std::uint64_t items,
                   Visit visit) {
@@ -219,7 +219,8 @@ Result<FieldReader> FieldReader::create(const CapturedField& field, std::shared_
         for (const Dimension& d : reader.dimensions_)
             reader.row_items_ *= d.extent;
     }
-    // Merges neighbouring dimensions that lie in memory like a single one, and leaves out those of extent 1.
+    // Merges neighbouring dimensions that lie in memory like a single one, and leaves out those of
+    // extent 1.
     std::vector<Dimension> merged;
     for (const Dimension& d : reader.dimensions_) {
         if (d.extent == 1) continue;

@@ -75,8 +75,8 @@ Result<History> History::open(const std::string& path) {
     for (auto& step_parts : steps) {  // no structured binding: clang before 16 cannot capture one
         const std::int64_t number = step_parts.first;
         auto& parts = step_parts.second;
-        // While some ranks have captured the step again and others have not, their files belong to different
-        // attempts.
+        // While some ranks have captured the step again and others have not, their files belong to
+        // different attempts.
         const bool whole = parts.ranks.size() == history.ranks &&
                            std::all_of(parts.ranks.begin(), parts.ranks.end(), [&](const RankStep& r) {
                                return r.folder == parts.ranks.front().folder;

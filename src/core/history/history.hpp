@@ -1,21 +1,23 @@
 // The history of a run: a folder of committed steps (run, step, rank, field).
 //
-//   manifest.jsonl                     first line the run's settings; with one rank, its journal follows
+//   manifest.jsonl                     first line the run's settings; with one rank, its journal
+//                                      follows
 //   rank-00003.jsonl                   with more: the journal of each rank
 //   step-0000000010/rank-00003.data    the fields' bytes, each from a multiple of 4096 on
 //   step-0000000010/rank-00003.twm     their metadata
-//   step-0000000010/group.data         instead of data files: the data of several ranks, one after another
+//   step-0000000010/group.data         instead of data files: the data of several ranks, one after
+//                                      another
 //
-// twinrun can prove which files are its own: a history has an ID, and every folder that a run makes in it
-// holds an empty file with that ID in its name from the beginning. Nothing else is removed, overwritten, or
-// written into.
+// twinrun can prove which files are its own: a history has an ID, and every folder that a run makes
+// in it holds an empty file with that ID in its name from the beginning. Nothing else is removed,
+// overwritten, or written into.
 //
-// A journal is append-only: one line for each committed step, and lines for provenance, dropped steps, and
-// moved differences. A rank's files are written under temporary names, synced and renamed, and their folder
-// is synced; only then is the line added to the rank's journal and synced. A step exists if the journals of
-// all ranks name it: ranks need not communicate, and a step that all have committed survives any crash. Every
-// line ends with its own checksum. A crash may leave an incomplete last line, which is ignored; a damaged
-// line elsewhere is an error.
+// A journal is append-only: one line for each committed step, and lines for provenance, dropped
+// steps, and moved differences. A rank's files are written under temporary names, synced and
+// renamed, and their folder is synced; only then is the line added to the rank's journal and
+// synced. A step exists if the journals of all ranks name it: ranks need not communicate, and a
+// step that all have committed survives any crash. Every line ends with its own checksum. A crash
+// may leave an incomplete last line, which is ignored; a damaged line elsewhere is an error.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +37,8 @@
 
 namespace twinrun {
 
-// The newest version of the format. Written only if files are shared; otherwise 2 with a record, and 1
-// without one.
+// The newest version of the format. Written only if files are shared; otherwise 2 with a record,
+// and 1 without one.
 inline constexpr int kHistoryVersion = 3;
 
 // One rank's files of a step, as its journal describes them.
@@ -44,20 +46,23 @@ struct RankFiles {
     std::uint32_t rank = 0;
     std::string data;  // name in the step's folder; empty: metadata only
     std::uint64_t data_bytes = 0;
-    std::string metadata;  // name in the step's folder; empty: packed files of other programs have none
+    // Name in the step's folder; empty: packed files of other programs have none.
+    std::string metadata;
     std::uint64_t metadata_bytes = 0;
     // XXH3-64 of the metadata file's header, which has the checksums of the rest
     std::uint64_t header_checksum = 0;
     double blocked_seconds = 0;  // how long capture() held up the application
-    // In a record: the ordinal of the difference in `data`, whose size is data_bytes. kNoBase: `data` has the
-    // fields' bytes.
+    // In a record: the ordinal of the difference in `data`, whose size is data_bytes. kNoBase:
+    // `data` has the fields' bytes.
     std::uint32_t difference = kNoBase;
     std::uint64_t full_bytes = 0;  // size of the data that the difference restores
-    // true: `data` belongs to several ranks; this rank's bytes are data_bytes bytes from `offset` on.
+    // true: `data` belongs to several ranks; this rank's bytes are data_bytes bytes from `offset`
+    // on.
     bool shared = false;
     std::uint64_t offset = 0;
     std::uint64_t file_bytes = 0;  // size of the whole shared file
-    std::string divergence;  // where the step is not proven equal to its run's reference; empty: nowhere
+    // Where the step is not proven equal to its run's reference; empty: nowhere.
+    std::string divergence;
     bool operator==(const RankFiles&) const = default;
 };
 
@@ -78,15 +83,16 @@ struct RankStep {
 // Content of one rank's journal.
 struct Journal {
     std::map<std::int64_t, RankStep> steps;  // committed and not dropped
-    // For each dropped step its newest dropped attempt. A node-local tier may still have that attempt, which
-    // must not be flushed again.
+    // For each dropped step its newest dropped attempt. A node-local tier may still have that
+    // attempt, which must not be flushed again.
     std::map<std::int64_t, std::uint32_t> dropped;
     std::vector<Provenance> provenance;  // of each process that wrote the journal, in order
-    // In a record: the file of each difference by ordinal, as a path in the history. Differences of dropped
-    // steps are listed as long as other steps may need them.
+    // In a record: the file of each difference by ordinal, as a path in the history. Differences of
+    // dropped steps are listed as long as other steps may need them.
     std::map<std::uint32_t, std::string> differences;
     std::uint32_t next_difference = 0;  // larger than all ordinals that were ever used or reserved
-    std::set<std::uint32_t> taken;      // ordinals that a step has or had; no other step may get them
+    // Ordinals that a step has or had; no other step may get them.
+    std::set<std::uint32_t> taken;
     std::vector<std::string> children;  // paths of records that are against this one
     bool torn = false;                  // the last line is incomplete: a crash while it was written
     std::uint64_t whole_bytes = 0;      // size of the file up to the end of its last complete line
@@ -94,8 +100,8 @@ struct Journal {
 
 // Whether this attempt at a step, or a later one, was dropped.
 bool was_dropped(const Journal& journal, std::int64_t number, const RankStep& step);
-// Whether the journal has a newer attempt at the step, or this attempt was dropped: it must not be flushed
-// there.
+// Whether the journal has a newer attempt at the step, or this attempt was dropped: it must not be
+// flushed there.
 bool is_superseded(const Journal& journal, std::int64_t number, const RankStep& step);
 
 struct RankProvenance {
@@ -107,7 +113,8 @@ struct RankProvenance {
 struct History {
     std::string path;
     HistoryId id;
-    bool has_id = false;              // the manifest and the journals contain the ID; false: it is a hash
+    // The manifest and the journals contain the ID; false: it is a hash.
+    bool has_id = false;
     std::vector<HistoryId> replaced;  // earlier histories in this folder that may have left files
     HistorySettings settings;
     std::uint32_t ranks = 1;
@@ -126,16 +133,17 @@ struct History {
 Result<HistorySettings> read_history_settings(const std::string& path, std::uint32_t& ranks);
 // The ID in a manifest, or the hash that replaces it.
 Result<HistoryId> read_history_id(const std::string& path);
-// One rank's journal. Empty if the rank has none yet, or only one of an earlier history in this folder.
+// One rank's journal. Empty if the rank has none yet, or only one of an earlier history in this
+// folder.
 Result<Journal> read_rank_journal(const std::string& path, std::uint32_t rank, std::uint32_t ranks);
 
-// Error if a child (a record that rank 0's journal names) is against the record at `path` and needs its
-// differences, so that none may be removed. Error too if this is not known: the child cannot be read, or is
-// missing (with forget_missing, a missing one is ignored).
+// Error if a child (a record that rank 0's journal names) is against the record at `path` and needs
+// its differences, so that none may be removed. Error too if this is not known: the child cannot be
+// read, or is missing (with forget_missing, a missing one is ignored).
 Result<> check_children(const std::string& path, const Journal& journal, bool forget_missing = false);
 
-// One rank's part of a history on a node-local tier: a folder like a history's, whose manifest names the
-// history and the rank.
+// One rank's part of a history on a node-local tier: a folder like a history's, whose manifest
+// names the history and the rank.
 struct LocalHistory {
     HistoryId id;  // of the part itself
     bool has_id = false;
@@ -143,8 +151,9 @@ struct LocalHistory {
     HistorySettings settings;
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
-    std::string history;   // absolute path of the history that the part is flushed to
-    HistoryId history_id;  // ID of the history that was there when the part was begun; empty: not known
+    std::string history;  // absolute path of the history that the part is flushed to
+    // ID of the history that was there when the part was begun; empty: not known
+    HistoryId history_id;
     Journal journal;
     // Whether it is this rank's part of this history. IDs are compared if both are known.
     [[nodiscard]] bool belongs_to(const HistorySettings& other, std::uint32_t other_rank,

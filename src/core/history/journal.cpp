@@ -22,8 +22,8 @@ constexpr std::size_t kLongestBegun = 1 << 20;  // most bytes of a manifest's fi
 // Other programs may have files of these names too.
 constexpr const char* kPerhapsNotOurs = ", or move it away if it is not twinrun's";
 
-// Calls visit(number, object) for each line of a file, in order; visit may throw Bad or an error of Json.
-// Errors name file and line.
+// Calls visit(number, object) for each line of a file, in order; visit may throw Bad or an error of
+// Json. Errors name file and line.
 template <class Visit>
 Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
     TWR_TRY(const auto bytes, read_whole_file(file, kLargestManifest));
@@ -39,10 +39,11 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
                                                  (number == 1 ? kPerhapsNotOurs : "")};
         };
         if (end == std::string::npos) {
-            // A file gets its name only when its first line is complete: no crash leaves a part of it.
+            // A file gets its name only when its first line is complete: no crash leaves a part of
+            // it.
             if (begin == 0) return damaged("it is not complete: a line of a history ends with a line feed");
-            // A crash cuts a line. A complete line that is followed by another character than a line feed is
-            // damaged.
+            // A crash cuts a line. A complete line that is followed by another character than a
+            // line feed is damaged.
             if (open_line(line.substr(0, line.size() - 1))) return damaged("its end is missing");
             journal.torn = true;
             break;
@@ -205,10 +206,10 @@ Result<> check_journals(const std::string& path, std::uint32_t ranks) {
         std::uint32_t rank = 0;
         if (!is_file && std::sscanf(name.c_str(), "rank-%9" SCNu32, &rank) == 1 && rank < ranks &&
             name == rank_name(rank) + ".jsonl") {
-            return Error{ErrorCode::damaged, (fs::path(path) / name).string() +
-                                                 ": damaged: is no regular file, and the journal of rank " +
-                                                 std::to_string(rank) +
-                                                 " is expected there; restore the file from a copy"};
+            return Error{ErrorCode::damaged,
+                         (fs::path(path) / name).string() +
+                             ": damaged: is not a regular file, and the journal of rank " +
+                             std::to_string(rank) + " is expected there; restore the file from a copy"};
         }
     }
     return success();

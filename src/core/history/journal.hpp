@@ -1,4 +1,5 @@
-// Manifests and journals as files of lines: functions that read them. Only files of this room include this.
+// Manifests and journals as files of lines: functions that read them. Only files of this room
+// include this.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ namespace twinrun {
 inline constexpr std::uint64_t kLargestManifest = 1ULL << 32;
 inline constexpr std::uint32_t kMostRanks = 1U << 24;
 
-// Reads the manifest in the folder `path`: settings into `history`, and, for a run of one rank, its steps
-// into `journal`. local: not null: the manifest is of a node-local part; its members that name the history
-// and the rank are set.
+// Reads the manifest in the folder `path`: settings into `history`, and, for a run of one rank, its
+// steps into `journal`. local: not null: the manifest is of a node-local part; its members that
+// name the history and the rank are set.
 Result<> read_manifest(const std::string& path, History& history, Journal& journal,
                        LocalHistory* local = nullptr);
 
@@ -29,26 +30,26 @@ struct JournalHead {
 // nullopt: the file is not a journal. Throws std::bad_alloc.
 std::optional<JournalHead> journal_head(const std::string& file);
 
-// Whether a file under a temporary name is an unfinished manifest or journal, as far as its first line shows:
-// the file is empty, or the line is complete, or it is cut and begins like one. ids: the histories that a
-// journal may belong to, "" for one begun before there were IDs. No ids: the file must be a manifest. Throws
-// std::bad_alloc.
+// Whether a file under a temporary name is an unfinished manifest or journal, as far as its first
+// line shows: the file is empty, or the line is complete, or it is cut and begins like one. ids:
+// the histories that a journal may belong to, "" for one begun before there were IDs. No ids: the
+// file must be a manifest. Throws std::bad_alloc.
 bool is_begun_lines(const std::string& file, const std::vector<HistoryId>& ids);
 
-// Reads the journal of one rank of several. Leaves `journal` empty if the rank has none yet, or only one of
-// an earlier history in this folder.
+// Reads the journal of one rank of several. Leaves `journal` empty if the rank has none yet, or
+// only one of an earlier history in this folder.
 Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t ranks, Journal& journal);
-// All journals in a folder, of any history: each file "rank-R.jsonl" whose first line is that of a journal of
-// rank R, and the ID in that line ("": begun before there were IDs).
+// All journals in a folder, of any history: each file "rank-R.jsonl" whose first line is that of a
+// journal of rank R, and the ID in that line ("": begun before there were IDs).
 std::map<std::string, HistoryId> find_journals(const std::string& path);
-// The ranks below `ranks` that have a journal. Lists the folder, because a manifest may name any number of
-// ranks.
+// The ranks below `ranks` that have a journal. Lists the folder, because a manifest may name any
+// number of ranks.
 std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32_t ranks);
-// Error if a journal's name belongs to a link, a pipe or a folder: it would look like a rank that has
-// committed nothing.
+// Error if a journal's name belongs to a link, a pipe or a folder: it would look like a rank that
+// has committed nothing.
 Result<> check_journals(const std::string& path, std::uint32_t ranks);
-// Folders of the steps and differences that a history's journals name. They belong to the history, even
-// without a marker.
+// Folders of the steps and differences that a history's journals name. They belong to the history,
+// even without a marker.
 Result<std::vector<std::string>> folders_named_by(const History& history);
 
 }  // namespace twinrun

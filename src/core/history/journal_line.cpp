@@ -209,8 +209,8 @@ HistoryId id_of(const Json& j) {
         throw bad("an ID that is not 32 hexadecimal digits");
     return id;
 }
-// Written without the JSON library: its nested values allocate when they are destroyed, and end the program
-// if there is no memory.
+// Written without the JSON library: its nested values allocate when they are destroyed, and end the
+// program if there is no memory.
 std::string step_line(std::int64_t number, const RankStep& step, bool replaces) {
     const RankFiles& r = step.files;
     std::string line = "{\"folder\":" + to_text(step.folder) +

@@ -1,5 +1,5 @@
-// One line of a manifest or journal: parses it, writes it, and applies it to a Journal. Only files of this
-// room include this.
+// One line of a manifest or journal: parses it, writes it, and applies it to a Journal. Only files
+// of this room include this.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct Bad : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 inline Bad bad(const std::string& what) { return Bad(what); }
-// The reason why a line cannot be read, in words for users: the library's own messages are for programmers.
+// The reason why a line cannot be read, in words for users: the library's own messages are for
+// programmers.
 std::string words_of(const Json::exception& e);
 
 // A number of a line. Both throw Bad if it is not in the range of T, or an error of Json.
@@ -43,7 +44,8 @@ T whole_number(const Json& j, const char* key) {
 
 // JSON as text. Bytes of strings that are not UTF-8 are replaced.
 std::string to_text(const Json& j);
-// A path as JSON, and back. A path that is not UTF-8 becomes an object with its bytes in hexadecimal.
+// A path as JSON, and back. A path that is not UTF-8 becomes an object with its bytes in
+// hexadecimal.
 Json path_to_json(const std::string& path);
 std::string path_from_json(const Json& j);
 // Version of the format that a history with these settings needs.
@@ -54,15 +56,16 @@ HistorySettings settings_from_json(const Json& j);
 HistoryId new_id();
 // The ID of a history that has none in its manifest.
 HistoryId hash_id(const std::string& first_line);
-// Reads an ID and checks its form, because it becomes part of file names. Throws Bad, or an error of Json.
+// Reads an ID and checks its form, because it becomes part of file names. Throws Bad, or an error
+// of Json.
 HistoryId id_of(const Json& j);
 // The line of a committed step; replaces: the journal has an earlier attempt at it.
 std::string step_line(std::int64_t number, const RankStep& step, bool replaces);
 
 // Changes that lines make.
 void forget_data(RankFiles& files);  // the data was dropped, metadata stays
-// Whether the step's difference may have its ordinal: no other step, and no other attempt, ever had it. Other
-// differences refer to it by this number.
+// Whether the step's difference may have its ordinal: no other step, and no other attempt, ever had
+// it. Other differences refer to it by this number.
 bool may_use_ordinal(const Journal& journal, std::int64_t number, const RankStep& step);
 void put_step(Journal& journal, std::int64_t number, const RankStep& step);
 bool drop_step(Journal& journal, std::int64_t number);  // false: the journal has no such step

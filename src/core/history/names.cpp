@@ -28,7 +28,8 @@ bool is_random_end(std::string_view text) {
            text.substr(1, 16).find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Whether the name is that of a shared file while MPI ranks write it. No other program gives such names.
+// Whether the name is that of a shared file while MPI ranks write it. No other program gives such
+// names.
 bool is_partial_group(std::string_view name) {
     constexpr std::size_t kDigits = 16;
     const std::size_t at = name.find(kPartialName);
@@ -170,8 +171,8 @@ bool is_proven(const std::string& folder, const std::string& name) {
     if (name.ends_with(kMetadataSuffix)) return is_metadata_file(file);
     if (name.ends_with(".twr")) return is_difference_file(file);
     if (is_partial_group(name)) return true;
-    // A data file has only the user's bytes. The metadata beside it says which size it has; without metadata,
-    // a whole number of pages must do.
+    // A data file has only the user's bytes. The metadata beside it says which size it has; without
+    // metadata, a whole number of pages must do.
     const auto stamp = stamp_of(file);
     if (!stamp) return false;
     const auto said_by = [&](const std::string& metadata) -> std::optional<bool> {

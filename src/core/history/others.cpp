@@ -37,8 +37,8 @@ Result<std::vector<std::string>> entries_of_others(const std::string& path,
         ids.push_back(history.id);
         std::vector<std::string> found;
         for (const auto& [name, id] : find_journals(path)) {
-            // A journal without an ID is from before there were IDs: of this history if it has none either,
-            // or of one that it replaced.
+            // A journal without an ID is from before there were IDs: of this history if it has none
+            // either, or of one that it replaced.
             const bool ours = id.empty() ? !history.has_id || !history.replaced.empty()
                                          : std::find(ids.begin(), ids.end(), id) != ids.end();
             if (!ours) found.push_back(name);

@@ -1,5 +1,5 @@
-// Finds files of another history in a history's folder: somebody exchanged its manifest, or mixed two
-// histories.
+// Finds files of another history in a history's folder: somebody exchanged its manifest, or mixed
+// two histories.
 #pragma once
 
 #include <set>
@@ -10,9 +10,9 @@
 
 namespace twinrun {
 
-// Names of journals, and of folders with files of steps, that belong to another history: their ID is neither
-// the manifest's nor in its `replaced`. Ascending. known: folders that journals of the history name; of these
-// only the first is checked, to save time.
+// Names of journals, and of folders with files of steps, that belong to another history: their ID
+// is neither the manifest's nor in its `replaced`. Ascending. known: folders that journals of the
+// history name; of these only the first is checked, to save time.
 Result<std::vector<std::string>> entries_of_others(const std::string& path,
                                                    const std::set<std::string>& known = {});
 

@@ -19,8 +19,8 @@ struct PackOptions {
     unsigned hash_bits = 128;  // for tests
     // Appends to an existing record of the same settings; otherwise an existing one is an error.
     bool append = false;
-    // Stores a step that the record has, and that changed since it was packed, as a new version; otherwise
-    // this is an error, before anything is written.
+    // Stores a step that the record has, and that changed since it was packed, as a new version;
+    // otherwise this is an error, before anything is written.
     bool update = false;
     std::string against;  // path of another record, for settings.against; "": none
 };
@@ -36,14 +36,14 @@ struct PackedStep {
 // ErrorCode::interrupted.
 using PackProgress = std::function<bool(const PackedStep&)>;
 
-// Packs the steps of a history with data, or of a record, into the record at `target`. Checks the bytes of
-// each field before it packs them. One rank's data of one step is in memory at a time. Errors: damaged;
-// invalid_argument; interrupted; those of storage.
+// Packs the steps of a history with data, or of a record, into the record at `target`. Checks the
+// bytes of each field before it packs them. One rank's data of one step is in memory at a time.
+// Errors: damaged; invalid_argument; interrupted; those of storage.
 Result<> pack_history(FileSystem& system, const std::string& source, const std::string& target,
                       const PackOptions& options, const PackProgress& progress);
 
-// A file of another program, stored as bytes; a link, stored as the path that it contains; or an empty
-// folder.
+// A file of another program, stored as bytes; a link, stored as the path that it contains; or an
+// empty folder.
 struct PackedFile {
     std::string name;  // in the record: a relative path of any bytes
     std::string path;  // on storage
@@ -55,8 +55,8 @@ struct FilesOfStep {
     std::int64_t step = 0;
     std::vector<PackedFile> files;
 };
-// Packs files of other programs. With PackOptions::append, files that the record has and that no longer exist
-// stay in these steps, and in new versions of them.
+// Packs files of other programs. With PackOptions::append, files that the record has and that no
+// longer exist stay in these steps, and in new versions of them.
 Result<> pack_files(FileSystem& system, const std::vector<FilesOfStep>& steps, const std::string& target,
                     const PackOptions& options, const PackProgress& progress);
 

@@ -118,8 +118,8 @@ struct FilesImage {
     }
 };
 
-// Adds the files that the record has of a step and that do not exist any more, unless a new name excludes
-// them: the same one, that of a folder above them, or one below them.
+// Adds the files that the record has of a step and that do not exist any more, unless a new name
+// excludes them: the same one, that of a folder above them, or one below them.
 Result<> add_missing_files(FilesImage& image, const FilesOfStep& step, RecordStore& store) {
     TWR_TRY(const StepMap map, store.map(step.step));
     std::set<std::string> present;

@@ -33,8 +33,8 @@ Result<> check_packable(const History& history, const std::string& target) {
     return success();
 }
 
-// One rank's data of a step, as the recorder takes it: one file, with a segment for each field. Refers to the
-// bytes of the captured step.
+// One rank's data of a step, as the recorder takes it: one file, with a segment for each field.
+// Refers to the bytes of the captured step.
 struct DataImage {
     RecordDirectory directory;
     std::vector<ImageSegment> image;

@@ -38,8 +38,9 @@ Result<Directory> own_directory(const CapturedStep& step, std::uint32_t rank) {
     directory.data_files[0].path = rank_name(rank) + ".data";
     directory.data_files[0].stamp.size = step.data.size();
     for (FieldMetadata& field : directory.fields) {
+        // Not negative: read_captured() has checked it.
         for (Extent& extent : field.extents)
-            extent.offset -= step.origin;  // not negative: read_captured() has checked it
+            extent.offset -= step.origin;
     }
     return directory;
 }
@@ -81,8 +82,9 @@ Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::st
                                                const CapturedStep& step, std::uint32_t rank,
                                                const std::vector<std::byte>& data) {
     TWR_TRY(Directory directory, own_directory(step, rank));
+    // FieldDigests makes new ones
     for (FieldMetadata& field : directory.fields)
-        field.sums = {};  // FieldDigests makes new ones
+        field.sums = {};
     TWR_TRY(const auto writer, MetadataWriter::create(system, path, directory));
     std::map<std::string, std::shared_ptr<const RowIds>> ids;
     for (const FieldMetadata& field : directory.fields) {

@@ -8,8 +8,9 @@
 
 namespace twinrun {
 
-// history: the content. local: empty: the folder is a history. Otherwise it is a rank's part on a node-local
-// tier; then the steps in `history` have only this rank's files, and its provenance is only this rank's.
+// history: the content. local: empty: the folder is a history. Otherwise it is a rank's part on a
+// node-local tier; then the steps in `history` have only this rank's files, and its provenance is
+// only this rank's.
 struct HistoryPart {
     History history;
     std::optional<LocalHistory> local;

@@ -47,8 +47,8 @@ namespace fs = std::filesystem;
 constexpr std::size_t kLongestValue = 16 << 10;  // bytes; a long LD_LIBRARY_PATH has 10 KB
 // of all names and values, because they become a line of the journal
 constexpr std::size_t kMostBytes = 256 << 10;
-constexpr std::size_t kLargestJson = 2
-                                     << 20;  // kMostBytes, if every byte becomes an escape of six characters
+// kMostBytes, if every byte becomes an escape of six characters
+constexpr std::size_t kLargestJson = 2 << 20;
 
 // ---- text ----
 
@@ -104,7 +104,8 @@ bool begins(std::string_view text, std::string_view with) { return text.substr(0
 
 // ---- groups of facts ----
 
-// The program's arguments, quoted as for a shell. The value of an option with a secret name is left out.
+// The program's arguments, quoted as for a shell. The value of an option with a secret name is left
+// out.
 std::string arguments() {
     const std::string raw = read_text("/proc/self/cmdline", kLongestValue).value_or("");
     std::string line;
@@ -135,8 +136,8 @@ std::string arguments() {
     return line;
 }
 
-// Identifies a program that has no build-id. Of a large file only both ends are read: a change of code moves
-// what lies at the end.
+// Identifies a program that has no build-id. Of a large file only both ends are read: a change of
+// code moves what lies at the end.
 std::string file_identity(const std::string& path) {
     constexpr std::uint64_t kEnd = 4 << 20;  // bytes; both ends take 2 ms at 4 GB/s
     struct stat info {};
@@ -205,8 +206,8 @@ Facts host_facts() {
 }
 
 std::string cores_available() {
-    for (int most = 1024; most <= 1 << 20;
-         most *= 4) {  // the set must have room for all cores that the kernel supports
+    // The set must have room for all cores that the kernel supports.
+    for (int most = 1024; most <= 1 << 20; most *= 4) {
         cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(most));
         if (set == nullptr) return {};
         const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(most));
@@ -223,8 +224,8 @@ Facts cpu_facts() {
     facts["cores_available"] = cores_available();
     facts["microcode"] = trimmed(read_text("/sys/devices/system/cpu/cpu0/microcode/version").value_or(""));
 #if defined(__x86_64__)
-    // Not from /proc/cpuinfo: on machines with many cores some kernels take long, because they wait for each
-    // core.
+    // Not from /proc/cpuinfo: on machines with many cores some kernels take long, because they wait
+    // for each core.
     std::array<unsigned, 12> words{};
     bool known = true;
     for (unsigned leaf = 0; leaf < 3; ++leaf) {
@@ -239,8 +240,8 @@ Facts cpu_facts() {
     auto has = [&](const char* name, bool present) {
         if (present) features += (features.empty() ? "" : " ") + std::string(name);
     };
-    // The features by which math libraries choose their kernels. The builtin also checks that the system
-    // saves the registers.
+    // The features by which math libraries choose their kernels. The builtin also checks that the
+    // system saves the registers.
     __builtin_cpu_init();
     has("sse4.2", __builtin_cpu_supports("sse4.2") != 0);
     has("avx", __builtin_cpu_supports("avx") != 0);
@@ -285,8 +286,8 @@ Facts gpu_facts() {
     return facts;
 }
 
-// Libraries whose version can change a result. Each entry matches its name, and names that continue with one
-// of the characters ".-_0123456789".
+// Libraries whose version can change a result. Each entry matches its name, and names that continue
+// with one of the characters ".-_0123456789".
 constexpr std::array kLibraries{
     "libc",
     "libm",
@@ -366,8 +367,9 @@ Facts library_facts(const std::vector<LoadedObject>& objects) {
     return facts;
 }
 
-// The numbers of threads that libraries use, whatever the environment says. Asks only libraries that are
-// loaded and have chosen the number when they were loaded: the question must not start threads.
+// The numbers of threads that libraries use, whatever the environment says. Asks only libraries
+// that are loaded and have chosen the number when they were loaded: the question must not start
+// threads.
 Facts thread_facts(const std::vector<LoadedObject>& objects) {
     struct Question {
         const char* library;
@@ -404,7 +406,8 @@ Facts environment_facts() {
         if (equals == std::string_view::npos || equals == 0) continue;
         const std::string_view name = entry.substr(0, equals);
         if (!keeps_variable(name)) continue;
-        // A variable with an empty value is stored too: it may act differently from one that is not set.
+        // A variable with an empty value is stored too: it may act differently from one that is not
+        // set.
         facts[std::string(name)] = entry.substr(equals + 1);
     }
     return facts;
@@ -450,8 +453,8 @@ Facts time_facts() {
     return facts;
 }
 
-// Adds a group of facts. A group that cannot be read (no memory, a file system that fails) is left out, and
-// the others stay.
+// Adds a group of facts. A group that cannot be read (no memory, a file system that fails) is left
+// out, and the others stay.
 template <class F>
 void add(Provenance& provenance, const char* group, F&& learn) {
     try {

@@ -62,8 +62,8 @@ Result<std::unique_ptr<RankRecord>> RankRecord::open(FileSystem& system, const s
 Result<> RankRecord::choose_base(std::int64_t step) {
     const auto before = writer_->journal().steps.find(step);
     const bool new_version = before != writer_->journal().steps.end();
-    // The base of a new version is the version that it replaces. The base of other steps is the last step;
-    // the recorder has it already, unless it packed a new version before.
+    // The base of a new version is the version that it replaces. The base of other steps is the
+    // last step; the recorder has it already, unless it packed a new version before.
     if (new_version || base_is_old_) {
         const RankStep& base = new_version ? before->second : writer_->journal().steps.rbegin()->second;
         if (base.files.difference != kNoBase) TWR_CHECK(recorder_->rebase(base.files.difference));

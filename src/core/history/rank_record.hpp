@@ -28,8 +28,9 @@ class RankRecord {
     [[nodiscard]] bool has(std::int64_t step) const { return writer_->journal().steps.contains(step); }
     [[nodiscard]] HistoryWriter& writer() { return *writer_; }
 
-    // Packs and commits a step, whose data is `image`. captured: the step with its metadata; null: it has
-    // none. attempt: of the step; larger than the one that the record has already, if it has one.
+    // Packs and commits a step, whose data is `image`. captured: the step with its metadata; null:
+    // it has none. attempt: of the step; larger than the one that the record has already, if it has
+    // one.
     Result<PackedStep> add(std::int64_t step, std::uint32_t attempt, RecordDirectory directory,
                            std::span<const ImageSegment> image, const CapturedStep* captured,
                            double blocked_seconds);
@@ -38,7 +39,8 @@ class RankRecord {
     RankRecord() = default;
     // Chooses the step from which the recorder computes the next difference.
     Result<> choose_base(std::int64_t step);
-    // Writes the step's metadata file, and sets what `files` says of it. ordinal: of the step's difference.
+    // Writes the step's metadata file, and sets what `files` says of it. ordinal: of the step's
+    // difference.
     Result<> write_metadata(const std::string& folder, const CapturedStep& captured, std::uint32_t ordinal,
                             RankFiles& files);
     Result<std::vector<std::byte>> read_image(std::uint32_t ordinal);

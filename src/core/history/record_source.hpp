@@ -10,8 +10,8 @@
 
 namespace twinrun {
 
-// Reads the elements from the record when they are asked for. Errors: those of RecordStore::map(); mismatch: the
-// step has no such field, or one of another size.
+// Reads the elements from the record when they are asked for. Errors: those of RecordStore::map();
+// mismatch: the step has no such field, or one of another size.
 Result<std::unique_ptr<ElementSource>> record_source(std::shared_ptr<RecordStore> record, std::int64_t step,
                                                      const std::string& field, DType dtype,
                                                      std::uint64_t items);

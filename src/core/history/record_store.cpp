@@ -12,8 +12,8 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr int kMostLevels = 64;  // of records against records, and of tiers
-// Most bytes that reading needs for each chunk besides its content: lists of chunks to read, by location and
-// by block, when no two chunks are neighbours.
+// Most bytes that reading needs for each chunk besides its content: lists of chunks to read, by
+// location and by block, when no two chunks are neighbours.
 constexpr std::uint64_t kBesideChunk = 512;
 }  // namespace
 
@@ -39,12 +39,12 @@ Result<> RecordStore::load() {
     }
     if (!settings.record) {
         return Error{ErrorCode::invalid_argument,
-                     path_ + ": is no record: its data is stored as it was captured"};
+                     path_ + ": is not a record: its data is stored as it was captured"};
     }
     const std::lock_guard guard(mutex_);
     journal_ = std::move(journal);
-    if (chain_ != nullptr)
-        return success();  // reload(): the other members are read without the mutex, and stay
+    // reload(): the other members are read without the mutex, and stay
+    if (chain_ != nullptr) return success();
     settings_ = *settings.record;
     history_ = std::move(history);
     return success();
@@ -134,7 +134,8 @@ Result<> RecordStore::reload() {
     return load();
 }
 
-// Repeats work() that finds a difference missing or damaged, as long as the journals have new lines.
+// Repeats work() that finds a difference missing or damaged, as long as the journals have new
+// lines.
 template <class Work>
 auto RecordStore::retry(Work work) -> decltype(work()) {
     for (;;) {
@@ -215,7 +216,7 @@ Result<> settle_against(FileSystem& system, RecordSettings& settings, const std:
     if (real_path(parent) == real_path(target))
         return Error{ErrorCode::invalid_argument, parent + ": cannot be recorded against itself"};
     TWR_TRY(const HistorySettings found, read_history_settings(parent, parent_ranks));
-    if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is no record: pack it first"};
+    if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is not a record: pack it first"};
     if (parent_ranks != ranks) {
         return Error{ErrorCode::mismatch, parent + ": is of " + std::to_string(parent_ranks) +
                                               " ranks, this run of " + std::to_string(ranks)};

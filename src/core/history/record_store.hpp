@@ -1,6 +1,6 @@
-// Reads one rank's record: its journal, that of the record it is against, and the chain of their differences.
-// Another process may compact the record meanwhile: if a difference is not where the journal says, the
-// journal is read again.
+// Reads one rank's record: its journal, that of the record it is against, and the chain of their
+// differences. Another process may compact the record meanwhile: if a difference is not where the
+// journal says, the journal is read again.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,24 @@
 
 namespace twinrun {
 
-inline constexpr std::uint64_t kRecordPart = std::uint64_t{1} << 20;  // bytes; unit of RecordStore::stream()
-inline constexpr std::uint64_t kRecordMemory = std::uint64_t{1} << 30;  // bytes; the default of `memory`
+// Bytes; unit of RecordStore::stream().
+inline constexpr std::uint64_t kRecordPart = std::uint64_t{1} << 20;
+// Bytes; the default of `memory`.
+inline constexpr std::uint64_t kRecordMemory = std::uint64_t{1} << 30;
 
 // Shared by its users. Thread-safe.
 class RecordStore {
    public:
     // path: a history, or a rank's part of one on a node-local tier. Errors: not_found; damaged;
-    // invalid_argument: it is no record.
+    // invalid_argument: it is not a record.
     static Result<std::shared_ptr<RecordStore>> open(const std::string& path, std::uint32_t rank,
                                                      int threads = 1);
 
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] const RecordSettings& settings() const { return settings_; }
     [[nodiscard]] Journal journal() const;  // as it was last read
-    // Ordinals of the differences of this record, on this tier and the next, and of the record that it is
-    // against; ascending.
+    // Ordinals of the differences of this record, on this tier and the next, and of the record that
+    // it is against; ascending.
     [[nodiscard]] std::vector<std::uint32_t> ordinals() const;
     // Path of a difference. Error: not_found.
     [[nodiscard]] Result<std::string> locate(std::uint32_t ordinal) const;
@@ -39,17 +41,17 @@ class RecordStore {
     // The record that this one is against, or null.
     [[nodiscard]] const std::shared_ptr<RecordStore>& parent() const { return parent_; }
 
-    // Where the chunks of a step are. Errors: not_found: this rank has no such step, or only its metadata;
-    // damaged.
+    // Where the chunks of a step are. Errors: not_found: this rank has no such step, or only its
+    // metadata; damaged.
     Result<StepMap> map(std::int64_t step);
-    // Reads bytes of a segment from `offset` on. Only read_segment(), which reads all of it, checks the
-    // checksum of its content.
+    // Reads bytes of a segment from `offset` on. Only read_segment(), which reads all of it, checks
+    // the checksum of its content.
     Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to);
     Result<> read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to);
-    // Calls `take` with bytes [offset, offset + bytes) of a segment, in order; each part but the last ends at
-    // a multiple of kRecordPart. memory: limit in bytes for one part and what reading it needs; a part of
-    // kRecordPart is always read. If this is the whole segment, the checksum of its content is compared after
-    // the last part.
+    // Calls `take` with bytes [offset, offset + bytes) of a segment, in order; each part but the
+    // last ends at a multiple of kRecordPart. memory: limit in bytes for one part and what reading
+    // it needs; a part of kRecordPart is always read. If this is the whole segment, the checksum of
+    // its content is compared after the last part.
     using Take = std::function<Result<>(std::uint64_t offset, std::span<const std::byte> part)>;
     Result<> stream(const StepMap& map, std::size_t segment, std::uint64_t offset, std::uint64_t bytes,
                     std::uint64_t memory, const Take& take);
@@ -66,7 +68,8 @@ class RecordStore {
     std::string path_;
     std::uint32_t rank_ = 0;
     RecordSettings settings_;
-    std::string history_;                     // path of the history of a node-local part; "": not a part
+    // Path of the history of a node-local part; "": not a part.
+    std::string history_;
     std::shared_ptr<RecordStore> parent_;     // null: not against another record
     std::shared_ptr<RecordStore> next_tier_;  // the history of a node-local part; null: not a part
     mutable std::mutex mutex_;                // protects journal_
@@ -74,10 +77,11 @@ class RecordStore {
     std::unique_ptr<RecordChain> chain_;
 };
 
-// Completes the settings of a record at `target` that is against the record `against` ("": none): its first
-// ordinal is larger than all that any rank of that record has. note: adds the new record to that one's
-// journal as a child, so that nobody removes differences that it needs. Errors: no record at `against`;
-// another number of ranks; another size of chunks; its journal cannot be written.
+// Completes the settings of a record at `target` that is against the record `against` ("": none):
+// its first ordinal is larger than all that any rank of that record has. note: adds the new record
+// to that one's journal as a child, so that nobody removes differences that it needs. Errors: no
+// record at `against`; another number of ranks; another size of chunks; its journal cannot be
+// written.
 Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,
                         std::uint32_t ranks, const std::string& against, bool note);
 

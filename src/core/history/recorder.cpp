@@ -15,8 +15,8 @@ namespace {
 
 // The longest chain of XORs: reading a chunk reads one block for each.
 constexpr std::uint32_t kMostXors = 16;
-// Chains of bases: after each kTryMap steps a complete map is written if it is small, after kMustMap steps
-// always.
+// Chains of bases: after each kTryMap steps a complete map is written if it is small, after
+// kMustMap steps always.
 constexpr std::uint32_t kTryMap = 32;
 constexpr std::uint32_t kMustMap = 256;
 constexpr std::uint64_t kBytesOfRun = 6;  // estimate of a run's size in the file
@@ -30,7 +30,8 @@ bool unreadable(const Error& error) {
 
 }  // namespace
 
-// Passes payload from the deduplicator to the writer, and leaves out bases whose chain of XORs is too long.
+// Passes payload from the deduplicator to the writer, and leaves out bases whose chain of XORs is
+// too long.
 class Recorder::Sink final : public PayloadSink {
    public:
     Sink(Recorder& recorder, DifferenceWriter& writer) : recorder_(recorder), writer_(writer) {}
@@ -185,8 +186,8 @@ Result<std::uint32_t> Recorder::depth_of(std::uint32_t ordinal) {
     for (const Run& run : file->difference().bases) {
         if (ordinal_of(run.source) == last) continue;
         last = ordinal_of(run.source);
-        TWR_TRY(const std::uint32_t below,
-                depth_of(last));  // bases are earlier differences: the recursion ends
+        // Bases are earlier differences: the recursion ends.
+        TWR_TRY(const std::uint32_t below, depth_of(last));
         depth = std::max(depth, below + 1);
     }
     return depth_[ordinal] = depth;
@@ -251,7 +252,8 @@ Result<> Recorder::rebase(std::uint32_t ordinal) try {
         return success();
     };
     if (auto done = read(); !done) return unreadable(done.error()) ? success() : std::move(done);
-    if (map.chunk_bytes != options_.settings.chunk_bytes) return success();  // its chunks cannot be compared
+    // Its chunks cannot be compared.
+    if (map.chunk_bytes != options_.settings.chunk_bytes) return success();
     TWR_CHECK(bring(image));
     std::vector<Location> where;
     if (options_.settings.xored) {
@@ -275,9 +277,9 @@ void Recorder::forget() {
     bytes_since_map_ = 0;
 }
 
-// Sometimes gives the difference a complete map (with the location of every chunk) and no base, so that
-// reading a map needs few differences: when the map is small compared with what was written since the last
-// one, or the chain of bases is too long.
+// Sometimes gives the difference a complete map (with the location of every chunk) and no base, so
+// that reading a map needs few differences: when the map is small compared with what was written
+// since the last one, or the chain of bases is too long.
 Result<> Recorder::limit_chain(Difference& difference, std::uint64_t payload_bytes) {
     if (difference.base == kNoBase) {
         steps_since_map_ = 0;

@@ -1,4 +1,5 @@
-// Writes one rank's steps as differences: deduplication, compression, and limits that keep restores fast.
+// Writes one rank's steps as differences: deduplication, compression, and limits that keep restores
+// fast.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace twinrun {
 struct RecorderOptions {
     RecordSettings settings;
     std::uint64_t table_bytes = 0;  // limit of the table of hashes; 0: none
-    bool verify = false;            // chunks of equal hashes are compared byte by byte; host memory only
+    // Chunks of equal hashes are compared byte by byte; host memory only.
+    bool verify = false;
     int threads = 1;
     int device = kHostMemory;  // where deduplication works; other images are copied there
     unsigned hash_bits = 128;  // for tests: DedupOptions
@@ -28,17 +30,18 @@ struct RecorderOptions {
 // Owned by a StepRecorder or a RankRecord. Not thread-safe.
 class Recorder {
    public:
-    // locate: the path of an existing difference of this record, or of the record that it is against.
+    // locate: the path of an existing difference of this record, or of the record that it is
+    // against.
     // first_ordinal: of the next step; larger than those of all existing differences.
     static Result<std::unique_ptr<Recorder>> create(const RecorderOptions& options,
                                                     RecordChain::Locate locate, std::uint32_t first_ordinal);
     ~Recorder();
 
-    // Reads earlier differences, so that later steps can refer to their chunks: the newest ones that fit into
-    // the table. Skips those that cannot be read. ordinals: ascending.
+    // Reads earlier differences, so that later steps can refer to their chunks: the newest ones
+    // that fit into the table. Skips those that cannot be read. ordinals: ascending.
     Result<> learn(std::span<const std::uint32_t> ordinals);
-    // Makes an earlier step, which is read for this, the base of the next one. No effect if it cannot be
-    // read.
+    // Makes an earlier step, which is read for this, the base of the next one. No effect if it
+    // cannot be read.
     Result<> rebase(std::uint32_t ordinal);
 
     struct Recorded {
@@ -52,13 +55,14 @@ class Recorder {
         std::uint64_t payload_chunks = 0;  // in the file
         std::uint64_t collisions = 0;      // chunks of equal hashes and different bytes
     };
-    // Writes the step's difference to `path`, and syncs it, but not its folder. directory: has the segments
-    // of `image`, in order; their content checksums are set here. Segments that are elsewhere are copied to
-    // options.device. After an error, the next step does not refer to earlier ones.
+    // Writes the step's difference to `path`, and syncs it, but not its folder. directory: has the
+    // segments of `image`, in order; their content checksums are set here. Segments that are
+    // elsewhere are copied to options.device. After an error, the next step does not refer to
+    // earlier ones.
     Result<Recorded> record(FileSystem& system, const std::string& path, RecordDirectory directory,
                             std::span<const ImageSegment> image);
-    // From now on deduplication works in host memory; the next step does not refer to earlier ones. false: it
-    // did so already, or there is not enough host memory.
+    // From now on deduplication works in host memory; the next step does not refer to earlier ones.
+    // false: it did so already, or there is not enough host memory.
     bool move_to_host();
     // Whether the last record() failed because of the device: after move_to_host() it may succeed.
     [[nodiscard]] bool device_failed() const { return device_failed_; }

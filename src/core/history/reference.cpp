@@ -113,7 +113,8 @@ Result<> StepCheck::slice(std::size_t number, const FieldSlices& slices, std::ui
     const ChunkProof& proof = *check.proof;
     const DigestKind kind = field.settings.kind;
     const std::uint64_t first = slice * (kSliceBytes / field.settings.chunk_bytes);
-    std::vector<std::byte> reference;  // its residues of the slice; read when the first chunk needs them
+    // Its residues of the slice; read when the first chunk needs them.
+    std::vector<std::byte> reference;
     std::uint64_t open = 0;
     std::uint64_t first_open = UINT64_MAX;
     for (std::size_t k = 0; k < digests.size(); ++k) {
@@ -194,7 +195,8 @@ std::optional<Divergence> StepCheck::result() const {
         }
         ++found->fields;
     }
-    // Fields that only the reference has count, labels too: without its unit, a time would be a plain number.
+    // Fields that only the reference has count, labels too: without its unit, a time would be a
+    // plain number.
     for (const FieldMetadata* missing : missing_) {
         if (!found) {
             found.emplace();
@@ -248,8 +250,8 @@ std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
     HistoryStep step = *known;
     auto opened = open(step);
     std::string why_not;
-    // A run may be writing the reference: a step that it has removed or captured again is not damaged. Look
-    // again.
+    // A run may be writing the reference: a step that it has removed or captured again is not
+    // damaged. Look again.
     while (!opened) {
         why_not = "the reference cannot be read: " + opened.error().message;
         const auto now = History::open(history_.path);

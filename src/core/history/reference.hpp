@@ -1,5 +1,6 @@
-// Online comparison: compares a step with the same step of a reference history while it is captured. Of the
-// reference only metadata is read: digests of chunks, and residues of chunks whose digests differ.
+// Online comparison: compares a step with the same step of a reference history while it is
+// captured. Of the reference only metadata is read: digests of chunks, and residues of chunks whose
+// digests differ.
 #pragma once
 
 #include <cstdint>
@@ -21,28 +22,31 @@ namespace twinrun {
 struct Divergence {
     std::int64_t step = 0;
     int rank = 0;
-    std::string field;             // the first one that is not proven equal, in the order of capture
+    // The first one that is not proven equal, in the order of capture.
+    std::string field;
     std::uint64_t first_item = 0;  // where its first unproven chunk begins, in the flattened field
     std::uint64_t chunks = 0;      // unproven chunks of this field
     std::uint64_t chunks_in_all = 0;
     std::uint64_t fields = 0;  // unproven fields of the step
-    // Why this field could not be compared: another shape, a field that one of the runs lacks, an unreadable
-    // reference. Empty: it was compared.
+    // Why this field could not be compared: another shape, a field that one of the runs lacks, an
+    // unreadable reference. Empty: it was compared.
     std::string reason;
 };
 
 // Text for users: "x from item 4096 on: 3 of 12 chunks are not proven equal (2 fields)".
 std::string describe(const Divergence& divergence);
 
-// The comparison of one step. Owned by the step. Thread-safe: slices may come from several threads, in any
-// order.
+// The comparison of one step. Owned by the step. Thread-safe: slices may come from several threads,
+// in any order.
 class StepCheck {
    public:
-    // metadata: of the reference; null: why_not says why there is none. fields: of this run; outlive this.
+    // metadata: of the reference; null: why_not says why there is none. fields: of this run;
+    // outlive this.
     StepCheck(std::shared_ptr<MetadataFile> metadata, std::string why_not, std::int64_t step, int rank,
               const std::vector<FieldMetadata>& fields);
-    // Compares a slice of a field. digests and residues: as FieldDigests made them. If the reference cannot
-    // be read, the field is not proven equal; that is no error. Error: out_of_memory.
+    // Compares a slice of a field. digests and residues: as FieldDigests made them. If the
+    // reference cannot be read, the field is not proven equal; that is not an error. Error:
+    // out_of_memory.
     Result<> slice(std::size_t field, const FieldSlices& slices, std::uint64_t slice,
                    std::span<const ChunkDigest> digests, const std::byte* residues);
     // Compares a whole field, which was digested on a device.
@@ -71,19 +75,21 @@ class StepCheck {
     int rank_;
     const std::vector<FieldMetadata>& fields_;
     std::vector<std::unique_ptr<Field>> checks_;
-    std::vector<const FieldMetadata*> missing_;  // fields of the reference that this run did not capture
-    mutable std::mutex mutex_;                   // protects open, first and unread of all fields
+    // Fields of the reference that this run did not capture.
+    std::vector<const FieldMetadata*> missing_;
+    mutable std::mutex mutex_;  // protects open, first and unread of all fields
 };
 
-// The history of another run, which may still be writing it. Owned by a session. Thread-safe after open().
+// The history of another run, which may still be writing it. Owned by a session. Thread-safe after
+// open().
 class Reference {
    public:
     // Errors: those of History::open(); mismatch: another number of ranks.
     static Result<std::unique_ptr<Reference>> open(const std::string& path, std::uint32_t rank,
                                                    std::uint32_t ranks);
-    // The comparison of a step. null: the reference had no such step when it was opened: the step is not
-    // compared. If the step cannot be read, no field will be proven equal. fields outlive the result. Throws
-    // std::bad_alloc.
+    // The comparison of a step. null: the reference had no such step when it was opened: the step
+    // is not compared. If the step cannot be read, no field will be proven equal. fields outlive
+    // the result. Throws std::bad_alloc.
     std::unique_ptr<StepCheck> check(std::int64_t step, const std::vector<FieldMetadata>& fields) const;
 
    private:

@@ -49,8 +49,9 @@ Result<> put(const CapturedField& field, std::uint64_t first, std::uint64_t item
 using ReadField =
     std::function<Result<>(const FieldMetadata& field, std::uint64_t offset, std::span<std::byte> to)>;
 
-// Number of the stored field that fits this array. recorded: its data is in a record, which has checksums of
-// its own. Errors: not_found: no such field, or its data is not stored; mismatch; unsupported.
+// Number of the stored field that fits this array. recorded: its data is in a record, which has
+// checksums of its own. Errors: not_found: no such field, or its data is not stored; mismatch;
+// unsupported.
 Result<std::size_t> stored_for(MetadataFile& metadata, const CapturedField& field, bool recorded) {
     const auto where = [&](const std::string& what) { return "field '" + field.name + "': " + what; };
     const auto number = metadata.find(field.name);
@@ -135,7 +136,8 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
                 TWR_CHECK(put(field, 0, stored.items(), bytes.data()));
                 continue;
             }
-            // Copies each stored chunk to the device only once, though the field may have it several times.
+            // Copies each stored chunk to the device only once, though the field may have it
+            // several times.
             TWR_CHECK(read_segment_to_device(
                 store->chain(), map, static_cast<std::size_t>(segment - segments.data()),
                 field.device->device, static_cast<std::byte*>(const_cast<void*>(field.device->data)),
@@ -153,8 +155,8 @@ Result<> restore_from(const StoredPart& part, std::int64_t step, const RankStep&
     return success();
 }
 
-// Calls use(part, entry) for each part that has the step until one call succeeds. Otherwise returns the first
-// error.
+// Calls use(part, entry) for each part that has the step until one call succeeds. Otherwise returns
+// the first error.
 template <class Use>
 Result<> first_good(const std::vector<StoredPart>& parts, std::int64_t step, Use use) {
     std::optional<Error> failure;

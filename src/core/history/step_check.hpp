@@ -17,8 +17,8 @@
 
 namespace twinrun {
 
-// Checks the bytes of a data file, which are given in order, against the data sums of their fields. Bytes
-// that belong to no field must be zero. Not thread-safe.
+// Checks the bytes of a data file, which are given in order, against the data sums of their fields.
+// Bytes that belong to no field must be zero. Not thread-safe.
 class DataCheck {
    public:
     // metadata outlives this. Errors: those of reading it.
@@ -47,15 +47,15 @@ class DataCheck {
 // Reads all blocks of a difference, which checks their checksums.
 Result<> check_blocks(const DifferenceFile& file);
 
-// Whether a rank's files of a step in the history at `path` are those that its journal entry describes:
-// sizes, and all bytes that have a checksum. Of a step in a record only the metadata is checked;
-// is_intact_difference() checks the rest.
+// Whether a rank's files of a step in the history at `path` are those that its journal entry
+// describes: sizes, and all bytes that have a checksum. Of a step in a record only the metadata is
+// checked; is_intact_difference() checks the rest.
 bool is_intact(const std::string& path, const RankStep& entry);
 // Whether the file at `path` is the undamaged difference with this ordinal.
 bool is_intact_difference(const std::string& path, std::uint32_t ordinal);
 
-// Ordinals of the other differences that this one needs: its base, and those whose chunks it uses. Only
-// ordinals from `first` on.
+// Ordinals of the other differences that this one needs: its base, and those whose chunks it uses.
+// Only ordinals from `first` on.
 std::set<std::uint32_t> needed_by(const Difference& difference, std::uint32_t first);
 
 }  // namespace twinrun

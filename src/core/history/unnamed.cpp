@@ -31,8 +31,8 @@ auto key(const UnnamedStep& step) {
     return std::tie(step.step, step.rank, step.folder, step.journal, step.lost);
 }
 
-// Whether the rank's metadata is in the folder, and the data that it describes. Files that a run was still
-// writing are not whole.
+// Whether the rank's metadata is in the folder, and the data that it describes. Files that a run
+// was still writing are not whole.
 bool is_whole(const fs::path& folder, std::uint32_t rank) {
     const auto metadata = MetadataFile::open((folder / (rank_name(rank) + kMetadataSuffix)).string());
     if (!metadata) return false;

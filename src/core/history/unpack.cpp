@@ -53,7 +53,8 @@ struct Restored {
     void add(const std::string& name) { made.push_back((fs::path(target) / name).string()); }
 };
 
-// Error if something has the name of a file to restore. folder: "" or a path in `files` that ends with "/".
+// Error if something has the name of a file to restore. folder: "" or a path in `files` that ends
+// with "/".
 Result<> check_names(const RecordDirectory& directory, const std::string& folder, NewFiles& files) {
     for (const RecordFile& file : directory.files)
         TWR_CHECK(files.check_free(folder + file.name, file.kind == RecordFileKind::folder));
@@ -95,7 +96,8 @@ Result<> restore_files(RecordStore& store, const StepMap& map, const std::string
     return success();
 }
 
-// Writes a rank's data of a step. Checks each field's bytes against the data sums in its metadata too.
+// Writes a rank's data of a step. Checks each field's bytes against the data sums in its metadata
+// too.
 Result<> restore_data(RecordStore& store, const StepMap& map, MetadataFile& metadata,
                       const std::string& where, std::uint64_t memory, NewFile& made) {
     static_assert(kRecordPart % kSliceBytes == 0);
@@ -284,7 +286,8 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
                                               std::uint64_t memory) try {
     TWR_TRY(const History history, History::open(record));
     if (!history.settings.record)
-        return Error{ErrorCode::invalid_argument, record + ": is no record: its files need not be restored"};
+        return Error{ErrorCode::invalid_argument,
+                     record + ": is not a record: its files need not be restored"};
     std::vector<const HistoryStep*> selected;
     for (const std::int64_t number : steps) {
         const auto found = std::find_if(history.steps.begin(), history.steps.end(),

@@ -7,8 +7,8 @@
 
 namespace twinrun {
 
-// `failure`; but if the history at `path` no longer has the step as `step` describes it, an error that says
-// that the step was removed while it was `meanwhile`.
+// `failure`; but if the history at `path` no longer has the step as `step` describes it, an error
+// that says that the step was removed while it was `meanwhile`.
 Error unread_step_error(const std::string& path, const HistoryStep& step, Error failure,
                         const char* meanwhile);
 

@@ -1,5 +1,5 @@
-// Which environment variables a history stores. Studies store the same ones: their watcher, which runs
-// without this library, gets these rules as text.
+// Which environment variables a history stores. Studies store the same ones: their watcher, which
+// runs without this library, gets these rules as text.
 #pragma once
 
 #include <span>
@@ -7,17 +7,19 @@
 
 namespace twinrun {
 
-// A variable is stored if its name is one of `names` or begins with one of `prefixes`, unless the name begins
-// with one of `bookkeeping` or contains one of `secret_words` or `secret_variable_words` as a word.
+// A variable is stored if its name is one of `names` or begins with one of `prefixes`, unless the
+// name begins with one of `bookkeeping` or contains one of `secret_words` or
+// `secret_variable_words` as a word.
 struct VariableRules {
     std::span<const char* const> names;
     std::span<const char* const> prefixes;
     // variables of launchers: different in every run, and some are secret
     std::span<const char* const> bookkeeping;
-    // Some of `names`, which studies leave out: all tasks of a study should have the same conditions.
+    // Some of `names`, which studies leave out: all tasks of a study should have the same
+    // conditions.
     std::span<const char* const> of_one_job;
     std::span<const char* const> secret_words;  // in capitals; see names_secret()
-    // More secret words, only in names of variables: a program's option `--key id` is no secret.
+    // More secret words, only in names of variables: a program's option `--key id` is not a secret.
     std::span<const char* const> secret_variable_words;
 };
 const VariableRules& variable_rules();
@@ -26,8 +28,8 @@ const VariableRules& variable_rules();
 bool keeps_variable(std::string_view name);
 
 // Whether the name of an option or a variable says that its value is a secret: it contains one of
-// `secret_words`, in any case, with no letter directly before or after it. "--api-key" and "HF_TOKEN" do,
-// "--max-tokens" does not.
+// `secret_words`, in any case, with no letter directly before or after it. "--api-key" and
+// "HF_TOKEN" do, "--max-tokens" does not.
 bool names_secret(std::string_view name);
 
 }  // namespace twinrun

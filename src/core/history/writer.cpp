@@ -30,8 +30,8 @@ Result<> HistoryWriter::check_place() const {
                                          "nothing more is captured into it"};
 }
 
-// Copies the journal to a new file if the old one has another name too (a hard link): somebody copied the
-// history with links, and lines must not be added to the copy.
+// Copies the journal to a new file if the old one has another name too (a hard link): somebody
+// copied the history with links, and lines must not be added to the copy.
 Result<> HistoryWriter::detach() {
     struct stat status;
     if (::lstat(file_.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink <= 1)
@@ -66,15 +66,16 @@ Result<> HistoryWriter::append(const std::string& lines) {
     return success();
 }
 
-// Appends lines. After success the caller applies them to journal_ and sets journal_known_; after an error
-// journal_ is read from the file.
+// Appends lines. After success the caller applies them to journal_ and sets journal_known_; after
+// an error journal_ is read from the file.
 Result<> HistoryWriter::add(const std::vector<std::string>& objects) {
     std::string lines;
     for (const std::string& object : objects)
         lines += seal_line(object) + "\n";
     journal_known_ = false;
     if (auto done = append(lines); !done) {
-        // Storage may have kept some of the lines, or all. The next append() removes an incomplete one.
+        // Storage may have kept some of the lines, or all. The next append() removes an incomplete
+        // one.
         static_cast<void>(read_back());
         return done;
     }
@@ -89,8 +90,8 @@ Result<> HistoryWriter::add_leaving(const std::vector<std::string>& objects,
     }
     auto added = add(objects);
     if (added || !journal_known_) return added;
-    // The journal still names the step. With the mark, its files would be removed if the journal were
-    // restored from an older copy that does not name them.
+    // The journal still names the step. With the mark, its files would be removed if the journal
+    // were restored from an older copy that does not name them.
     for (const std::string& folder : marked) {
         if (is_named(folder) && unnamed_files(folder).empty()) unmark_begun(folder);
     }
@@ -100,7 +101,8 @@ Result<> HistoryWriter::add_leaving(const std::vector<std::string>& objects,
 Result<> HistoryWriter::read_back() {
     TWR_CHECK(check_place());
     TWR_TRY(Journal now, read_rank_journal(path_, rank_, ranks_));
-    // Without its first line it is not the journal that was opened, and no line could be read after it.
+    // Without its first line it is not the journal that was opened, and no line could be read after
+    // it.
     if (now.whole_bytes == 0)
         return Error{ErrorCode::damaged, file_ + ": was removed or emptied while this run writes it"};
     journal_ = std::move(now);

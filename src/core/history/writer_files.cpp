@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Puts metadata at the end. It proves the data file beside it: if the process dies between two removals, the
-// next process can still prove the files that are left.
+// Puts metadata at the end. It proves the data file beside it: if the process dies between two
+// removals, the next process can still prove the files that are left.
 void metadata_last(std::vector<std::string>& names) {
     std::stable_partition(names.begin(), names.end(),
                           [](const std::string& name) { return !name.ends_with(kMetadataSuffix); });
@@ -52,9 +52,9 @@ std::string HistoryWriter::folder_for(std::int64_t step, std::uint32_t attempt) 
     }
 }
 
-// The marks are there before the new manifest: if the process dies in between, the next one knows which
-// folders may be removed. If a folder cannot be marked, the marks are removed again, and the old history
-// stays.
+// The marks are there before the new manifest: if the process dies in between, the next one knows
+// which folders may be removed. If a folder cannot be marked, the marks are removed again, and the
+// old history stays.
 Result<> HistoryWriter::mark_left(const HistoryId& id, const std::vector<std::string>& folders) const {
     std::vector<std::string> made;
     for (const std::string& folder : folders) {
@@ -85,8 +85,8 @@ Result<> HistoryWriter::mark_begun(const std::string& folder) const {
 }
 
 bool HistoryWriter::mark_leaving(const std::string& folder) const {
-    // If it cannot be marked, for example on a full disk, files that a killed process leaves will not be
-    // removed.
+    // If it cannot be marked, for example on a full disk, files that a killed process leaves will
+    // not be removed.
     if (has_id_ && !is_own(folder)) return false;
     const std::string place = (fs::path(path_) / folder).string();
     if (is_begun_by(place, rank_) || !mark_begun(folder)) return false;
@@ -135,10 +135,10 @@ bool HistoryWriter::proves(const std::string& folder, const std::string& name) c
     return (shared_ || !replaced_.empty() || !name.starts_with(kSharedPrefix)) && is_proven(folder, name);
 }
 
-// Removes files that earlier processes left. Files with final names are removed only from folders that are
-// marked as begun, or left by a replaced history. Elsewhere complete steps stay though no line names them:
-// the journal may have been restored from an older copy, or the folder was renamed or copied. Temporary files
-// are removed from all folders of this history.
+// Removes files that earlier processes left. Files with final names are removed only from folders
+// that are marked as begun, or left by a replaced history. Elsewhere complete steps stay though no
+// line names them: the journal may have been restored from an older copy, or the folder was renamed
+// or copied. Temporary files are removed from all folders of this history.
 Result<> HistoryWriter::remove_leftovers() {
     const bool leads = rank_ == 0 || local_;  // then no other rank writes here yet
     std::set<std::string> known;
@@ -148,7 +148,8 @@ Result<> HistoryWriter::remove_leftovers() {
         known.insert(file.substr(0, file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
         const std::string place = (fs::path(path_) / name).string();
-        if (leads && has_mark(place, left_name(id_)))  // this history was to be replaced, and was not
+        // This history was to be replaced, and was not.
+        if (leads && has_mark(place, left_name(id_)))
             TWR_CHECK(system().remove((fs::path(place) / left_name(id_)).string()));
         if (is_unnamed_folder(name)) {
             if (leads && is_marked(path_, name, id_)) TWR_CHECK(remove_files(name, rank_));
@@ -206,7 +207,8 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     std::vector<std::string> names;
     std::vector<std::string> begun;
     std::vector<std::string> shared;
-    std::set<std::string> proven;  // shared files: the metadata that proves them is removed before them
+    // Shared files: the metadata that proves them is removed before them.
+    std::set<std::string> proven;
     std::vector<std::string> markers;
     bool others = false;
     const auto list = [&] {
@@ -241,11 +243,13 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     };
     list();
     metadata_last(names);
-    names.insert(names.end(), begun.begin(), begun.end());  // last: the marks allow to remove the others
+    // last: the marks allow to remove the others
+    names.insert(names.end(), begun.begin(), begun.end());
     for (const std::string& name : names)
         TWR_CHECK(system().remove(name));
-    // The last rank removes shared files and the folder. Each rank lists the folder again after its own files
-    // are removed: otherwise two ranks at the same time could each leave them to the other.
+    // The last rank removes shared files and the folder. Each rank lists the folder again after its
+    // own files are removed: otherwise two ranks at the same time could each leave them to the
+    // other.
     if (!names.empty()) list();
     if (others) return success();
     for (const std::string& name : shared)
@@ -253,8 +257,8 @@ Result<> HistoryWriter::remove_files(const std::string& folder, std::optional<st
     return remove_marked_folder(place.string(), markers);
 }
 
-// Removes the markers, and then the folder if it is empty. If another rank has put a file into it meanwhile,
-// the markers are made again, so that the folder's owner stays known.
+// Removes the markers, and then the folder if it is empty. If another rank has put a file into it
+// meanwhile, the markers are made again, so that the folder's owner stays known.
 Result<> HistoryWriter::remove_marked_folder(const std::string& folder,
                                              const std::vector<std::string>& markers) {
     for (const std::string& name : markers)

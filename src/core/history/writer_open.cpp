@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Error if the manifest's name belongs to a link, a folder or a pipe: twinrun makes only regular files.
+// Error if the manifest's name belongs to a link, a folder or a pipe: twinrun makes only regular
+// files.
 Result<> check_regular(const std::string& path) {
     std::error_code failure;
     const auto kind = fs::symlink_status(path, failure).type();
@@ -26,7 +27,7 @@ Result<> check_regular(const std::string& path) {
     return Error{
         ErrorCode::invalid_argument,
         path +
-            ": is there, and is no regular file (a link, a folder, a pipe): move it away, or name another "
+            ": is there, and is not a regular file (a link, a folder, a pipe): move it away, or name another "
             "folder"};
 }
 
@@ -59,8 +60,8 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(FileSystem& system, c
         TWR_CHECK(writer->check_same(history, settings));
         writer->adopt(history);
     }
-    // Before the journal is read: another process may still commit steps, and their files would look like
-    // leftovers.
+    // Before the journal is read: another process may still commit steps, and their files would
+    // look like leftovers.
     FileLock opening;
     TWR_CHECK(writer->lock(opening, rank == 0 && existing == Existing::refuse));
     if (!History::exists(path)) {
@@ -205,8 +206,8 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     TWR_CHECK(writer->lock(opening, false));  // another run of this node may be using the folder
     auto part = LocalHistory::read(path);
     const bool same = part && part->belongs_to(settings, rank, ranks, history, history_id);
-    // When a history is replaced, its part is replaced too. A part of another history, or of an earlier one
-    // at this path, must not have steps that its history lacks.
+    // When a history is replaced, its part is replaced too. A part of another history, or of an
+    // earlier one at this path, must not have steps that its history lacks.
     if (part && (!replace || part->history != history)) {
         TWR_CHECK(
             check_part(path, *part, settings, rank, ranks, history, replace ? HistoryId() : history_id));
@@ -228,8 +229,8 @@ Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open_local(FileSystem& sys
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for the history's list of steps"};
 }
 
-// Makes a file with one line, which appears under its name complete or not at all. replaces: a file of this
-// name, proven to be twinrun's, is replaced.
+// Makes a file with one line, which appears under its name complete or not at all. replaces: a file
+// of this name, proven to be twinrun's, is replaced.
 Result<> HistoryWriter::write_first_line(const std::string& file, const std::string& object, bool replaces) {
     const std::string line = seal_line(object) + "\n";
     const std::string temporary = temporary_name(file);
@@ -257,8 +258,8 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
         if (replaced != nullptr) {
             replaced_ = replaced->replaced;
             replaced_.push_back(replaced->id);
-            // Keeps only histories that have left folders or journals. A process that died while it replaced
-            // a history may have left a journal of an even earlier one.
+            // Keeps only histories that have left folders or journals. A process that died while it
+            // replaced a history may have left a journal of an even earlier one.
             const auto names = folders_of_steps(path_);
             const auto journals = find_journals(path_);
             std::erase_if(replaced_, [&](const HistoryId& id) {
@@ -275,8 +276,8 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
             if (!history_id.empty()) first["of"] = history_id;
             first["history"] = path_to_json(*history);
         }
-        // The old journals name the folders to remove. They are read first, because they belong to no history
-        // once the manifest is replaced.
+        // The old journals name the folders to remove. They are read first, because they belong to
+        // no history once the manifest is replaced.
         std::vector<std::string> folders;
         if (replaced != nullptr) {
             TWR_TRY(folders, folders_named_by(*replaced));
@@ -311,8 +312,8 @@ Result<bool> HistoryWriter::replaces_journal(const std::vector<HistoryId>& befor
                      "another folder"};
 }
 
-// Makes the journal of one rank of several, if it has none in this history. Replaces a journal of an earlier
-// history; any other file of this name is an error.
+// Makes the journal of one rank of several, if it has none in this history. Replaces a journal of
+// an earlier history; any other file of this name is an error.
 Result<> HistoryWriter::begin_journal() {
     TWR_CHECK(check_journal_there(id_, has_id_));
     if (const auto head = journal_head(file_); head && head->id == (has_id_ ? id_ : "")) return success();
@@ -320,8 +321,8 @@ Result<> HistoryWriter::begin_journal() {
     Json first{{"twinrun_journal", version_}, {"rank", rank_}, {"ranks", ranks_}};
     if (has_id_) first["id"] = id_;
     if (auto done = write_first_line(file_, first.dump(), replaces); !done) {
-        // Another process of this rank may have made the journal first: the lock decides later which of them
-        // continues.
+        // Another process of this rank may have made the journal first: the lock decides later
+        // which of them continues.
         const auto head = journal_head(file_);
         return head && head->id == (has_id_ ? id_ : "") ? success() : done;
     }
@@ -334,9 +335,9 @@ Error HistoryWriter::busy() const {
                  path_ + ": another process is writing this history: wait for it, or name another folder"};
 }
 
-// Two processes that write one journal would mix their lines; two that begin a history would remove each
-// other's files. A process that dies releases its locks. A flusher that outlives its run keeps them until it
-// is done: up to ten seconds are waited for it.
+// Two processes that write one journal would mix their lines; two that begin a history would remove
+// each other's files. A process that dies releases its locks. A flusher that outlives its run keeps
+// them until it is done: up to ten seconds are waited for it.
 Result<> HistoryWriter::lock(FileLock& opening, bool refuse) {
     constexpr int kTries = 200;
     constexpr auto kPause = std::chrono::milliseconds(50);
@@ -344,8 +345,8 @@ Result<> HistoryWriter::lock(FileLock& opening, bool refuse) {
         if (i != 0) std::this_thread::sleep_for(kPause);
         if (refuse) TWR_CHECK(check_refused());
         TWR_CHECK(system().make_folders(path_));
-        // Ranks above 0 share the lock, because they open at the same time. A part on a node-local tier has
-        // one rank.
+        // Ranks above 0 share the lock, because they open at the same time. A part on a node-local
+        // tier has one rank.
         if (!opening.take(path_, rank_ != 0 && !local_)) continue;
         if (refuse) TWR_CHECK(check_refused());  // another process may have made it just now
         TWR_TRY(const bool locked, lock_journal());
@@ -369,7 +370,8 @@ Result<bool> HistoryWriter::lock_journal() {
     }
     if (journal_lock_.take(file_) &&
         (rank_ != 0 || local_ || ranks_ == 1 || manifest_lock_.take(manifest_path(path_)))) {
-        // No other process writes it now, so that it may be replaced by a copy, which is locked then.
+        // No other process writes it now, so that it may be replaced by a copy, which is locked
+        // then.
         TWR_CHECK(detach());
         return journal_lock_.take(file_);
     }
@@ -383,8 +385,8 @@ Result<> HistoryWriter::check_refused() const {
                  path_ + ": holds a history already: choose another folder, or append to it, or replace it"};
 }
 
-// Error if a folder without a manifest has journals or steps of a history: after a new manifest, the lost one
-// could not be restored from a copy, and the old steps could not be read any more.
+// Error if a folder without a manifest has journals or steps of a history: after a new manifest,
+// the lost one could not be restored from a copy, and the old steps could not be read any more.
 Result<> HistoryWriter::check_no_remains() const {
     std::string left;
     for (const auto& [name, is_file, is_folder] : entries_of(path_)) {
@@ -406,9 +408,9 @@ Result<> HistoryWriter::check_no_remains() const {
                      "remove what is left of that history, or name another folder"};
 }
 
-// Error if this rank's journal in the history `id` is missing, and files of the rank are there: a rank makes
-// its journal before its first file. With a new journal, these files would look like leftovers of steps that
-// were not committed.
+// Error if this rank's journal in the history `id` is missing, and files of the rank are there: a
+// rank makes its journal before its first file. With a new journal, these files would look like
+// leftovers of steps that were not committed.
 Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) const {
     if (const auto head = journal_head(file_); head && head->id == (has_id ? id : "")) return success();
     for (const std::string& folder : folders_of_steps(path_)) {
@@ -425,7 +427,8 @@ Result<> HistoryWriter::check_journal_there(const HistoryId& id, bool has_id) co
     return success();
 }
 
-// Error if a process of any rank has its journal locked: the others may still write though rank 0 has ended.
+// Error if a process of any rank has its journal locked: the others may still write though rank 0
+// has ended.
 Result<> HistoryWriter::check_nobody_writes() const {
     for (const std::uint32_t rank : ranks_with_journals(path_, kMostRanks)) {
         FileLock other;

@@ -101,8 +101,8 @@ bool inside(std::uint64_t offset, std::uint64_t length, std::uint64_t file_bytes
     return end && *end <= file_bytes;
 }
 
-// The rule must be the one that this build derives from the tolerance: digests made under another rule, whatever wrote
-// them, would not prove what they seem to.
+// The rule must be the one that this build derives from the tolerance: digests made under another
+// rule, whatever wrote them, would not prove what they seem to.
 Result<> check_rule(const FieldMetadata& field) {
     const CellRule& rule = field.settings.rule;
     const auto expected = cell_rule(field.settings.tolerance, rule.residue_bits);
@@ -131,8 +131,8 @@ Result<> check_places(const FieldMetadata& field, std::size_t sections, std::uin
                       std::uint64_t file_bytes) {
     for (std::size_t s = 0; s < sections; ++s) {
         const SectionPlace& place = field.sections[s];
-        const std::uint64_t wanted = field.section_bytes(static_cast<Section>(s));
-        if (place.length != wanted && !(static_cast<Section>(s) == Section::data_sums && place.length == 0)) {
+        const std::uint64_t needed = field.section_bytes(static_cast<Section>(s));
+        if (place.length != needed && !(static_cast<Section>(s) == Section::data_sums && place.length == 0)) {
             return damaged("a section of field '" + field.name +
                            "' has another size than its settings imply");
         }
@@ -146,7 +146,7 @@ Result<> check_places(const FieldMetadata& field, std::size_t sections, std::uin
     return success();
 }
 
-// What version 2 says of sums.
+// The facts about sums that version 2 adds.
 Result<> get_sums(Decoder& in, FieldMetadata& field) {
     const auto impossible = [&] { return damaged("field '" + field.name + "' has impossible sums"); };
     field.key = in.get_text(kLongestText);
@@ -371,7 +371,8 @@ Result<Directory> decode_directory(std::span<const std::byte> bytes, std::uint64
     directory.step = in.get_i64();
     directory.rank = in.get<std::uint32_t>();
     static_cast<void>(in.get<std::uint32_t>());
-    // A field takes more than 100 bytes, a data file at least 20: no count can make us allocate more than the file holds.
+    // A field takes more than 100 bytes, a data file at least 20: no count can make us allocate
+    // more than the file holds.
     if (in.failed() || in.remaining() / 100 < fields || in.remaining() / 20 < data_files) {
         return damaged("its directory ends too early");
     }

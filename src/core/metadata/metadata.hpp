@@ -1,7 +1,9 @@
-// The metadata file: the trees and residues of one rank's fields at one step. spec/metadata.md describes its bytes.
+// The metadata file: the trees and residues of one rank's fields at one step. spec/metadata.md
+// describes its bytes.
 //
-// Reading trusts nothing: the header and the directory are checked whole before use, every size against the file's, and
-// every page of a section against its checksum when it is read. A newer version is refused.
+// Reading trusts nothing: the header and the directory are checked whole before use, every size
+// against the file's, and every page of a section against its checksum when it is read. A newer
+// version is refused.
 #pragma once
 
 #include <array>
@@ -23,8 +25,9 @@ namespace twinrun {
 
 inline constexpr std::uint32_t kMetadataVersion = 2;  // the newest; 1 where no field has sums
 inline constexpr std::size_t kHeaderBytes = 64;
-inline constexpr std::size_t kPageBytes = 4096;        // what one checksum covers
-inline constexpr std::size_t kDataSumBytes = 1 << 20;  // element bytes that one data checksum covers
+inline constexpr std::size_t kPageBytes = 4096;  // what one checksum covers
+// Element bytes that one data checksum covers.
+inline constexpr std::size_t kDataSumBytes = 1 << 20;
 inline constexpr std::size_t kLargestDirectory = 1 << 28;
 inline constexpr std::size_t kMostDimensions = 32;
 inline constexpr const char* kMetadataSuffix = ".twm";
@@ -45,25 +48,28 @@ struct DataFile {
 };
 
 enum class Section : std::uint8_t {
-    tree = 0,       // nodes, root first
-    fine = 1,       // fine digests, a u64 a chunk; empty for published digests and where coarse_shift is 0
+    tree = 0,  // nodes, root first
+    // Fine digests, a u64 a chunk; empty for published digests and where coarse_shift is 0.
+    fine = 1,
     residues = 2,   // chunk after chunk
     data_sums = 3,  // XXH3-64 of every 1 MiB of element bytes in order
-    sums = 4,       // what the field adds to the digests of the whole array: bucket, coarse, fine, a u64 each
+    // What the field adds to the digests of the whole array: bucket, coarse, fine, a u64 each.
+    sums = 4,
 };
 inline constexpr std::size_t kSections = 5;
 
 struct SectionPlace {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
-    std::uint64_t sums_offset = 0;    // XXH3-64 of each page of the section, ceil(length / 4096) of them
+    // XXH3-64 of each page of the section, ceil(length / 4096) of them
+    std::uint64_t sums_offset = 0;
     std::uint64_t sums_checksum = 0;  // XXH3-64 of those
 };
 
 // Order of a multi-dimensional field's elements in the stream that is digested.
 enum class ArrayOrder : std::uint8_t { row_major = 0, column_major = 1 };
 
-// What sums say of: nothing, the global array by place, or particles by ID.
+// What the sums describe: nothing, the global array by place, or particles by ID.
 enum class SumsKind : std::uint8_t { none = 0, place = 1, ids = 2 };
 
 struct SumsFacts {
@@ -89,7 +95,8 @@ struct FieldMetadata {
     SumsFacts sums;
     DigestSettings settings;
     ElementCounts counts;
-    double largest_sampled = 0;   // largest finite |x| among sampled elements: for warnings, not for proofs
+    // Largest finite |x| among sampled elements: for warnings, not for proofs.
+    double largest_sampled = 0;
     std::vector<Extent> extents;  // empty: the elements are decoded by a reader of `format`
     std::string format;
     std::array<SectionPlace, kSections> sections{};
@@ -116,13 +123,14 @@ struct Directory {
     std::uint32_t version = 1;  // 2 if some field has sums or a key
     std::int64_t step = 0;
     std::uint32_t rank = 0;
-    std::uint64_t status = 0;  // code of what the file system says of the data files; 0: nobody asked it
+    // Code of what the file system says of the data files; 0: not asked for.
+    std::uint64_t status = 0;
     std::vector<DataFile> data_files;
     std::vector<FieldMetadata> fields;
 };
 
-// Header and directory, to and from bytes. decode never reads outside `bytes`, whatever they hold; file_bytes is the size
-// of the whole file. Errors name no path: the caller adds it.
+// Header and directory, to and from bytes. decode never reads outside `bytes`, whatever they hold;
+// file_bytes is the size of the whole file. Errors name no path: the caller adds it.
 std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_t file_bytes);
 struct HeaderFacts {
     std::uint32_t version = 0;
@@ -147,16 +155,17 @@ class MetadataFile {
     [[nodiscard]] std::optional<std::size_t> find(const std::string& field) const;
     // Absolute or working-directory-relative path of a data file.
     [[nodiscard]] std::string data_path(std::uint32_t file) const;
-    // A data file that was changed after the metadata, or was only copied or touched: its content tells. Errors: stale:
-    // a data file has grown since the metadata was made; damaged: one is truncated; not_found.
+    // A data file that was changed after the metadata, or was only copied or touched: its content
+    // tells. Errors: stale: a data file has grown since the metadata was made; damaged: one is
+    // truncated; not_found.
     Result<std::optional<std::string>> newer_data_file() const;
     // As newer_data_file(), and such a file is an error too (stale).
     Result<> check_data_files() const;
 
     // Checksums of a section's pages, read and checked at first use.
     Result<std::span<const std::uint64_t>> page_sums(std::size_t field, Section section);
-    // Error (damaged) unless the pages from `first_page` on have the stored checksums; bytes: whole pages, the last one
-    // of the section may be short.
+    // Error (damaged) unless the pages from `first_page` on have the stored checksums; bytes: whole
+    // pages, the last one of the section may be short.
     Result<> check_pages(std::size_t field, Section section, std::uint64_t first_page,
                          std::span<const std::byte> bytes);
     // Bytes [offset, offset + to.size()) of a section, checked.
@@ -167,7 +176,8 @@ class MetadataFile {
     Result<> residues(std::size_t field, std::uint64_t first, std::span<std::uint8_t> to);
     // Lets storage bring these bytes, where they are not read with all others.
     void will_need(std::uint64_t offset, std::uint64_t bytes) const;
-    // Bytes read from the file so far, for the report: of a file that was read at once, those that were needed.
+    // Bytes read from the file so far, for the report: of a file that was read at once, those that
+    // were needed.
     [[nodiscard]] std::uint64_t bytes_read() const;
     void count_read(std::uint64_t bytes);
 
@@ -196,11 +206,12 @@ class MetadataNodes final : public NodeSource {
     std::size_t field_;
 };
 
-// Whether the file of this name, which is no link, begins as metadata files do: then twinrun wrote it, whatever became of the rest.
+// Whether the file of this name, which is not a link, begins as metadata files do: then twinrun
+// wrote it, even if the rest is damaged.
 bool is_metadata_file(const std::string& path);
 
-// Writes a metadata file: declare all fields, write their sections in any order and from any thread, commit. Until then
-// only a temporary file exists; without a commit it is removed.
+// Writes a metadata file: declare all fields, write their sections in any order and from any
+// thread, commit. Until then only a temporary file exists; without a commit it is removed.
 class MetadataWriter {
    public:
     // The fields' sections are laid out here; `directory.fields[i].sections` is ignored.
@@ -208,17 +219,19 @@ class MetadataWriter {
                                                           Directory directory);
     ~MetadataWriter();
 
-    // Metadata that is there under this name is replaced by commit(). Without it, and where something else is there: an error.
+    // Metadata that is there under this name is replaced by commit(). Without it, and where
+    // something else is there: an error.
     void may_replace() { may_replace_ = true; }
     [[nodiscard]] Directory& directory() { return directory_; }
-    // Part of a section. offset is a multiple of kPageBytes, and so is the size unless the part ends the section.
-    // Thread-safe for disjoint parts.
+    // Part of a section. offset is a multiple of kPageBytes, and so is the size unless the part
+    // ends the section. Thread-safe for disjoint parts.
     Result<> write(std::size_t field, Section section, std::uint64_t offset,
                    std::span<const std::byte> bytes);
-    // A field's sums, at the end of the file: how many there are is known last. Not for a field whose SumsFacts have buckets already
-    // (those are laid out). Once a field.
+    // A field's sums, at the end of the file: how many there are is known last. Not for a field
+    // whose SumsFacts have buckets already (those are laid out). Once a field.
     Result<> write_sums(std::size_t field, const SumsFacts& facts, std::span<const PartialSum> sums);
-    // Everything was written: checksums, directory, sync, rename, sync of the folder. Reads the directory back first.
+    // Everything was written: checksums, directory, sync, rename, sync of the folder. Reads the
+    // directory back first.
     Result<> commit();
     // The same without the sync of the folder, for callers that rename the folder itself next.
     Result<> finish();

@@ -17,13 +17,15 @@ namespace twinrun {
 
 namespace {
 constexpr std::size_t kMostAnnounced = 64;  // fields: beyond, the calls cost more than they save
-// Metadata of so many fields that are so small is read at once: a page of it holds several fields' sections.
+// If a file has many small fields, all metadata is read at once: a page of it holds several fields'
+// sections.
 constexpr std::uint64_t kMostBytesAtOnce = 64 << 20;
 }  // namespace
 
 struct MetadataFile::Sums {
     std::mutex mutex;
-    std::unordered_map<std::string_view, std::size_t> by_name;  // made when the first name is looked for
+    // Made when the first name is looked for.
+    std::unordered_map<std::string_view, std::size_t> by_name;
     std::vector<std::array<std::optional<std::vector<std::uint64_t>>, kSections>> of_field;
     std::atomic<std::uint64_t> bytes_read{0};
     bool at_once = false;  // all of the file is read where something of it is
@@ -123,7 +125,8 @@ Result<std::optional<std::string>> MetadataFile::newer_data_file() const {
                                                  " now: restore it, or index it again with 'twinrun index'"};
         }
         if (now.size != known.stamp.size) return is_older_than(data);
-        // A copy has other times than its original, but then its metadata was copied too, after it or with the times.
+        // A copy has other times than its original, but then its metadata was copied too, after it
+        // or with the times.
         if (!newer && now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns)
             newer = std::move(data);
     }
@@ -231,7 +234,7 @@ Result<> MetadataFile::residues(std::size_t field, std::uint64_t first, std::spa
     if (bits == 0 || !end || *end > f.scalars()) {
         return Error{ErrorCode::internal, path() + ": residues that are not there"};
     }
-    // Whole blocks, of which the field's last may be short.
+    // Whole blocks; the field's last one may be short.
     const std::size_t block_bytes = residue_bytes(shape.block_scalars, bits);
     const std::uint64_t begin = first / shape.block_scalars * block_bytes;
     const std::uint64_t stop =

@@ -26,7 +26,7 @@ Result<> verify_sections(MetadataFile& file, std::span<std::byte> part) {
     return success();
 }
 
-// What lies between header, directory, sections and their checksums is zero, or it is not as it was written.
+// Bytes between header, directory, sections and their checksums must be zero: others are damage.
 Result<> verify_padding(MetadataFile& file, std::span<std::byte> part) {
     const Directory& directory = file.directory();
     std::vector<Range> used{{0, encode_directory(directory, 0).size()}};

@@ -37,7 +37,8 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
             SectionPlace& place = field.sections[s];
             place = {};
             place.length = field.section_bytes(static_cast<Section>(s));
-            // Sections of many small fields share pages; larger ones begin on one, for direct reads.
+            // Sections of many small fields share pages; larger ones begin on one, for direct
+            // reads.
             if (place.length >= kPageBytes) end = round_up(end, kPageBytes);
             place.offset = end;
             writer->sums_[f][s].resize(divide_up(place.length, kPageBytes));
@@ -139,7 +140,8 @@ Result<> MetadataWriter::write_out() {
         }
     }
     const std::vector<std::byte> head = encode_directory(directory_, file_bytes_);
-    // What is about to be written must be readable: a defect here would cost the user the history.
+    // Checks that the directory can be read before it is written: a defect here would cost the user
+    // the history.
     TWR_TRY(const HeaderFacts facts, decode_header(head, file_bytes_));
     const auto body = std::span<const std::byte>(head).subspan(kHeaderBytes, facts.directory_bytes);
     auto decoded = decode_directory(body, file_bytes_, facts.version);

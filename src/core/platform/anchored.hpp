@@ -1,4 +1,5 @@
-// Changes to one folder, by its descriptor: another folder that gets its name meanwhile is not touched.
+// Changes to one folder, by its descriptor: another folder that gets its name meanwhile is not
+// touched.
 #pragma once
 
 #include <memory>
@@ -8,9 +9,10 @@
 
 namespace twinrun {
 
-// Hands every change to another file system. From anchor() on, paths below `root` mean what is in the folder that had this name
-// then, wherever it has been moved; errors name the paths that were given. What only reads goes by names as before: a caller
-// that looks at another folder by then finds nothing of its own there. Thread-safe after anchor().
+// Hands every change to another file system. From anchor() on, paths below `root` mean what is in
+// the folder that had this name then, wherever it has been moved; errors name the paths that were
+// given. What only reads goes by names as before: a caller that looks at another folder by then
+// finds nothing of its own there. Thread-safe after anchor().
 class AnchoredFileSystem final : public FileSystem {
    public:
     // root: absolute, as real_path() gives it.
@@ -19,7 +21,8 @@ class AnchoredFileSystem final : public FileSystem {
     AnchoredFileSystem(const AnchoredFileSystem&) = delete;
     AnchoredFileSystem& operator=(const AnchoredFileSystem&) = delete;
 
-    // The folder is there, and no link. Without /proc, by which a descriptor has a name, paths stay what they are.
+    // The folder is there, and no link. Without /proc, by which a descriptor has a name, paths stay
+    // what they are.
     Result<> anchor();
 
     Result<std::unique_ptr<OutputFile>> create(const std::string& path,

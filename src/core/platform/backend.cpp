@@ -17,15 +17,15 @@ Choice choose() {
     for (const Backend b : {Backend::avx2, Backend::avx512}) {
         if (backend_available(b)) choice.backend = b;
     }
-    const char* wanted = std::getenv("TWINRUN_BACKEND");
-    if (wanted == nullptr || *wanted == '\0') return choice;
+    const char* requested = std::getenv("TWINRUN_BACKEND");
+    if (requested == nullptr || *requested == '\0') return choice;
     for (const Backend b : {Backend::portable, Backend::avx2, Backend::avx512}) {
-        if (backend_name(b) == wanted && backend_available(b)) {
+        if (backend_name(b) == requested && backend_available(b)) {
             choice.backend = b;
             return choice;
         }
     }
-    choice.ignored = wanted;
+    choice.ignored = requested;
     return choice;
 }
 
@@ -51,7 +51,8 @@ bool backend_available(Backend backend) {
     switch (backend) {
         case Backend::portable: return true;
         case Backend::avx2:
-            // What cmake/TwinrunCompiler.cmake compiles these files with; f16c came before avx2 in every processor.
+            // The instruction sets that cmake/TwinrunCompiler.cmake compiles these files with; f16c
+            // came before avx2 in every processor.
             return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                    __builtin_cpu_supports("bmi2");
         case Backend::avx512:

@@ -26,7 +26,8 @@ std::string resolved(const char* path) {
     return realpath(path, buffer.data()) != nullptr ? buffer.data() : path;
 }
 
-// The GNU build-id among the notes of a segment: name size, description size, type, then both padded to 4 bytes.
+// The GNU build-id among the notes of a segment: name size, description size, type, then both
+// padded to 4 bytes.
 std::string build_id(std::span<const unsigned char> notes) {
     constexpr std::size_t kHeader = 12;
     auto padded = [](std::uint64_t n) { return (n + 3) / 4 * 4; };
@@ -71,7 +72,7 @@ int remember(dl_phdr_info* info, std::size_t, void* list) {
         }
         static_cast<std::vector<LoadedObject>*>(list)->push_back(std::move(object));
     } catch (const std::exception&) {
-        return 1;  // out of memory: what is there must do
+        return 1;  // out of memory: the objects found so far are used
     }
     return 0;
 }

@@ -1,5 +1,6 @@
-// The program and the shared libraries of this process, and how their files were made: told from their ELF headers, without
-// running anything. Files may be anything: what contradicts itself is left out.
+// The program and the shared libraries of this process, and how their files were made. Reads their
+// ELF headers and runs nothing. Files may be anything: parts that contradict each other are left
+// out.
 #pragma once
 
 #include <string>
@@ -15,8 +16,9 @@ struct LoadedObject {
 // Program and libraries, in the order of loading. Reads no file.
 std::vector<LoadedObject> loaded_objects();
 
-// What compilers left in a file: each line of the section .comment once, and of .GCC.command.line (there with
-// -frecord-gcc-switches only). Empty: no such section, or not an ELF file of this machine.
+// What compilers left in a file: each line of the section .comment once, and of .GCC.command.line
+// (there with -frecord-gcc-switches only). Empty: no such section, or not an ELF file of this
+// machine.
 struct ElfProducers {
     std::string compilers;
     std::string switches;

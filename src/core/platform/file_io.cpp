@@ -28,7 +28,8 @@ namespace {
 
 // Linux cuts a read at 0x7ffff000 bytes; a round number below keeps direct continuations aligned.
 constexpr std::size_t kLargestStep = std::size_t{1} << 30;
-// Attempts in a row without a byte (EINTR, EAGAIN) before a read is given up: never reached on a sound system.
+// Attempts in a row without a byte (EINTR, EAGAIN) before a read is given up: never reached on a
+// sound system.
 constexpr int kMostFruitless = 10000;
 
 ErrorCode code_of(int error_number) {
@@ -156,14 +157,15 @@ Result<> deliver(std::vector<ReadCompletion>& finished, std::vector<ReadCompleti
 
 ReadProgress::ReadProgress(const ReadRequest& request)
     : request_(request),
-      wanted_(request.at_least == 0 ? request.bytes : request.at_least),
+      needed_(request.at_least == 0 ? request.bytes : request.at_least),
       direct_(request.direct ? request.file->direct_descriptor() : -1),
       descriptor_(request.file->descriptor()) {}
 
 ReadProgress::Step ReadProgress::next() const {
     const std::uint64_t offset = request_.offset + done_;
     const std::size_t rest = std::min(request_.bytes - done_, kLargestStep);
-    // A direct read that came short at an odd place has met the end of the file; the page cache tells whether it moved.
+    // A direct read that came short at an odd place has met the end of the file; the page cache
+    // tells whether it moved.
     const bool direct = direct_ >= 0 && done_ % kDirectAlignment == 0;
     return {direct ? direct_ : descriptor_, offset, rest, request_.to + done_};
 }
@@ -173,7 +175,7 @@ bool ReadProgress::advance(std::int64_t result) {
         done_ += static_cast<std::size_t>(result);
         fruitless_ = 0;
         would_block_ = false;
-        return done_ >= wanted_;
+        return done_ >= needed_;
     }
     if (result == -EINVAL && direct_ >= 0 && done_ % kDirectAlignment == 0) {
         direct_ = -1;  // a device with larger sectors than our alignment
@@ -192,16 +194,17 @@ bool ReadProgress::advance(std::int64_t result) {
 void ReadProgress::fail(std::int64_t result) {
     if (result != 0) {
         char what[96];
-        std::snprintf(what, sizeof what, "read %zu bytes at offset %" PRIu64, wanted_, request_.offset);
+        std::snprintf(what, sizeof what, "read %zu bytes at offset %" PRIu64, needed_, request_.offset);
         error_ = system_error(request_.file->path(), what, static_cast<int>(-result));
         return;
     }
     error_ = say(ErrorCode::damaged, [&] {
         struct stat status;
         const bool known = ::fstat(descriptor_, &status) == 0;
-        return printable(request_.file->path()) + ": truncated: " + std::to_string(wanted_) +
-               " bytes wanted at offset " + std::to_string(request_.offset) + ", " + std::to_string(done_) +
-               " there; the file has " + (known ? std::to_string(status.st_size) : "?") + " bytes (" +
+        return printable(request_.file->path()) + ": truncated: " + std::to_string(needed_) +
+               " bytes requested at offset " + std::to_string(request_.offset) + ", only " +
+               std::to_string(done_) + " there; the file has " +
+               (known ? std::to_string(status.st_size) : "?") + " bytes (" +
                std::to_string(request_.file->size()) + " when it was opened); write or copy it again";
     });
 }
@@ -233,7 +236,8 @@ Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path) try 
         return Error{ErrorCode::unsupported,
                      file_io::printable(path) + ": not a regular file; copy its bytes to a file first"};
     }
-    // We plan our reads: what the kernel would read ahead of small ones (megabytes on some machines) nobody asked for.
+    // We plan our reads. Otherwise the kernel would read far beyond small ones (megabytes on some
+    // machines).
     static_cast<void>(::posix_fadvise(file->descriptor_, 0, 0, POSIX_FADV_RANDOM));
     // Left on, io_uring would answer EAGAIN instead of waiting for the disk.
     const int flags = ::fcntl(file->descriptor_, F_GETFL);
@@ -304,8 +308,9 @@ double InputFile::cached_share(std::uint64_t offset, std::uint64_t bytes, int sa
     }
     if (known) return static_cast<double>(cached) / static_cast<double>(looks);
 
-    // Older kernels. Where mincore may not tell (a file of somebody else) it says that all is cached: the better error,
-    // as reading cached data from the device costs more than reading device data through the cache.
+    // Older kernels. Where mincore may not tell (a file of somebody else) it says that all is
+    // cached: the better error, as reading cached data from the device costs more than reading
+    // device data through the cache.
     const std::size_t length = static_cast<std::size_t>(pages * page);
     void* map = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor_, static_cast<off_t>(first * page));
     if (map == MAP_FAILED) return 1;
@@ -371,7 +376,8 @@ Result<std::unique_ptr<ReadQueue>> make_read_queue(const ReadQueueOptions& optio
     if (backend == ReadBackend::pread) return file_io::make_pread_queue(options);
     if (backend == ReadBackend::uring) return file_io::make_uring_queue(options);
     if (uring_available()) {
-        // A ring can be refused later than the probe: locked memory, descriptors, a sandbox entered meanwhile.
+        // A ring can be refused later than the probe: locked memory, descriptors, a sandbox entered
+        // meanwhile.
         auto queue = file_io::make_uring_queue(options);
         if (queue.ok()) return queue;
     }

@@ -1,11 +1,13 @@
 // Files: batched asynchronous reads, and writes that are either whole or not there.
 //
-// Reading: a ReadQueue belongs to one thread. Requests go in by submit(), completions come out by wait(), in any order.
-// Two implementations behind one interface: io_uring (registered buffers where it can, deep queue), and a pool of
-// threads that call pread, for kernels and containers that forbid io_uring. A completion is checked, always: short
-// reads are continued by the queue itself, the end of the file before the last byte asked for is an error.
+// Reading: a ReadQueue belongs to one thread. Requests go in by submit(), completions come out by
+// wait(), in any order. Two implementations behind one interface: io_uring (registered buffers
+// where it can, deep queue), and a pool of threads that call pread, for kernels and containers that
+// forbid io_uring. A completion is checked, always: short reads are continued by the queue itself,
+// the end of the file before the last byte asked for is an error.
 //
-// Writing: every change to disk goes through FileSystem, so that tests can inject faults and lose unsynced writes.
+// Writing: every change to disk goes through FileSystem, so that tests can inject faults and lose
+// unsynced writes.
 #pragma once
 
 #include <cstddef>
@@ -21,17 +23,18 @@
 
 namespace twinrun {
 
-inline constexpr std::size_t kDirectAlignment = 4096;  // offsets, lengths and addresses of O_DIRECT reads
+// Offsets, lengths and addresses of O_DIRECT reads.
+inline constexpr std::size_t kDirectAlignment = 4096;
 
-// What identifies the content of a file without reading it.
+// Identifies the content of a file without reading it.
 struct FileStamp {
     std::uint64_t size = 0;
     std::int64_t mtime_ns = 0;
     bool operator==(const FileStamp&) const = default;
 };
 
-// A file open for reading. Thread-safe after open: all use is positional. Holds one descriptor for the page cache
-// and, where the file system has it, opens a second one with O_DIRECT on demand.
+// A file open for reading. Thread-safe after open: all use is positional. Holds one descriptor for
+// the page cache and, where the file system has it, opens a second one with O_DIRECT on demand.
 class InputFile {
    public:
     static Result<std::shared_ptr<InputFile>> open(const std::string& path);
@@ -45,9 +48,11 @@ class InputFile {
     int descriptor() const { return descriptor_; }
     // The descriptor for direct reads, or -1 where the file system refuses O_DIRECT.
     int direct_descriptor();
-    // Share of up to `samples` evenly spread pages of [offset, offset + bytes) that lie in the page cache: 0 to 1.
+    // Share of up to `samples` evenly spread pages of [offset, offset + bytes) that lie in the page
+    // cache: 0 to 1.
     double cached_share(std::uint64_t offset, std::uint64_t bytes, int samples = 64) const;
-    // Tells the kernel that these bytes will be read soon: storage works on them meanwhile. Never blocks, never fails.
+    // Tells the kernel that these bytes will be read soon: storage works on them meanwhile. Never
+    // blocks, never fails.
     void will_need(std::uint64_t offset, std::uint64_t bytes) const;
     // Synchronous read of exactly `to.size()` bytes.
     Result<> read_at(std::uint64_t offset, std::span<std::byte> to) const;
@@ -67,15 +72,17 @@ struct ReadRequest {
     std::uint64_t offset = 0;
     std::size_t bytes = 0;
     std::byte* to = nullptr;
-    // O_DIRECT: offset, bytes and `to` are multiples of kDirectAlignment; a last read may pass the end of the file.
-    // Where the file system has no O_DIRECT, the same request goes through the page cache.
+    // O_DIRECT: offset, bytes and `to` are multiples of kDirectAlignment; a last read may pass the
+    // end of the file. Where the file system has no O_DIRECT, the same request goes through the
+    // page cache.
     bool direct = false;
-    // How many bytes must come for success (the end of the file may cut a direct read short); 0: all.
+    // How many bytes must come for success (the end of the file may cut a direct read short); 0:
+    // all.
     std::size_t at_least = 0;
     std::size_t skip = 0;   // bytes at the begin to leave out: they were read for alignment only
     std::uint64_t tag = 0;  // comes back with the completion; need not be unique
 
-    [[nodiscard]] std::size_t wanted() const { return (at_least != 0 ? at_least : bytes) - skip; }
+    [[nodiscard]] std::size_t needed() const { return (at_least != 0 ? at_least : bytes) - skip; }
 };
 
 struct ReadCompletion {
@@ -86,28 +93,29 @@ struct ReadCompletion {
 
 class ReadQueue {
    public:
-    virtual ~ReadQueue() =
-        default;  // drops what has not started, waits for what is under way: buffers must outlive it
+    // Drops what has not started, waits for what is under way: buffers must outlive it.
+    virtual ~ReadQueue() = default;
     virtual const char* name() const = 0;  // "io_uring" or "pread"
     virtual std::size_t depth() const = 0;
     virtual std::size_t outstanding() const = 0;
-    // Tells where later requests will read to, so that the kernel need not pin that memory for every read. Never
-    // needed, and without effect where the kernel refuses. Replaces the buffers of an earlier call; nothing may be
-    // outstanding; the buffers outlive the queue.
+    // Tells where later requests will read to, so that the kernel need not pin that memory for
+    // every read. Never needed, and without effect where the kernel refuses. Replaces the buffers
+    // of an earlier call; nothing may be outstanding; the buffers outlive the queue.
     virtual Result<> register_buffers(std::span<const std::span<std::byte>> /*buffers*/) { return success(); }
-    // Takes all requests, or none and returns an error (a request without meaning, no memory). Those beyond the depth
-    // wait inside the queue. What goes wrong with a single read comes with its completion.
+    // Takes all requests, or none and returns an error (a request without meaning, no memory).
+    // Those beyond the depth wait inside the queue. What goes wrong with a single read comes with
+    // its completion.
     virtual Result<> submit(std::span<const ReadRequest> requests) = 0;
-    // Blocks until at least `at_least` (or all outstanding, if fewer) completions are there; appends them, and any more
-    // that are there, to `out`. 0 does not block.
+    // Blocks until at least `at_least` (or all outstanding, if fewer) completions are there;
+    // appends them, and any more that are there, to `out`. 0 does not block.
     virtual Result<> wait(std::size_t at_least, std::vector<ReadCompletion>& out) = 0;
 };
 
 enum class ReadBackend { automatic, uring, pread };
 
 struct ReadQueueOptions {
-    // automatic: what TWINRUN_IO=uring|pread says; without it io_uring if the kernel lets us, else pread.
-    // uring and pread are forced: an error where they are not available.
+    // automatic: what TWINRUN_IO=uring|pread says; without it io_uring if the kernel allows it,
+    // otherwise pread. uring and pread are forced: an error where they are not available.
     ReadBackend backend = ReadBackend::automatic;
     std::size_t depth = 64;  // reads under way at once; the pread pool has one a thread
     int threads = 4;         // of the pread pool
@@ -118,56 +126,66 @@ bool uring_available();  // probed once
 
 // ---- writing ----
 
-// An open file that is being written. Whole or not there: create a temporary name, write, sync, close, rename to the
-// final name, sync_folder.
+// An open file that is being written. Whole or not there: create a temporary name, write, sync,
+// close, rename to the final name, sync_folder.
 class OutputFile {
    public:
-    // Without a close() before it the file counts as abandoned: what create() made is removed (unless it was renamed
-    // meanwhile), what open_append() opened stays as it is.
+    // Without a close() before it the file counts as abandoned: what create() made is removed
+    // (unless it was renamed meanwhile), what open_append() opened stays as it is.
     virtual ~OutputFile() = default;
     // All bytes or an error. Thread-safe for disjoint ranges.
     virtual Result<> write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
-    // Once it failed it fails for good: the kernel may have dropped the pages that it could not write.
+    // Once it failed it fails for good: the kernel may have dropped the pages that it could not
+    // write.
     virtual Result<> sync() = 0;
-    // The file's size is then the end of the last write, however much create() reserved. No sync. Again: no effect.
+    // The file's size is then the end of the last write, however much create() reserved. No sync.
+    // Again: no effect.
     virtual Result<> close() = 0;
 };
 
-inline constexpr const char* kHiddenPrefix = ".twinrun-";  // of what is made under a name of its own
+// Of what is made under a name of its own.
+inline constexpr const char* kHiddenPrefix = ".twinrun-";
 
-// All changes to storage. The posix one is the real one; tests wrap it to fail, cut short, or forget.
+// All changes to storage. The posix one is the real one; tests wrap it to fail, cut short, or
+// forget.
 //
-// Nothing here harms what its caller did not make: a new file is a new file, a name that is taken stays as it is, and neither
-// the file nor the folder that it is in may be a symbolic link, which could lead anywhere. A caller whose folder was named by
-// the user, and may well be a link, names it by its real_path().
+// Nothing here harms what its caller did not make: a new file is a new file, a name that is taken
+// stays as it is, and neither the file nor the folder that it is in may be a symbolic link, which
+// could lead anywhere. A caller whose folder was named by the user, and may well be a link, names
+// it by its real_path().
 class FileSystem {
    public:
     virtual ~FileSystem() = default;
-    // New; reserves space where it can: a full disk shows here, and leaves no file behind. Something of that name is there: an
-    // error (ErrorCode::invalid_argument).
+    // New; reserves space where it can: a full disk shows here, and leaves no file behind.
+    // Something of that name is there: an error (ErrorCode::invalid_argument).
     virtual Result<std::unique_ptr<OutputFile>> create(const std::string& path,
                                                        std::uint64_t expected_bytes) = 0;
     // Existing or new; write_at(size, …) appends.
     virtual Result<std::unique_ptr<OutputFile>> open_append(const std::string& path, std::uint64_t& size) = 0;
-    // Atomic, of a file or a folder. Something is there under the new name: an error (ErrorCode::invalid_argument). Survives a
-    // power cut after sync_folder of the parents.
+    // Atomic, of a file or a folder. Something is there under the new name: an error
+    // (ErrorCode::invalid_argument). Survives a power cut after sync_folder of the parents.
     virtual Result<> rename(const std::string& from, const std::string& to) = 0;
-    // Atomic, of a file, in the place of one that is there. For callers who know that they made that one.
+    // Atomic, of a file, in the place of one that is there. For callers who know that they made
+    // that one.
     virtual Result<> replace(const std::string& from, const std::string& to) = 0;
     virtual Result<> sync_folder(const std::string& path) = 0;
-    // Like mkdir -p. Folders that it makes survive a power cut: only it knows which parents are to be synced.
+    // Like mkdir -p. Folders that it makes survive a power cut: only it knows which parents are to
+    // be synced.
     virtual Result<> make_folders(const std::string& path) = 0;
-    // A folder with an empty file in it, in a parent that is there: both, or nothing. false: something of that name is there,
-    // and stays as it is. Survives a power cut.
+    // A folder with an empty file in it, in a parent that is there: both, or nothing. false:
+    // something of that name is there, and stays as it is. Survives a power cut.
     virtual Result<bool> make_marked_folder(const std::string& path, const std::string& marker) = 0;
-    virtual Result<> remove(const std::string& path) = 0;               // a file; not there: success
-    virtual Result<> remove_empty_folder(const std::string& path) = 0;  // not empty, or not there: success
+    // A file; not there: success.
+    virtual Result<> remove(const std::string& path) = 0;
+    // Not empty, or not there: success.
+    virtual Result<> remove_empty_folder(const std::string& path) = 0;
     virtual Result<> truncate(const std::string& path, std::uint64_t size) = 0;
     // To put files beside what is in a folder, which is there: new_files.hpp.
     virtual Result<std::unique_ptr<NewFiles>> open_new(const std::string& folder) {
         return open_new_files(folder);
     }
-    // For changes to this folder alone, which is there: see anchored.hpp. Null: this file system knows names only.
+    // For changes to this folder alone, which is there: see anchored.hpp. Null: this file system
+    // knows names only.
     virtual Result<std::unique_ptr<FileSystem>> anchored(const std::string& /*root*/) {
         return std::unique_ptr<FileSystem>();
     }
@@ -177,8 +195,8 @@ FileSystem& posix_file_system();
 
 // Whether something has this name, be it a link that leads nowhere.
 bool is_there(const std::string& path);
-// What a folder holds, without "." and ".."; as far as it can be read. May throw std::bad_alloc, as directory_iterator may not:
-// that one ends the program.
+// The names in a folder, without "." and ".."; as far as it can be read. May throw std::bad_alloc,
+// as directory_iterator may not: that one ends the program.
 struct FolderEntry {
     std::string name;
     bool is_file = false;    // a regular one
@@ -187,14 +205,15 @@ struct FolderEntry {
 std::vector<FolderEntry> entries_of(const std::string& path);
 // Absolute, and without symbolic links; what is not there yet stays as it is named.
 std::string real_path(const std::string& path);
-// A name for what becomes `path` once it is whole, that nothing else has: "x.twm.9f86d081884c7d65.tmp".
+// A name for what becomes `path` once it is whole, that nothing else has:
+// "x.twm.9f86d081884c7d65.tmp".
 std::string temporary_name(const std::string& path);
 std::string random_hex(int digits);  // from the system's random numbers
 
 // Whether what has this name is a regular file, no link, that begins with these bytes.
 bool begins_with(const std::string& path, std::span<const std::byte> head);
 Result<FileStamp> stamp_of(const std::string& path);
-Result<std::vector<std::byte>> read_whole_file(const std::string& path,
-                                               std::uint64_t limit);  // more than `limit` bytes: an error
+// More than `limit` bytes: an error.
+Result<std::vector<std::byte>> read_whole_file(const std::string& path, std::uint64_t limit);
 
 }  // namespace twinrun

@@ -1,4 +1,4 @@
-// Shared by the files of file_io, for nobody else.
+// Private to the files of file_io.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,8 @@ std::string printable(const std::string& path);
 // A NUL would silently name another file.
 Result<> check_path(const std::string& path);
 
-// Where one request stands. Both queues drive it: next() says what to ask of the kernel, advance() takes the answer.
+// Where one request stands. Both queues drive it: next() says what to ask of the kernel, advance()
+// takes the answer.
 class ReadProgress {
    public:
     struct Step {
@@ -55,7 +56,7 @@ class ReadProgress {
     void fail(std::int64_t result);
 
     ReadRequest request_;
-    std::size_t wanted_ = 0;
+    std::size_t needed_ = 0;
     std::size_t done_ = 0;
     int direct_ = -1;  // -1: through the page cache
     int descriptor_ = -1;
@@ -66,7 +67,8 @@ class ReadProgress {
 
 Result<> check_request(const ReadRequest& request);
 
-// Builds a ring, asks for the operations needed and runs one: seccomp may allow the first and forbid the last.
+// Builds a ring, asks for the operations needed and runs one: seccomp may allow the first and
+// forbid the last.
 Result<> probe_uring();
 Result<std::unique_ptr<ReadQueue>> make_uring_queue(const ReadQueueOptions& options);
 Result<std::unique_ptr<ReadQueue>> make_pread_queue(const ReadQueueOptions& options);

@@ -37,15 +37,17 @@ using file_io::system_error;
 namespace {
 
 constexpr auto kLastOffset = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
-constexpr std::size_t kLargestWrite = std::size_t{1} << 30;  // Linux cuts a write at 0x7ffff000 bytes
-// Files from this size on are written around the page cache, where the bytes given allow it: that is up to three times as
-// fast (2 cores, virtio disk), and does not take the application's memory for what nobody reads soon.
+// Linux cuts a write at 0x7ffff000 bytes
+constexpr std::size_t kLargestWrite = std::size_t{1} << 30;
+// Files from this size on are written around the page cache, where the bytes given allow it: that
+// is up to three times as fast (2 cores, virtio disk), and does not use the application's memory
+// for data that is not read soon.
 constexpr std::uint64_t kDirectFrom = 32 << 20;
 constexpr std::size_t kDirectWrite = 64 << 10;
 
 bool direct_writes_wanted() {
-    const char* wanted = std::getenv("TWINRUN_DIRECT_WRITES");
-    return wanted == nullptr || std::strcmp(wanted, "0") != 0;
+    const char* setting = std::getenv("TWINRUN_DIRECT_WRITES");
+    return setting == nullptr || std::strcmp(setting, "0") != 0;
 }
 
 // One that this process holds: see anchored.hpp. Its name in /proc is a link.
@@ -55,8 +57,8 @@ bool is_descriptor(const std::string& folder) {
            folder.find_first_not_of("0123456789", kDescriptors.size()) == std::string::npos;
 }
 
-// A name, and the folder that has it: whoever puts a link in the folder's place afterwards changes nothing. Neither of both may
-// be a link; the caller has named folders above by their real path.
+// A name, and the folder that has it: whoever puts a link in the folder's place afterwards changes
+// nothing. Neither of both may be a link; the caller has named folders above by their real path.
 class Place {
    public:
     static Result<Place> of(const std::string& path) {
@@ -144,8 +146,8 @@ class PosixOutputFile final : public OutputFile {
         direct_ = direct;
     }
 
-    // fallocate and not posix_fallocate: where the file system cannot, glibc's would write every block. The size stays
-    // as it is, so that a file's length is always that of its data.
+    // fallocate and not posix_fallocate: where the file system cannot, glibc's would write every
+    // block. The size stays as it is, so that a file's length is always that of its data.
     Result<> reserve(std::uint64_t bytes) try {
         if (bytes == 0) return success();
         if (bytes > kLastOffset)
@@ -159,7 +161,8 @@ class PosixOutputFile final : public OutputFile {
             return success();
         }
         const int why = errno;
-        // Anything else (EOPNOTSUPP, ENOSYS, EINVAL of odd file systems) leaves the answer to the writes.
+        // Anything else (EOPNOTSUPP, ENOSYS, EINVAL of odd file systems) leaves the answer to the
+        // writes.
         if (why != ENOSPC && why != EDQUOT && why != EFBIG && why != EIO) return success();
         return system_error(path_, "reserve " + std::to_string(bytes) + " bytes", why);
     } catch (const std::bad_alloc&) {
@@ -183,7 +186,8 @@ class PosixOutputFile final : public OutputFile {
                          static_cast<off_t>(offset + done));
             if (to != descriptor_ &&
                 (put < 0 ? errno == EINVAL : !aligned(static_cast<std::uint64_t>(put)))) {
-                // This file system wants other alignments, or wrote a part: the rest takes the other way.
+                // This file system needs other alignments, or wrote a part: the rest is written
+                // through the page cache.
                 to = descriptor_;
                 if (put < 0) continue;
             }
@@ -229,7 +233,8 @@ class PosixOutputFile final : public OutputFile {
         close_direct();
         const int result = ::close(descriptor_);
         const int why = errno;
-        descriptor_ = -1;  // closed even if it failed: to close again could hit another thread's file
+        // Closed even if it failed: to close again could hit another thread's file.
+        descriptor_ = -1;
         if (result != 0 && why != EINTR) return system_error(path_, "close", why);
         return success();
     }
@@ -326,7 +331,8 @@ class PosixFileSystem final : public FileSystem {
                 TWR_CHECK(sync_folder(parent.empty() ? "." : parent));
                 continue;
             }
-            // EACCES and EROFS may be said of a folder that is there; only the last one must be checked.
+            // EACCES and EROFS may be said of a folder that is there; only the last one must be
+            // checked.
             const int why = errno;
             struct stat status;
             if (::stat(folder.c_str(), &status) != 0) return system_error(folder, "make the folder", why);
@@ -342,7 +348,7 @@ class PosixFileSystem final : public FileSystem {
         const std::string parent = whole.parent_path().empty() ? "." : whole.parent_path().string();
         TWR_TRY(const Place place, Place::of(path));
         if (place.is_there()) return false;
-        // Under a name of its own first: nobody finds the folder without its marker.
+        // Made under a temporary name first, so that the folder never appears without its marker.
         const std::string name = kHiddenPrefix + random_hex(16);
         TWR_TRY(const Place hidden, Place::of((std::filesystem::path(parent) / name).string()));
         if (::mkdirat(hidden.folder(), hidden.name(), 0777) != 0)

@@ -1,4 +1,5 @@
-// Reads by a pool of threads that call pread: for kernels and containers without io_uring, and the reference for it.
+// Reads by a pool of threads that call pread: for kernels and containers without io_uring, and the
+// reference for it.
 
 #include <unistd.h>
 
@@ -26,7 +27,8 @@ class PreadQueue final : public ReadQueue {
 
     ~PreadQueue() override {
         if (owner_ != ::getpid()) {
-            // The threads stayed in the parent, perhaps holding the lock: nothing here can be taken down safely.
+            // The threads stayed in the parent, perhaps holding the lock: nothing here can be taken
+            // down safely.
             for (auto& thread : threads_)
                 thread.detach();
             static_cast<void>(state_.release());
@@ -69,7 +71,8 @@ class PreadQueue final : public ReadQueue {
             const std::lock_guard guard(state_->mutex);
             const std::size_t before = state_->waiting.size();
             try {
-                // Room for every completion now: a worker has nobody to tell that there is no memory.
+                // Reserves room for every completion now: a worker could not report that memory is
+                // exhausted.
                 state_->finished.reserve(outstanding_ + requests.size());
                 for (const auto& request : requests) {
                     if (request.bytes != 0) state_->waiting.emplace_back(request);

@@ -1,8 +1,9 @@
 // Reads through io_uring: one ring a queue, built once.
 //
-// Reads of cached pages are done inside the submitting call, at the cost of a pread; others go to the device, and come
-// back by wait(). IOSQE_ASYNC, which hands a read to a kernel thread, is for the rare read that the kernel could not
-// start without blocking: for cached pages the detour costs more than the copy.
+// Reads of cached pages are done inside the submitting call, at the cost of a pread; others go to
+// the device, and come back by wait(). IOSQE_ASYNC, which hands a read to a kernel thread, is for
+// the rare read that the kernel could not start without blocking: for cached pages the detour costs
+// more than the copy.
 
 #include "platform/file_io_internal.hpp"
 
@@ -38,14 +39,15 @@ Error unavailable(int error_number) {
         if (error_number == EPERM || error_number == ENOSYS || error_number == EACCES) {
             why += ": the kernel, its setting io_uring_disabled, or the container forbids it";
         } else if (error_number == ENOMEM) {
-            why += ", perhaps for want of locked memory (ulimit -l)";
+            why += ", perhaps because the limit of locked memory is too low (ulimit -l)";
         }
         return "io_uring is not available: " + why + "; use TWINRUN_IO=pread";
     });
 }
 
-// A ring's memory may be given to another thread's next ring. liburing maps and unmaps by system calls of its own, which
-// ThreadSanitizer does not see; this tells it that the one was over before the other began.
+// A ring's memory may be given to another thread's next ring. liburing maps and unmaps by system
+// calls of its own, which ThreadSanitizer does not see; this tells it that the one was over before
+// the other began.
 std::atomic<unsigned> ring_changes{0};
 
 void close_ring(io_uring* ring) {
@@ -55,8 +57,8 @@ void close_ring(io_uring* ring) {
 
 // 0 or minus errno.
 int open_ring(unsigned entries, io_uring* ring) {
-    // COOP_TASKRUN (Linux 5.19): completions do not interrupt the caller, who collects them in wait() anyway.
-    // No SINGLE_ISSUER: a queue may be made in one thread and handed to another.
+    // COOP_TASKRUN (Linux 5.19): completions do not interrupt the caller, who collects them in
+    // wait() anyway. No SINGLE_ISSUER: a queue may be made in one thread and handed to another.
     for (const unsigned flags : {unsigned{IORING_SETUP_COOP_TASKRUN}, 0U}) {
         const int result = ::io_uring_queue_init(entries, ring, flags);
         ring_changes.fetch_add(1, std::memory_order_acq_rel);
@@ -100,20 +102,21 @@ class UringQueue final : public ReadQueue {
         }
         if (!buffers_.empty()) ::io_uring_unregister_buffers(&ring_);
         buffers_.clear();
-        std::vector<iovec> wanted;
+        std::vector<iovec> pinned;
         for (const auto& buffer : buffers) {
             for (std::size_t at = 0; at < buffer.size(); at += kLargestBuffer) {
-                wanted.push_back({buffer.data() + at, std::min(buffer.size() - at, kLargestBuffer)});
+                pinned.push_back({buffer.data() + at, std::min(buffer.size() - at, kLargestBuffer)});
             }
         }
-        std::sort(wanted.begin(), wanted.end(), [](const iovec& a, const iovec& b) {
+        std::sort(pinned.begin(), pinned.end(), [](const iovec& a, const iovec& b) {
             return reinterpret_cast<std::uintptr_t>(a.iov_base) <
                    reinterpret_cast<std::uintptr_t>(b.iov_base);
         });
-        if (wanted.empty()) return success();
-        // Refused (limit on locked memory, memory of another kind): reads pin their pages one by one, as ever.
-        if (::io_uring_register_buffers(&ring_, wanted.data(), static_cast<unsigned>(wanted.size())) == 0) {
-            buffers_ = std::move(wanted);
+        if (pinned.empty()) return success();
+        // Refused (limit on locked memory, memory of another kind): reads pin their pages one by
+        // one, as ever.
+        if (::io_uring_register_buffers(&ring_, pinned.data(), static_cast<unsigned>(pinned.size())) == 0) {
+            buffers_ = std::move(pinned);
         }
         return success();
     } catch (const std::bad_alloc&) {
@@ -139,7 +142,8 @@ class UringQueue final : public ReadQueue {
             if (request.bytes == 0) finished_.push_back({request.tag, 0, std::nullopt});
         }
         outstanding_ += requests.size();
-        // What the kernel does not take now, wait() offers again and answers for.
+        // Requests that the kernel does not take now are submitted again by wait(), which reports
+        // their errors.
         fill();
         if (::io_uring_sq_ready(&ring_) != 0) ::io_uring_submit(&ring_);
         return success();
@@ -161,7 +165,7 @@ class UringQueue final : public ReadQueue {
                 if (!passing || ++refusals > kMostRefusals) {
                     return system_error("io_uring queue", "wait for reads", -result);
                 }
-                // What is under way frees memory when it completes.
+                // Requests under way free memory when they complete.
                 io_uring_cqe* first = nullptr;
                 if (in_kernel() == 0 || ::io_uring_wait_cqe(&ring_, &first) != 0) ::sched_yield();
             } else {
@@ -202,8 +206,9 @@ class UringQueue final : public ReadQueue {
         return static_cast<int>(after - buffers_.begin());
     }
 
-    // Before the ring goes: until a read has ended the kernel may write to its buffer. Reads that would never end (the
-    // descriptor was closed by mistake and its number is a pipe's now) are cancelled; the device's are waited for.
+    // Before the ring goes: until a read has ended the kernel may write to its buffer. Reads that
+    // would never end (the descriptor was closed by mistake and its number is a pipe's now) are
+    // cancelled; the device's are waited for.
     void finish() {
         std::size_t coming = in_flight();
         if (coming == 0) return;

@@ -20,9 +20,9 @@ FloatEnvironment::~FloatEnvironment() { _mm_setcsr(static_cast<unsigned>(saved_)
 #elif defined(__aarch64__)
 FloatEnvironment::FloatEnvironment(Rounding rounding) {
     __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
-    const unsigned long long wanted =
-        rounding == Rounding::downward ? 2ULL << 22 : 0;  // FPCR.RMode; FZ, FZ16 off
-    __asm__ volatile("msr fpcr, %0" : : "r"(wanted));
+    // FPCR.RMode; FZ, FZ16 off
+    const unsigned long long control = rounding == Rounding::downward ? 2ULL << 22 : 0;
+    __asm__ volatile("msr fpcr, %0" : : "r"(control));
 }
 FloatEnvironment::~FloatEnvironment() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_)); }
 #else

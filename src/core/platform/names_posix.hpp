@@ -1,5 +1,5 @@
-// Names relative to a folder's descriptor: whoever puts a link in the folder's place afterwards changes nothing. Shared by the
-// files of file_io and new_files, for nobody else.
+// Names relative to a folder's descriptor: whoever puts a link in the folder's place afterwards
+// changes nothing. Shared by the files of file_io and new_files, for nobody else.
 #pragma once
 
 #include <fcntl.h>
@@ -11,7 +11,8 @@
 
 namespace twinrun::file_io {
 
-// Closes what it has. AT_FDCWD stands for the program's own folder, and is not closed; -1 for nothing.
+// Closes what it has. AT_FDCWD stands for the program's own folder, and is not closed; -1 for
+// nothing.
 class Descriptor {
    public:
     explicit Descriptor(int value = -1) : value_(value) {}
@@ -45,12 +46,14 @@ inline int open_at(int folder, const char* name, int flags, mode_t mode = 0) {
     return retrying([&] { return ::openat(folder, name, flags | O_CLOEXEC, mode); });
 }
 
-// 0, or what went wrong. Some network and user-space file systems have no such thing, and bring names to disk by themselves.
+// 0, or what went wrong. Some network and user-space file systems have no such thing, and bring
+// names to disk by themselves.
 int sync_folder(int folder);
 
-// Of files and folders: the new name must not be there (EEXIST). A file system that knows no such rename may know links, which
-// never replace either; `last` says what to do where it has none of both: fail, or look first, and then rename, so that what
-// comes in between is lost, which can only be an empty folder, or a file.
+// Of files and folders: the new name must not be there (EEXIST). A file system that knows no such
+// rename may know links, which never replace either; `last` says what to do where it has none of
+// both: fail, or look first, and then rename, so that what comes in between is lost, which can only
+// be an empty folder, or a file.
 enum class LastResort { fail, look_first };
 int rename_new(int from_folder, const char* from, int to_folder, const char* to, LastResort last);
 

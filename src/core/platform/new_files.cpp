@@ -37,7 +37,7 @@ Error already_there(const std::string& path) {
 Error in_the_way(const std::string& path) {
     return file_io::say(ErrorCode::invalid_argument, [&] {
         return file_io::printable(path) +
-               ": is a link or a file, and a folder is wanted: name another folder, or remove it";
+               ": is a link or a file, but must be a folder: name another folder, or remove it";
     });
 }
 
@@ -67,7 +67,8 @@ class PosixNewFile final : public NewFile {
             ::unlinkat(folder_.get(), own_.c_str(), 0);
     }
 
-    // Under a name that nothing has, and that tells whose it is; a file's own may be as long as names can be.
+    // Under a name that nothing has, and that tells whose it is; a file's own may be as long as
+    // names can be.
     Result<> open(std::uint64_t bytes) {
         if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()))
             return system_error(path_, "make it " + std::to_string(bytes) + " bytes long", EFBIG);
@@ -202,7 +203,8 @@ class PosixNewFiles final : public NewFiles {
                      file_io::printable(where(name)) + ": a name that leads out of its folder"};
     }
 
-    // The folder of this name, by way of folders alone. make: where it is not there; else no descriptor comes then.
+    // The folder of this name, through folders only, no links. make: creates it where it does not
+    // exist; otherwise no descriptor is returned then.
     Result<Descriptor> walk(const std::string& name, bool make) {
         Descriptor at(::fcntl(folder_.get(), F_DUPFD_CLOEXEC, 0));
         if (at.get() < 0) return system_error(path_, "open the folder", errno);

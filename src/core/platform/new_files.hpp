@@ -1,5 +1,5 @@
-// Files, folders and links that are put into a folder beside what is there: nothing that is there is replaced, removed, or
-// written through a link, whoever puts it there and when.
+// Files, folders and links that are put into a folder beside what is there: nothing that is there
+// is replaced, removed, or written through a link, whoever puts it there and when.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,20 @@ class NewFile {
    public:
     virtual ~NewFile() = default;
     virtual Result<> write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
-    // Brings it to the disk, and gives it its name if nothing has that name. Its folder is not synced. Last call.
+    // Brings it to the disk, and gives it its name if nothing has that name. Its folder is not
+    // synced. Last call.
     virtual Result<> publish() = 0;
 };
 
-// Names are paths relative to the folder, of parts that are neither empty, "." nor ".."; they are bytes. A folder on their way is
-// made where it is not there; a link, even to a folder, is never followed, and is an error. Errors: invalid_argument: something
-// has this name already; those of storage. Not thread-safe.
+// Names are paths relative to the folder, of parts that are neither empty, "." nor ".."; they are
+// bytes. A folder on their way is made where it is not there; a link, even to a folder, is never
+// followed, and is an error. Errors: invalid_argument: something has this name already; those of
+// storage. Not thread-safe.
 class NewFiles {
    public:
     virtual ~NewFiles() = default;
-    // Error: something has this name already, or a parent of it is no folder. as_folder: a folder of this name is no error.
+    // Error: something has this name already, or a parent of it is not a folder. as_folder: a
+    // folder of this name is not an error.
     virtual Result<> check_free(const std::string& name, bool as_folder = false) = 0;
     // bytes: its size; what is not written is zero, and takes no room where storage knows holes.
     virtual Result<std::unique_ptr<NewFile>> create(const std::string& name, std::uint64_t bytes) = 0;

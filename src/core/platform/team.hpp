@@ -12,7 +12,8 @@ namespace twinrun {
 
 class Team {
    public:
-    // Threads start at the first run(), which is where a process that only captures little never comes.
+    // Threads start at the first run(), which is where a process that only captures little never
+    // comes.
     explicit Team(int size) : size_(size) {}
     ~Team() {
         {
@@ -27,13 +28,15 @@ class Team {
     Team& operator=(const Team&) = delete;
 
     [[nodiscard]] int size() const { return size_; }
-    // work(worker) on every member at once, the caller as worker 0; returns when all have returned. It must not throw.
+    // work(worker) on every member at once, the caller as worker 0; returns when all have returned.
+    // It must not throw.
     void run(const std::function<void(int worker)>& work) {
         while (static_cast<int>(threads_.size()) + 1 < size_) {
             const int worker = static_cast<int>(threads_.size()) + 1;
             try {
                 threads_.emplace_back([this, worker] { help(worker); });
-            } catch (const std::exception&) {  // the system has no more: those that are there do
+            } catch (const std::exception&) {
+                // The system allows no further threads: the existing ones do the work.
                 size_ = worker;
             }
         }

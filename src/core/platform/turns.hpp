@@ -1,5 +1,6 @@
-// Several ranks of one run, played by one process one after another: each opens, captures and closes before the next one begins. For runs
-// in which every rank does the same with data of its own, as when a history of several ranks is written again.
+// Several ranks of one run, played by one process one after another: each opens, captures and
+// closes before the next one begins. For runs in which every rank does the same with data of its
+// own, as when a history of several ranks is written again.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@
 
 namespace twinrun {
 
-// What rank 0 said in each collective call, in order. It is the answer to all later ranks.
+// The contributions of rank 0 to each collective call, in order. It is the answer to all later
+// ranks.
 struct Turns {
     struct Call {
         std::vector<std::int64_t> values;  // of minimum()
@@ -22,9 +24,10 @@ struct Turns {
     std::vector<Call> calls;
 };
 
-// One of the ranks. Rank 0 decides: what it said is the answer, also to a rank that would bring a smaller value. That is right where a
-// rank's own value follows from what rank 0 has done since, as from the folder of the step that it made; ranks compare answers on
-// which all must agree with their own, and fail. Errors: mismatch, in another call than rank 0's.
+// One of the ranks. Rank 0 decides: what it said is the answer, also to a rank that would bring a
+// smaller value. That is right where a rank's own value follows from what rank 0 has done since, as
+// from the folder of the step that it made; ranks compare answers on which all must agree with
+// their own, and fail. Errors: mismatch, in another call than rank 0's.
 class TurnComm final : public Comm {
    public:
     TurnComm(std::shared_ptr<Turns> turns, int rank, int size);
@@ -34,7 +37,7 @@ class TurnComm final : public Comm {
     Result<> broadcast(std::span<std::byte> bytes) override;
 
    private:
-    // What rank 0 said in this call; null where it made no such call.
+    // The contribution of rank 0 to this call; null where it made no such call.
     const Turns::Call* answer();
 
     std::shared_ptr<Turns> turns_;

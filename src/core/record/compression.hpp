@@ -19,7 +19,8 @@ class Compressor {
     ~Compressor();
     Compressor(Compressor&&) noexcept;
     Compressor& operator=(Compressor&&) = delete;
-    // Bytes written to `to`; 0: they would not fit, or there was no memory. Throws std::bad_alloc on first use.
+    // Bytes written to `to`; 0: they would not fit, or there was no memory. Throws std::bad_alloc
+    // on first use.
     std::size_t pack(std::span<const std::byte> from, std::span<std::byte> to, int level);
     // Exactly to.size() bytes. Errors: damaged; unsupported (a build without it).
     Result<> unpack(std::span<const std::byte> from, std::span<std::byte> to);

@@ -48,7 +48,7 @@ Result<> RecordDirectory::check(std::uint32_t chunk_bytes) const {
     std::set<std::string_view> names;
     for (const RecordFile& file : files) {
         if (file.name.size() > kLongestRecordName || !stays_within(file.name))
-            return wrong("'" + file.name + "' is no name for a file of a record");
+            return wrong("'" + file.name + "' is not a name for a file of a record");
         if (!names.insert(file.name).second) return wrong("two files of the name '" + file.name + "'");
         const bool link = file.kind == RecordFileKind::link;
         if (link ? file.to.empty() || file.to.size() > kLongestRecordName ||
@@ -56,7 +56,7 @@ Result<> RecordDirectory::check(std::uint32_t chunk_bytes) const {
                  : !file.to.empty())
             return wrong("'" + file.name + "' is a link without a text, or no link and has one");
         if (file.kind != RecordFileKind::file && file.bytes != 0)
-            return wrong("'" + file.name + "' is no file, and has bytes");
+            return wrong("'" + file.name + "' is not a file, and has bytes");
     }
     names.clear();
     std::uint64_t chunks = 0;

@@ -1,9 +1,11 @@
-// What one step adds to a record: runs of chunks and where their bytes lie (spec/record.md).
+// The difference that one step adds to a record: runs of chunks and the places of their bytes
+// (spec/record.md).
 //
-// A step's image is the concatenation of its segments, each cut into chunks of a fixed size, the last one of a segment filled up
-// with zeros. Every chunk's bytes lie in the payload of exactly one difference, at a Location. A difference names the
-// Locations of some chunks of its image, as runs; all others are those of the chunk with the same number in the segment of the
-// same name of its base, an earlier difference.
+// A step's image is the concatenation of its segments, each cut into chunks of a fixed size, the
+// last one of a segment filled up with zeros. Every chunk's bytes lie in the payload of exactly one
+// difference, at a Location. A difference names the Locations of some chunks of its image, as runs;
+// all others are those of the chunk with the same number in the segment of the same name of its
+// base, an earlier difference.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +20,8 @@
 
 namespace twinrun {
 
-// How chunks that are there already are found, and how entries are kept (spec/record.md, "Entries").
+// How chunks that are there already are found, and how entries are kept (spec/record.md,
+// "Entries").
 enum class RecordMethod : std::uint8_t {
     full = 0,   // no chunk is looked for
     basic = 1,  // unchanged in place: a bit a chunk
@@ -33,8 +36,8 @@ inline constexpr std::uint32_t kSmallestRecordChunk = 32;
 inline constexpr std::uint32_t kLargestRecordChunk = 65536;
 [[nodiscard]] bool record_chunk_ok(std::uint64_t bytes);  // a power of two between these
 
-// A chunk of payload: the ordinal of a difference (24 bits) and the chunk's number in its payload (40 bits). Locations order
-// by age.
+// A chunk of payload: the ordinal of a difference (24 bits) and the chunk's number in its payload
+// (40 bits). Locations order by age.
 using Location = std::uint64_t;
 inline constexpr Location kNoLocation = std::numeric_limits<Location>::max();
 inline constexpr unsigned kLocationChunkBits = 40;
@@ -50,7 +53,8 @@ inline constexpr std::uint32_t kMostOrdinals = (1U << 24) - 1;
     return at & ((std::uint64_t{1} << kLocationChunkBits) - 1);
 }
 
-// Chunks [begin, begin + count) of an image: their bytes lie at source, source + 1, …, or all at source (repeat).
+// Chunks [begin, begin + count) of an image: their bytes lie at source, source + 1, …, or all at
+// source (repeat).
 struct Run {
     std::uint64_t begin = 0;
     std::uint64_t count = 0;
@@ -81,7 +85,8 @@ struct RecordDirectory {
     std::vector<RecordFile> files;
     std::vector<RecordSegment> segments;
     bool operator==(const RecordDirectory&) const = default;
-    // Errors: what the comments above forbid; sizes that overflow; more than kMostPayloadChunks chunks.
+    // Errors: what the comments above forbid; sizes that overflow; more than kMostPayloadChunks
+    // chunks.
     [[nodiscard]] Result<> check(std::uint32_t chunk_bytes) const;
     // First chunk of each segment, and the end.
     [[nodiscard]] std::vector<std::uint64_t> first_chunks(std::uint32_t chunk_bytes) const;
@@ -114,10 +119,11 @@ struct Difference {
     std::uint64_t payload_chunks = 0;
     std::uint32_t block_chunks = 1;  // of every block of the payload but the last
     std::vector<PayloadBlock> blocks;
-    // Of xored blocks: begin counts payload chunks; chunks that no run covers were taken with zeros.
+    // Of xored blocks: begin counts payload chunks; chunks that no run covers were taken with
+    // zeros.
     std::vector<Run> bases;
-    // Payload chunks that are in this file: (first, count), ascending, of `owner`s. Empty: all of its own. Compaction leaves
-    // some of several differences together in one file.
+    // Payload chunks that are in this file: (first, count), ascending, of `owner`s. Empty: all of
+    // its own. Compaction leaves some of several differences together in one file.
     struct Kept {
         std::uint32_t ordinal = 0;
         std::uint64_t first = 0;

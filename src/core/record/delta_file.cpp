@@ -435,7 +435,8 @@ Result<> DifferenceWriter::add_packed(std::span<const PackedBlock> blocks) try {
     return no_memory();
 }
 
-// Compresses one block of what is pending, alone or mixed with its bases, whichever is smaller by enough.
+// Compresses one block of what is pending, alone or mixed with its bases, whichever is smaller by
+// enough.
 void DifferenceWriter::pack_block(Block& block, int worker) {
     auto& compressor = work_->compressors[static_cast<std::size_t>(worker)];
     auto& mixed = work_->scratch[static_cast<std::size_t>(worker)];
@@ -462,7 +463,8 @@ void DifferenceWriter::pack_block(Block& block, int worker) {
             for (std::size_t i = 0; i < raw.size(); ++i)
                 mixed[i] = raw[i] ^ base[i];
             other.resize(raw.size());
-            // At least an eighth must be saved: to name the bases takes bytes, and each later read takes time for the bases.
+            // At least an eighth must be saved: to name the bases takes bytes, and each later read
+            // takes time for the bases.
             const std::size_t room =
                 block.bytes - std::min(block.bytes, std::max<std::size_t>(17, block.bytes / 8));
             const std::size_t size =
@@ -478,7 +480,8 @@ void DifferenceWriter::pack_block(Block& block, int worker) {
     block.checksum = xxh3(block.stored ? raw : std::span<const std::byte>(block.packed).first(block.bytes));
 }
 
-// Notes what the chunks of a mixed block were XORed with. before: chunks of the payload before those that are pending.
+// Notes what the chunks of a mixed block were XORed with. before: chunks of the payload before
+// those that are pending.
 void DifferenceWriter::note_bases(const Block& block, std::uint64_t before) {
     for (std::uint64_t i = 0; i < block.chunks; ++i) {
         const Location at = pending_at_[block.first + i];
@@ -561,7 +564,8 @@ Result<DifferenceWriter::Written> DifferenceWriter::finish(Difference&& differen
     std::vector<std::byte> tail = encode_difference_tail(difference);
     const std::uint64_t unpacked = tail.size();
     bool packed = false;
-    // The published methods' entries are measured as they were published, unless packing was asked for.
+    // The published methods' entries are measured as they were published, unless packing was asked
+    // for.
     if (codec_available(PayloadCodec::zstd) &&
         (settings_.codec == PayloadCodec::zstd || difference.method == RecordMethod::runs)) {
         std::vector<std::byte> smaller(tail.size());
@@ -624,8 +628,8 @@ std::optional<std::uint64_t> DifferenceFile::position(Location at) const {
     }
     const auto& kept = difference_.kept;
     const auto after =
-        std::upper_bound(kept.begin(), kept.end(), at, [](Location wanted, const Difference::Kept& part) {
-            return wanted < location(part.ordinal, part.first);
+        std::upper_bound(kept.begin(), kept.end(), at, [](Location sought, const Difference::Kept& part) {
+            return sought < location(part.ordinal, part.first);
         });
     if (after == kept.begin()) return std::nullopt;
     const auto part = std::prev(after);

@@ -1,4 +1,5 @@
-// The file of a difference (spec/record.md): a header, the payload's blocks, and the rest behind them.
+// The file of a difference (spec/record.md): a header, the payload's blocks, and the rest behind
+// them.
 #pragma once
 
 #include <memory>
@@ -13,9 +14,10 @@
 namespace twinrun {
 
 inline constexpr std::size_t kDifferenceHeaderBytes = 128;
-inline constexpr std::uint32_t kDifferenceVersion = 2;  // 1 where there are neither links nor folders
-inline constexpr std::uint32_t kPackedBlockBytes = 128U
-                                                   << 10;  // of payload, unpacked, where nothing else is said
+// 1 where there are neither links nor folders
+inline constexpr std::uint32_t kDifferenceVersion = 2;
+// Of payload, unpacked, where nothing else is said.
+inline constexpr std::uint32_t kPackedBlockBytes = 128U << 10;
 
 // How payload is kept.
 struct PayloadSettings {
@@ -27,34 +29,40 @@ struct PayloadSettings {
 
 // Chunks that were packed elsewhere. Valid until the call returns.
 struct PackedBlock {
-    std::span<const std::byte> bytes;  // a Zstandard frame; the chunks themselves, where that is no larger
+    // a Zstandard frame; the chunks themselves, where that is no larger
+    std::span<const std::byte> bytes;
     std::uint32_t chunks = 0;
     bool stored = false;
 };
 
-// Writes a difference, front to back. Not thread-safe. Abandoned before finish(): the file is removed.
+// Writes a difference, front to back. Not thread-safe. Abandoned before finish(): the file is
+// removed.
 class DifferenceWriter {
    public:
-    // path: the final name; the file has another one until finish(). Errors: those of storage; unsupported codec.
+    // path: the final name; the file has another one until finish(). Errors: those of storage;
+    // unsupported codec.
     static Result<std::unique_ptr<DifferenceWriter>> create(FileSystem& system, std::string path,
                                                             std::uint32_t chunk_bytes,
                                                             const PayloadSettings& settings);
     ~DifferenceWriter();
 
-    // Whole chunks of payload. base, if not empty: as many bytes that each chunk may be XORed with before it is packed, whose
-    // Locations are base_at (kNoLocation: none, and the base's bytes are zeros). Each block is kept the way that is smallest.
+    // Whole chunks of payload. base, if not empty: as many bytes that each chunk may be XORed with
+    // before it is packed, whose Locations are base_at (kNoLocation: none, and the base's bytes are
+    // zeros). Each block is kept the way that is smallest.
     Result<> add(std::span<const std::byte> chunks, std::span<const std::byte> base,
                  std::span<const Location> base_at);
-    // The same of blocks that are packed already: of block_bytes() each, but for the last one, behind which nothing is added. Not
-    // after an add() that left a part of a block.
+    // The same of blocks that are packed already: of block_bytes() each, except the last one, after
+    // which nothing may be added. Not after an add() that left a part of a block.
     Result<> add_packed(std::span<const PackedBlock> blocks);
     [[nodiscard]] std::uint32_t block_bytes() const { return block_chunks_ * chunk_bytes_; }
     [[nodiscard]] std::uint64_t chunks() const;  // added so far
-    // Of differences that blocks were XORed with: the ordinals, ascending. All of them are known after finish().
+    // Of differences that blocks were XORed with: the ordinals, ascending. All of them are known
+    // after finish().
     [[nodiscard]] const std::vector<std::uint32_t>& bases() const;
 
-    // difference: all but what add() knows, which is put into it; its runs stay. The file is synced under its final name (the
-    // folder is not). Gives its size, and the checksum of its header, which seals all else.
+    // difference: all but what add() knows, which is put into it; its runs stay. The file is synced
+    // under its final name (the folder is not). Gives its size, and the checksum of its header,
+    // which seals all else.
     struct Written {
         std::uint64_t bytes = 0;
         std::uint64_t payload_bytes = 0;
@@ -93,7 +101,8 @@ class DifferenceWriter {
 // A difference that is there. Thread-safe after open: all reads are positional.
 class DifferenceFile {
    public:
-    // Reads and checks all but the payload. Errors: io; damaged (its own text says what); unsupported: a newer version.
+    // Reads and checks all but the payload. Errors: io; damaged (its own text says what);
+    // unsupported: a newer version.
     static Result<std::shared_ptr<DifferenceFile>> open(const std::string& path);
 
     [[nodiscard]] const Difference& difference() const { return difference_; }
@@ -103,7 +112,8 @@ class DifferenceFile {
     // Where this file keeps a payload chunk: its number in the file, or nothing.
     [[nodiscard]] std::optional<std::uint64_t> position(Location at) const;
     [[nodiscard]] std::uint64_t stored_chunks() const { return stored_chunks_; }
-    // Chunks of block b as they were kept, before any XOR is undone: checked, unpacked. to: block_chunks(b) chunks.
+    // Chunks of block b as they were kept, before any XOR is undone: checked, unpacked. to:
+    // block_chunks(b) chunks.
     [[nodiscard]] std::uint64_t block_chunks(std::size_t b) const;
     Result<> read_block(std::size_t b, Compressor& compressor, std::vector<std::byte>& scratch,
                         std::span<std::byte> to) const;
@@ -117,7 +127,8 @@ class DifferenceFile {
     std::vector<std::uint64_t> kept_at_;  // first chunk in the file of each of kept
 };
 
-// Whether the file of this name, which is no link, begins as differences do: then twinrun wrote it.
+// Whether the file of this name, which is not a link, begins as differences do: then twinrun wrote
+// it.
 bool is_difference_file(const std::string& path);
 
 // The same bytes in memory: for tests of the format and its fuzzer.

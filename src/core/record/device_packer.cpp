@@ -24,8 +24,9 @@ Result<std::unique_ptr<DevicePacker>> DevicePacker::create(int device, std::uint
 }
 
 // Memory for a batch, smaller where there is little.
-Result<std::byte*> DevicePacker::reserve(std::uint64_t wanted) {
-    const std::uint64_t least = std::min(batch_bytes_, std::bit_ceil(std::max(wanted, kSmallestBatch / 16)));
+Result<std::byte*> DevicePacker::reserve(std::uint64_t expected) {
+    const std::uint64_t least =
+        std::min(batch_bytes_, std::bit_ceil(std::max(expected, kSmallestBatch / 16)));
     if (capacity_ != 0 && (pending_ != 0 || capacity_ >= least)) return memory_.data() + pending_;
     const auto take = [&](std::uint64_t bytes) -> Result<> {
         const std::uint64_t blocks = bytes / block_bytes_;
@@ -65,7 +66,7 @@ Result<> DevicePacker::pack(bool all, std::uint32_t chunk_bytes, DeviceStream& s
     const std::size_t sizes_bytes = DevicePack::sizes_bytes(blocks);
     TWR_CHECK(host_.reserve(kHostMemory, sizes_bytes));
     TWR_CHECK(to_result(runtime.copy(device_, host_.data(), what.sizes, sizes_bytes, stream.get())));
-    // What is left of a block begins the next batch.
+    // The rest of a block begins the next batch.
     const std::uint64_t rest = pending_ - bytes;
     if (rest != 0)
         TWR_CHECK(

@@ -63,7 +63,8 @@ Result<std::vector<Run>> merge(std::uint32_t ordinal, std::uint64_t chunks, std:
     return runs;
 }
 
-// Nodes of a complete binary tree over the chunks, by levels from the root: the node of 2^height chunks that begins at `begin`.
+// Nodes of a complete binary tree over the chunks, by levels from the root: the node of 2^height
+// chunks that begins at `begin`.
 struct NodeNumbers {
     explicit NodeNumbers(std::uint64_t chunks)
         : depth(static_cast<unsigned>(std::countr_zero(std::bit_ceil(std::max<std::uint64_t>(1, chunks))))) {}
@@ -204,7 +205,8 @@ void encode_runs(std::uint32_t ordinal, std::span<const Run> runs, bool with_pay
     Bytes columns[kColumns];
     std::uint64_t end = 0;
     Location next = location(ordinal, 0);
-    std::unordered_map<std::uint32_t, std::uint64_t> expected;  // of an ordinal: behind its last source
+    // Of an ordinal: behind its last source.
+    std::unordered_map<std::uint32_t, std::uint64_t> expected;
     for (const Run& run : runs) {
         const bool is_fresh = with_payload && run.source == next && !run.repeat;
         const Kind kind = is_fresh ? (run.count == 1 ? kOnePayload : kPayload) : run.repeat ? kRepeat : kCopy;
@@ -267,7 +269,7 @@ Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks
             const std::uint64_t back = columns[2].get();
             const std::uint64_t delta = unzigzag(columns[3].get());
             if (columns[2].failed() || columns[3].failed()) return damaged_entries("a column ends early");
-            if (back > ordinal) return damaged_entries("a source that is no difference");
+            if (back > ordinal) return damaged_entries("a source that is not a difference");
             const auto from = static_cast<std::uint32_t>(ordinal - back);
             std::uint64_t& predicted = expected[from];
             const std::uint64_t source = predicted + delta;
@@ -308,7 +310,7 @@ void encode_entries(RecordMethod method, std::uint32_t ordinal, std::uint64_t ch
                         [](std::uint64_t begin, std::uint64_t) { return begin; });
             return;
         case RecordMethod::tree: {
-            // What is new was joined; in the tree it is nodes again.
+            // New chunks were joined; in the tree they become nodes again.
             const NodeNumbers nodes(chunks);
             put_entries(encoder, ordinal, runs, false, nodes.largest(),
                         [&](std::uint64_t begin, std::uint64_t count) { return nodes.of(begin, count); });

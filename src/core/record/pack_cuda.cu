@@ -1,5 +1,6 @@
-// Packing on devices: the table of pack_device.hpp, by nvCOMP's batched Zstandard. Of nvCOMP only what its documentation says of
-// the C interface of versions 5 and 6 is used, declared here: to build this, nvCOMP need not be there.
+// Packing on devices: the table of pack_device.hpp, by nvCOMP's batched Zstandard. Of nvCOMP only
+// what its documentation says of the C interface of versions 5 and 6 is used, declared here: to
+// build this, nvCOMP need not be there.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -122,7 +123,7 @@ __host__ __device__ constexpr std::size_t aligned_to(std::size_t bytes, std::siz
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// What lies in scratch memory.
+// The layout of scratch memory.
 struct Layout {
     const void** from = nullptr;
     std::size_t* from_bytes = nullptr;
@@ -208,8 +209,8 @@ __global__ void place_blocks(Layout at, std::uint64_t blocks, std::uint32_t* siz
     if (threadIdx.x == 0) *end = base;
 }
 
-// A thread block a block. All begin at multiples of 16 bytes; what is read behind the last one lies in scratch memory, or is
-// cut off.
+// A thread block a block. All begin at multiples of 16 bytes; what is read behind the last one lies
+// in scratch memory, or is cut off.
 __global__ void gather_blocks(Layout at, const std::uint32_t* sizes, std::byte* to) {
     const std::uint64_t b = blockIdx.x;
     const bool stored = (sizes[b] & kDeviceStoredBlock) != 0;

@@ -1,5 +1,6 @@
-// Packing on devices: blocks of payload become Zstandard frames where they lie, so that only these come to the host. The work is
-// done by a library that is looked for when it is needed: nvCOMP 5 or 6 (libnvcomp.so, or what TWINRUN_NVCOMP names).
+// Packing on devices: blocks of payload become Zstandard frames where they lie, so that only these
+// come to the host. The work is done by a library that is looked for when it is needed: nvCOMP 5 or
+// 6 (libnvcomp.so, or what TWINRUN_NVCOMP names).
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,9 @@
 namespace twinrun {
 
 inline constexpr std::uint32_t kDeviceStoredBlock = 0x80000000U;  // of a size: kept as it is
-// Of payload, unpacked: smaller than the host's (kPackedBlockBytes), so that a step has blocks for all multiprocessors. On an H200
-// half of it packs little faster, and four times as much takes twice as long; the sizes differ by 3%.
+// Of payload, unpacked: smaller than the host's (kPackedBlockBytes), so that a step has blocks for
+// all multiprocessors. On an H200 half of it packs little faster, and four times as much takes
+// twice as long; the sizes differ by 3%.
 inline constexpr std::uint32_t kDevicePackedBlockBytes = 32U << 10;
 inline constexpr std::size_t kPackedAlignment = 16;  // of blocks in DevicePack::to
 
@@ -21,10 +23,12 @@ struct DevicePack {
     std::uint32_t block_bytes = 0;  // the last block may have fewer
     std::byte* scratch = nullptr;   // what scratch() says
     std::size_t scratch_bytes = 0;
-    // One block after another, each at the next multiple of kPackedAlignment; room for as many bytes as `from`, aligned.
+    // One block after another, each at the next multiple of kPackedAlignment; room for as many
+    // bytes as `from`, aligned.
     std::byte* to = nullptr;
-    // Of each block as it lies in `to`, with kDeviceStoredBlock where it did not become smaller; behind them the end of the last
-    // one, in bytes. 8-byte aligned; room for blocks() sizes, rounded up to two, and 8 bytes.
+    // Of each block as it lies in `to`, with kDeviceStoredBlock where it did not become smaller;
+    // behind them the end of the last one, in bytes. 8-byte aligned; room for blocks() sizes,
+    // rounded up to two, and 8 bytes.
     std::uint32_t* sizes = nullptr;
 
     [[nodiscard]] std::uint64_t blocks() const { return (bytes + block_bytes - 1) / block_bytes; }

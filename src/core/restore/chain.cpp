@@ -18,16 +18,18 @@ namespace {
 
 constexpr std::size_t kMostOpenFiles = 256;
 constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
-constexpr std::size_t kMostMixes = 4096;      // XORs behind each other: no writer makes so many
+constexpr std::size_t kMostMixes = 4096;      // XORs in a row: no writer makes this many
 
-// Chunks that are not found yet: `begin` in the image wanted, `at` in that of the next difference.
+// Chunks that are not found yet: `begin` in the requested image, `at` in that of the next
+// difference.
 struct Gap {
     std::uint64_t begin;
     std::uint64_t count;
     std::uint64_t at;
 };
 
-// Moves the parts of `gaps` that the runs contain to `found`, as runs of the image wanted. Both ascend by place.
+// Moves the parts of `gaps` that the runs contain to `found`, as runs of the requested image. Both
+// ascend by place.
 void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>& found) {
     std::vector<Gap> left;
     auto run = runs.begin();
@@ -130,7 +132,7 @@ const RecordSegment* StepMap::find(const std::string& name) const {
 }
 
 // Payload that is to come to a place of the output.
-struct RecordChain::Wanted {
+struct RecordChain::Request {
     Location source;
     std::uint64_t count;
     std::uint64_t to;  // chunk of the output
@@ -181,8 +183,8 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
         return Error{ErrorCode::damaged, path + ": is not the difference that the journal names"};
     }
     const std::lock_guard guard(mutex_);
-    if (files_.size() >= kMostOpenFiles)
-        files_.erase(files_.begin());  // the oldest difference: the likeliest to be done with
+    // Closes the file of the oldest difference: it is the least likely to be needed again.
+    if (files_.size() >= kMostOpenFiles) files_.erase(files_.begin());
     files_.insert_or_assign(ordinal, file);
     return file;
 }
@@ -193,7 +195,7 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
     std::vector<Gap> gaps;
     const std::uint64_t chunks = directory.first_chunks(chunk_bytes).back();
     if (chunks != 0) gaps.push_back({0, chunks, 0});
-    // What each difference has ascends: merging is then less work than sorting.
+    // The blocks of each difference ascend: merging is then less work than sorting.
     std::vector<std::size_t> levels = {0};
     const auto take = [&](const std::vector<Run>& of) {
         fill(gaps, of, found);
@@ -221,7 +223,8 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
         base = difference.base;
     }
     found = merged(std::move(found), std::move(levels));
-    // Neighbours that go on become one again; not those of the newest difference, whose payload must stay apart from its copies.
+    // Neighbours that go on become one again; not those of the newest difference, whose payload
+    // must stay apart from its copies.
     std::uint32_t newest = 0;
     for (const Run& run : runs)
         newest = std::max(newest, ordinal_of(run.source));
@@ -272,10 +275,10 @@ Result<StepMap> RecordChain::map(std::uint32_t ordinal) try {
     return Error{ErrorCode::out_of_memory, "not enough memory for the map of a step"};
 }
 
-// Adds to `next` what chunks [position, position + count) of a payload were XORed with, at the same places; with repeat what the one
-// chunk was XORed with, `times` times.
+// Adds to `next` what chunks [position, position + count) of a payload were XORed with, at the same
+// places; with repeat what the one chunk was XORed with, `times` times.
 void RecordChain::add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
-                            std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Wanted>& next) {
+                            std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Request>& next) {
     const auto& bases = difference.bases;
     auto run = std::upper_bound(bases.begin(), bases.end(), position,
                                 [](std::uint64_t chunk, const Run& r) { return chunk < r.begin; });
@@ -293,15 +296,16 @@ void RecordChain::add_bases(const Difference& difference, std::uint64_t position
     }
 }
 
-// Which parts of which blocks a pass needs.
+// The blocks that a pass needs, and the parts of each.
 struct RecordChain::Blocks {
     struct Opened {
         std::shared_ptr<DifferenceFile> file;
         std::size_t first_block;
     };
     std::vector<Opened> files;
-    std::size_t count = 0;    // blocks of all files, numbered one after another
-    std::vector<Part> parts;  // by block once sort() was called, in the order in which they were found
+    std::size_t count = 0;  // blocks of all files, numbered one after another
+    // By block once sort() was called, in the order in which they were found.
+    std::vector<Part> parts;
     std::vector<std::size_t> groups;  // of each block its first part; one more: the end
 
     void sort() {
@@ -322,17 +326,18 @@ struct RecordChain::Blocks {
     }
 };
 
-// Finds the parts of blocks that hold these chunks. next: grows by the chunks that they were XORed with.
-Result<RecordChain::Blocks> RecordChain::find_blocks(const std::vector<Wanted>& wanted,
-                                                     std::vector<Wanted>& next, std::uint32_t chunk_bytes) {
+// Finds the parts of blocks that hold these chunks. next: grows by the chunks that they were XORed
+// with.
+Result<RecordChain::Blocks> RecordChain::find_blocks(const std::vector<Request>& requests,
+                                                     std::vector<Request>& next, std::uint32_t chunk_bytes) {
     Blocks found;
     std::unordered_map<std::uint32_t, std::size_t> by_ordinal;
-    found.parts.reserve(wanted.size());
+    found.parts.reserve(requests.size());
     std::size_t current = 0;
     std::uint32_t current_ordinal = kNoBase;
-    for (const Wanted& want : wanted) {
-        if (ordinal_of(want.source) != current_ordinal) {
-            current_ordinal = ordinal_of(want.source);
+    for (const Request& request : requests) {
+        if (ordinal_of(request.source) != current_ordinal) {
+            current_ordinal = ordinal_of(request.source);
             const auto known = by_ordinal.find(current_ordinal);
             if (known != by_ordinal.end()) {
                 current = known->second;
@@ -351,29 +356,31 @@ Result<RecordChain::Blocks> RecordChain::find_blocks(const std::vector<Wanted>& 
         }
         const DifferenceFile& file = *found.files[current].file;
         const Difference& difference = file.difference();
-        const std::uint64_t steps = want.repeat ? 1 : want.count;
+        const std::uint64_t steps = request.repeat ? 1 : request.count;
         for (std::uint64_t done = 0; done < steps;) {
-            const auto position = file.position(want.source + done);
+            const auto position = file.position(request.source + done);
             if (!position) {
                 return Error{ErrorCode::damaged, file.path() + ": chunk " +
-                                                     std::to_string(chunk_of(want.source) + done) +
+                                                     std::to_string(chunk_of(request.source) + done) +
                                                      " of difference " + std::to_string(current_ordinal) +
                                                      " is not there, and is needed"};
             }
             const auto block = static_cast<std::size_t>(*position / difference.block_chunks);
             const std::uint64_t first = *position % difference.block_chunks;
             std::uint64_t count = std::min(steps - done, file.block_chunks(block) - first);
-            if (difference.partial()) {  // neighbours in the file need not be neighbours in the payload
+            // Neighbours in the file need not be neighbours in the payload.
+            if (difference.partial()) {
                 std::uint64_t both = 1;
-                while (both < count && file.position(want.source + done + both) == *position + both)
+                while (both < count && file.position(request.source + done + both) == *position + both)
                     ++both;
                 count = both;
             }
             found.parts.push_back({found.files[current].first_block + block, first,
-                                   want.repeat ? want.count : count, want.to + done, want.repeat});
+                                   request.repeat ? request.count : count, request.to + done,
+                                   request.repeat});
             if (difference.blocks[block].xored)
-                add_bases(difference, *position, count, want.repeat ? want.count : 1, want.repeat,
-                          want.to + done, next);
+                add_bases(difference, *position, count, request.repeat ? request.count : 1, request.repeat,
+                          request.to + done, next);
             done += count;
         }
     }
@@ -416,10 +423,11 @@ Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int wo
     return success();
 }
 
-// One pass over the blocks that hold the wanted chunks. next: what the pass after it needs, the chunks that these were XORed with.
-Result<> RecordChain::fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+// One pass over the blocks that hold the requested chunks. next: what the pass after it needs, the
+// chunks that these were XORed with.
+Result<> RecordChain::fetch_once(const std::vector<Request>& requests, std::vector<Request>& next,
                                  std::uint32_t chunk_bytes, std::byte* to, bool mix) {
-    TWR_TRY(const Blocks blocks, find_blocks(wanted, next, chunk_bytes));
+    TWR_TRY(const Blocks blocks, find_blocks(requests, next, chunk_bytes));
     std::atomic<std::size_t> next_block{0};
     std::mutex failure_mutex;
     std::optional<Error> failure;
@@ -440,29 +448,30 @@ Result<> RecordChain::fetch_once(const std::vector<Wanted>& wanted, std::vector<
     return success();
 }
 
-Result<> RecordChain::fetch(std::vector<Wanted> wanted, std::uint32_t chunk_bytes, std::byte* to) {
+Result<> RecordChain::fetch(std::vector<Request> requests, std::uint32_t chunk_bytes, std::byte* to) {
     const std::lock_guard guard(reading_);
-    std::vector<Wanted> next;
-    for (std::size_t depth = 0; !wanted.empty(); ++depth) {
+    std::vector<Request> next;
+    for (std::size_t depth = 0; !requests.empty(); ++depth) {
         if (depth == kMostMixes)
             return Error{ErrorCode::damaged, "differences that were XORed with each other in a circle"};
         next.clear();
-        // In parts of few files each: a step may have bytes of more differences than a process may have open files.
-        std::sort(wanted.begin(), wanted.end(),
-                  [](const Wanted& a, const Wanted& b) { return a.source < b.source; });
-        for (auto begin = wanted.begin(); begin != wanted.end();) {
+        // In parts of few files each: a step may have bytes of more differences than a process may
+        // have open files.
+        std::sort(requests.begin(), requests.end(),
+                  [](const Request& a, const Request& b) { return a.source < b.source; });
+        for (auto begin = requests.begin(); begin != requests.end();) {
             auto end = begin;
             std::size_t files = 0;
-            for (std::uint32_t last = kNoBase; end != wanted.end(); ++end) {
+            for (std::uint32_t last = kNoBase; end != requests.end(); ++end) {
                 if (ordinal_of(end->source) == last) continue;
                 if (files++ == kMostFilesAtOnce) break;
                 last = ordinal_of(end->source);
             }
-            std::vector<Wanted> part(begin, end);
+            std::vector<Request> part(begin, end);
             TWR_CHECK(fetch_once(part, next, chunk_bytes, to, depth != 0));
             begin = end;
         }
-        std::swap(wanted, next);
+        std::swap(requests, next);
     }
     return success();
 }
@@ -479,15 +488,15 @@ Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uin
 
 Result<> RecordChain::read_payload(std::span<const Run> runs, std::uint32_t chunk_bytes,
                                    std::span<std::byte> to) try {
-    std::vector<Wanted> wanted;
-    wanted.reserve(runs.size());
+    std::vector<Request> requests;
+    requests.reserve(runs.size());
     const std::uint64_t room = to.size() / chunk_bytes;
     for (const Run& run : runs) {
         if (run.begin > room || run.count > room - run.begin)
             return Error{ErrorCode::internal, "a buffer that is too small for its chunks"};
-        if (run.count != 0) wanted.push_back({run.source, run.count, run.begin, run.repeat});
+        if (run.count != 0) requests.push_back({run.source, run.count, run.begin, run.repeat});
     }
-    return fetch(std::move(wanted), chunk_bytes, to.data());
+    return fetch(std::move(requests), chunk_bytes, to.data());
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
 }
@@ -502,11 +511,11 @@ Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_
     }
     if (to.empty()) return success();
     const std::uint64_t chunk = map.chunk_bytes;
-    // Chunks that are wanted in part come through a place of their own.
+    // Chunks that are requested in part come through a place of their own.
     const std::uint64_t whole_begin = divide_up(offset, chunk);
     const std::uint64_t whole_end = std::max(whole_begin, *end / chunk);
-    const auto wanted = [&](std::uint64_t begin, std::uint64_t stop) {
-        std::vector<Wanted> list;
+    const auto requests_of = [&](std::uint64_t begin, std::uint64_t stop) {
+        std::vector<Request> list;
         begin += map.firsts[segment];
         stop += map.firsts[segment];
         auto run = std::upper_bound(map.runs.begin(), map.runs.end(), begin,
@@ -522,7 +531,7 @@ Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_
         return list;
     };
     if (whole_begin < whole_end) {
-        TWR_CHECK(fetch(wanted(whole_begin, whole_end), map.chunk_bytes,
+        TWR_CHECK(fetch(requests_of(whole_begin, whole_end), map.chunk_bytes,
                         to.data() + (whole_begin * chunk - offset)));
     }
     std::vector<std::byte> edge(chunk);
@@ -530,7 +539,7 @@ Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_
     if (offset % chunk != 0) edges.insert(offset / chunk);
     if (*end % chunk != 0) edges.insert(*end / chunk);
     for (const std::uint64_t number : edges) {
-        TWR_CHECK(fetch(wanted(number, number + 1), map.chunk_bytes, edge.data()));
+        TWR_CHECK(fetch(requests_of(number, number + 1), map.chunk_bytes, edge.data()));
         const std::uint64_t from = std::max(offset, number * chunk);
         const std::uint64_t until = std::min(*end, (number + 1) * chunk);
         std::memcpy(to.data() + (from - offset), edge.data() + (from - number * chunk), until - from);
@@ -541,11 +550,11 @@ Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_
 }
 
 Result<> RecordChain::read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to) {
-    const RecordSegment& wanted = map.directory.segments[segment];
-    if (to.size() != wanted.bytes)
+    const RecordSegment& expected = map.directory.segments[segment];
+    if (to.size() != expected.bytes)
         return Error{ErrorCode::internal, "a buffer of another size than its segment"};
     TWR_CHECK(read(map, segment, 0, to));
-    if (wanted.content == 0) return success();
+    if (expected.content == 0) return success();
     return check_content(map, segment, content_of(map, 0, to));
 }
 
@@ -579,10 +588,10 @@ std::uint64_t RecordChain::content_of(const StepMap& map, std::uint64_t offset,
 }
 
 Result<> RecordChain::check_content(const StepMap& map, std::size_t segment, std::uint64_t content) {
-    const RecordSegment& wanted = map.directory.segments[segment];
+    const RecordSegment& expected = map.directory.segments[segment];
     // 0: of a step that was taken as it was; every byte of it has been checked.
-    if (wanted.content == 0 || content == wanted.content) return success();
-    return Error{ErrorCode::damaged, "segment '" + wanted.name + "' of difference " +
+    if (expected.content == 0 || content == expected.content) return success();
+    return Error{ErrorCode::damaged, "segment '" + expected.name + "' of difference " +
                                          std::to_string(map.ordinal) +
                                          ": its bytes are not those that were recorded"};
 }

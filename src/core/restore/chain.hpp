@@ -1,9 +1,10 @@
 // Reads steps back from the differences of a record.
 //
-// A step's map says at which Location each of its chunks lies. It is found from the step's difference backwards, along its
-// bases, until no chunk is left. Then each payload block that holds a wanted chunk is read, checked and unpacked once, whatever
-// the number of steps between; where a block was kept XORed with what its chunks had replaced, these follow, to the depth
-// that the record was written with.
+// A step's map says at which Location each of its chunks lies. It is found from the step's
+// difference backwards, along its bases, until no chunk is left. Then each payload block that holds
+// a needed chunk is read, checked and unpacked once, whatever the number of steps between; where a
+// block was kept XORed with what its chunks had replaced, these follow, to the depth that the
+// record was written with.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct StepMap {
 // Thread-safe.
 class RecordChain {
    public:
-    // Where the difference of an ordinal is kept, or those of its chunks that are left of it. Errors: not_found.
+    // Where the difference of an ordinal is kept, or those of its chunks that are left of it.
+    // Errors: not_found.
     using Locate = std::function<Result<std::string>(std::uint32_t ordinal)>;
     RecordChain(Locate locate, int threads);
     ~RecordChain();
@@ -52,8 +54,8 @@ class RecordChain {
     Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to);
     // A whole segment, and its content's checksum: damaged where it is another than was recorded.
     Result<> read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to);
-    // The same in parts: the sum over all of them is the content's checksum. offset: in the segment, a multiple of the chunks'
-    // size; but for the last part, bytes.size() too.
+    // The same in parts: the sum over all of them is the content's checksum. offset: in the
+    // segment, a multiple of the chunks' size; except for the last part, bytes.size() too.
     [[nodiscard]] std::uint64_t content_of(const StepMap& map, std::uint64_t offset,
                                            std::span<const std::byte> bytes);
     static Result<> check_content(const StepMap& map, std::size_t segment, std::uint64_t content);
@@ -69,19 +71,19 @@ class RecordChain {
     void forget();
 
    private:
-    struct Wanted;
+    struct Request;
     struct Part;
     struct Blocks;
     struct Workers;
-    Result<> fetch(std::vector<Wanted> wanted, std::uint32_t chunk_bytes, std::byte* to);
-    Result<> fetch_once(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+    Result<> fetch(std::vector<Request> requests, std::uint32_t chunk_bytes, std::byte* to);
+    Result<> fetch_once(const std::vector<Request>& requests, std::vector<Request>& next,
                         std::uint32_t chunk_bytes, std::byte* to, bool mix);
-    Result<Blocks> find_blocks(const std::vector<Wanted>& wanted, std::vector<Wanted>& next,
+    Result<Blocks> find_blocks(const std::vector<Request>& requests, std::vector<Request>& next,
                                std::uint32_t chunk_bytes);
     Result<> read_parts(const Blocks& blocks, std::size_t block, int worker, std::uint32_t chunk_bytes,
                         std::byte* to, bool mix);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
-                          std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Wanted>& next);
+                          std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Request>& next);
     Locate locate_;
     std::mutex mutex_;  // of files_
     std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;

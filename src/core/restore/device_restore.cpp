@@ -80,7 +80,7 @@ Result<> read_segment_to_device(RecordChain& chain, const StepMap& map, std::siz
     const DeviceRuntime* const runtime = device_runtime();
     if (kernels == nullptr || runtime == nullptr)
         return Error{ErrorCode::unsupported, "no library for devices"};
-    const RecordSegment& wanted = map.directory.segments[segment];
+    const RecordSegment& expected = map.directory.segments[segment];
     const std::uint64_t chunk = map.chunk_bytes;
     const std::uint64_t first = map.firsts[segment];
     const std::uint64_t chunks = map.firsts[segment + 1] - first;
@@ -97,7 +97,8 @@ Result<> read_segment_to_device(RecordChain& chain, const StepMap& map, std::siz
     for (std::uint64_t begin = 0; begin < chunks; begin += slice, turn ^= 1) {
         const Gathered all = gather(map, first + begin, first + std::min(chunks, begin + slice), first);
         const std::uint64_t bytes = run_bytes(all) + all.payload_chunks * chunk;
-        // What was put into this half two slices ago is done: each slice waits for the one before it.
+        // The work put into this half two slices ago is done, because each slice waits for the one
+        // before it.
         TWR_CHECK(host[turn].reserve(kHostMemory, bytes));
         std::copy(all.runs.begin(), all.runs.end(), host[turn].as<DeviceScatterRun>());
         TWR_CHECK(chain.read_payload(all.payload, map.chunk_bytes,
@@ -113,18 +114,19 @@ Result<> read_segment_to_device(RecordChain& chain, const StepMap& map, std::siz
         scatter.chunks = all.chunks;
         scatter.payload = on_device[turn].data() + run_bytes(all);
         scatter.to = to;
-        scatter.bytes = wanted.bytes;
+        scatter.bytes = expected.bytes;
         TWR_CHECK(to_result(kernels->scatter(device, scatter, own.get())));
     }
     TWR_CHECK(own.wait());
-    if (wanted.content == 0) return own.lead(stream);  // taken as it was: every byte has been checked
+    // Taken as it was: every byte has been checked.
+    if (expected.content == 0) return own.lead(stream);
 
     std::uint64_t content = 0;
     for (std::uint64_t begin = 0; begin < chunks; begin += slice) {
         const auto count = static_cast<std::uint32_t>(std::min(slice, chunks - begin));
         DeviceDedupPart part;
         part.data = to + begin * chunk;
-        part.bytes = std::min(wanted.bytes - begin * chunk, std::uint64_t{count} * chunk);
+        part.bytes = std::min(expected.bytes - begin * chunk, std::uint64_t{count} * chunk);
         part.number = begin;
         part.chunks = count;
         TWR_CHECK(host[0].reserve(kHostMemory, 256 + sizeof(part)));
@@ -145,8 +147,8 @@ Result<> read_segment_to_device(RecordChain& chain, const StepMap& map, std::siz
         TWR_CHECK(own.wait());
         content = *host[0].as<std::uint64_t>();
     }
-    if (content != wanted.content) {
-        return Error{ErrorCode::damaged, "segment '" + wanted.name + "' of difference " +
+    if (content != expected.content) {
+        return Error{ErrorCode::damaged, "segment '" + expected.name + "' of difference " +
                                              std::to_string(map.ordinal) +
                                              ": its bytes are not those that were recorded"};
     }

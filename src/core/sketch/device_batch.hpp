@@ -1,5 +1,5 @@
-// Digests of fields that lie on one device, made together: what is made of which items, where everything lies in device memory, and the
-// work put into a stream. For device_build.cpp and device_sketch.cpp only.
+// Makes the digests of several fields on one device together: the plan of the items, the layout of
+// device memory, and the work put into a stream. For device_build.cpp and device_sketch.cpp only.
 #pragma once
 
 #include <algorithm>
@@ -140,7 +140,7 @@ class Batch {
     };
     using Wave = std::vector<Part>;
 
-    // An area as aligned as any, for items of which only the numbers are asked for.
+    // An area with the strictest alignment, for items whose number alone is given.
     static std::byte* nowhere() { return reinterpret_cast<std::byte*>(kDeviceAlignment); }
 
     // Where a part's items lie when they are digested.

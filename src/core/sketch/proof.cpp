@@ -13,9 +13,10 @@ namespace {
 bool is_published(const FieldMetadata& field) { return field.settings.kind == DigestKind::published; }
 
 // Published digests prove what they were made for, and so anything at least as wide.
-ProofReach reach_of(const DigestSettings& settings, const Tolerance& wanted) {
-    if (settings.kind != DigestKind::published) return proof_reach(settings.rule, settings.tolerance, wanted);
-    const bool proves = wanted.atol >= settings.tolerance.atol;
+ProofReach reach_of(const DigestSettings& settings, const Tolerance& required) {
+    if (settings.kind != DigestKind::published)
+        return proof_reach(settings.rule, settings.tolerance, required);
+    const bool proves = required.atol >= settings.tolerance.atol;
     return {proves, proves, -1};
 }
 
@@ -60,7 +61,7 @@ std::uint64_t ProvenDrift::scalars() const {
     return all;
 }
 
-double largest_unread(const ProvenDrift& proven, const Tolerance& wanted) {
+double largest_unread(const ProvenDrift& proven, const Tolerance& required) {
     if (proven.scalars() == 0) return 0;
     if (proven.cell < 0) return 0;  // tokens: proven equal
     if (proven.coarse_cell > 0) {
@@ -69,11 +70,11 @@ double largest_unread(const ProvenDrift& proven, const Tolerance& wanted) {
         // Cells finer than any float64 have no width of their own: what they prove is within the tolerance.
         if (apart != 0) {
             unread =
-                std::max(unread, proven.cell > 0 ? static_cast<double>(apart) * proven.cell : wanted.atol);
+                std::max(unread, proven.cell > 0 ? static_cast<double>(apart) * proven.cell : required.atol);
         }
         return unread;
     }
-    return wanted.rtol > 0 ? std::numeric_limits<double>::quiet_NaN() : wanted.atol;
+    return required.rtol > 0 ? std::numeric_limits<double>::quiet_NaN() : required.atol;
 }
 
 double least_unread(const ProvenDrift& proven) {
@@ -81,7 +82,7 @@ double least_unread(const ProvenDrift& proven) {
     return proven.cell > 0 && apart > 2 ? static_cast<double>(apart - 2) * proven.cell : 0;
 }
 
-double sum_squares_of_all(double read, const ProvenDrift& proven, const Tolerance& wanted) {
+double sum_squares_of_all(double read, const ProvenDrift& proven, const Tolerance& required) {
     if (proven.cell < 0 || proven.scalars() == 0) return read;
     if (proven.cell > 0) {
         // A square may be infinite: 0 times that is no number.
@@ -96,8 +97,8 @@ double sum_squares_of_all(double read, const ProvenDrift& proven, const Toleranc
         }
         return read + coarse + cells;
     }
-    if (wanted.rtol > 0) return std::numeric_limits<double>::quiet_NaN();
-    return read + static_cast<double>(proven.scalars()) * (wanted.atol * wanted.atol);
+    if (required.rtol > 0) return std::numeric_limits<double>::quiet_NaN();
+    return read + static_cast<double>(proven.scalars()) * (required.atol * required.atol);
 }
 
 LargestOfAll largest_of_all(double read, double unread) {
@@ -105,7 +106,7 @@ LargestOfAll largest_of_all(double read, double unread) {
     return unread > read ? LargestOfAll{unread, true} : LargestOfAll{read, false};
 }
 
-ChunkProof::ChunkProof(const FieldMetadata& field, const Tolerance& wanted)
+ChunkProof::ChunkProof(const FieldMetadata& field, const Tolerance& required)
     : published_(is_published(field)),
       rule_(field.settings.rule),
       scalar_(scalar_type(field.dtype)),
@@ -113,7 +114,7 @@ ChunkProof::ChunkProof(const FieldMetadata& field, const Tolerance& wanted)
       shape_(field.chunking()),
       scalars_(field.scalars()),
       kernels_(&digest_kernels()) {
-    const ProofReach reach = reach_of(field.settings, wanted);
+    const ProofReach reach = reach_of(field.settings, required);
     if (!reach.usable) return;
     by_tree_ = reach.coarse_proves;
     widest_ = reach.widest;

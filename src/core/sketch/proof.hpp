@@ -39,12 +39,13 @@ struct ProvenDrift {
     [[nodiscard]] std::uint64_t scalars() const;
 };
 
-// An upper bound of |a - b| over the proven scalars; NaN: none is known. wanted: the tolerance that they were proven under.
-[[nodiscard]] double largest_unread(const ProvenDrift& proven, const Tolerance& wanted);
+// An upper bound of |a - b| over the proven scalars; NaN: none is known. required: the tolerance that
+// they were proven under.
+[[nodiscard]] double largest_unread(const ProvenDrift& proven, const Tolerance& required);
 // A lower bound of the largest |a - b| over the proven scalars.
 [[nodiscard]] double least_unread(const ProvenDrift& proven);
 // The sum of the squares of |a - b|: of what was read, with what those of the proven scalars do not exceed; NaN: no bound is known.
-[[nodiscard]] double sum_squares_of_all(double read, const ProvenDrift& proven, const Tolerance& wanted);
+[[nodiscard]] double sum_squares_of_all(double read, const ProvenDrift& proven, const Tolerance& required);
 
 // The largest |a - b| of all scalars: itself where it was read, else what none exceeds (NaN: no bound is known).
 struct LargestOfAll {
@@ -63,7 +64,7 @@ struct LargestOfAll {
 class ChunkProof {
    public:
     // field: of either run; why_not_staged has nothing against the two. Of metadata that cannot prove this, nothing is proven.
-    ChunkProof(const FieldMetadata& field, const Tolerance& wanted);
+    ChunkProof(const FieldMetadata& field, const Tolerance& required);
     // The same, of two fields that may not go together. Errors: mismatch, with the reason.
     static Result<ChunkProof> between(const FieldMetadata& a, const FieldMetadata& b,
                                       const DifferenceRule& rule);

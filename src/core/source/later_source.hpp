@@ -1,4 +1,5 @@
-// The elements of a field in files that may never be needed: the files are found and opened when they are.
+// The elements of a field in files that may never be needed: the files are found and opened when
+// they are.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace twinrun {
 
-// Makes its FileSource at the first prepare(), and gives it back at release(). Most comparisons of metadata read no elements.
+// Makes its FileSource at the first prepare(), and gives it back at release(). Most comparisons of
+// metadata read no elements.
 class LaterSource final : public ElementSource {
    public:
     // Where the elements lie. What the spans refer to outlives the source.
@@ -25,7 +27,8 @@ class LaterSource final : public ElementSource {
     LaterSource(DType dtype, std::uint64_t items, const Place& place, CacheUse cache,
                 std::shared_ptr<OpenFiles> files);
 
-    // Error: an extent of a file that is not there, extents that do not cover the items; those of FileSource.
+    // Error: an extent of a file that is not there, extents that do not cover the items; those of
+    // FileSource.
     Result<> prepare() override;
     void release() override;
     [[nodiscard]] bool in_files() const override { return true; }

@@ -8,8 +8,8 @@
 namespace twinrun {
 
 namespace {
-// A file may take a second descriptor, for direct reads, and there are two runs: with an eighth of the limit for each of
-// them at most half of it is taken.
+// A file may take a second descriptor, for direct reads, and there are two runs: with an eighth of
+// the limit for each of them at most half of it is taken.
 constexpr std::size_t kShare = 8;
 constexpr std::size_t kMost = 256;
 }  // namespace

@@ -1,4 +1,5 @@
-// Files open for reading that many sources share: fields of one file, and parts of fields, open it once.
+// Files open for reading that many sources share: fields of one file, and parts of fields, open it
+// once.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,8 @@ namespace twinrun {
 // How many files may stay open for others: a small part of what this process may have.
 [[nodiscard]] std::size_t most_open_files();
 
-// The files that were used last. Thread-safe. A file that is used stays open however many others come.
+// The files that were used last. Thread-safe. A file that is used stays open however many others
+// come.
 class OpenFiles {
    public:
     explicit OpenFiles(std::size_t most = most_open_files()) : most_(most) {}

@@ -158,8 +158,8 @@ std::optional<PlainFile> plain_npy(std::span<const std::byte> start, std::uint64
 
 namespace {
 
-// What a header of .safetensors says, as long as it is plain: an object of objects with a type, a shape and two offsets each, and
-// one of texts.
+// What a header of .safetensors says, as long as it is plain: an object of objects with a type, a
+// shape and two offsets each, and one of texts.
 class HeaderReader final : public nlohmann::json_sax<Json> {
    public:
     PlainFile file;
@@ -339,10 +339,10 @@ std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::stri
             }
         }
     };
-    const std::size_t wanted =
+    const std::size_t workers =
         std::min(static_cast<std::size_t>(std::max(1, threads)), paths.size() / kFilesOfAThread + 1);
     std::vector<std::jthread> others;
-    for (std::size_t t = 1; t < wanted; ++t) {
+    for (std::size_t t = 1; t < workers; ++t) {
         try {
             others.emplace_back(read);
         } catch (const std::exception&) {  // no more threads can start: fewer do it

@@ -1,7 +1,8 @@
 // Headers of files that hold arrays as they lie in memory: .npy and .safetensors.
 //
-// Only what is plain is understood here, and nothing is repaired. Where anything is unusual or wrong the answer is nothing, and
-// the readers of these formats, which know all of them, say what it is.
+// Only what is plain is understood here, and nothing is repaired. Where anything is unusual or
+// wrong the answer is nothing, and the readers of these formats, which know all of them, say what
+// it is.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,8 @@ struct PlainArray {
 
 struct PlainFile {
     std::vector<PlainArray> arrays;  // in the order of the header
-    bool has_texts = false;          // .safetensors: there are texts beside the arrays, if only none
+    // .safetensors: there are texts beside the arrays, if only none
+    bool has_texts = false;
     std::vector<std::pair<std::string, std::string>> texts;
 };
 

@@ -198,7 +198,8 @@ bool FileSource::only_points(std::uint64_t first, std::uint64_t count) const {
 
 namespace {
 
-// The view of items that were read into `buffer`, which must have the bytes that the source asks for.
+// The view of items that were read into `buffer`, which must have the bytes that the source asks
+// for.
 Result<ElementView> read_now(ElementSource& source, std::uint64_t first, std::uint64_t count,
                              const AlignedBuffer& buffer) {
     if (buffer.data == nullptr) return Error{ErrorCode::out_of_memory, "not enough memory to read elements"};

@@ -1,4 +1,5 @@
-// Where the elements of one field come from: a file's extents, memory, or a decoder. One interface for the streams.
+// Where the elements of one field come from: a file's extents, memory, or a decoder. One interface
+// for the streams.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@ class ElementSource {
     [[nodiscard]] std::uint64_t items() const { return items_; }
     // Buffer bytes that `count` consecutive items need at most.
     [[nodiscard]] virtual std::size_t buffer_bytes(std::uint64_t count) const = 0;
-    // Adds the reads that bring items [first, first + count) into the buffer (aligned to kDirectAlignment), or brings them
-    // at once. The requests' tags are the caller's to set.
+    // Adds the reads that bring items [first, first + count) into the buffer (aligned to
+    // kDirectAlignment), or brings them at once. The requests' tags are the caller's to set.
     virtual Result<> plan(std::uint64_t first, std::uint64_t count, std::byte* buffer,
                           std::vector<ReadRequest>& requests) = 0;
     // The items, when the reads are done. Valid as long as the buffer is.
@@ -41,14 +42,15 @@ class ElementSource {
     virtual Result<> prepare() { return success(); }
     // Gives back what prepare() opened; it can be prepared again. Nothing may be reading.
     virtual void release() {}
-    // True if items lie in files as they are: any thread may read them, without a lock that others need.
+    // True if items lie in files as they are: any thread may read them, without a lock that others
+    // need.
     [[nodiscard]] virtual bool in_files() const { return false; }
     // True if reads mostly go to storage, not to memory: for the planner's gaps.
     [[nodiscard]] virtual bool on_storage() const { return false; }
     // True if views point into the caller's memory, and no buffer is needed.
     [[nodiscard]] virtual bool in_memory() const { return false; }
-    // True if view() of these items only points into the buffer and does not look into it: then reads may go to memory
-    // that the host cannot see.
+    // True if view() of these items only points into the buffer and does not look into it: then
+    // reads may go to memory that the host cannot see.
     [[nodiscard]] virtual bool only_points(std::uint64_t /*first*/, std::uint64_t /*count*/) const {
         return false;
     }
@@ -90,7 +92,8 @@ class FileSource final : public ElementSource {
     static Result<std::unique_ptr<FileSource>> create(DType dtype, ByteOrder order, std::uint64_t items,
                                                       std::vector<PathExtent> extents, CacheUse cache,
                                                       std::shared_ptr<OpenFiles> shared = nullptr);
-    Result<> prepare() override;  // opens the files; error: one is missing or shorter than its extents
+    // Opens the files; error: one is missing or shorter than its extents.
+    Result<> prepare() override;
     void release() override;
     [[nodiscard]] bool in_files() const override { return true; }
     [[nodiscard]] std::size_t buffer_bytes(std::uint64_t count) const override;
@@ -105,7 +108,8 @@ class FileSource final : public ElementSource {
         std::size_t extent;
         std::uint64_t first;  // item of the extent
         std::uint64_t count;
-        std::uint64_t window;  // where its window begins in the file, a multiple of kDirectAlignment
+        // Where its window begins in the file, a multiple of kDirectAlignment.
+        std::uint64_t window;
         std::size_t window_bytes;
         std::size_t skip;  // bytes of the window before the first item
     };
@@ -125,8 +129,8 @@ class FileSource final : public ElementSource {
     std::mutex mutex_;
 };
 
-// Items that a reader decodes (compressed or chunked storage). `fetch` puts items [first, first + count) densely, in native
-// byte order, at `to`; it is called from several threads.
+// Items that a reader decodes (compressed or chunked storage). `fetch` puts items [first, first +
+// count) densely, in native byte order, at `to`; it is called from several threads.
 class DecodedSource final : public ElementSource {
    public:
     using Fetch = std::function<Result<>(std::uint64_t first, std::uint64_t count, std::byte* to)>;
@@ -147,8 +151,8 @@ class DecodedSource final : public ElementSource {
     Fetch fetch_;
 };
 
-// Items [first, first + count), dense and in native byte order, to `to` (count * item_bytes): for small parts, one read after
-// another. Errors: a range behind the end, and those of reading.
+// Items [first, first + count), dense and in native byte order, to `to` (count * item_bytes): for
+// small parts, one read after another. Errors: a range behind the end, and those of reading.
 Result<> read_items(ElementSource& source, std::uint64_t first, std::uint64_t count, std::byte* to);
 
 // Raw bits (zero-extended, native order) of one scalar, read for a report.

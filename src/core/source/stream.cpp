@@ -25,8 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
 
-// A worker's buffers: the job's, or aligned memory of our own, of large pages where there is much of it and the kernel has
-// them: fewer faults, faster pinning.
+// A worker's buffers: the job's, or aligned memory of our own, of large pages where there is much
+// of it and the kernel has them: fewer faults, faster pinning.
 class Memory {
    public:
     static Result<Memory> make(SliceJob& job, int worker, std::size_t bytes) {
@@ -154,7 +154,8 @@ class Worker {
         for (;;) {
             TWR_CHECK(fill_slots());
             if (busy_ == 0) return success();
-            // Reads go on by themselves meanwhile: what is under way elsewhere is waited for first, as it frees a slot.
+            // Reads go on by themselves meanwhile: what is under way elsewhere is waited for first,
+            // as it frees a slot.
             if (queue_.outstanding() > 0) TWR_CHECK(collect(ready_.empty() && under_way_.empty() ? 1 : 0));
             if (!ready_.empty()) {
                 if (run_.stopped()) return success();
@@ -184,14 +185,15 @@ class Worker {
             ++busy_;
             for (ReadRequest& r : requests_) {
                 r.tag = i;
-                run_.count_read(r.wanted());
+                run_.count_read(r.needed());
             }
             if (requests_.empty()) {
                 ready_.push_back(i);
                 break;  // nothing to wait for: work on it now
             }
             TWR_CHECK(queue_.submit(requests_));
-            // What the page cache holds is there at once: work on it while it is in the CPU's cache too.
+            // What the page cache holds is there at once: work on it while it is in the CPU's cache
+            // too.
             TWR_CHECK(collect(0));
             if (!ready_.empty()) break;
         }
@@ -230,7 +232,8 @@ class Worker {
         return run_.finish(slot.slice, slot.buffer, number_);
     }
 
-    // Waits until no read and no other work under way points into the buffers. Their results no longer matter.
+    // Waits until no read and no other work under way points into the buffers. Their results no
+    // longer matter.
     void drain() {
         while (!under_way_.empty()) {
             try {
@@ -271,7 +274,7 @@ Result<> work_inline(Run& run) {
         TWR_CHECK(run.job().plan(*slice, memory.data(), requests));
         for (const ReadRequest& r : requests) {
             TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least != 0 ? r.at_least : r.bytes}));
-            run.count_read(r.wanted());
+            run.count_read(r.needed());
         }
         TWR_TRY(const bool goes_on, run.begin(*slice, memory.data(), 0));
         if (goes_on) TWR_CHECK(run.finish(*slice, memory.data(), 0));
@@ -309,7 +312,8 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
     const std::size_t most_slots = job.most_slots() == 0 ? kMostSlots : job.most_slots();
     const std::size_t slots =
         std::clamp<std::size_t>(fits / static_cast<std::uint64_t>(workers), 1, most_slots);
-    // Telling the kernel where reads go pins every page once: worth it where each is used many times.
+    // Telling the kernel where reads go pins every page once: worth it where each is used many
+    // times.
     const std::size_t worker_bytes = slots * slot_bytes;
     const bool registers =
         // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a slot has at least one byte.

@@ -1,5 +1,5 @@
-// Slices of work whose data must be read first: reads of some slices overlap the work on others, on all cores, in bounded
-// memory. Everything that is read in bulk goes through here.
+// Slices of work whose data must be read first: reads of some slices overlap the work on others, on
+// all cores, in bounded memory. Everything that is read in bulk goes through here.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ struct StreamOptions {
     int threads = 0;                          // 0: all cores of this process
     std::uint64_t memory_bytes = 1ULL << 30;  // for buffers
     ReadBackend io = ReadBackend::automatic;
-    // Called now and then by the thread that called run_slices, with the slices done: false stops the work.
+    // Called now and then by the thread that called run_slices, with the slices done: false stops
+    // the work.
     std::function<bool(std::uint64_t done, std::uint64_t total)> poll;
 };
 
@@ -33,21 +34,26 @@ class SliceJob {
     [[nodiscard]] virtual std::size_t buffer_bytes() const = 0;
     // About how many bytes all slices read: decides whether threads pay.
     [[nodiscard]] virtual std::uint64_t total_bytes() const = 0;
-    // True if reads wait for storage: then even little work goes through a queue that has many under way.
+    // True if reads wait for storage: then even little work goes through a queue that has many
+    // under way.
     [[nodiscard]] virtual bool on_storage() const { return false; }
     // At most this many buffers a worker; 0: the stream's choice.
     [[nodiscard]] virtual std::size_t most_slots() const { return 0; }
-    // Memory for all buffers of a worker, aligned to kDirectAlignment, valid as long as the job: page-locked, say. Null:
-    // the stream takes its own. Called by the thread that called run_slices.
+    // Memory for all buffers of a worker, aligned to kDirectAlignment, valid as long as the job:
+    // page-locked, say. Null: the stream takes its own. Called by the thread that called
+    // run_slices.
     virtual Result<std::byte*> allocate(int /*worker*/, std::size_t /*bytes*/) { return nullptr; }
-    // Adds the reads of a slice into its buffer (aligned to kDirectAlignment). Called once a slice, by any worker.
+    // Adds the reads of a slice into its buffer (aligned to kDirectAlignment). Called once a slice,
+    // by any worker.
     virtual Result<> plan(std::uint64_t slice, std::byte* buffer, std::vector<ReadRequest>& requests) = 0;
-    // The reads are done. Called by the worker that planned it; at most one call a worker at a time.
+    // The reads are done. Called by the worker that planned it; at most one call a worker at a
+    // time.
     virtual Result<> process(std::uint64_t slice, std::byte* buffer, int worker) = 0;
 
-    // For work that goes on elsewhere (on a device), called in place of process(): true if it is under way and still needs
-    // the buffer. Then finish() waits for it: called by the same worker, once for each such slice, in the order in which
-    // they began, and also where an error ends the run. begin() that fails leaves nothing under way.
+    // For work that goes on elsewhere (on a device), called in place of process(): true if it is
+    // under way and still needs the buffer. Then finish() waits for it: called by the same worker,
+    // once for each such slice, in the order in which they began, and also where an error ends the
+    // run. begin() that fails leaves nothing under way.
     virtual Result<bool> begin(std::uint64_t slice, std::byte* buffer, int worker) {
         TWR_CHECK(process(slice, buffer, worker));
         return false;
@@ -61,7 +67,8 @@ class SliceJob {
 
 [[nodiscard]] int worker_count(const StreamOptions& options);
 
-// Runs all slices; the first error ends it (slices under way are finished or abandoned, never half counted).
+// Runs all slices; the first error ends it (slices under way are finished or abandoned, never half
+// counted).
 Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options);
 
 }  // namespace twinrun

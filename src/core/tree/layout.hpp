@@ -1,6 +1,7 @@
-// Where nodes of a tree lie in its flattened array. Level 0 are the chunks' digests, level h + 1 the pairs of level h; a
-// node without a partner passes its digest up unchanged. The array holds the root first, the leaves last, so that the
-// upper levels, all that a comparison of equal runs reads, are its beginning.
+// Where nodes of a tree lie in its flattened array. Level 0 are the chunks' digests, level h + 1
+// the pairs of level h; a node without a partner passes its digest up unchanged. The array holds
+// the root first, the leaves last, so that the upper levels, all that a comparison of equal runs
+// reads, are its beginning.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,9 @@ struct TreeLayout {
 // A node of a tree: for linear digests the coarse one alone (8 bytes), for published ones all 16.
 [[nodiscard]] constexpr std::size_t node_words(DigestKind kind) { return kind == DigestKind::linear ? 1 : 2; }
 
-// Joins children at level h to their parent at h + 1. Linear: left * RHO^(blocks_per_chunk 2^h) + right, so that the root
-// is one polynomial over all blocks. (One factor for all levels would give the second and third of four chunks the same
-// weight, and exchanging them would go unseen.)
+// Joins children at level h to their parent at h + 1. Linear: left * RHO^(blocks_per_chunk 2^h) +
+// right, so that the root is one polynomial over all blocks. (One factor for all levels would give
+// the second and third of four chunks the same weight, and exchanging them would go unseen.)
 class TreeJoin {
    public:
     TreeJoin(DigestKind kind, std::size_t blocks_per_chunk);

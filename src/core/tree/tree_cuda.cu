@@ -1,11 +1,12 @@
 // Trees on a device: tables of tree_device.hpp.
 //
-// Build: a block reduces an aligned subtree of 1024 nodes through ten levels in shared memory and writes all nodes above
-// them; the next launch does the same with what is left. All trees of a call share these launches.
+// Build: a block reduces an aligned subtree of 1024 nodes through ten levels in shared memory and
+// writes all nodes above them; the next launch does the same with what is left. All trees of a call
+// share these launches.
 //
-// Walk: a warp an aligned subtree of 1024 leaves. It compares the subtrees' roots, where they differ 32 nodes five levels
-// below, under each that differs 32 leaves; what differs becomes a bitmap, counted a subtree, and the counts' sums say where
-// each subtree's leaves go.
+// Walk: a warp an aligned subtree of 1024 leaves. It compares the subtrees' roots, where they
+// differ 32 nodes five levels below, under each that differs 32 leaves; what differs becomes a
+// bitmap, counted a subtree, and the counts' sums say where each subtree's leaves go.
 #include "device/gpu.hpp"
 #include "device/warp.cuh"
 
@@ -116,7 +117,8 @@ DeviceStatus build(int device, const DeviceTreeItem* items, std::size_t n, void*
     TWR_GPU_CURRENT(device);
     auto* const host = static_cast<Subtrees*>(host_scratch);
     const auto* const on_device = static_cast<const Subtrees*>(scratch);
-    // Twice: written for the copy, then launched. A launch takes the trees of one kind that are left, in their order.
+    // Twice: written for the copy, then launched. A launch takes the trees of one kind that are
+    // left, in their order.
     struct Launch {
         std::size_t first;
         std::size_t trees;
@@ -204,7 +206,8 @@ __global__ void __launch_bounds__(kThreads) walk_subtrees(const Walk walk) {
         if (lane == 0) walk.counts[subtree] = 0;
         return;
     }
-    const std::uint64_t group = static_cast<std::uint64_t>(subtree) * 32 + lane;  // this lane's 32 leaves
+    // This lane's 32 leaves.
+    const std::uint64_t group = static_cast<std::uint64_t>(subtree) * 32 + lane;
     const bool exists = group * 32 < walk.leaves;
     const bool open =
         exists && (walk.first_middle == kNoLevel || differ<kWords>(walk, walk.first_middle + group));

@@ -1,5 +1,5 @@
-// Trees on a device: the table "tree" of the device library (tree_cuda.cu). Same nodes and same chunks as tree/build.hpp and
-// tree/walk.hpp. Conventions as in digest/digest_device.hpp.
+// Trees on a device: the table "tree" of the device library (tree_cuda.cu). Same nodes and same
+// chunks as tree/build.hpp and tree/walk.hpp. Conventions as in digest/digest_device.hpp.
 #pragma once
 
 #include "device/device.hpp"
@@ -7,7 +7,8 @@
 
 namespace twinrun {
 
-// A flattened array (tree/layout.hpp) whose leaves are in place: build() fills in the nodes above them.
+// A flattened array (tree/layout.hpp) whose leaves are in place: build() fills in the nodes above
+// them.
 struct DeviceTreeItem {
     std::uint64_t* nodes = nullptr;
     std::uint64_t leaves = 0;
@@ -22,8 +23,8 @@ struct DeviceTreeKernels {
     DeviceStatus (*build)(int device, const DeviceTreeItem* items, std::size_t n, void* scratch,
                           void* host_scratch, StreamHandle stream);
     std::size_t (*walk_scratch)(std::uint64_t leaves);
-    // Leaves whose digests differ, ascending, to `chunks` (room for all leaves) and their number to *count: pruned from a
-    // middle level down, and compacted. leaves < 2^32.
+    // Leaves whose digests differ, ascending, to `chunks` (room for all leaves) and their number to
+    // *count: pruned from a middle level down, and compacted. leaves < 2^32.
     DeviceStatus (*walk)(int device, const std::uint64_t* a, const std::uint64_t* b, std::uint64_t leaves,
                          DigestKind kind, std::uint32_t* chunks, std::uint64_t* count, void* scratch,
                          StreamHandle stream);

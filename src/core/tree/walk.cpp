@@ -9,7 +9,8 @@ namespace {
 
 // The start: a level wide enough to prune well, narrow enough to be one small read.
 constexpr std::uint64_t kStartWidth = 512;
-// Levels passed in one step. Three levels: a step reads eight nodes (one cache line) under every node that differs.
+// Levels passed in one step. Three levels: a step reads eight nodes (one cache line) under every
+// node that differs.
 constexpr unsigned kStride = 3;
 // When more than this share of a level differs, pruning saves less than the levels between cost.
 constexpr std::uint64_t kDenseShare = 4;
@@ -27,7 +28,8 @@ std::vector<Range> above(std::span<const Range> leaves, unsigned level) {
     std::vector<Range> nodes;
     for (const Range& r : leaves) {
         Range up{r.begin >> level, ((r.end - 1) >> level) + 1};
-        if (!nodes.empty()) up.begin = std::max(up.begin, nodes.back().end);  // two may share a node
+        // Two may share a node.
+        if (!nodes.empty()) up.begin = std::max(up.begin, nodes.back().end);
         if (up.begin < up.end) append(nodes, up);
     }
     return nodes;
@@ -66,8 +68,8 @@ Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_no
     while (layout.width(level) > kStartWidth)
         ++level;
     const Range all{0, layout.leaves};
-    const std::span<const Range> wanted = within.empty() ? std::span<const Range>(&all, 1) : within;
-    std::vector<Range> open = above(wanted, level);  // nodes of this level to compare
+    const std::span<const Range> requested = within.empty() ? std::span<const Range>(&all, 1) : within;
+    std::vector<Range> open = above(requested, level);  // nodes of this level to compare
     std::vector<std::uint64_t> nodes_a;
     std::vector<std::uint64_t> nodes_b;
     std::vector<Range> positions;

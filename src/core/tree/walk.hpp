@@ -24,7 +24,8 @@ class NodeSource {
     virtual ~NodeSource() = default;
     // The next read will ask for these: a source on storage may begin to bring them.
     virtual void announce(std::span<const Range> /*positions*/) {}
-    // Appends the words of all nodes of the ranges (sorted, disjoint positions in the flattened array), in order.
+    // Appends the words of all nodes of the ranges (sorted, disjoint positions in the flattened
+    // array), in order.
     virtual Result<> read(std::span<const Range> positions, std::vector<std::uint64_t>& words) = 0;
 };
 
@@ -46,8 +47,9 @@ struct WalkResult {
     std::uint64_t nodes_visited = 0;  // of each tree
 };
 
-// Breadth-first from a middle level down, pruned where digests agree (Middleware '24, section 2.3). Both trees have the
-// same number of leaves and the same settings. within: only these leaves count (sorted, disjoint, none empty); none: all.
+// Breadth-first from a middle level down, pruned where digests agree (Middleware '24, section 2.3).
+// Both trees have the same number of leaves and the same settings. within: only these leaves count
+// (sorted, disjoint, none empty); none: all.
 Result<WalkResult> walk_trees(const TreeLayout& layout, std::size_t words_per_node, NodeSource& a,
                               NodeSource& b, std::span<const Range> within = {});
 

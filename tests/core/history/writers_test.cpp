@@ -696,7 +696,7 @@ TEST_F(WritersTest, AJournalThatIsNoFileIsDamage) {
         }
         const auto history = History::open(run_);
         ASSERT_FALSE(history) << kind;
-        EXPECT_NE(history.error().message.find("rank-00001.jsonl: damaged: is no regular file"),
+        EXPECT_NE(history.error().message.find("rank-00001.jsonl: damaged: is not a regular file"),
                   std::string::npos)
             << history.error().message;
         fs::remove(journal);

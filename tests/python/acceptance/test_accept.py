@@ -375,7 +375,7 @@ def test_metadata_never_contradicts_data(seed, tmp_path):
 
 def data_is_unjudged(error):
     """With data, another field or step ends the judgement: a reference run holds values that are no numbers there."""
-    return "are no numbers" in str(error) or "squares exceed" in str(error)
+    return "are not numbers" in str(error) or "squares exceed" in str(error)
 
 
 def test_nan_of_a_new_run_shows_in_metadata(tmp_path):

@@ -318,10 +318,10 @@ REASONS = {
     "fail": "ended with status 1: haccio: no luck",
     "die": "was ended by signal 11",
     "hang": "did not end within 1 s",
-    "noise": "wrote an invalid result: line 1 of results.jsonl is no object with a kind",
+    "noise": "wrote an invalid result: line 1 of results.jsonl is not an object with a kind",
     "empty": "wrote an invalid result: there is no line of kind 'repetition'",
     "null": "wrote an invalid result: Expected `float`, got `null` - at `$.methods[...].rate`",
-    "nan": "wrote an invalid result: line 1 of results.jsonl is no object with a kind",
+    "nan": "wrote an invalid result: line 1 of results.jsonl is not an object with a kind",
     "negative": "wrote an invalid result: Expected `float` > 0.0 - at `$.methods[...].rate`",
     "half": "wrote an invalid result: it has nothing of method b",
     "keyless": "wrote an invalid result: 'order' is missing",
@@ -455,6 +455,6 @@ def test_splits_write_no_files_and_say_what_is_missing(place: Path) -> None:
     (place / "journal").write_text(text)
     with (
         Journal(place / "journal", "split", {}) as kept,
-        pytest.raises(DamagedFile, match=r"line \d is no result of a run: .*rounds"),
+        pytest.raises(DamagedFile, match=r"line \d is not a result of a run: .*rounds"),
     ):
         conduct(kept, subject, Plan(2, 2))

@@ -363,7 +363,7 @@ def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
         twinrun.Run(tmp_path / "q", record="runs", keep_data=False)
     with pytest.raises(twinrun.TwinrunError, match="record_against needs record"):
         twinrun.Run(tmp_path / "q", record_against=run)
-    with pytest.raises(twinrun.TwinrunError, match="is no record"):
+    with pytest.raises(twinrun.TwinrunError, match="is not a record"):
         twinrun.Run(tmp_path / "q", record="runs", record_against=run)
 
 

@@ -89,7 +89,7 @@ def test_google_benchmark_of_other_forms(tmp_path: Path) -> None:
         {"name": "a", "real_time": 5.0, "cpu_time": 4.0}
     )  # nanoseconds, and before there were run types
     assert line["wall"] == pytest.approx(5e-9)
-    with pytest.raises(DamagedFile, match="is no unit of time"):
+    with pytest.raises(DamagedFile, match="is not a unit of time"):
         read({"name": "a", "real_time": 5.0, "time_unit": "fortnight"})
 
 

@@ -139,8 +139,8 @@ def test_bad_files(content: str, form: str | None, error: type, tmp_path: Path) 
 @pytest.mark.parametrize(
     "content, said",
     [
-        ("name,time (msec)\na,2\n", "'msec' is no unit of time"),
-        ("name,time [cycles]\na,2\n", "'cycles' is no unit of time"),
+        ("name,time (msec)\na,2\n", "'msec' is not a unit of time"),
+        ("name,time [cycles]\na,2\n", "'cycles' is not a unit of time"),
         ("name;time_us\na;1,5\n", "row 2, column 'time_us': '1,5' is no time"),
         ("name,time\na,1\nb,nan\n", "row 3, column 'time': 'nan' is no time"),
         ("name,time\na,abc\n", "'abc' is no time"),
@@ -217,7 +217,7 @@ def _reframe(value: str) -> str:
         ("radical", RADICAL.replace("21.5,exec_stop", "1.5,exec_stop"), "'task.000000' took -9.5 s"),
         ("sacct", _sacct("00:00:0x"), "job 7, column Elapsed: '00:00:0x' is no time"),
         ("sacct", _sacct(""), "job 7 has no time: give sacct --format with Elapsed"),
-        ("reframe", _reframe("fast"), "row 2, column elapsed_value: 'fast' is no number"),
+        ("reframe", _reframe("fast"), "row 2, column elapsed_value: 'fast' is not a number"),
         ("reframe", _reframe("-1"), "took -1 s"),
     ],
 )  # fmt: skip

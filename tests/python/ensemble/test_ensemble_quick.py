@@ -183,7 +183,7 @@ def test_cleanup_after_a_failure(here: Path) -> None:
         (["--", "'"], "cannot be split into words"),
         (["-L", "x", "1,2", "--", "true"], "the factor x changes nothing"),
         (["-L", "x", "1,1", "--", "true {x}"], "x needs values, each once"),
-        (["-L", "9", "1,2", "--", "true {9}"], "'9' is no name of a parameter"),
+        (["-L", "9", "1,2", "--", "true {9}"], "'9' is not a name of a parameter"),
         (["-L", "command", "1,2", "--", "true {command}"], "factors.command is the factor of [commands]"),
         (["-P", "x", "2", "1", "--", "true {x}"], "has no values"),
         (["-P", "x", "a", "1", "--", "true {x}"], "needs numbers"),
@@ -211,9 +211,12 @@ def test_failures_that_are_ignored(here: Path) -> None:
 
 def test_few_runs_say_what_it_takes() -> None:
     done = command("ensemble", "-r", 1, "-q", "--", "true")
-    assert done.status == 0 and "(1 run); so few tell no interval: it takes 6 or more" in done.out
+    assert done.status == 0 and "(1 run); too few for an interval: it takes 6 or more" in done.out
     done = command("ensemble", "-r", 1, "-q", "--", "true", "--vs", "true")
-    assert done.status == 0 and "cannot be decided: 1 block tells no interval; it takes 6 or more" in done.out
+    assert (
+        done.status == 0
+        and "cannot be decided: 1 block is too few for an interval; it takes 6 or more" in done.out
+    )
 
 
 def test_it_stops_when_it_knows(here: Path) -> None:

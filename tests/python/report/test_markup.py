@@ -201,7 +201,7 @@ def of_ensemble(text: Text) -> str:
             name=text("name"), title=text("title"), sentence=text("sentence"), state=state, notes=[text("note")], table=table,
             draw=True, facts={"cells": [{text("factor"): text("level")}], "calls": []}, figure=lambda: figure_of(text),
         )
-        for state in ("found", "told")
+        for state in ("found", "described")
     ]  # fmt: skip
     analyses[1].draw, analyses[1].table = None, table.iloc[:0]
     conditions = pandas.DataFrame(
@@ -212,7 +212,7 @@ def of_ensemble(text: Text) -> str:
             name=name, title=text("title"), sentence=text("sentence"), state=state, notes=[text("note")], table=rows, draw=True, facts={},
             figure=lambda: figure_of(text),
         )
-        for name, state, rows in (("conditions", "told", conditions), ("undecided one", "open", table))
+        for name, state, rows in (("conditions", "described", conditions), ("undecided one", "open", table))
     ]  # fmt: skip
     return page(
         SimpleNamespace(

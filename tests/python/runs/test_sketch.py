@@ -184,7 +184,7 @@ def test_fields_must_agree() -> None:
         a.compare(a, fields=["nothing"])
     with pytest.raises(KeyError):
         a.compare(a)["nothing"]
-    with pytest.raises(TwinrunError, match="is no sketch"):
+    with pytest.raises(TwinrunError, match="is not a sketch"):
         a.compare({"x": x})
     assert a.names == ["x", "y", "z"] and a.device == "cpu" and "3 fields" in repr(a)
     assert a.bytes == 3 * 8, "exact: one digest a field"

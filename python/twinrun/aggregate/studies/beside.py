@@ -1,9 +1,12 @@
 """Runs a job while a second one runs: a program of its own, which its watcher can time and end.
 
-usage: python -I -S .../beside.py JSON      {"job": words, "other": words, "results": the second job's, "stop": a file}
+usage: python -I -S .../beside.py JSON
 
-The job starts when the second one has ended its first repetition. At the job's end the file `stop` is made, which ends
-the second one. It imports nothing but the standard library, so that it starts within some 20 ms.
+JSON: {"job": words, "other": words, "results": the second job's, "stop": a file}
+
+The job starts when the second one has ended its first repetition. At the job's end the file `stop`
+is made, which ends the second one. It imports nothing but the standard library, so that it starts
+within some 20 ms.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs a study of haccio on the ensemble's engine: its conditions are the cells of a design, its journal keeps
-the results.
+"""Runs a study of haccio on the ensemble's engine: its conditions are the cells of a design, its
+journal keeps the results.
 
 Attempts lie in JOURNAL.attempts while they run; the folder goes when the last of them has its line.
 """
@@ -160,7 +160,7 @@ class CellWork(Work):
         self.path = Path(f"{journal.path.resolve()}.attempts")
         if os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_dir()):
             raise TwinrunError(
-                "is there already, and is no folder of a study: it is left alone",
+                "is there already, and is not a folder of a study: it is left alone",
                 where=self.path,
                 fix="move it away, or give another --journal",
             )
@@ -218,7 +218,7 @@ class CellWork(Work):
         if line["kind"] == "failure":
             return None
         wrong = self.subject.flaw(condition, line)
-        return None if wrong is None else f"is no result of a run: {wrong}"
+        return None if wrong is None else f"is not a result of a run: {wrong}"
 
     def _line(self, task: Task, attempt: int, line: Mapping) -> dict:
         reason, record = line.get("reason"), line.get("record", {})

@@ -27,7 +27,9 @@ _PARTICLE = 38e-6  # MB
 
 
 class _Results(Struct):
-    """Results of a run. overlap: the share of the job's time in which the second one wrote, other_rate: how fast."""
+    """Results of a run. overlap: the share of the job's time in which the second one wrote,
+    other_rate: how fast.
+    """
 
     mpi: str
     hosts: dict[str, int]

@@ -54,9 +54,9 @@ class Journal:
             raise TwinrunError(f"cannot be opened: {e.strerror}", where=path) from None
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise TwinrunError("is no regular file", where=path, fix="give another --journal")
+                raise TwinrunError("is not a regular file", where=path, fix="give another --journal")
             hold(file, TwinrunError("another study is writing to this journal", where=path))
-            wanted = {
+            expected = {
                 "kind": "study",
                 "version": _VERSION,
                 "study": study,
@@ -65,10 +65,10 @@ class Journal:
             with open(file, "rb", closefd=False) as all_of_it:
                 there, whole = self._read(all_of_it.read())
             if there:
-                self._check(there[0], wanted)
+                self._check(there[0], expected)
             self._lines = Lines(file, self.path.resolve(), there, whole)
             if not there:
-                self._lines.add({**wanted, "facts": json.loads(json.dumps(facts or {}))})
+                self._lines.add({**expected, "facts": json.loads(json.dumps(facts or {}))})
         except BaseException:
             os.close(file)
             raise
@@ -101,8 +101,8 @@ class Journal:
             )
         return lines, whole
 
-    def _check(self, header: dict, wanted: dict) -> None:
-        if header.get("version") != _VERSION or header.get("study") != wanted["study"]:
+    def _check(self, header: dict, expected: dict) -> None:
+        if header.get("version") != _VERSION or header.get("study") != expected["study"]:
             raise Incomparable(
                 f"is the journal of a study of {header.get('study')}, version {header.get('version')}",
                 where=self.path,
@@ -112,7 +112,7 @@ class Journal:
             raise DamagedFile(
                 "line 1 is without conditions or facts", where=self.path, fix="give another --journal"
             )
-        before, now = header["conditions"], wanted["conditions"]
+        before, now = header["conditions"], expected["conditions"]
         different = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
         if different:
             k = different[0]

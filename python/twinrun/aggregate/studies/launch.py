@@ -116,7 +116,7 @@ class Result:
             except msgspec.DecodeError:
                 lines.append(None)
             if not isinstance(lines[-1], dict) or "kind" not in lines[-1]:
-                raise ValueError(f"line {number} of {path.name} is no object with a kind")
+                raise ValueError(f"line {number} of {path.name} is not an object with a kind")
         return cls(tuple(lines))
 
     def all(self, kind: str) -> list[dict]:

@@ -26,7 +26,8 @@ Rate = Annotated[float, Meta(gt=0, lt=1e30)]  # bytes a second
 class Study(abc.ABC):
     """ranks: of a job.
 
-    folder: for files of runs; None if they write none. precision: the precision that figures must reach. confidence: of intervals. seconds: the limit of one run.
+    folder: for files of runs; None if they write none. precision: the precision that figures must
+    reach. confidence: of intervals. seconds: the limit of one run.
     arguments: further options of haccio.
     """
 

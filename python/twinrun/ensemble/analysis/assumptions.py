@@ -1,9 +1,9 @@
 """What intervals of a spread rest on, checked before one is given: independent tasks, and no long tail.
 
-Where tasks resemble the ones before, n of them tell less than n. Where a single task holds much of the
-variance, the next study may have a slower one, and no bootstrap knows of it. Both are tested at 5%; where one
-is shown, the interval is not given, and the reason is. A test that finds nothing is no proof. `deviations` makes
-the upper end for what may have been missed.
+Where tasks resemble the ones before, n of them count as fewer than n. Where a single task holds much of
+the variance, the next study may have a slower one, and no bootstrap knows of it. Both are tested at
+5%; where one is shown, the interval is not given, and the reason is. A test that finds nothing is
+no proof. `deviations` makes the upper end for what may have been missed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def long_tail(rows: np.ndarray) -> np.ndarray:
 
 
 def checked(left: Left, blocks: np.ndarray | None, options: Options) -> Assumptions:
-    """Checks residuals in the order of time. Ten blocks and more are the units: their means must be independent."""
+    """Checks residuals in the order of time. Ten blocks and more are the units: their means must be
+    independent.
+    """
     x = left.values
     rng = np.random.default_rng(options.seed)
     if blocks is not None and BLOCKS <= len(np.unique(blocks)) < len(x):
@@ -74,7 +76,8 @@ def checked(left: Left, blocks: np.ndarray | None, options: Options) -> Assumpti
         first = np.argsort([np.flatnonzero(codes == k)[0] for k in range(codes.max() + 1)])
         means = (np.bincount(codes, x) / np.bincount(codes))[first]
         alike = resemblance(means, lambda rows: rows, _LEVEL, options.permutations, rng)
-        # And the last task of a block with the first of the next: blocks that only differ leave these independent.
+        # And the last task of a block with the first of the next: blocks that only differ leave
+        # these independent.
         border = np.flatnonzero(codes[1:] != codes[:-1])
         by_border = stats.spearmanr(x[border], x[border + 1], alternative="greater").pvalue
         p = min(1.0, 2 * min(alike.p, float(by_border) if np.isfinite(by_border) else 1.0))

@@ -1,11 +1,12 @@
 """Compares two studies of the same work: their time, its spread and its tail.
 
-Location: the Hodges-Lehmann shift of logarithms (a ratio) with the interval that belongs to the Mann-Whitney
-test. Spread: Brown-Forsythe, and the ratio of the coefficients of variation. Tail: how far the mean of the
-slowest tenth lies above the mean, in standard deviations, by a studentized permutation test (Chung and Romano,
-Annals of Statistics 41, 2013): what is left of the two scalings is then no alarm, also where a distribution
-has two modes and its median lies in either. Conditions that both studies have are removed, by the mean of both. Three questions, corrected by
-Holm. Two studies are two times and perhaps two machines: the analysis shows what differs, and not why.
+Location: the Hodges-Lehmann shift of logarithms (a ratio) with the interval that belongs to the
+Mann-Whitney test. Spread: Brown-Forsythe, and the ratio of the coefficients of variation. Tail: how
+far the mean of the slowest tenth lies above the mean, in standard deviations, by a studentized
+permutation test (Chung and Romano, Annals of Statistics 41, 2013): what is left of the two scalings
+is then no alarm, also where a distribution has two modes and its median lies in either. Conditions
+that both studies have are removed, by the mean of both. Three questions, corrected by Holm. Two
+studies are two times and perhaps two machines: the analysis shows what differs, and not why.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["compare", "hodges_lehmann", "slow_tail"]
 
-# blocks in both studies: with as many, blocks are the units, because tasks of a block are not independent
+# blocks in both studies: with as many, blocks are the units, because tasks of a block are not
+# independent
 _BLOCKS = 8
 
 
@@ -44,7 +46,8 @@ def hodges_lehmann(a: np.ndarray, b: np.ndarray, confidence: float) -> tuple[flo
     z = stats.norm.ppf((1 + confidence) / 2)
     k = int(np.floor(m * n / 2 - z * np.sqrt(m * n * (m + n + 1) / 12)))
     if min(m, n) <= 12:
-        # The largest count that U stays below with at most half of alpha, exactly, by the test's own p value.
+        # The largest count that U stays below with at most half of alpha, exactly, by the test's
+        # own p value.
         x = np.arange(m, dtype=float)
         k = bisect.bisect_right(
             range(m * n // 2 + 1),

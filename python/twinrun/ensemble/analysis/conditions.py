@@ -1,9 +1,10 @@
-"""The table of conditions, and each against the first: the first answer to "which is faster, and how sure is that?".
+"""The table of conditions, and each against the first: the first answer to "which is faster, and
+how sure is that?".
 
-Medians have distribution-free intervals. Ratios are of runs of the same block (`locations.ratio`), and all their
-intervals hold together with the stated probability. Where the study stopped as soon as they were narrow, they are a
-little wider, so that they keep it. Both need blocks that are independent of each other: that is tested, and where it
-is refuted the interval is not given.
+Medians have distribution-free intervals. Ratios are of runs of the same block (`locations.ratio`),
+and all their intervals hold together with the stated probability. Where the study stopped as soon
+as they were narrow, they are a little wider, so that they keep it. Both need blocks that are
+independent of each other: that is tested, and where it is refuted the interval is not given.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ..intervals import Interval
 from ..study.tasks import condition_columns, usable
 from .assumptions import checked
 from .model import at_least, left_over, levels_of, percent, with_interval
-from .result import TOLD, Analysis, Judge, Options, nothing
+from .result import DESCRIBED, Analysis, Judge, Options, nothing
 from .serial import Resemblance, resemblance
 
 __all__ = ["Against", "Condition", "Conditions", "conditions", "conditions_of"]
 
 _LEVEL = 0.05
-# Fewer can hide a resemblance that halves what they tell: of simulated series of 20 whose values resemble the one
-# before by 0.5, every second one shows it, of 30 two of three.
+# Fewer can hide a resemblance that halves what they show: of simulated series of 20 whose values
+# resemble the one before by 0.5, every second one shows it, of 30 two of three.
 _SHOWS = 30
 
 
@@ -48,7 +49,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Against:
-    """A condition's time as a ratio to that of the first. resemblance: of the ratios with those of the block before.
+    """A condition's time as a ratio to that of the first. resemblance: of the ratios with those of
+    the block before.
     always: faster or slower, if it was that in all blocks.
     """
 
@@ -67,16 +69,16 @@ class Against:
 def _alike(units: str, found: Resemblance) -> str:
     if not found.shown:
         return ""
-    return f"{units} resemble the ones before (correlation {found.value:.2f}), so they tell less than their number"
+    return f"{units} resemble the ones before (correlation {found.value:.2f}), so they count as fewer than they are"
 
 
 @dataclass(frozen=True)
 class Conditions:
     """All conditions, the first of them first.
 
-    against: the others. single: of runs, where there is one condition only. fails: why medians have no interval, or
-    nothing. block: seconds that one took, NaN where not known. stopped: the study ended by its stopping rule's looks. value:
-    the column.
+    against: the others. single: of runs, where there is one condition only. fails: why medians have
+    no interval, or nothing. block: seconds that one took, NaN where not known. stopped: the study
+    ended by its stopping rule's looks. value: the column.
     """
 
     rows: Sequence[Condition]
@@ -108,8 +110,9 @@ class Conditions:
         return pd.DataFrame(rows)
 
     def sentences(self, precision: float) -> list[str]:
-        """What is shown: of the only condition, or of each against the first. precision: what is too small to matter,
-        by half."""
+        """The sentences: about the only condition, or about each against the first. precision: half
+        of what is too small to matter.
+        """
         if not any(row.n for row in self.rows):
             return ["No run ended well: nothing can be said of times."]
         if len(self.rows) == 1:
@@ -129,7 +132,7 @@ class Conditions:
         if self.fails:
             return f"{what} (median of {row.n} runs); its interval cannot be given: {self.fails}."
         if not row.median.known:
-            return f"{what} ({_runs(row.n)}); so few tell no interval: it takes 6 or more."
+            return f"{what} ({_runs(row.n)}); too few for an interval: it takes 6 or more."
         interval = f"[{self._text(row.median.low)}, {self._text(row.median.high)}]"
         text = f"{what} {interval} (median of {row.n} runs{self._if('runs', row.n)})"
         if not row.median.within(precision * row.median.value):
@@ -158,7 +161,7 @@ class Conditions:
             return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: {other.fails} (ratio "
                     f"{r.value:.3g}, {_blocks(n)}); it takes a quieter machine, or a longer --time.")  # fmt: skip
         if not r.known:
-            return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: {_blocks(n)} {'tells' if n == 1 else 'tell'} no interval; "
+            return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: {_blocks(n)} {'is' if n == 1 else 'are'} too few for an interval; "
                     f"it takes {_least(r.confidence)} or more (ratio {r.value:.3g}).")  # fmt: skip
         data = f"{_blocks(n)}{self._if('blocks', n)}"
         if r.high < 1:
@@ -177,11 +180,11 @@ class Conditions:
         return f", if {units} are independent: fewer than {_SHOWS} cannot show it" if n < _SHOWS else ""
 
     def _take(self, n: int, found: Interval, precision: float) -> str:
-        """What an interval of this precision would take."""
+        """The runs or blocks that an interval of this precision needs."""
         more = math.ceil(n * (found.half_width / (precision * found.value)) ** 2)
         unit = "runs" if len(self.rows) == 1 else "blocks"
         time = f", {_span(more * self.block)}" if math.isfinite(self.block) else ""
-        return f"about {more} {unit}{time} would tell it within {percent(precision)}"
+        return f"about {more} {unit}{time} would measure it within {percent(precision)}"
 
 
 def _interval(value: float, low: float, high: float) -> str:
@@ -235,7 +238,9 @@ def _independent(x: np.ndarray, options: Options) -> Resemblance:
 
 
 def conditions_of(frame: pd.DataFrame, options: Options = Options()) -> Conditions:  # noqa: B008
-    """The conditions of a table of tasks; the first is the first level of each factor, as the study lists them."""
+    """The conditions of a table of tasks; the first is the first level of each factor, as the study
+    lists them.
+    """
     columns = condition_columns(frame)
     value = options.value
     good = usable(frame, value)
@@ -303,7 +308,7 @@ def conditions(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         return nothing("conditions", title, "Nothing can be said of conditions: no task ended well.", 0)
 
     def tell(_: Judge) -> tuple[str, str]:
-        return " ".join(found.sentences(options.matters / 2)), TOLD
+        return " ".join(found.sentences(options.matters / 2)), DESCRIBED
 
     def draw(axes: Axes) -> None:
         at = np.arange(len(found.rows))[::-1]

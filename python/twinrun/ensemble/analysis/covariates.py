@@ -1,11 +1,12 @@
 """Whether the time goes with numbers that the user named: room temperature, power, the load of a file system.
 
-The correlation of normal scores of both, what the conditions do taken out. Numbers that drift slowly go with any time
-that drifts slowly, without a cause. So the test is by permutation, and among series that resemble the ones before as
-the times do (`serial.Null`); the larger p counts. Tests are two-sided. Holm's method corrects over covariates.
+The correlation of normal scores of both, what the conditions do taken out. Numbers that drift
+slowly go with any time that drifts slowly, without a cause. So the test is by permutation, and
+among series that resemble the ones before as the times do (`serial.Null`); the larger p counts.
+Tests are two-sided. Holm's method corrects over covariates.
 
-What could have been seen is simulated: the covariate's effect is planted in shuffled times, or in series that resemble
-the ones before as the times are shown to.
+What could have been seen is simulated: the covariate's effect is planted in shuffled times, or in
+series that resemble the ones before as the times are shown to.
 """
 
 from __future__ import annotations
@@ -82,11 +83,14 @@ class _Covariate:
         return max(float(by_order), null.p(values, options.permutations))
 
     def could_see(self, level: float, alike: Resemblance, options: Options) -> float:
-        """The smallest correlation that is found at this level in `power` of studies like this; infinite where none is."""
+        """The smallest correlation that is found at this level in `power` of studies like this;
+        infinite where none is.
+        """
         rng = np.random.default_rng(options.seed)
         null = Null(self.n, self._looked_for, self.left.again, rng)
         measured = self._looked_for(self.left.values[None])[1]
-        # Studies whose tasks resemble each other more than was likely find less: so the largest where it is shown.
+        # Studies whose tasks resemble each other more than was likely find less: so the largest
+        # where it is shown.
         much = float(null.coefficients(measured, LARGEST if alike.shown else LIKELY)[0])
         if much > 0:
             series = autoregression(much, STUDIES, self.n, rng)
@@ -95,13 +99,15 @@ class _Covariate:
         series = self.left.again(series)
         series = series - series.mean(axis=1, keepdims=True)
         series /= np.maximum(np.linalg.norm(series, axis=1, keepdims=True), 1e-300)
-        # p has steps of 1 / (draws + 1), and each study draws anew: its limit is an order statistic of the draws.
+        # p has steps of 1 / (draws + 1), and each study draws anew: its limit is an order statistic
+        # of the draws.
         draws = options.permutations
         beyond = int(level * (draws + 1) + 1e-9)
         if beyond < 1:
             return float("inf")
         limit = np.quantile(self._shuffled(1999, rng), 1 - rng.beta(beyond, draws + 1 - beyond, STUDIES))
-        # Another study has other values of the covariate: both deviations are known to 1 / sqrt(2 n) only.
+        # Another study has other values of the covariate: both deviations are known to 1 / sqrt(2
+        # n) only.
         times = np.exp(rng.standard_normal(STUDIES) / np.sqrt(self.n))[:, None]
 
         def found(effect: float) -> np.ndarray:
@@ -113,7 +119,7 @@ class _Covariate:
         return effect / np.sqrt(1 + effect**2) if np.isfinite(effect) else float("inf")
 
     def effect(self) -> np.ndarray:
-        """What it adds to the logarithm of each of its tasks."""
+        """Its effect on the logarithm of each of its tasks."""
         rest = self.left.values - self.left.values.mean()
         return (rest @ self._own) * self._own
 

@@ -1,12 +1,12 @@
 """Slow minus fast tasks: compute, MPI, I/O, and how long tasks waited for a core.
 
-Two partitions of a rank's time, each of which adds up: by call (inside MPI, inside I/O, the rest, which is
-compute), and by scheduler (on a core, waiting for one, blocked). They overlap: a rank that waits in MPI may
-be waiting for another that has no core. So shares of variance are Shapley values (Lindeman, Merenda and
-Gold): a component's mean gain in R^2 over all orders in which components can enter; and what run-queue delay
-has in common with the others is told beside what is its own. Seconds are means over ranks, with the sum of
-run-queue delay beside them: where ranks wait for each other, each one's delay can hold up all, so the time
-lost to it lies between mean and sum.
+Two partitions of a rank's time; each adds up to it: by call (inside MPI, inside I/O, the rest,
+which is compute), and by scheduler (on a core, waiting for one, blocked). They overlap: a rank that
+waits in MPI may be waiting for another that has no core. So shares of variance are Shapley values
+(Lindeman, Merenda and Gold): a component's mean gain in R^2 over all orders in which components can
+enter; and the share that run-queue delay has in common with the others is reported beside its own.
+Seconds are means over ranks, with the sum of run-queue delay beside them: where ranks wait for each
+other, each one's delay can hold up all, so the time lost to it lies between mean and sum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..study.interposition import OFF
 from ..study.tasks import condition_columns, load_profiles, usable
 from .model import model_of, percent
 from .profiles import COLUMN, difference_of_profiles
-from .result import OPEN, TOLD, Analysis, Judge, Options, nothing
+from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
 
 __all__ = ["components", "decompose", "difference_of_profiles", "shapley"]
 
@@ -124,8 +124,8 @@ def decompose(
     """The extra time of the slowest quarter of tasks against the fastest, and the share of the variance of
     each part.
 
-    Conditions and blocks are removed from all parts alike. profiles: those of usable(frame), else read from
-    attrs["study"].
+    Conditions and blocks are removed from all parts alike. profiles: those of usable(frame),
+    otherwise read from attrs["study"].
     """
     title = "Where slow tasks lose their time"
     good = usable(frame, options.value)
@@ -223,7 +223,7 @@ def decompose(
         if "commonality" in facts and "delay_and_mpi" in facts["commonality"]:
             text += (f"; run-queue delay alone goes with {percent(facts['commonality']['delay_alone'])} of the variance, "
                      f"{percent(max(0.0, facts['commonality']['delay_and_mpi']))} in common with MPI")  # fmt: skip
-        return text + " (run-queue delay lies within the other parts, it does not add to them).", TOLD
+        return text + " (run-queue delay lies within the other parts, it does not add to them).", DESCRIBED
 
     def draw(axes: Axes) -> None:
         shown = [i for i, c in enumerate(everything) if c not in ("wall", "delay_sum")]

@@ -14,7 +14,7 @@ from ...noise.measurement import Noise, read_noise
 from ..study.study import read_study
 from .hypotheses import hypotheses
 from .profiles import interposition
-from .result import TOLD, Analysis, Options
+from .result import DESCRIBED, Analysis, Options
 
 __all__ = ["noise_of_study", "of_folder"]
 
@@ -41,7 +41,7 @@ def noise_of_study(folder: str | os.PathLike[str], options: Options = Options())
         last.draw(axes)
         axes.set_title(f"Noise of the operating system, {max(found, key=_WHEN.index)} the study")
 
-    return Analysis("noise", "Noise of the operating system", pd.DataFrame(rows), lambda _: (text, TOLD), 0, options.alpha, (), draw,
+    return Analysis("noise", "Noise of the operating system", pd.DataFrame(rows), lambda _: (text, DESCRIBED), 0, options.alpha, (), draw,
                     {when: dict(noise.document) for when, noise in found.items()})  # fmt: skip
 
 

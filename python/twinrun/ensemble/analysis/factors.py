@@ -23,7 +23,8 @@ from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_ha
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
 
-_REPEATED = 4  # tasks of a condition in each block, from which on deviations are from their own median
+# Tasks of a condition in each block, from which on deviations are from their own median.
+_REPEATED = 4
 
 
 def as_verified(good: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -152,7 +153,7 @@ def _analysis(
         return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])}{unit} [{percent(row['low'])}, {percent(row['high'])}]"
 
     def could_see(level: float) -> float:
-        """Of the effect that is known least; Holm corrects for the terms."""
+        """For the effect that is known least; Holm corrects for the terms."""
         if not effects:
             return math.inf
         least = reach(level / len(model.terms), options.power, model.freedom)
@@ -249,14 +250,16 @@ def variation_factors(frame: pd.DataFrame, options: Options = Options()) -> Anal
     if not columns:
         return nothing("variation_factors", title, "No condition was varied.", len(good))
     y = np.log(good[options.value].to_numpy(dtype=float))
-    # Deviations are of the times as they are: effects of blocks, taken out first, would be estimated from the
-    # very tasks whose deviations are compared (with two tasks a block both would deviate alike).
+    # Deviations are of the times as they are: effects of blocks, taken out first, would be
+    # estimated from the very tasks whose deviations are compared (with two tasks a block both would
+    # deviate alike).
     cell = cells_of(good, [*columns, "block"])
     if pd.Series(cell).value_counts().min() < _REPEATED:
         cell = cells_of(good, columns)
     groups = pd.Series(y).groupby(cell.to_numpy())
     deviation = np.abs(y - groups.transform("median").to_numpy())
-    # The median of an odd number leaves a zero that is no observation (Hines and O'Hara Hines, 2000).
+    # The median of an odd number leaves a zero that is not an observation (Hines and O'Hara Hines,
+    # 2000).
     size = groups.transform("size").to_numpy()
     structural = np.zeros(len(y), dtype=bool)
     for _, where in groups.indices.items():

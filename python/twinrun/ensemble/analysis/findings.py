@@ -1,10 +1,11 @@
 """All analyses of one study, with one rate of false alarms, and a verdict.
 
-An alarm is any claim of any analysis: that blocks, nodes, conditions, ... do something. Each analysis
-corrects its own claims (Benjamini-Hochberg and the largest of all over nodes, Holm elsewhere), and Holm's
-method applies over analyses: a study in which nothing is wrong raises any alarm with a probability of at most
-alpha. Findings compete, so that one cause is one finding. Descriptions do not count: they claim nothing beyond their intervals (spread, makespan, decomposition,
-regimes, planning).
+An alarm is any claim of any analysis: that blocks, nodes, conditions, ... do something. Each
+analysis corrects its own claims (Benjamini-Hochberg and the largest of all over nodes, Holm
+elsewhere), and Holm's method applies over analyses: a study in which nothing is wrong raises any
+alarm with a probability of at most alpha. Findings compete, so that one cause is one finding.
+Descriptions do not count: they claim nothing beyond their intervals (spread, makespan,
+decomposition, regimes, planning).
 
     findings = analyse("STUDY")
     findings.verdict           'reproducible', 'not reproducible' or 'undecided'
@@ -121,8 +122,8 @@ def _judge(analyses: Iterable[Analysis], options: Options) -> None:
 
 
 def _without(frame: pd.DataFrame, value: str, effect: pd.Series) -> pd.DataFrame:
-    """What `usable` gives, an effect on the logarithm of the value (by its rows) taken out; `as measured` keeps
-    the value.
+    """What `usable` gives, an effect on the logarithm of the value (by its rows) taken out; `as
+    measured` keeps the value.
     """
     good = usable(frame, value)
     if "as measured" not in good:
@@ -134,8 +135,8 @@ def _without(frame: pd.DataFrame, value: str, effect: pd.Series) -> pd.DataFrame
 def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list[Analysis]:
     """The analyses, where findings take out each other: one cause is one finding.
 
-    Of the claims that hold, the one that fits best (by BIC) is kept, its effect is taken out of the times, and
-    all others that test something look again at what is left.
+    Of the claims that hold, the one that fits best (by BIC) is kept, its effect is taken out of the
+    times, and all others that test something look again at what is left.
     """
     known = ANALYSES | _ON_REQUEST
     made = {name: known[name](frame, options) for name in chosen}
@@ -207,9 +208,9 @@ class Findings:
 
     Notes
     -----
-    Holm's method over analyses: a study in which nothing is the matter raises any alarm with a probability of
-    at most alpha (docs/ensemble.md). Findings compete: what the best one explains is taken out before the others
-    look again.
+    Holm's method over analyses: a study in which nothing is the matter raises any alarm with a
+    probability of at most alpha (docs/ensemble.md). Findings compete: what the best one explains is
+    taken out before the others look again.
     """
 
     study: str
@@ -235,7 +236,7 @@ class Findings:
 
     @property
     def sentences(self) -> list[str]:
-        """What each analysis shows, and how sure that is."""
+        """The sentence of each analysis: what it shows, and how sure that is."""
         return [a.sentence for a in self.analyses]
 
     @property
@@ -302,7 +303,7 @@ class Findings:
         Parameters
         ----------
         verbose : bool, default False
-            Whole sentences of analyses that could not decide; else what it would take to.
+            Whole sentences of analyses that could not decide; otherwise only what a decision would need.
 
         Returns
         -------
@@ -396,7 +397,9 @@ def analyse_frame(
     against: pd.DataFrame | None = None,
     study: str = "study",
 ) -> Findings:
-    """All analyses (or those named) of a table of tasks; against: an earlier study, the base of a comparison."""
+    """All analyses (or those named) of a table of tasks; against: an earlier study, the base of a
+    comparison.
+    """
     chosen = list(ANALYSES) if only is None else list(only)
     if only is None and any(str(c).startswith(PREFIX) for c in frame):
         chosen.insert(chosen.index("load") + 1, "covariates")

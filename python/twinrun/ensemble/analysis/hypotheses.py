@@ -22,7 +22,7 @@ from ..study.document import Hypothesis
 from ..study.tasks import condition_columns, usable
 from .factors import as_verified
 from .model import confounded, levels_of, model_of, with_interval
-from .result import OPEN, TOLD, Analysis, Judge, Options
+from .result import DESCRIBED, OPEN, Analysis, Judge, Options
 
 __all__ = ["hypotheses"]
 
@@ -57,8 +57,8 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
     level = h.level or next((x for x in levels if x != base), "?")
     row |= {"level": level, "base": base}
     good, _ = as_verified(usable(frame, h.metric))
-    for name, wanted in h.given.items():
-        good = good[good[f"factors.{name}"].map(str) == wanted]
+    for name, given_level in h.given.items():
+        good = good[good[f"factors.{name}"].map(str) == given_level]
     good = good[good[column].map(str).isin([level, base])].reset_index(drop=True)
     row["n"] = len(good)
     if good[column].map(str).nunique() < 2:
@@ -67,7 +67,7 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
         return {**row, "why": "each level had nodes of its own: run each level on each node"}
     model = model_of(good, np.log(good[h.metric].to_numpy(dtype=float)), condition_columns(good))
     if model.freedom < 3 or not any(t.factors == (column,) for t in model.terms):
-        return {**row, "why": "too few tasks, or the design cannot tell the factor from others"}
+        return {**row, "why": "too few tasks, or the design cannot separate the factor from others"}
     fit = model.fit()
     contrast = model.row({column: level}) - model.row({column: base})
     both = fit.t_test(contrast)
@@ -128,7 +128,7 @@ def hypotheses(
 
     def tell(_: Judge) -> tuple[str, str]:
         open_ = any(row["answer"] == "undecided" for row in table)
-        return "; ".join(map(said, table)) + ".", OPEN if open_ else TOLD
+        return "; ".join(map(said, table)) + ".", OPEN if open_ else DESCRIBED
 
     def draw(axes: Axes) -> None:
         known = [row for row in table if row["ratio"] is not None]

@@ -6,9 +6,10 @@ Spearman's rank correlation of the residuals of both, without conditions, blocks
 (partial correlation: a drift that both follow is no answer). Intervals: Fisher's z with the error of
 Bonett and Wright (2000). Tests: Holm.
 
-Load that comes and goes slowly goes with any time that does, without a cause. So tasks count as fewer where both
-resemble the ones before: (1 - a b) / (1 + a b) of them (Bretherton and others, Journal of Climate 12, 1999). b is the
-largest coefficient that the times could have (`serial.Null`), a the likely one of the measure.
+Load that comes and goes slowly goes with any time that does, without a cause. So tasks count as
+fewer where both resemble the ones before: (1 - a b) / (1 + a b) of them (Bretherton and others,
+Journal of Climate 12, 1999). b is the largest coefficient that the times could have
+(`serial.Null`), a the likely one of the measure.
 
 What a task accumulates grows with its length by itself, so counts and seconds are taken by second of the
 task. What is left of that cause has the other sign: a start that costs the same in each task, and a task that

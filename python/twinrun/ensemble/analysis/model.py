@@ -82,7 +82,9 @@ def span(low: float, high: float, scale: float = 100.0, unit: str = "%", marks: 
 def with_interval(
     value: float, low: float, high: float, marks: Sequence[float] = (1.0,), least: int = 2, sign: str = ""
 ) -> str:
-    """'1.41 [1.38, 1.45]', with as many digits as are needed to tell the ends from the marks. sign: '+' to show it."""
+    """'1.41 [1.38, 1.45]', with as many digits as are needed to tell the ends from the marks. sign:
+    '+' to show it.
+    """
     if not (np.isfinite(low) or np.isfinite(high)):
         return f"{value:{sign}.{least}f}"
     said, first, last = estimate(value, low, high, marks, least)
@@ -90,7 +92,7 @@ def with_interval(
 
 
 def levels_of(column: pd.Series) -> list[str]:
-    """The levels as text, the base first: off, no, none or the like, else the smallest."""
+    """The levels as text, the base first: off, no, none or the like, otherwise the smallest."""
 
     def key(level: str) -> tuple:
         try:
@@ -145,7 +147,9 @@ class Model:
         return sm.OLS(self.y, self.matrix).fit()
 
     def row(self, levels: dict[str, str]) -> np.ndarray:
-        """A row of the matrix for a mean block: factors at these levels, others at the mean of their levels."""
+        """A row of the matrix for a mean block: factors at these levels, others at the mean of
+        their levels.
+        """
         row = np.zeros(self.matrix.shape[1])
         row[0] = 1
         for term in self.terms:
@@ -180,7 +184,7 @@ def crossed(frame: pd.DataFrame, a: str, b: str) -> bool:
 
 
 def confounded(frame: pd.DataFrame, columns: list[str], other: str) -> list[str]:
-    """Those of the columns whose effects the design cannot tell from those of the other column.
+    """The columns whose effects the design cannot separate from those of the other column.
 
     A column that is the other by another name is not listed.
     """
@@ -278,7 +282,8 @@ def left_over(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = Fa
     q = u[:, s > 1e-9 * s[0]]
     scale = np.sqrt(1 - np.minimum((q**2).sum(axis=1), 1 - 1e-9))
     left = y - q @ (q.T @ y)
-    left[np.abs(left) < 1e-13 * max(1.0, float(np.abs(y).max()))] = 0  # rounding does not count as noise
+    # Rounding does not count as noise.
+    left[np.abs(left) < 1e-13 * max(1.0, float(np.abs(y).max()))] = 0
     return Left(left / scale, q, scale)
 
 
@@ -288,7 +293,7 @@ def residuals(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = Fa
 
 
 def fall_of_bic(left: np.ndarray, effect: np.ndarray, parameters: float) -> float:
-    """How much BIC falls where effects are taken out of normal values, for so many parameters."""
+    """How much BIC falls where effects are taken out of normal values, for this many parameters."""
     n = len(left)
     rest = left - effect
     inside, all_ = float(((rest - rest.mean()) ** 2).sum()), float(((left - left.mean()) ** 2).sum())

@@ -1,4 +1,4 @@
-"""What an analysis that cannot decide would take to decide: a line, for reports."""
+"""What an analysis that cannot decide would need to decide: a line, for reports."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ _CORRELATION = 0.5  # with a measure of load, or a covariate
 
 
 def _tasks(n: int, ratio: float) -> str:
-    """Tasks for an interval, or an effect, that is so many times smaller."""
+    """Tasks for an interval, or an effect, that is this many times smaller."""
     return f"about {math.ceil(n * max(2.0, ratio**2))} tasks"
 
 
 def takes(analysis: Analysis, options: Options) -> str:
-    """What it would take; nothing where it decided. Numbers of tasks grow with the square of what they resolve."""
+    """What it would need; empty where it decided. Numbers of tasks grow with the square of what
+    they resolve.
+    """
     if analysis.state != OPEN:
         return ""
     n, seen = analysis.tasks, analysis.seen

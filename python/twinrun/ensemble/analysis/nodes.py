@@ -1,11 +1,12 @@
 """Whether there is a bad node.
 
-A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many: with 64
-nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies. Each node is tested against
-the rest instead, corrected for their number twice over: Benjamini-Hochberg on t tests, and the largest |t| of
-all nodes under permutation within blocks, which also knows about tails that are not normal. A node is called
-bad only if both say so. It is then taken out before the next is looked at. One fast run does not acquit a node, so the sentence names the effect that could
-have been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing denied.
+A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many:
+with 64 nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies. Each node
+is tested against the rest instead, corrected for their number twice over: Benjamini-Hochberg on t
+tests, and the largest |t| of all nodes under permutation within blocks, which also knows about
+tails that are not normal. A node is called bad only if both say so. It is then taken out before the
+next is looked at. One fast run does not acquit a node, so the sentence names the effect that could
+have been found. If conditions or blocks had nodes of their own, the analysis cannot decide.
 """
 
 from __future__ import annotations
@@ -103,8 +104,9 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         """The largest |t| of all nodes, in shuffled values."""
         return np.abs(t(over.again(permuted(values, inside, count, rng)))).max(axis=1)[:, None]
 
-    # One node after another: a slow one makes all others look fast beside a rest that holds it. So the farthest
-    # is taken out before the next is looked at, and a later p is never smaller than an earlier one.
+    # One node after another: a slow one makes all others look fast beside a rest that holds it. So
+    # the farthest is taken out before the next is looked at, and a later p is never smaller than an
+    # earlier one.
     p = np.ones(len(labels))
     seen_as = own.copy()
     rest, open_, before = left, list(range(len(labels))), 0.0
@@ -143,7 +145,8 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     def could_see(level: float) -> float:
         """The node with the fewest runs is slower, in shuffled residuals."""
         random = np.random.default_rng(options.seed)
-        values = rest - (rest @ member / n) @ member.T + rest.mean()  # without what nodes do, found or not
+        # Without what nodes do, found or not.
+        values = rest - (rest @ member / n) @ member.T + rest.mean()
         values = values * np.sqrt(total / max(total - len(labels), 1))
         slow = member[:, int(n.argmin())]
         series = over.again(permuted(values, inside, STUDIES, random)) * over.scale

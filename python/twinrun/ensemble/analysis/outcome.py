@@ -15,7 +15,7 @@ from scipy import stats
 from ..study.tasks import condition_columns, usable
 from .compare import hodges_lehmann
 from .model import cells_of, percent, residuals, span
-from .result import FOUND, OPEN, TOLD, Analysis, Claim, Judge, Options, nothing
+from .result import DESCRIBED, FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["outcome"]
 
@@ -75,7 +75,7 @@ def outcome(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         most = 1 - options.alpha ** (1 / max(asked, 1))
         where = "as the first task of their seed" if compared else "within their conditions"
         text = f"All {n} tasks computed the same {where}; at {percent(options.confidence)} confidence at most {percent(most)} of such tasks do not{unknown}."  # fmt: skip
-        return Analysis("outcome", title, table, lambda _: (text, TOLD), n, options.alpha, notes=notes)
+        return Analysis("outcome", title, table, lambda _: (text, DESCRIBED), n, options.alpha, notes=notes)
     left = residuals(good, options.value, blocks=False)
     claim = Claim("tasks with other results differ in time", 1.0, {"tasks": count})
     if count >= 2 and n - count >= 2:

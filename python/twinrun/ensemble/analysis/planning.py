@@ -17,7 +17,7 @@ from . import deviations
 from .assumptions import checked
 from .model import left_over, model_of, percent
 from .power import of_t_test
-from .result import OPEN, TOLD, Analysis, Judge, Options, nothing
+from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
 
 __all__ = ["deviation", "planning", "repetitions"]
 
@@ -79,18 +79,18 @@ def planning(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
         for e in sorted({*_EFFECTS, options.matters})
     ]  # fmt: skip
     table = pd.DataFrame(rows)
-    wanted = next(r for r in rows if r["effect"] == options.matters)
+    goal = next(r for r in rows if r["effect"] == options.matters)
 
     def tell(_: Judge) -> tuple[str, str]:
         if assumed.fails:
             return (f"To see a difference of {percent(options.matters)} between two conditions in {percent(options.power)} of studies would take "
-                    f"{wanted['repetitions']} repetitions of each, if later tasks are as these and independent; how many to be safe cannot be "
+                    f"{goal['repetitions']} repetitions of each, if later tasks are as these and independent; how many to be safe cannot be "
                     f"given: {assumed.fails} ({len(good)} tasks)."), OPEN  # fmt: skip
         return (
             f"To see a difference of {percent(options.matters)} between two conditions in {percent(options.power)} of studies takes "
-            f"{wanted['repetitions']} repetitions of each, {wanted['to be safe']} to be safe, at a deviation within conditions of "
+            f"{goal['repetitions']} repetitions of each, {goal['to be safe']} to be safe, at a deviation within conditions of "
             f"{percent(sigma)} [{percent(low)}, {percent(high)}] ({len(good)} tasks; {assumed.words}).",
-            TOLD if freedom >= 8 else OPEN,
+            DESCRIBED if freedom >= 8 else OPEN,
         )
 
     def draw(axes: Axes) -> None:

@@ -1,4 +1,6 @@
-"""The smallest effect that is found in a share of studies like this one, by simulation of the test itself; the power of t tests."""
+"""The smallest effect that is found in a share of studies like this one, by simulation of the test
+itself; the power of t tests.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ def smallest(found: Callable[[float], np.ndarray], power: float, start: float, s
 def of_t_test(effect: float, level: float, freedom: int) -> float:
     """The power of a two-sided t test; effect in standard errors.
 
-    The integral over the estimated deviation of the normal probability beyond the limit. SciPy's noncentral t gives
-    nan far from its mean, and so large effects had no power.
+    The integral over the estimated deviation of the normal probability beyond the limit. SciPy's
+    noncentral t gives nan far from its mean, and so large effects had no power.
     """
     limit = stats.t.ppf(1 - level / 2, freedom)
     spread = _WIDTHS / np.sqrt(2 * freedom)

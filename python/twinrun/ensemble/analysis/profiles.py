@@ -24,7 +24,7 @@ from ..study.study import INTERPOSE, Study
 from ..study.tasks import condition_columns, load_profiles, load_tasks, usable
 from .factors import as_verified, effects_of
 from .model import model_of, percent
-from .result import OPEN, TOLD, Analysis, Options, nothing
+from .result import DESCRIBED, OPEN, Analysis, Options, nothing
 
 __all__ = ["REST", "Difference", "compare_tasks", "difference_of_profiles", "interposition"]
 
@@ -204,9 +204,9 @@ def _with_profiles(folder: str | os.PathLike[str]) -> tuple[pd.DataFrame, list[l
     return good.iloc[keep].reset_index(drop=True), [profiles[i] for i in keep]
 
 
-def _numbered(good: pd.DataFrame, wanted: Sequence[int], folder: str | os.PathLike[str]) -> list[int]:
+def _numbered(good: pd.DataFrame, chosen: Sequence[int], folder: str | os.PathLike[str]) -> list[int]:
     rows = []
-    for task in wanted:
+    for task in chosen:
         found = np.flatnonzero(good["task"].to_numpy() == task)
         if not len(found):
             raise TwinrunError(f"task {task} did not end well, or has no profiles", where=folder)
@@ -221,7 +221,7 @@ def compare_tasks(
     by: str = "",
 ) -> Difference:
     """Profiles of two groups of a study's tasks: those named; those at a level of a factor against all others
-    (by: "factor=level"); else the slowest quarter against the fastest, tasks with injected delays apart.
+    (by: "factor=level"); otherwise the slowest quarter against the fastest, tasks with injected delays apart.
     Raises TwinrunError where a group is empty.
     """
     good, profiles = _with_profiles(folder)
@@ -328,7 +328,7 @@ def interposition(
     if own is not None:
         text += f"; the library's own estimate, calls times what one costs, is {percent(own)}"
     worst = max(abs(r["low"]) if abs(r["low"]) > abs(r["high"]) else abs(r["high"]) for r in only)
-    state = TOLD if worst <= options.matters else OPEN
+    state = DESCRIBED if worst <= options.matters else OPEN
     notes = [f"other tools were preloaded beside it: {', '.join(others)}"] if others else []
 
     def draw(axes: Axes) -> None:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 
 from ..study.tasks import condition_columns, usable
 from .model import percent, residuals
-from .result import OPEN, TOLD, Analysis, Judge, Options, nothing
+from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
 
 __all__ = ["regimes", "schedule"]
 
@@ -79,7 +79,7 @@ def regimes(frame: pd.DataFrame, options: Options = Options(), tasks: int | None
             for name, r in (("fewer", fewer), ("as many", same), ("more", more))
         )
         return (f"Makespan of {n} tasks, simulated from {len(x)} measured{whose} (base: every task takes the median, {np.median(x):.4g} s): {text}.",
-                TOLD if len(x) >= 20 else OPEN)  # fmt: skip
+                DESCRIBED if len(x) >= 20 else OPEN)  # fmt: skip
 
     def draw(axes: Axes) -> None:
         axes.plot(table["slots"], 100 * table["lost to variation"], "o-", label="makespan lost to variation")

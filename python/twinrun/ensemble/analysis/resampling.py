@@ -14,7 +14,8 @@ __all__ = ["BLOCKS", "permutation_p", "permuted"]
 
 BLOCKS = 10  # fewer blocks are not resampled as wholes: there would be too few of them
 _ENOUGH = 20  # draws as extreme as the data, after which more draws would not change the answer
-# draws at first, then as many again as there were, up to the largest that is quick and small in memory
+# draws at first, then as many again as there were, up to the largest that is quick and small in
+# memory
 _BATCH = 60
 _LARGEST = 500
 
@@ -53,7 +54,8 @@ def permuted(
         return values[np.argsort(keys, axis=1)]
     codes = np.unique(blocks, return_inverse=True)[1]
     home = np.argsort(codes, kind="stable")
-    # Sorting by (block, random) lists the members of each block in random order, at the places of that block.
+    # Sorting by (block, random) lists the members of each block in random order, at the places of
+    # that block.
     order = np.argsort(codes[None, :] + keys, axis=1)
     result = np.empty((count, n), dtype=values.dtype)
     result[:, home] = values[order]

@@ -20,12 +20,39 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FOUND", "NONE", "OPEN", "TOLD", "Analysis", "Claim", "Judge", "Options", "could_have", "nothing"]
+__all__ = [
+    "DESCRIBED",
+    "FOUND",
+    "NONE",
+    "OPEN",
+    "TOLD",
+    "Analysis",
+    "Claim",
+    "Judge",
+    "Options",
+    "could_have",
+    "nothing",
+]
 
 FOUND = "found"  # a claim holds
 NONE = "none"  # no claim holds, and an effect that matters would have been found
 OPEN = "open"  # the data cannot decide
-TOLD = "told"  # a description, without a test
+
+
+class _Described(str):
+    """A state that is equal to "told" too, which was its name. For one release."""
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) or other == "told"
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+DESCRIBED = _Described("described")  # a description, without a test
+TOLD = DESCRIBED  # its former name, for one release
 
 
 @dataclass(frozen=True)
@@ -128,7 +155,7 @@ class Judge:
 
     @property
     def level(self) -> float:
-        """The p value below which an analysis is heard in the report, whatever the others say."""
+        """The p value below which an analysis counts in the report, whatever the others show."""
         return self.alpha / self.tests
 
     def p(self, claim: Claim) -> str:
@@ -183,9 +210,10 @@ class Analysis:
         The judge of the report, or one for this analysis alone.
     sentence : str
         What it shows, and how sure that is.
-    state : {'found', 'none', 'open', 'told'}
+    state : {'found', 'none', 'open', 'described'}
         'found': a claim holds. 'none': no claim holds, and an effect that matters would have been found.
-        'open': the data cannot decide. 'told': a description without a test.
+        'open': the data cannot decide. 'described': a description without a test. It is equal to 'told'
+        too, its former name, until the next release.
     found : list of Claim
         The claims that hold.
     """
@@ -209,7 +237,9 @@ class Analysis:
 
     @property
     def seen(self) -> float | None:
-        """The smallest effect that its report finds in `Options.power` of studies like this; None: not known."""
+        """The smallest effect that its report finds in `Options.power` of studies like this; None:
+        not known.
+        """
         if self.could_see is None:
             return None
         level = self.judged_by.level
@@ -234,7 +264,7 @@ class Analysis:
 
     @property
     def state(self) -> str:
-        """FOUND, NONE, OPEN or TOLD."""
+        """FOUND, NONE, OPEN or DESCRIBED."""
         return self.tell(self.judged_by)[1]
 
     @property

@@ -22,8 +22,8 @@ __all__ = ["scaling"]
 
 
 def _size_column(good: pd.DataFrame, asked: str | None) -> str | None:
-    """The column of the problem's size: the requested one, else the only factor whose levels are three or
-    more positive numbers.
+    """The column of the problem's size: the requested one, otherwise the only factor whose levels
+    are three or more positive numbers.
     """
     names = [asked, f"factors.{asked}", f"metrics.{asked}"] if asked else []
     for name in names:

@@ -34,12 +34,14 @@ __all__ = [
 ]
 
 _COEFFICIENTS = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
-LARGEST = 0.05  # of series of the coefficient that is taken resemble the ones before as little as the data
+# Of series of the coefficient that is taken resemble the ones before as little as the data.
+LARGEST = 0.05
 LIKELY = 0.5  # the likely coefficient, by the same measure
 _SERIES = 200
 _LIMITS = 1000  # series by which a limit at a coefficient is known
 _STEADY = 100  # values before the first one that counts
-CLEAR = 6.0  # of BIC: odds of 20. A change that fits better than a trend by less cannot be told from one
+# of BIC: odds of 20. A change that fits better than a trend by less cannot be told from one
+CLEAR = 6.0
 LEAST = 16  # tasks; fewer cannot show whether they resemble the ones before
 
 
@@ -61,7 +63,9 @@ def autoregression(coefficient: float, count: int, n: int, rng: np.random.Genera
 
 
 def resembling(rows: np.ndarray) -> np.ndarray:
-    """The first three correlations with what came before, added up, each half as heavy as the last; for each row."""
+    """The first three correlations with what came before, added up, each half as heavy as the last;
+    for each row.
+    """
     z = scores(rows)
     total = sum(
         0.5**k * (z[:, k + 1 :] * z[:, : -k - 1]).sum(axis=1) for k in range(min(3, rows.shape[1] - 1))
@@ -138,7 +142,8 @@ class Null:
         return self._again(autoregression(coefficient, count, self._n, self._rng))
 
     def coefficients(self, measured: np.ndarray, share: float = LARGEST) -> np.ndarray:
-        """The coefficient whose series resemble the ones before as little as measured in this share of series.
+        """The coefficient whose series resemble the ones before as little as measured in this share
+        of series.
 
         One of twenty: the largest that could have been. Half: the likely one.
         """
@@ -146,7 +151,8 @@ class Null:
             self._measured = [self._looked_for(self._series(c, _SERIES))[1] for c in _COEFFICIENTS]
         lowest = [np.quantile(m, share) for m in self._measured]
         increasing = np.maximum.accumulate(np.array(lowest)) + 1e-9 * np.arange(len(lowest))
-        return np.interp(measured + 1e-6, increasing, _COEFFICIENTS)  # where all are alike: the largest
+        # Where all are alike: the largest.
+        return np.interp(measured + 1e-6, increasing, _COEFFICIENTS)
 
     def p(self, values: np.ndarray, most: int) -> float:
         """p of what is looked for in values."""

@@ -1,10 +1,11 @@
 """The spread of identical tasks, and its cost: range, quantiles, coefficient of variation; makespan,
 core-hours.
 
-The range has no bootstrap interval (an extreme cannot be resampled beyond itself) and grows with the number
-of tasks. What needs no assumption is the share of all such tasks that lies between the fastest and the
-slowest (Wilks, 1941). Quantiles have distribution-free intervals. The coefficient of variation has the interval
-of `deviations`; where there are ten blocks or more, they are the units.
+The range has no bootstrap interval (an extreme cannot be resampled beyond itself) and grows with
+the number of tasks. What needs no assumption is the share of all such tasks that lies between the
+fastest and the slowest (Wilks, 1941). Quantiles have distribution-free intervals. The coefficient
+of variation has the interval of `deviations`; where there are ten blocks or more, they are the
+units.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from . import deviations
 from .assumptions import Assumptions, checked
 from .model import left_over, percent, span
 from .resampling import BLOCKS
-from .result import FOUND, NONE, OPEN, TOLD, Analysis, Judge, Options, nothing
+from .result import DESCRIBED, FOUND, NONE, OPEN, Analysis, Judge, Options, nothing
 
 __all__ = ["core_hours", "makespan", "quantile_interval", "spread", "variation_interval"]
 
@@ -166,8 +167,8 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:
     """(makespan s, core-hours held, of them unused, cores) of tasks that were launched as one workload.
 
-    Held: from the first start to the last end, all cores that the workload used: the distinct ones where they
-    are recorded, else the largest number in use at once.
+    Held: from the first start to the last end, all cores that the workload used: the distinct ones
+    where they are recorded, otherwise the largest number in use at once.
     """
     begin, end = part["start"].to_numpy(dtype=float), part["end"].to_numpy(dtype=float)
     makespan = float(end.max() - begin.min())
@@ -183,7 +184,8 @@ def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:
             )
         )
     else:
-        # Ends come before starts of the same moment: a task that begins as another ends needs no other core.
+        # Ends come before starts of the same moment: a task that begins as another ends needs no
+        # other core.
         events = sorted([(t, 1, w) for t, w in zip(begin, width, strict=True)] + [(t, 0, -w) for t, w in zip(end, width, strict=True)])  # fmt: skip
         cores = float(max(np.cumsum([w for _, _, w in events])))
     held = makespan * cores
@@ -224,14 +226,14 @@ def makespan(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
             f"{percent(lost / held if held else 0)} went unused while the {unit}'s last task was awaited (base: core-hours held)"
         )
         if len(table) < 2:
-            return text + f"; how makespan varies cannot be decided from one {unit}.", TOLD
+            return text + f"; how makespan varies cannot be decided from one {unit}.", DESCRIBED
         range_ = f"{spans.min():.4g} to {spans.max():.4g} s"
         if conditions:
             range_ = f"{percent(spans.min())} to {percent(spans.max())} of the median of its condition"
         return (
             text + f"; the makespan was {range_}, coefficient of variation "
             f"{percent(value)} {span(low, high)}.",
-            TOLD,
+            DESCRIBED,
         )
 
     def draw(axes: Axes) -> None:

@@ -6,7 +6,7 @@ scale that it measures by and hides itself (masking), and it needs a normal dist
 of systems is skewed and has long tails without being two things. So the one distribution is of a family that
 has both, Johnson's SU (Biometrika 36, 1949), with as many parameters as the mixture; the statistic is the
 ratio of the two likelihoods, and it is judged against samples of the SU that fits best. A slow group is the
-smaller part, at most three tasks of ten: two halves of which one is slower are two modes, and reported so.
+smaller part, at most three tasks of ten: two halves with one slower half are two modes, and reported as such.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ _STEPS = 60
 _LEAST = 12  # tasks
 _MOST = 0.3  # of the tasks, in a slow group
 _ONE_IN = 10  # tasks is slow, in the studies in which a slow group could have been seen
-# Where the search for an SU starts: places as shares of the way from the ends to the median, widths in deviations.
+# Where the search for an SU starts: places as shares of the way from the ends to the median, widths
+# in deviations.
 _PLACES = (-0.05, -0.4, -1.5)
 _WIDTHS = (0.05, 0.15, 0.4, 1.0, 2.5, 8.0)
-_STUDIES, _EACH = 80, 16  # simulated for what could have been seen, and samples of the null for each
+# Simulated for what could have been seen, and samples of the null for each.
+_STUDIES, _EACH = 80, 16
 _DRAWS = 499  # of the null, at most: each is two searches
 _ROUNDS = 3  # of a finer search around the best
 
@@ -44,8 +46,9 @@ def mixture(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Two normal distributions of one variance, by expectation-maximisation, for each row of x.
 
-    Gives the gain in log-likelihood over one normal distribution, the slow group's share, both means, the
-    deviation. Only a slow group of at most this share counts; all others gain nothing. No library that the package depends on fits mixtures; the common variance keeps the likelihood
+    Gives the gain in log-likelihood over one normal distribution, the slow group's share, both
+    means, the deviation. Only a slow group of at most this share counts; all others gain nothing.
+    No library that the package depends on fits mixtures; the common variance keeps the likelihood
     bounded.
     """
     x = np.atleast_2d(x)
@@ -203,8 +206,8 @@ def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
 
         def found(effect: float) -> np.ndarray:
             rows = base + np.log1p(effect) * adds
-            # Each study is held against its own SU: a few samples give the place and width of its ratios, those of
-            # all studies together how far the limit lies.
+            # Each study is held against its own SU: a few samples give the place and width of its
+            # ratios, those of all studies together how far the limit lies.
             fits = np.repeat(johnson(rows)[1], _EACH, axis=0)
             ratios = np.maximum(_ratio(_drawn(normal, fits)), -n).reshape(_STUDIES, _EACH)
             centre, wide = ratios.mean(axis=1), ratios.std(axis=1, ddof=1) + 1e-9

@@ -1,8 +1,8 @@
 """Whether the time drifts: a straight line over the order of tasks.
 
-The line is fitted to normal scores of the residuals of conditions, so that one very slow task is no trend. It
-is held against shuffled series, and against series that resemble the ones before (`serial`), whose wandering
-is no trend.
+The line is fitted to normal scores of the residuals of conditions, so that one very slow task is
+not a trend. It is held against shuffled series, and against series that resemble the ones before
+(`serial`), whose wandering is not a trend.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     line = np.arange(n) - (n - 1) / 2
     slope = float(left @ line / (line @ line))
     rest = left - left.mean() - slope * line
-    # Tasks that resemble the ones before tell less than their number.
+    # Tasks that resemble the ones before count as fewer than they are.
     much = float(np.clip(with_before(rest[None])[0], 0, 0.95))
     error = float(np.sqrt((rest @ rest) / (n - 2) / (line @ line) * (1 + much) / (1 - much)))
     half = float(stats.t.ppf(1 - options.alpha / 2, n - 2)) * error

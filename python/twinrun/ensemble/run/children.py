@@ -43,7 +43,9 @@ class ChildEngine(EngineBase):
         running.extra["slot"] = slot
 
     def _launch(self, running: Running, before: Sequence[str] = ()) -> None:
-        """Starts the watcher of an attempt that has its slot. before: words of a launcher. Raises TwinrunError."""
+        """Starts the watcher of an attempt that has its slot. before: words of a launcher. Raises
+        TwinrunError.
+        """
         words = [*before, sys.executable, "-I", "-S", str(WATCH), str(running.folder)]
         try:
             with open(running.folder / "agent", "wb") as said:

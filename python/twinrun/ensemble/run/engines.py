@@ -43,8 +43,8 @@ class EngineBase(ABC):
     """Starts attempts somewhere: on this node, or in a batch system."""
 
     name = "?"
-    # Seconds from the word that all tasks of a workload may begin to the moment at which they do; None where tasks
-    # start as the batch system has room.
+    # Seconds from the word that all tasks of a workload may begin to the moment at which they do;
+    # None where tasks start as the batch system has room.
     gate: float | None = None
 
     def __init__(self, study: Study) -> None:
@@ -170,7 +170,8 @@ def examine(folder: Path) -> str:
     # It may have ended in between: the record comes before the lock goes.
     if (folder / "record.json").exists():
         return State.RECORDED
-    # Locks of other nodes are visible on some file systems only; elsewhere the batch system is asked.
+    # Locks of other nodes are visible on some file systems only; elsewhere the batch system is
+    # asked.
     if claim.get("host") not in (None, platform.node()) and (folder / "submitted.json").exists():
         return State.SUBMITTED
     return State.LOST
@@ -180,14 +181,14 @@ def end_stragglers(folder: Path) -> int:
     """Kills processes of an attempt whose watcher died, found by their environment; returns how many."""
     import signal
 
-    wanted = f"{FOLDER}={folder}".encode()
+    mark = f"{FOLDER}={folder}".encode()
     killed = 0
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
+                if mark in file.read().split(b"\0"):
                     os.kill(int(name), signal.SIGKILL)
                     killed += 1
         except OSError:

@@ -106,15 +106,15 @@ def is_enough(study: Study, lines: Sequence[Mapping]) -> bool:
     if rule.of == "ratios":
         return _ratios_known(study, lines)
     values: dict[tuple, dict[int, list[float]]] = {}
-    wanted = set()
+    planned = set()
     for line in lines:
         if line["task"] < 0:
             continue
-        wanted.add(cell_of(line["factors"]))
+        planned.add(cell_of(line["factors"]))
         value = _value(line, rule.metric)
         if line["status"] == "ok" and value is not None and value > 0:
             values.setdefault(cell_of(line["factors"]), {}).setdefault(line["block"], []).append(value)
-    if not wanted or wanted != set(values):
+    if not planned or planned != set(values):
         return False
     for own in values.values():
         # Tasks of one workload share what happened meanwhile: blocks count.

@@ -34,7 +34,9 @@ def looks(plan: Plan) -> list[int]:
 
 
 def workloads(part: Sequence[Task]) -> list[list[Task]]:
-    """Tasks that run at once, and end before the next ones begin: the replicas of a cell; without replicas the whole part."""
+    """Tasks that run at once, and end before the next ones begin: the replicas of a cell; without
+    replicas the whole part.
+    """
     if part[0].replica is None:
         return [list(part)]
     groups = itertools.groupby(part, key=lambda t: (t.block, tuple(t.factors.items())))

@@ -20,7 +20,9 @@ _SAID = 4096  # bytes of a failed command's output that are looked at
 
 
 class _Commands(FolderWork):
-    """Ends at the first failure, unless failures are ignored: then at the first command that cannot be started."""
+    """Ends at the first failure, unless failures are ignored: then at the first command that cannot
+    be started.
+    """
 
     ignore_failure = False
     trouble: TwinrunError | None = None  # of the cleanup, which comes after all measurements
@@ -70,7 +72,7 @@ def run_commands(
 ) -> tuple[Outcome, TwinrunError | None]:
     """Runs the commands until their ratios are known, or the time is up. folder: a new one, or an empty one.
 
-    Returns how it ended, and why the cleanup failed, if it did: the runs count all the same.
+    Returns how it ended, and why the cleanup failed, if it did: the runs still count.
 
     Raises TwinrunError where a command cannot be started, or fails and that is not ignored.
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 __all__ = ["OVERSUBSCRIBED", "sharing"]
 
-# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know do
-# nothing.
+# More ranks than cores: waiting ranks must let others run. Names that an MPI library does not know
+# do nothing.
 OVERSUBSCRIBED = {
     "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
@@ -17,5 +17,5 @@ OVERSUBSCRIBED = {
 
 
 def sharing(ranks: int, cores: int) -> dict[str, str]:
-    """Variables for so many ranks on so many cores."""
+    """Variables for this number of ranks on this number of cores."""
     return dict(OVERSUBSCRIBED) if ranks > cores else {}

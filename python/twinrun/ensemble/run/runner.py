@@ -419,7 +419,9 @@ def run_study(
 def run(
     work: Work, retries: int = 0, report: Callable[[Progress], None] | None = None, notes: Sequence[str] = ()
 ) -> Outcome:
-    """Runs what is left of a study: `run_study`, for any kind of work. notes: lines that are printed first."""
+    """Runs what is left of a study: `run_study`, for any kind of work. notes: lines that are
+    printed first.
+    """
     study = work.study
     plan = Plan(study.stopping.least, study.stopping.most) if study.stopping else None
     with _Signals() as signals:
@@ -473,7 +475,7 @@ def status_of(folder: str | os.PathLike[str]) -> dict:
     path = Path(folder)
     if not (path / "plan.jsonl").is_file():
         raise TwinrunError(
-            "is no folder of a study", where=path, fix="start it with: twinrun ensemble run STUDY.toml"
+            "is not a folder of a study", where=path, fix="start it with: twinrun ensemble run STUDY.toml"
         )
     planned = [x for x in read_lines(path / "plan.jsonl")[0] if not x.get("warmup")]
     lines = read_lines(path / "tasks.jsonl")[0]

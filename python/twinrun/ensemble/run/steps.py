@@ -1,7 +1,9 @@
-"""The engine for the inside of a Slurm allocation: each attempt is a step, started by srun on a slot of a node.
+"""The engine for the inside of a Slurm allocation: each attempt is a step, started by srun on a
+slot of a node.
 
-The runner works on any node of the allocation, or where salloc was called. The study's folder must be on storage that
-the nodes share. Cores of a step are what Slurm binds it to; the watcher records them.
+The runner works on any node of the allocation, or where salloc was called. The study's folder must
+be on storage that the nodes share. Cores of a step are what Slurm binds it to; the watcher records
+them.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ __all__ = ["Work", "watch_spec"]
 
 
 class Work(ABC):
-    """study: where and how tasks run, and when it is enough. tasks: in the order of the plan. path: the folder that
-    engines may use. attempts: their folders.
+    """study: where and how tasks run, and when it is enough. tasks: in the order of the plan. path:
+    the folder that engines may use. attempts: their folders.
     """
 
     study: Study
@@ -33,8 +33,8 @@ class Work(ABC):
 
     @abstractmethod
     def lines(self) -> list[dict]:
-        """Lines of ended attempts: `task`, `attempt`, `block`, `factors`, `status`, `wall`, `submit`, `start`,
-        `interrupted`.
+        """Lines of ended attempts: `task`, `attempt`, `block`, `factors`, `status`, `wall`,
+        `submit`, `start`, `interrupted`.
         """
 
     @abstractmethod
@@ -47,7 +47,7 @@ class Work(ABC):
 
     @abstractmethod
     def enough(self, blocks: int) -> bool:
-        """Whether so many blocks tell enough."""
+        """Whether this number of blocks is enough."""
 
     def begin(self) -> None:  # noqa: B027
         """Called before the first attempt of a run, where there is one."""
@@ -69,7 +69,8 @@ def watch_spec(
     share: list[int] | None,
     **more: object,
 ) -> dict:
-    """The spec of an attempt in the folder `own`. environment: what differs from the watcher's; None: not set.
+    """The spec of an attempt in the folder `own`. environment: what differs from the watcher's;
+    None: not set.
 
     more: further keys, and those that are not as here.
     """

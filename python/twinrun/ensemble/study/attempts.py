@@ -27,8 +27,8 @@ _KEPT = ("stdout", "stderr", "PROFILE-*", "agent", "check-*")
 
 
 class Attempts:
-    """Attempts in a folder. recorded: (task, attempt) of those that have their line. keep: patterns of files that stay
-    besides those that always do.
+    """Attempts in a folder. recorded: (task, attempt) of those that have their line. keep: patterns
+    of files that stay besides those that always do.
     """
 
     def __init__(self, root: Path, recorded: Iterable[tuple[int, int]], keep: Sequence[str] = ()) -> None:

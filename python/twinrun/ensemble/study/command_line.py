@@ -3,8 +3,9 @@
     words           what stands behind `--`: a command, or several with --vs between them
     study_text      the study.toml that it stands for
 
-A command of one word is a line as one types it: it is split into words, or given to a shell where one of the lines
-needs it. A command of several words is run as it is. Braces are braces, but for {NAME} of a parameter.
+A command of one word is a line as one types it: it is split into words, or given to a shell where
+one of the lines needs it. A command of several words is run unchanged. Braces are plain characters,
+except {NAME} of a parameter.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _MOST_LEVELS = 1000
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What the options say. names: of commands, in their order; prepare: one for all, or one for each command."""
+    """The study that the options describe. names: of commands, in their order; prepare: one for
+    all, or one for each command.
+    """
 
     commands: tuple[tuple[str, ...], ...]
     names: tuple[str, ...] = ()
@@ -54,7 +57,9 @@ class CommandLine:
 
 
 def commands_of(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The commands, --vs between them. Raises TwinrunError for an empty one, and for lines with words behind them."""
+    """The commands, --vs between them. Raises TwinrunError for an empty one, and for lines with
+    words behind them.
+    """
     found: list[tuple[str, ...]] = []
     for is_versus, group in itertools.groupby(words, key=lambda w: w == VERSUS):
         part = tuple(group)
@@ -195,7 +200,7 @@ def study_text(line: CommandLine, name: str = "") -> str:
     for parameter, levels in line.parameters.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", parameter):
             raise TwinrunError(
-                f"{parameter!r:.60} is no name of a parameter", fix="use letters, digits, _ and -"
+                f"{parameter!r:.60} is not a name of a parameter", fix="use letters, digits, _ and -"
             )
         # Without it, threads would be what the watcher verifies, and cores would be bound.
         rows += ["", f"[factors.{parameter}]", f"levels = {toml_of(list(levels))}", 'kind = "value"']

@@ -1,8 +1,8 @@
 """Numbers that the user knows of tasks, from CSV: by task, or by time.
 
 task,humidity           by the number of the task
-time,power              by time: the mean of the values while a task ran; without one, the last value before it, if that
-                        is no older than three usual gaps between values
+time,power              by time: the mean of the values while a task ran; without one, the last
+                        value before it, if it is at most three usual gaps between values old
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _while(start: float, end: float, times: np.ndarray, values: np.ndarray, old:
 
 
 def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.DataFrame:
-    """The table of tasks with the columns of a file besides, named `covariates.NAME`; cells that are no number are missing.
+    """The table of tasks with the columns of a file besides, named `covariates.NAME`; cells that
+    are no number are missing.
 
     Raises MissingFile, DamagedFile, TwinrunError where no task has a value.
     """
@@ -53,7 +54,7 @@ def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.Dat
     key = next((name for name in names if name.lower() in ("task", *_TIMES)), None)
     if key is None or len(set(names)) != len(names) or any(len(row) != len(head) for row in rows):
         raise DamagedFile(
-            "is no table of covariates: it needs a column task or time, names that differ, and rows as long as the header",
+            "is not a table of covariates: it needs a column task or time, names that differ, and rows as long as the header",
             where=path,
         )
     at = names.index(key)

@@ -32,8 +32,8 @@ _MOST_CELLS = 100_000
 
 @dataclass(frozen=True)
 class Task:
-    """A line of the plan. warmup: its measurements do not count. replica: among the identical tasks of a workload, None
-    where cells are single tasks.
+    """A line of the plan. warmup: its measurements do not count. replica: among the identical tasks
+    of a workload, None where cells are single tasks.
     """
 
     task: int
@@ -79,7 +79,9 @@ class Fraction:
         return min((len(w) for _, w in self.words), default=len(self.factors) + 1)
 
     def aliases(self, longest: int = 2) -> dict[str, list[str]]:
-        """{effect: its aliases}, for effects of up to `longest` factors; '-' marks an alias of opposite sign."""
+        """{effect: its aliases}, for effects of up to `longest` factors; '-' marks an alias of
+        opposite sign.
+        """
         found = {}
         for n in range(1, longest + 1):
             for effect in itertools.combinations(self.factors, n):

@@ -1,7 +1,7 @@
 """The keys of a study's file: their types, ranges and defaults. docs/ensemble.md says what they mean.
 
-`twinrun.documents.checked` makes a `Document` of what TOML holds. What concerns several tables at once is checked in
-`study`, which makes a `Study` of it.
+`twinrun.documents.checked` makes a `Document` of what TOML holds. What concerns several tables at
+once is checked in `study`, which makes a `Study` of it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Expression(str):
             if value and re.compile(value).groups < 1:
                 raise ValueError("has no group: put what counts in parentheses")
         except re.error as e:
-            raise ValueError(f"is no regular expression: {e}") from None
+            raise ValueError(f"is not a regular expression: {e}") from None
         return cls(value)
 
 
@@ -84,8 +84,8 @@ class Number(str):
 
 
 class CommandKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[commands.NAME]: a level of the factor `command`. A text is filled, and then split or given to the shell; a list
-    is filled word by word. prepare: besides that of the study.
+    """[commands.NAME]: a level of the factor `command`. A text is filled, and then split or given
+    to the shell; a list is filled word by word. prepare: besides that of the study.
     """
 
     command: str | list[str | int | float | bool]
@@ -110,7 +110,7 @@ class FactorKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("levels must name at least one level, each once")
         unknown = sorted(set(self.values) - set(self.levels))
         if unknown:
-            raise ValueError(f"values names {unknown[0]!r}, which is no level")
+            raise ValueError(f"values names {unknown[0]!r}, which is not a level")
         if self.check and self.match:
             raise ValueError("check and match: give one of them")
 
@@ -131,8 +131,8 @@ class MetricKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CovariateKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[covariates.NAME]: a command that prints a number, run before each task. difference: and after it; the number is then
-    what came to it.
+    """[covariates.NAME]: a command that prints a number, run before each task. difference: and
+    after it; the number is then what came to it.
     """
 
     command: Words
@@ -163,9 +163,8 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     exclusive: bool = False
     attributes: dict[str, Text] = {}
     batch_launcher: str = "single"
-    poll: Annotated[float, Meta(ge=0, le=3600)] = (
-        0.0  # seconds between polls of the batch system; 0: PSI/J's default
-    )
+    # Seconds between polls of the batch system; 0: PSI/J's default.
+    poll: Annotated[float, Meta(ge=0, le=3600)] = 0.0
 
     def __post_init__(self) -> None:
         if not self.launcher:
@@ -196,9 +195,9 @@ class InterposeKeys(Interpose, frozen=True, kw_only=True, forbid_unknown_fields=
 class Stopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[stopping]: what `of` names is known within `precision` (relative), or `time` is up.
 
-    means: the mean of `metric` in every cell. ratios: the ratio of every cell to the first, or the median of the only
-    one. time: seconds, after which no block begins, 0 is no limit; the first `time_after` blocks run whatever the
-    time is.
+    means: the mean of `metric` in every cell. ratios: the ratio of every cell to the first, or the
+    median of the only one. time: seconds, after which no block begins, 0 is no limit; the first
+    `time_after` blocks run whatever the time is.
     """
 
     of: Literal["means", "ratios"] = "means"
@@ -335,7 +334,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file. command: one text with `shell`, else `Words`."""
+    """The whole file. command: one text with `shell`, otherwise `Words`."""
 
     name: str | None = None
     command: str | list[str | int | float | bool] = ""

@@ -83,7 +83,7 @@ def write_parquet(folder: str | os.PathLike[str], target: str | os.PathLike[str]
     return len(rows)
 
 
-# ---- hyperfine ---------------------------------------------------------------------------------------------
+# ---- hyperfine -----------------------------------------------------------------------------------
 
 
 def _command_of(study: Study, cell: Mapping[str, str]) -> str:
@@ -176,7 +176,7 @@ def write_hyperfine_csv(
     return len(found)
 
 
-# ---- CSV and OpenMetrics -----------------------------------------------------------------------------------
+# ---- CSV and OpenMetrics -------------------------------------------------------------------------
 
 
 def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str], option: str = "") -> int:
@@ -211,7 +211,9 @@ def _labels(pairs: Mapping[str, object]) -> str:
 def write_openmetrics(
     folder: str | os.PathLike[str], target: str | os.PathLike[str], option: str = ""
 ) -> int:
-    """Writes OpenMetrics text: times of attempts that ended well, at their end, and how many ended how. Returns how many."""
+    """Writes OpenMetrics text: times of attempts that ended well, at their end, and how many ended
+    how. Returns how many.
+    """
     path = Path(folder) / "tasks.jsonl"
     if not path.is_file():
         raise MissingFile("there are no tasks", where=path)

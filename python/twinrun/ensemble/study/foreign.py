@@ -82,7 +82,9 @@ def number(value: object) -> float | None:
 
 
 def time_of(value: object, place: str) -> float:
-    """A time: a finite number that is not negative. Raises ValueError, which names the place, for anything else."""
+    """A time: a finite number that is not negative. Raises ValueError, which names the place, for
+    anything else.
+    """
     found = number(value)
     if found is None or found < 0:
         said = "there is no time" if value is None else f"{value!r:.40} is no time"
@@ -125,7 +127,7 @@ def _rows(text: str, delimiter: str) -> list[dict[str, str]]:
     return [dict(zip(head, (cell.strip() for cell in row), strict=True)) for row in table[1:]]
 
 
-# ---- ReFrame -----------------------------------------------------------------------------------------------
+# ---- ReFrame -------------------------------------------------------------------------------------
 
 
 _NOTHING = frozenset({"", "null", "none", "nan"})  # what a cell of a test that did not measure says
@@ -145,7 +147,7 @@ def read_reframe(text: str) -> list[dict]:
             value = number_of(text)
             if value is None:
                 if text.lower() not in _NOTHING:
-                    raise ValueError(f"row {place}, column {name}_value: {text!r:.40} is no number")
+                    raise ValueError(f"row {place}, column {name}_value: {text!r:.40} is not a number")
                 continue
             metrics[name] = value
             scale = seconds_in(row[f"{name}_unit"])
@@ -172,7 +174,7 @@ def read_reframe(text: str) -> list[dict]:
     return found
 
 
-# ---- Slurm -------------------------------------------------------------------------------------------------
+# ---- Slurm ---------------------------------------------------------------------------------------
 
 
 def _elapsed(text: str | None) -> float | None:
@@ -190,7 +192,9 @@ def _bytes(text: str | None) -> int | None:
 
 
 def read_sacct(text: str) -> list[dict]:
-    """Jobs that have ended; of a job with several steps its steps, but for `batch`, `extern` and `interactive`."""
+    """Jobs that have ended; of a job with several steps its steps, except `batch`, `extern` and
+    `interactive`.
+    """
     first = text.split("\n", 1)[0]
     if first.endswith("|"):  # --parsable
         text = "\n".join(line.removesuffix("|") for line in text.splitlines())
@@ -205,7 +209,7 @@ def read_sacct(text: str) -> list[dict]:
     tasks = []
     for job in dict.fromkeys([*jobs, *steps]):
         own = steps.get(job, [])
-        # What the accounting knows of one step only, it knows of the job too.
+        # Facts that the accounting has for one step only are facts of the job too.
         whole = (
             {**{k: v for k, v in own[0].items() if v}, **{k: v for k, v in jobs[job].items() if v}}
             if job in jobs and own
@@ -260,7 +264,7 @@ def read_sacct(text: str) -> list[dict]:
     return found
 
 
-# ---- CSV ---------------------------------------------------------------------------------------------------
+# ---- CSV -----------------------------------------------------------------------------------------
 
 
 def _time_column(head: Sequence[str], given: str) -> tuple[str, float]:
@@ -268,20 +272,20 @@ def _time_column(head: Sequence[str], given: str) -> tuple[str, float]:
     if given:
         if given not in head:
             raise ValueError(f"there is no column {given!r:.60}: there are {', '.join(head):.200}")
-        wanted = [given]
+        named = [given]
     else:
-        wanted = [name for name in head if _split(name)[0].lower() in TIME_NAMES]
-    if not wanted:
+        named = [name for name in head if _split(name)[0].lower() in TIME_NAMES]
+    if not named:
         raise ValueError(
             f"which column has the times? There are {', '.join(head):.200}: name one with --value"
         )
-    unit = _split(wanted[0])[1] or "s"
+    unit = _split(named[0])[1] or "s"
     scale = seconds_in(unit)
     if scale is None:
         raise ValueError(
-            f"column {wanted[0]!r:.60}: {unit!r:.20} is no unit of time that is known: there are {', '.join(_UNITS)}"
+            f"column {named[0]!r:.60}: {unit!r:.20} is not a unit of time that is known: there are {', '.join(_UNITS)}"
         )
-    return wanted[0], scale
+    return named[0], scale
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -291,8 +295,8 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[dict]:
-    """value: the column of times; by default one with such a name. factors: columns of conditions; by default those
-    with a cell that is no number. Columns of numbers are metrics.
+    """value: the column of times; by default one with such a name. factors: columns of conditions;
+    by default those with a cell that is not a number. Columns of numbers are metrics.
     """
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t|", key=first.count)
@@ -309,7 +313,7 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
         - {time}
         - set(factors)
     )
-    # What `twinrun ensemble export` wrote has names for these, and facts that are neither.
+    # Files of `twinrun ensemble export` have names for these, and other facts.
     ours = any(name.startswith("factors.") for name in head)
     conditions = list(factors) or [name for name in head if name.startswith("factors.")]
     if not conditions and not ours:

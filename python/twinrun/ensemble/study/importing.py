@@ -108,7 +108,7 @@ def _google_benchmark(document: object) -> list[dict]:
             number(entry.get("cpu_time")),
         )
         if scale is None:
-            raise ValueError(f"{entry['time_unit']!r:.20} is no unit of time")
+            raise ValueError(f"{entry['time_unit']!r:.20} is not a unit of time")
         metrics = {k: float(v) for k, v in entry.items() if k not in _OWN_KEYS and number(v) is not None}
         if cpu is not None:
             metrics["cpu_time"] = cpu * scale

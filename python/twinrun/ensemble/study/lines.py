@@ -1,6 +1,7 @@
 """Files of JSON lines that only grow: each line is on storage before anything follows from it.
 
-A crash leaves a torn last line at worst, which is cut off when the file is opened again. Any other flaw is an error.
+A crash leaves a torn last line at worst, which is cut off when the file is opened again. Any other
+flaw is an error.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def lines_of(
 ) -> tuple[list[dict], int]:
     """The objects of whole lines, and where the last of them ends.
 
-    ours(number, line): whether a line belongs there. what, fix: of the error. Raises DamagedFile with the number of
-    the first line that does not.
+    ours(number, line): whether a line belongs there. what, fix: of the error. Raises DamagedFile
+    with the number of the first line that does not.
     """
     whole = text.rfind(b"\n") + 1
     lines = []
@@ -72,8 +73,11 @@ class Lines:
         return cls(os.open(path, flags, 0o644), path, lines, whole)
 
     def add(self, line: Mapping) -> None:
-        """Appends a line, whole or not at all. Raises TwinrunError where the storage is full, OSError where it fails."""
-        # One write, so that a crash leaves at worst a torn line; allow_nan: readers need strict JSON.
+        """Appends a line, whole or not at all. Raises TwinrunError where the storage is full,
+        OSError where it fails.
+        """
+        # One write, so that a crash leaves at worst a torn line; allow_nan: readers need strict
+        # JSON.
         data = (json.dumps(line, allow_nan=False) + "\n").encode()
         size = os.fstat(self._file).st_size
         try:
@@ -91,7 +95,9 @@ class Lines:
 
 
 def hold(file: int, taken: TwinrunError) -> None:
-    """Locks a file until it is closed. Raises `taken` where another process has it for longer than a moment."""
+    """Locks a file until it is closed. Raises `taken` where another process has it for longer than
+    a moment.
+    """
     for attempt in range(20):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -53,7 +53,9 @@ _FILES, _FOLDERS, _KEYS = STUDY_FILES, STUDY_FOLDERS, STUDY_KEYS
 
 
 def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
-    """The files of a study, and the file that it was started from where known; reports may lie beside them."""
+    """The files of a study, and the file that it was started from where known; reports may lie
+    beside them.
+    """
     path = Path(folder).absolute()
     files = [path / name for name in (*_FILES, "lock", *_FOLDERS)]
     files += [*path.glob("study-*.toml"), path.parent / f"{path.name}.toml"]
@@ -73,7 +75,7 @@ def files_of_study(folder: str | os.PathLike[str]) -> list[Path]:
 def _is_study_file(path: Path) -> bool:
     """Whether a file of lines was written by a study, as its lines say; an empty one may have been.
 
-    What is damaged further on is told when it is read.
+    Damage further on is reported when the file is read.
     """
     keys = _KEYS[path.name]
     text = path.read_bytes()
@@ -109,14 +111,14 @@ def _check_own(folder: Path, study_file: str | os.PathLike[str] | None) -> None:
         )
 
     if os.path.lexists(folder) and not folder.is_dir():
-        raise TwinrunError("is no folder", where=folder, fix="give another folder")
+        raise TwinrunError("is not a folder", where=folder, fix="give another folder")
     for name in (*_FILES, "lock", *_FOLDERS):
         path = folder / name
         if not os.path.lexists(path):
             continue
         mode = os.lstat(path).st_mode
         if not (stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)):
-            raise refuse(path, "is no regular file" if name not in _FOLDERS else "is no folder")
+            raise refuse(path, "is not a regular file" if name not in _FOLDERS else "is not a folder")
         if name in _KEYS and not _is_study_file(path):
             raise refuse(path, "is not a study's")
         if (name == "lock" and path.stat().st_size) or (name == "here" and not _is_place(path)):
@@ -152,7 +154,7 @@ class StudyFolder:
     ) -> None:
         self.path = Path(os.path.abspath(path))
         if study_file is None and not (self.path / "plan.jsonl").is_file():
-            raise MissingFile("is no folder of a study: there is no plan.jsonl", where=path)
+            raise MissingFile("is not a folder of a study: there is no plan.jsonl", where=path)
         if study_file is not None:
             read_study(study_file)  # a folder is made for a valid study only
         _check_own(self.path, study_file)
@@ -194,10 +196,10 @@ class StudyFolder:
         if place.exists():
             study = structs.replace(study, here=Path(os.fsdecode(place.read_bytes())))
         self.tasks = [*warmups(study), *plan(study)]
-        wanted = [t.json() for t in self.tasks]
+        planned = [t.json() for t in self.tasks]
         there, _ = read_lines(self.path / "plan.jsonl")
-        if there != wanted:
-            write_whole(self.path / "plan.jsonl", "".join(json.dumps(x) + "\n" for x in wanted).encode())
+        if there != planned:
+            write_whole(self.path / "plan.jsonl", "".join(json.dumps(x) + "\n" for x in planned).encode())
         return study
 
     def _amend(self, kept: Path, study_file: str | os.PathLike[str], given: bytes, amend: bool) -> None:
@@ -222,9 +224,9 @@ class StudyFolder:
                 task = lines.get(line["task"], {})
                 if any(line[k] != task.get(k) for k in ("factors", "block", "order", "seed")):
                     raise Incomparable(
-                        f"task {line['task']} has run, and {study_file} has it otherwise",
+                        f"task {line['task']} has run, and {study_file} now describes it differently",
                         where=self.path,
-                        fix="change only what leaves earlier tasks as they are, as more repetitions do, or give another folder",
+                        fix="make only changes that leave earlier tasks as they are, such as more repetitions, or give another folder",
                     )
             number = 1
             while os.path.lexists(old := self.path / f"study-{number}.toml"):
@@ -286,7 +288,7 @@ def unfinished(tasks: Iterable[Task], lines: Iterable[Mapping], retries: int) ->
     ]
 
 
-# ---- lines -------------------------------------------------------------------------------------------------
+# ---- lines ---------------------------------------------------------------------------------------
 
 
 def _numbers(text: str, metric: Metric) -> list[float]:

@@ -117,7 +117,8 @@ def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dic
             "verdict": "undecided",
             "why": one_line(f"{foreign}: is there already, and no task of this study left it: move it away"),
         }
-    if owner == mine and place.exists():  # moved before the line was written, and then the runner died
+    # Moved before the line was written, and then the runner died.
+    if owner == mine and place.exists():
         return {"verdict": "reference", "reference": line["task"]}
     if not left.exists():
         return None

@@ -13,8 +13,8 @@ Read from TOML; docs/ensemble.md has all keys.
     [factors.cores]
     levels = ["all", "all-but-one"]
 
-Every unknown key is an error: a study with a misspelt key would measure something else. `document` has the keys with
-their types and ranges; here is what they mean together.
+Every unknown key is an error: a study with a misspelt key would measure something else. `document`
+has the keys with their types and ranges; here is what they mean together.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ UNSET = "(unset)"  # a level of an environment variable: it is not set
 class Factor:
     """A condition that is varied on purpose.
 
-    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads", "replicas" (how many
-    tasks a workload has), "interpose".
-    levels: their names. values: what {NAME} becomes. variables: of the environment, templates. check: a command
-    that says what holds for the running task, {pid}; after: seconds from its start. match: an expression whose
-    first group, found in `match_file`, is the value.
+    kind: "value" ({NAME} in the command, and variables of the environment), "cores", "threads",
+    "replicas" (how many tasks a workload has), "interpose".
+    levels: their names. values: what {NAME} becomes. variables: of the environment, templates.
+    check: a command that says what holds for the running task, {pid}; after: seconds from its
+    start. match: an expression whose first group, found in `match_file`, is the value.
     """
 
     name: str
@@ -97,8 +97,8 @@ class Metric(MetricKeys, frozen=True, kw_only=True):
 
 
 class Study(Settings, frozen=True, kw_only=True):
-    """A whole study. document: as it was read. here: the folder where relative paths begin. commands: by level of the
-    factor `command`; where there are any, `command` is empty.
+    """A whole study. document: as it was read. here: the folder where relative paths begin.
+    commands: by level of the factor `command`; where there are any, `command` is empty.
     """
 
     name: str
@@ -194,7 +194,7 @@ def _interpose(keys: InterposeKeys, factors: dict[str, Factor], where: str) -> I
         return None
     assert factor is not None
     if keys.arm and OFF not in factor.levels:
-        raise wrong("arm", f"is true, and {OFF} is no level of {INTERPOSE}", "add it, or set arm = false")
+        raise wrong("arm", f"is true, and {OFF} is not a level of {INTERPOSE}", "add it, or set arm = false")
     if factor.values.get(OFF):
         raise wrong("inject", f"gives rules to {OFF}, which is without the library")
     if OFF not in factor.levels and keys.every > 1:
@@ -237,14 +237,14 @@ def _check_hypothesis(number: int, hypothesis: Hypothesis, study: Study, where: 
     levels = factors[name].levels
     for key, level in (("level", hypothesis.level), ("base", hypothesis.base)):
         if level and level not in levels:
-            raise wrong(key, f"names {level!r:.60}, which is no level of {name}")
+            raise wrong(key, f"names {level!r:.60}, which is not a level of {name}")
     if len(levels) < 2 or (hypothesis.level and hypothesis.level == hypothesis.base):
         raise wrong("level", "and base must be two levels")
     if len(levels) > 2 and not (hypothesis.level and hypothesis.base):
         raise wrong("level", f"and base must be given: {name} has {len(levels)} levels")
     for other, level in hypothesis.given.items():
         if other not in factors or other == name or level not in factors[other].levels:
-            raise wrong("given", f"names {other} = {level!r:.60}, which there is not")
+            raise wrong("given", f"names {other} = {level!r:.60}, which does not exist")
     known = {"wall", "user", "system", "run_queue_delay", "max_memory_bytes", *_named(study)}
     if hypothesis.metric not in known and "." not in hypothesis.metric:
         raise wrong("metric", f"is {hypothesis.metric!r}, which is not measured")
@@ -291,7 +291,9 @@ def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
 
 
 def _slots(study: Study) -> int:
-    """Tasks at once, where the study does not say: all of a workload, as far as this node's cores go."""
+    """Tasks at once, if the study does not say it: all of a workload, at most as many as this node
+    has cores for.
+    """
     if study.engine.kind not in ("local", "mpirun") or study.engine.share_cores:
         return study.most_replicas
     return max(
@@ -336,7 +338,7 @@ def _check(study: Study, where: str) -> None:
             )
     for name, level in study.design.base.items():
         if name not in names or level not in study.factor(name).levels:
-            raise TwinrunError(f"design.base names {name} = {level}, which there is not", where=where)
+            raise TwinrunError(f"design.base names {name} = {level}, which does not exist", where=where)
     if study.stopping and study.stopping.metric != "wall":
         if study.stopping.metric not in {"user", "system", "run_queue_delay", *_named(study)}:
             raise TwinrunError(f"stopping.metric {study.stopping.metric!r} is not measured", where=where)

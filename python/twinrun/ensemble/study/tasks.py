@@ -1,4 +1,6 @@
-"""The folder of a study as a table: a row for each attempt, failed ones included, nested keys joined by dots."""
+"""The folder of a study as a table: a row for each attempt, failed ones included, nested keys
+joined by dots.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
     MissingFile
         There is no tasks.jsonl in the folder.
     DamagedFile
-        A line is no task.
+        A line is not a task.
     Unsupported
         A line has a later version.
     TwinrunError
@@ -90,7 +92,8 @@ def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
             if not isinstance(line, dict) or "task" not in line:
                 raise ValueError
         except ValueError:
-            if number == len(pieces):  # no line break after it: the runner was killed while it wrote
+            # No line break after it: the runner was killed while it wrote.
+            if number == len(pieces):
                 continue
             raise DamagedFile(f"line {number} is not one of a study's tasks", where=path) from None
         if line.get("version", VERSION) != VERSION:
@@ -105,7 +108,9 @@ def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    """The study's name, the levels of its factors in their order, and whether it looked at intervals while it ran."""
+    """The study's name, the levels of its factors in their order, and whether it looked at
+    intervals while it ran.
+    """
     found: dict[str, Any] = {"name": folder.resolve().name}
     with contextlib.suppress(TwinrunError):
         study = read_study(folder / "study.toml")

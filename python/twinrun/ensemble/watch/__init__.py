@@ -3,11 +3,12 @@ node.
 
 usage: python -I -S .../watch/__main__.py FOLDER      FOLDER/spec.json says what to run
 
-It imports nothing but this package and the standard library, so that it starts within some 20 ms and needs no
-installation on a node: that sees this folder, which is all. Being its own process makes three promises possible:
+It imports nothing but this package and the standard library, so that it starts within some 20 ms
+and needs no installation on a node: that sees this folder, which is all. Being its own process
+makes three promises possible:
 
 * What is counted is the task alone. All processes that the task leaves behind become children of this one
-  (PR_SET_CHILD_SUBREAPER), so that wait4 tells the CPU time, faults and context switches of the whole tree,
+  (PR_SET_CHILD_SUBREAPER), so that wait4 reports the CPU time, faults and context switches of the whole tree,
   and /proc/self/io its I/O, exactly; only descendants whose parent ignored SIGCHLD are missing from these.
 * A killed runner loses nothing: the attempt goes on, and the next runner finds its record in the folder.
 * Nothing runs twice: `claim` is made with O_EXCL, by this program or by a runner that gives the attempt up.

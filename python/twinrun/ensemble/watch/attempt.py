@@ -150,7 +150,8 @@ class Attempt:
                 self._signals.interrupting = False
 
     def _at_gate(self) -> float:
-        """Waits, with the task ready to begin, for the moment at which all tasks of the workload do; returns it.
+        """Waits, with the task ready to begin, for the moment at which all tasks of the workload
+        do; returns it.
 
         The spec's `gate`: seconds between looks whether it is known.
         """
@@ -179,7 +180,7 @@ class Attempt:
             self._signals.wait(left)
 
     def _covariates(self, environment: dict[str, str], after: bool = False) -> dict[str, float | None]:
-        """What the user's commands print, each a number; null where one fails."""
+        """The numbers that the user's commands print; null where one fails."""
         found: dict[str, float | None] = {}
         for name, how in (self.spec.get("covariates") or {}).items():
             if after and not how["difference"]:
@@ -214,8 +215,8 @@ class Attempt:
     def _wait(
         self, begin: float, task: int, cores: list[int], gpus: Gpus
     ) -> tuple[float, int | None, str | None, float]:
-        """Waits until the first process of the task ends: when, its status, the reason if this program ended it, and
-        the period of readings.
+        """Waits until the first process of the task ends: when, its status, the reason if this
+        program ended it, and the period of readings.
         """
         spec = self.spec
         limit = begin + spec["time_limit"] if spec["time_limit"] else float("inf")
@@ -257,7 +258,7 @@ class Attempt:
     # -- after it
 
     def _verified(self) -> dict[str, str | None]:
-        """What the task had of each factor that is known."""
+        """The level of each known factor that the task had."""
         found = dict(self._checks.values)
         for name, how in self.spec["verify"].items():
             if how["kind"] == "cores":

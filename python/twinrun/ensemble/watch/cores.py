@@ -46,7 +46,7 @@ def cores_of_level(level: str, share: list[int], spare: int | None = None) -> li
         if not 1 <= int(level) <= len(share):
             raise ValueError(f"{level} cores of {len(share)}")
         return share[-int(level) :]
-    wanted = numbers_of_list(level.removeprefix("list:"))
-    if not set(wanted) <= set(share):
+    listed = numbers_of_list(level.removeprefix("list:"))
+    if not set(listed) <= set(share):
         raise ValueError(f"cores {level} are not all among {list_of_numbers(share)}")
-    return sorted(set(wanted))
+    return sorted(set(listed))

@@ -1,4 +1,4 @@
-"""What the kernel says of threads that end."""
+"""Reports of the kernel about threads that end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class ExitListener:
 
     def _ask(self, family: int, command: int, payload: bytes) -> bytes:
         body = struct.pack("BBxx", command, 1) + payload
-        self._socket.send(struct.pack("IHHII", 16 + len(body), family, 5, 1, 0) + body)  # REQUEST | ACK
+        # REQUEST | ACK
+        self._socket.send(struct.pack("IHHII", 16 + len(body), family, 5, 1, 0) + body)
         answer = b""
         while True:
             data = self._socket.recv(1 << 16)

@@ -1,4 +1,4 @@
-"""What a task took: the kernel's figures after it, less those before."""
+"""The resources of a task: the kernel's figures after it, less those before."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from .task import Task
 __all__ = ["Figures"]
 
 
-def most_memory(reaped: int, before: int, told: int, read: int) -> int | None:
+def most_memory(reaped: int, before: int, reported: int, read: int) -> int | None:
     """Bytes of the largest process of a task; None where no source is known.
 
-    reaped: what wait() reports. It includes the memory of the child before exec, which is `before` or a little
-    more. told: what the kernel reports where threads end. read: what was read while it ran. 0: no report.
+    reaped: what wait() reports. It includes the memory of the child before exec, which is `before`
+    or a little more. reported: what the kernel reports when threads end. read: what was read while
+    it ran. 0: no report.
     """
-    return reaped if reaped > before + (2 << 20) else told or read or None
+    return reaped if reaped > before + (2 << 20) else reported or read or None
 
 
 class Figures:
@@ -31,7 +32,7 @@ class Figures:
         self._pressure = pressure()
 
     def begin(self, task: Task) -> None:
-        """What was used before the program."""
+        """Resources used before the program."""
         self._used = task.used
         self._cpu = self._delay = 0
         try:

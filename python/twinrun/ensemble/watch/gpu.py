@@ -1,7 +1,7 @@
 """GPUs while a task runs, by NVML: clocks, power, temperature, use, and why clocks are held down.
 
-The library of the driver is opened at run time, where there is a driver. Nothing of it is called for a task that cannot
-see a GPU, and a failing call leaves its figure out.
+The library of the driver is opened at run time, where there is a driver. Nothing of it is called
+for a task that cannot see a GPU, and a failing call leaves its figure out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REASONS = {
 
 
 class _Gpu:
-    """What was read of one GPU."""
+    """Readings of one GPU."""
 
     def __init__(self, handle: object, index: int) -> None:
         self.handle, self.index = handle, index
@@ -41,9 +41,11 @@ class _Gpu:
 
 
 def chosen(visible: str | None, count: int, ids: list[str]) -> list[int]:
-    """Numbers of the GPUs that a task may see. visible: CUDA_VISIBLE_DEVICES; None: all. ids: the UUIDs of the GPUs.
+    """Numbers of the GPUs that a task may see. visible: CUDA_VISIBLE_DEVICES; None: all. ids: the
+    UUIDs of the GPUs.
 
-    CUDA counts GPUs otherwise than NVML unless CUDA_DEVICE_ORDER says PCI_BUS_ID; batch systems name them in that order.
+    CUDA counts GPUs otherwise than NVML unless CUDA_DEVICE_ORDER says PCI_BUS_ID; batch systems
+    name them in that order.
     """
     if visible is None:
         return list(range(count))
@@ -134,7 +136,9 @@ class Gpus:
                     gpu.reasons[name] += bool(int(reasons) & bits)
 
     def end(self) -> dict | None:
-        """The figures of the task: means over its GPUs and looks, the highest temperature, and each GPU. None without one."""
+        """The figures of the task: means over its GPUs and looks, the highest temperature, and each
+        GPU. None without one.
+        """
         if not self._gpus:
             return None
         each = []

@@ -1,4 +1,4 @@
-"""What the kernel says of this node and of processes, as text."""
+"""Facts of the kernel about this node and about processes, as text."""
 
 from __future__ import annotations
 

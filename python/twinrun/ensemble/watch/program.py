@@ -14,7 +14,9 @@ __all__ = ["main"]
 
 
 def write_whole(path: str, document: dict) -> None:
-    """Writes a file whole or not at all, as `twinrun.outputs.write_whole`, which is not at hand here."""
+    """Writes a file whole or not at all. Same as `twinrun.outputs.write_whole`, which this program
+    cannot import.
+    """
     temporary = f"{path}.tmp"
     with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump(document, file, allow_nan=False)

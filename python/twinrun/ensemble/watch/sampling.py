@@ -1,4 +1,4 @@
-"""What is read of a task while it runs."""
+"""Readings of a task while it runs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Sampler:
             self.most_threads = max(self.most_threads, len(tids))
             for tid in process.threads.keys() - set(tids):
                 process.close(tid)
-            # Any thread may have children; with many threads, most are asked only now and then.
+            # Any thread may have children; with many threads, most are read only now and then.
             all_of_them = len(tids) <= 4 or self.samples % 10 == 0
             for tid in tids:
                 process.read(tid)
@@ -183,8 +183,8 @@ class Sampler:
 
 
 class Pace:
-    """When the next reading is due: after 5 ms at first, so that short tasks are read as well, then every `period`; later
-    where readings are slow.
+    """When the next reading is due: after 5 ms at first, so that short tasks are read as well, then
+    every `period`; later where readings are slow.
     """
 
     def __init__(self, period: float, begin: float) -> None:
@@ -193,7 +193,7 @@ class Pace:
         self._step = min(0.005, period)
 
     def took(self, now: float, cost: float) -> None:
-        """A reading was made, in so many seconds of CPU time."""
+        """Counts a reading that took this many seconds of CPU time."""
         self.period = max(self._shortest, cost / _OWN_SHARE)
         self.due = now + max(self._step, cost / _OWN_SHARE)
         self._step = min(self._step * 2, self.period)

@@ -1,6 +1,8 @@
-"""What the node did while a task ran, by the kernel's counters: interrupts, throttling, paging, run queues, networks.
+"""What the node did while a task ran, by the kernel's counters: interrupts, throttling, paging, run
+queues, networks.
 
-Counters of cores are of the task's cores; those of memory and networks are of the node. What a node does not say is left out.
+Counters of cores are of the task's cores; those of memory and networks are of the node. What a node
+does not say is left out.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def _stat(root: str, cores: set[int]) -> dict[str, float]:
 
 
 def _table(text: str | None, cores: set[int]) -> dict[str, int]:
-    """{row: its sum over the cores} of /proc/interrupts and /proc/softirqs; their first line names the cores."""
+    """{row: its sum over the cores} of /proc/interrupts and /proc/softirqs; their first line names
+    the cores.
+    """
     lines = (text or "").splitlines()
     if not lines:
         return {}
@@ -98,7 +102,7 @@ def _run_queue(root: str, cores: set[int]) -> dict[str, float]:
 
 
 def _throttling(root: str, cores: set[int]) -> dict[str, float]:
-    """Of the processor, for heat or power; and of the task's control group, for its quota."""
+    """Throttling of the processor, for heat or power; and of the task's control group, for its quota."""
     found: dict[str, float] = {}
     for core in cores:
         place = f"{root}/sys/devices/system/cpu/cpu{core}/thermal_throttle"
@@ -171,12 +175,14 @@ def counters(cores: list[int], root: str = "") -> dict[str, float]:
 
 
 def since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """What came to each counter; one that fell was set back, and says nothing."""
+    """The increase of each counter; one that fell was set back, and is left out."""
     return {name: after[name] - before[name] for name in before if after.get(name, -1.0) >= before[name]}
 
 
 class System:
-    """The counters of the node around a task. Its time is longer than the task's where the task waits to begin."""
+    """The counters of the node around a task. Its time is longer than the task's where the task
+    waits to begin.
+    """
 
     def __init__(self, cores: list[int]) -> None:
         self._cores = cores
@@ -184,7 +190,7 @@ class System:
         self._before = counters(cores)
 
     def end(self) -> dict[str, float] | None:
-        """What came to them, and in how many seconds; None where the node has none."""
+        """Their increase, and the seconds of it; None where the node has no counters."""
         seconds = time.monotonic() - self._begin
         found = since(self._before, counters(self._cores))
         return {"seconds": seconds, **found} if found else None
