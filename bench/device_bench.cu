@@ -341,6 +341,17 @@ int main(int argc, char** argv) {
                        check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
                    },
                    {{"dtype", std::string(dtype_name(scalar))}}});
+        DeviceDigestItem words = item;
+        words.scalar = item_bytes(scalar) == 2 ? DType::i16 : DType::i32;
+        words.scalars = bytes / item_bytes(words.scalar);
+        words.settings.tolerance = {1, 0};
+        words.settings.rule = *cell_rule(words.settings.tolerance, 0);
+        bench.add({"digest, exact, of words",
+                   static_cast<double>(bytes),
+                   [&, words](cudaStream_t s) {
+                       check(digests.digest(device, &words, 1, scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(words.scalar))}}});
         item.settings.tolerance = {1e-6, 1e-6};
         item.settings.rule = *cell_rule(item.settings.tolerance, 0);
         bench.add({"digest, relative tolerance",

@@ -33,7 +33,10 @@ _CHUNK = 1 << 16
 # Below this a batch is digested by the calling thread alone: to wake others takes longer than the
 # work.
 _FEW_BYTES = 1 << 20
-_WORDS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+# A scalar of 8 bytes is two words.
+_WORDS = {1: "i8", 2: "i16", 4: "i32", 8: "i32"}
+# Under this tolerance a word is its own cell: no two words share one.
+_OF_WORDS = (1.0, 0.0)
 # Names of types as PyTorch and NumPy write them.
 _LONG = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "c64": "complex64",
@@ -74,7 +77,7 @@ class Digest:
     >>> d == twinrun.digest(np.zeros(4)), d == twinrun.digest(np.ones(4))
     (True, False)
     >>> print(d)
-    d4d2853cb00872c2fac932ff00df0c31
+    00940bfe71992ca0b199090c04c12e71
 
     Attributes
     ----------
@@ -179,12 +182,12 @@ def _words_of_tensor(name: str, tensor: Any) -> tuple[_core.CapturedField, objec
         t = t.view(words)
     if t.device.type == "cuda":
         v = row_major(taken(name, t))
-        return captured_field(name, v), v, kind, shape
+        assert isinstance(v, DeviceArrayView)
+        if width == 8:
+            v = _as_words(v, v.shape, v.strides, width)
+        return captured_field(name, v, _OF_WORDS), v, kind, shape
     t = (t if t.device.type == "cpu" else t.cpu()).contiguous()
-    field = _core.CapturedField(
-        name=name, dtype=_WORDS[width], shape=(t.numel(),), address=t.data_ptr(), stride=width
-    )
-    return field, t, kind, shape
+    return _field_of_words(name, t.data_ptr(), t.numel() * width, width), t, kind, shape
 
 
 def _words_of_array(
@@ -216,25 +219,41 @@ def _words_of_array(
     if isinstance(v, DeviceArrayView):
         if v.swap:
             raise TwinrunError("is not in the byte order of this machine", where=name, fix="convert it")
-        words = shape
-        strides = v.strides
+        scalars, strides = shape, v.strides
         if v.dtype in ("c64", "c128"):
-            words = (*shape, 2)
+            scalars = (*shape, 2)
             strides = (*strides, width) if strides else ()
-        v = replace(v, dtype=_WORDS[width], shape=words, strides=strides)
-        return captured_field(name, v), v, kind, shape
+        v = _as_words(v, scalars, strides, width)
+        return captured_field(name, v, _OF_WORDS), v, kind, shape
     owner = v.owner
     if v.swap:
         owner = owner.astype(owner.dtype.newbyteorder("="))
     owner = np.ascontiguousarray(owner)
-    field = _core.CapturedField(
+    address = owner.__array_interface__["data"][0]
+    return _field_of_words(name, address, owner.nbytes, width), owner, kind, shape
+
+
+def _as_words(
+    view: DeviceArrayView, scalars: tuple[int, ...], strides: tuple[int, ...], width: int
+) -> DeviceArrayView:
+    """Scalars of `width` bytes on a device as words."""
+    if width == 8:
+        scalars = (*scalars, 2)
+        strides = (*strides, 4) if strides else ()
+    return replace(view, dtype=_WORDS[width], shape=scalars, strides=strides)
+
+
+def _field_of_words(name: str, address: int, size: int, width: int) -> _core.CapturedField:
+    """Dense scalars of `width` bytes in host memory, `size` bytes of them, as words."""
+    word = min(width, 4)
+    return _core.CapturedField(
         name=name,
         dtype=_WORDS[width],
-        shape=(owner.nbytes // width,),
-        address=owner.__array_interface__["data"][0],
-        stride=width,
+        shape=(size // word,),
+        address=address,
+        stride=word,
+        tolerance=_OF_WORDS,
     )
-    return field, owner, kind, shape
 
 
 def _form(kind: str, shape: Sequence[int], how: str) -> bytes:

@@ -429,9 +429,15 @@ def tree_nodes(leaves: list, blocks_per_chunk: int, published: bool = False) -> 
 ARRAY_CHUNK = 65536
 
 
-def array_root(words: list[Number], dtype: DType, atol: float = 0.0, rtol: float = 0.0) -> int:
-    """The root of section 13. words: the bits of the scalars as signed integers, or with a tolerance the scalars."""
-    made = digest_array(words, dtype, atol, rtol, residue_bits=0, chunk_bytes=ARRAY_CHUNK)
+def array_words(raw: bytes, scalar_bytes: int) -> tuple[list[Number], DType]:
+    """The words of an array's bytes, which are little-endian and in row-major order, and their type."""
+    dtype = BY_NAME[f"i{8 * min(scalar_bytes, 4)}"]
+    return scalars(raw, dtype), dtype
+
+
+def array_root(numbers: list[Number], dtype: DType, atol: float = 1.0, rtol: float = 0.0) -> int:
+    """The root of section 13. numbers: words, or with other tolerances the scalars."""
+    made = digest_array(numbers, dtype, atol, rtol, residue_bits=0, chunk_bytes=ARRAY_CHUNK)
     levels = tree_levels(made.leaves, ARRAY_CHUNK // BLOCK_BYTES)
     return levels[-1][0] if levels else 0
 

@@ -320,6 +320,7 @@ unsigned item_shift(DType scalar) {
 // Which instance of the kernel a field takes: fields of one key share a launch.
 struct Key {
     bool fixed;  // a floating-point type, through shared memory
+    bool words;  // integers that are their own cells, through shared memory
     DType scalar;
     CellKind kind;
     std::uint8_t bits;
@@ -330,16 +331,21 @@ Key key_of(const DeviceDigestItem& item) {
     const bool fixed = aligned16 && (item.scalar == DType::f16 || item.scalar == DType::bf16 ||
                                      item.scalar == DType::f32 || item.scalar == DType::f64);
     const CellRule& rule = item.settings.rule;
+    const bool words = aligned16 &&
+                       (item.scalar == DType::i8 || item.scalar == DType::i16 || item.scalar == DType::i32) &&
+                       rule.kind == CellKind::absolute && rule.fine_exponent == 0 && rule.coarse_shift == 0 &&
+                       item.residues == nullptr;
     const std::uint8_t bits = item.residues == nullptr ? std::uint8_t{0} : rule.residue_bits;
     // Others share an instance by the scalar's size, for the coefficients of a block.
     DType scalar = item.scalar;
-    if (!fixed) {
+    if (!fixed && !words) {
         constexpr DType of_size[] = {DType::u8, DType::u16, DType::u32, DType::u64};
         scalar = of_size[item_shift(item.scalar)];
     }
-    return {fixed, scalar, rule.kind, rule.kind == CellKind::tokens ? std::uint8_t{0} : bits};
+    return {fixed, words, scalar, rule.kind, rule.kind == CellKind::tokens ? std::uint8_t{0} : bits};
 }
 KernelChoice kernel_for(const Key& key) {
+    if (key.words) return words_kernel(item_shift(key.scalar));
     if (!key.fixed) return any_kernel(key.kind, key.bits, item_shift(key.scalar));
     switch (key.scalar) {
         case DType::f16: return f16_kernel(key.kind, key.bits);
@@ -447,20 +453,22 @@ std::uint64_t bias_sum(std::uint64_t bias, std::uint64_t block_scalars) {
     return multiply61(sum, reduce61(bias));
 }
 // For blocks of 512 to 4096 scalars.
-std::uint64_t bias_sum_of(CellKind kind, DType scalar) {
+std::uint64_t bias_sum_of(const Key& key, DType scalar) {
     struct Sums {
-        std::uint64_t of[2][4];
+        std::uint64_t of[3][4];
     };
     static const Sums once = [] {
         Sums sums{};
         for (unsigned shift = 0; shift < 4; ++shift) {
             sums.of[0][shift] = bias_sum(Cells<CellKind::absolute>::kBias, kBlockBytes >> shift);
             sums.of[1][shift] = bias_sum(Cells<CellKind::relative>::kBias, kBlockBytes >> shift);
+            // The highest bit of a word.
+            sums.of[2][shift] = bias_sum(1ULL << ((8 << shift) - 1), kBlockBytes >> shift);
         }
         return sums;
     }();
-    if (kind == CellKind::tokens) return 0;
-    return once.of[kind == CellKind::relative ? 1 : 0][item_shift(scalar)];
+    if (key.kind == CellKind::tokens) return 0;
+    return once.of[key.words ? 2 : key.kind == CellKind::relative ? 1 : 0][item_shift(scalar)];
 }
 
 double inverse_of(const CellRule& rule) {
@@ -570,7 +578,7 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
             field.residues = group.key.bits == 0 ? nullptr : item.residues;
             field.counts = reinterpret_cast<unsigned long long*>(item.counts);
             field.inverse = rule.kind == CellKind::absolute ? inverse_of(rule) : 0;
-            field.bias_sum = bias_sum_of(rule.kind, item.scalar);
+            field.bias_sum = bias_sum_of(group.key, item.scalar);
             field.rule = rule;
             field.scalar = item.scalar;
             field.item_shift = static_cast<std::uint8_t>(item_shift(item.scalar));

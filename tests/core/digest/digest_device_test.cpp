@@ -278,6 +278,30 @@ TEST(DeviceDigest, ExactOfEveryHalf) {
     check(device, cases);
 }
 
+// Words of bits: integers under a tolerance that makes each its own cell. In blocks that are full and not, aligned and not, of all
+// sizes of chunks, beside fields of other rules.
+TEST(DeviceDigest, Words) {
+    TWR_TEST_DEVICE(device);
+    Random random(5);
+    for (int round = 0; round < test_rounds(30); ++round) {
+        std::vector<Case> cases;
+        for (const DType scalar : {DType::i8, DType::i16, DType::i32, DType::u8, DType::f32}) {
+            Case c;
+            c.scalar = scalar;
+            c.settings.tolerance = {1, 0};
+            c.settings.rule = *cell_rule(c.settings.tolerance, 0);
+            c.settings.chunk_bytes = 4096U << random() % 9;
+            const std::size_t size = item_bytes(scalar);
+            c.bytes =
+                some_values(scalar, random() % 4 == 0 ? random() % 5000 : random() % (300000 / size), random);
+            if (random() % 4 == 0) std::fill(c.bytes.begin(), c.bytes.end(), std::byte{0x80});
+            c.skew = random() % 4 == 0 ? size * (random() % (16 / size)) : 0;
+            cases.push_back(std::move(c));
+        }
+        check(device, cases);
+    }
+}
+
 TEST(DeviceDigest, AllTokensAndAllNaN) {
     TWR_TEST_DEVICE(device);
     std::vector<Case> cases;

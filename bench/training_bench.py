@@ -1,0 +1,209 @@
+"""What digests and traces cost a training: steps of a GPT with and without them, interleaved.
+
+    python3 bench/training_bench.py                 # 1.56 billion parameters in bfloat16, on a GPU of 80 GB or more
+    python3 bench/training_bench.py --layers 4 --width 256 --heads 4 --device cpu --steps 1 --rounds 3
+
+All lines train one model in turn, so that each does the same work. A line's time is that of a step, with all that its digests
+or its trace do, until the GPU is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from measure import Effort, interleave, write_results
+from torch import nn
+from torch.nn import functional
+
+import twinrun
+import twinrun.torch
+
+
+class Block(nn.Module):
+    """Attention and two layers, as in GPT-2."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: batch, tokens, width."""
+        batch, tokens, width = x.shape
+        parts = self.attention(self.norm_1(x)).view(batch, tokens, 3, self.heads, width // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.down(functional.gelu(self.up(self.norm_2(x))))
+
+
+class Gpt(nn.Module):
+    """Token and position embeddings, blocks, and a head that shares the tokens' weights."""
+
+    def __init__(self, words: int, tokens: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.places = nn.Embedding(tokens, width)
+        self.layers = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The loss of predicting each next token."""
+        x = self.words(tokens) + self.places.weight[: tokens.shape[1]]
+        for layer in self.layers:
+            x = layer(x)
+        scores = self.norm(x) @ self.words.weight.t()
+        return functional.cross_entropy(scores[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class Training:
+    """One model, its optimizer and its batch."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        torch.manual_seed(1)
+        self.device = given.device
+        kind = torch.bfloat16
+        self.model = Gpt(given.words, given.tokens, given.width, given.heads, given.layers).to(
+            self.device, kind
+        )
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-5, fused=True if self.device == "cuda" else None
+        )
+        self.batch = torch.randint(given.words, (given.batch, given.tokens), device=self.device)
+
+    def step(self, before_optimizer: Callable[[], object] = lambda: None) -> torch.Tensor:
+        """One training step."""
+        loss = self.model(self.batch)
+        loss.backward()
+        before_optimizer()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def states(self) -> dict[str, torch.Tensor]:
+        """Parameters, their gradients and the optimizer's states, by name."""
+        found: dict[str, torch.Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            found[name] = parameter.detach()
+            if parameter.grad is not None:
+                found[f"{name}.grad"] = parameter.grad
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor) and value.ndim:
+                    found[f"{name}.{key}"] = value
+        return found
+
+    def wait(self) -> None:
+        """Until the GPU is idle."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def hashes(training: Training) -> object:
+    """PyTorch's own: one XOR of 64 bits a tensor."""
+    return [torch.hash_tensor(t) for t in training.states().values()]
+
+
+@contextlib.contextmanager
+def lines(training: Training, steps: int) -> Iterator[list[tuple[str, Callable[[], bool]]]]:
+    """(name, call) of each way to train `steps` steps."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+
+    def plain() -> bool:
+        for _ in range(steps):
+            training.step()
+        training.wait()
+        return True
+
+    def with_digests() -> bool:
+        kept: list = []
+        for _ in range(steps):
+            training.step(lambda: kept.append(twinrun.digest(training.states())))
+        training.wait()
+        return all(int(d) >= 0 for digests in kept for d in digests.values())
+
+    def with_hashes() -> bool:
+        for _ in range(steps):
+            training.step(lambda: hashes(training))
+        training.wait()
+        return True
+
+    def traced(**how: object) -> Callable[[], bool]:
+        def run() -> bool:
+            path = folder / "trace"
+            shutil.rmtree(path, ignore_errors=True)
+            with twinrun.torch.trace(training.model, path, **how):
+                for _ in range(steps):
+                    training.step()
+                training.wait()
+            return True
+
+        return run
+
+    found: list[tuple[str, Callable[[], bool]]] = [
+        ("untraced", plain),
+        ("twinrun.digest of all states", with_digests),
+        ("trace, modules", traced()),
+        ("trace, modules and the optimizer", traced(optimizer=training.optimizer)),
+        ("trace, operations", traced(level="ops")),
+    ]
+    if hasattr(torch, "hash_tensor"):
+        found.insert(2, ("torch.hash_tensor of all states", with_hashes))
+    try:
+        yield found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Measures and prints; --json keeps every repetition."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    for name, number in (("layers", 48), ("width", 1600), ("heads", 25), ("tokens", 1024), ("batch", 8)):
+        parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--words", type=int, default=50257, help="size of the vocabulary")
+    parser.add_argument("--steps", type=int, default=2, help="steps of one measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--only", default="", help="only lines whose name has this in it, and the untraced one"
+    )
+    parser.add_argument("--json", type=Path, help="where all repetitions go")
+    given = parser.parse_args(arguments)
+    training = Training(given)
+    training.step()
+    states = training.states()
+    bytes_ = sum(t.numel() * t.element_size() for t in states.values())
+    parameters = sum(p.numel() for p in training.model.parameters())
+    print(
+        f"{parameters / 1e9:.2f} billion parameters, {len(states)} states without gradients, {bytes_ / 1e9:.1f} GB"
+    )
+    with lines(training, given.steps) as found:
+        chosen = [x for x in found if given.only in x[0] or x[0] == "untraced"]
+        timings = interleave(
+            chosen, Effort(given.rounds, given.rounds, 0), training.wait, True, lambda name, a, b: None
+        )
+    base = sorted(timings["untraced"].seconds)[len(timings["untraced"].seconds) // 2]
+    print("| line | ms a step | times the untraced |\n|---|---:|---:|")
+    for name, timing in timings.items():
+        each = sorted(s / given.steps * 1e3 for s in timing.seconds)
+        middle = each[len(each) // 2]
+        ratio = middle / (base / given.steps * 1e3)
+        print(f"| {name} | {middle:.1f} ({each[0]:.1f} to {each[-1]:.1f}) | {ratio:.3f} |")
+    if training.device == "cuda":
+        print(f"most memory on the device: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+    if given.json is not None:
+        write_results(given.json, {name: timing.seconds for name, timing in timings.items()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
