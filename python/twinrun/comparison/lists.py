@@ -29,7 +29,7 @@ from .ranges import DIRECT, FieldPart, put_together
 from .request import Request, Selection
 from .settings import Decision, Settings
 
-__all__ = ["ListedFields", "Rules", "compare_lists", "compare_places"]
+__all__ = ["ListedFields", "Rules", "asked_for", "compare_lists", "compare_places"]
 
 
 @dataclass
@@ -172,7 +172,7 @@ def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | 
     rules = Rules()
     reason = DIRECT if settings.method == "auto" else ""
     of_floating, of_others = (
-        rules.number(_asked_for(settings, "", floating, None, False)[0], reason) for floating in (True, False)
+        rules.number(asked_for(settings, "", floating, None, False)[0], reason) for floating in (True, False)
     )
     chosen = [of_floating if floating else of_others for floating in a[0].floating]
     results = _compare(request, a[0], b[0], rules, chosen, places[0])
@@ -195,7 +195,7 @@ def _compare(
     advance = None
     if request.progress is not None:
         advance = functools.partial(request.progress, place_text(place))
-    return _core.compare_lists(a, b, rules.core, chosen, request.settings.options(advance))
+    return _core.compare_lists(a, b, rules.core, chosen, request.settings.options(advance), request.started)
 
 
 def _in_order(
@@ -287,7 +287,7 @@ def _chosen(
         of_floating, of_others = (
             rules.number(decision, reason, own)
             for decision, own in (
-                _asked_for(settings, "", floating, step, by_metadata) for floating in (True, False)
+                asked_for(settings, "", floating, step, by_metadata) for floating in (True, False)
             )
         )
         return [of_floating if floating else of_others for floating in of.fields.floating]
@@ -301,7 +301,7 @@ def _chosen(
             continue
         key = settings.tolerances.number(name, step), floating
         if key not in known:
-            decision, own = _asked_for(settings, name, floating, step, by_metadata)
+            decision, own = asked_for(settings, name, floating, step, by_metadata)
             if decision.period:
                 return None
             known[key] = rules.number(decision, reason, own)
@@ -309,7 +309,7 @@ def _chosen(
     return found if known else None  # nothing to compare: that is reported elsewhere
 
 
-def _asked_for(
+def asked_for(
     settings: Settings, name: str, floating: bool, step: int | None, by_metadata: bool
 ) -> tuple[Decision, bool]:
     """The decision for all fields of a rule, but for its tolerance where that of the metadata counts."""

@@ -56,7 +56,8 @@ def facts(result: twinrun.Comparison) -> dict:
         for time in ("seconds", "device_seconds"):
             own.pop(time)
         if own["device"] != "cpu":  # sums depend on how the work is divided there
-            own |= {name: f"{own[name]:.10g}" for name in ("rms_diff", "rms_diff_all")}
+            sums = (name for name in ("rms_diff", "rms_diff_all") if own[name] is not None)
+            own |= {name: f"{own[name]:.10g}" for name in sums}
         said["fields"].append(own)
     said |= {name: getattr(result, name) for name in ("device", "different", "same", "first_divergence")}
     return said
