@@ -149,30 +149,36 @@ bool FieldList::any_on_device() const {
                        [](const TakenField& field) { return field.device != kHostMemory; });
 }
 
+CapturedField captured_field(const TakenField& field,
+                             const std::map<std::string, std::pair<double, double>>& tolerances,
+                             const std::shared_ptr<const void>& owner) {
+    CapturedField f;
+    f.name = field.text;
+    f.dtype = field.dtype;
+    f.shape = field.shape;
+    f.order = field.fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
+    if (field.fortran_order) std::reverse(f.shape.begin(), f.shape.end());  // as the caller indexes them
+    if (field.device == kHostMemory) {
+        f.data = field.data;
+    } else {
+        f.device = array_of(field);
+        f.device->ordered = true;
+        f.device->owner = owner;
+    }
+    if (tolerances.empty()) return f;
+    if (const auto own = tolerances.find(f.name); own != tolerances.end()) {
+        f.own_tolerance = true;
+        f.tolerance = {own->second.first, own->second.second};
+    }
+    return f;
+}
+
 CapturedFields FieldList::captured(const std::map<std::string, std::pair<double, double>>& tolerances,
                                    const std::shared_ptr<const void>& owner) const {
     CapturedFields all;
     all.fields.reserve(fields_.size());
-    for (const TakenField& field : fields_) {
-        CapturedField f;
-        f.name = field.text;
-        f.dtype = field.dtype;
-        f.shape = field.shape;
-        f.order = field.fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
-        if (field.fortran_order) std::reverse(f.shape.begin(), f.shape.end());  // as the caller indexes them
-        if (field.device == kHostMemory) {
-            f.data = field.data;
-        } else {
-            f.device = array_of(field);
-            f.device->ordered = true;
-            f.device->owner = owner;
-        }
-        if (const auto own = tolerances.find(f.name); own != tolerances.end()) {
-            f.own_tolerance = true;
-            f.tolerance = {own->second.first, own->second.second};
-        }
-        all.fields.push_back(std::move(f));
-    }
+    for (const TakenField& field : fields_)
+        all.fields.push_back(captured_field(field, tolerances, owner));
     return all;
 }
 

@@ -31,6 +31,12 @@ struct HeldArrays {
 // An object that the core may release in any thread, when its work is done.
 std::shared_ptr<const void> held_by_work(nanobind::object object);
 
+// An array of a list as it is captured and sketched. tolerances: of fields that have one of their own. owner: keeps the array, for
+// work that goes on.
+CapturedField captured_field(const TakenField& field,
+                             const std::map<std::string, std::pair<double, double>>& tolerances,
+                             const std::shared_ptr<const void>& owner);
+
 // All fields of a place, taken at once.
 class FieldList {
    public:

@@ -5,6 +5,8 @@ Run by test_lists_fake_device.py, in a process whose library for devices is the 
 
 from __future__ import annotations
 
+import dataclasses
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
@@ -17,6 +19,7 @@ from test_lists import one_by_one, outcome
 import twinrun
 from twinrun import _core
 from twinrun.comparison import start
+from twinrun.errors import TwinrunError
 
 Tensor = fake_device.Tensor
 KINDS = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ? c8 c16".split()
@@ -189,3 +192,66 @@ def test_work_that_nobody_asks_for_ends_before_the_tensors(begun: list[int]) -> 
     )
     assert len(made[2]) == 200
     del made
+
+
+# ---- sketches ----
+
+
+def roots(made: twinrun.Sketch) -> list[int]:
+    return _core.sketch_roots(list(made._fields.values()))
+
+
+def by_entries(fields: object, monkeypatch: pytest.MonkeyPatch, **how: object) -> twinrun.Sketch:
+    """The same sketch, of arrays that are all looked at before the first is sketched."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "start_sketches", lambda *_: None)
+        return twinrun.sketch(fields, **how)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sketches_begun_early_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(seed)
+    a, _ = random_tensors(random, int(random.integers(1, 300)))
+    how: dict = {"atol": random.choice([0.0, 1e-3]), "residue_bits": int(random.choice([0, 4]))}
+    if random.random() < 0.5:
+        how["tolerances"] = {"x1": 0.5, "x2": (1e-3, 1e-5)}
+    made, want = twinrun.sketch(a, wait=bool(seed % 2), **how), by_entries(a, monkeypatch, **how)
+    assert made.names == want.names and made.bytes == want.bytes and made.device == want.device
+    assert [dataclasses.astuple(made._facts(n)) for n in made.names] == [
+        dataclasses.astuple(want._facts(n)) for n in want.names
+    ]
+    assert roots(made) == roots(want)
+    assert made.compare(want).same and want.compare(made).same
+
+
+def test_a_sketch_need_not_be_waited_for() -> None:
+    a = state(700)
+    made = twinrun.sketch(a, atol=1e-6, wait=False)
+    assert made.names == list(a)  # which asks no device
+    references = [weakref.ref(x) for x in a.values()]
+    del a
+    assert all(x() is not None for x in references)
+    assert made.compare(twinrun.sketch(state(700), atol=1e-6)).same
+    assert not any(x() is not None for x in references)
+    assert twinrun.sketch(state(700, add_one), atol=1e-6, wait=False).compare(made).open
+
+
+def test_a_sketch_that_nobody_asks_for_ends() -> None:
+    for count in (1, 40, 300):
+        del (made := [twinrun.sketch(state(count), wait=False)])[0]
+        assert not made
+
+
+@pytest.mark.parametrize("function", ["any", "digest", "copy", "allocate"])
+def test_a_call_that_fails_is_an_error_or_nothing(function: str) -> None:
+    a = state(300)
+    want = roots(twinrun.sketch(a, atol=1e-6))
+    for number in range(1, 30, 4):
+        for wait in (False, True):
+            twinrun.release_device_memory()
+            fake_device.fail(f"{function}:{number}:io")
+            try:
+                assert roots(twinrun.sketch(a, atol=1e-6, wait=wait)) == want
+            except TwinrunError as e:
+                assert "fake device" in str(e)
+            fake_device.fail("")
