@@ -30,12 +30,22 @@ std::optional<std::string_view> utf8(nb::handle text) {
 
 }  // namespace
 
+nb::handle HeldArrays::Array::there() const {
+    if (is_number) return value;
+// Its successor is not in the stable interface of the oldest Python that has one.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    PyObject* const array = PyWeakref_GetObject(value.ptr());
+#pragma GCC diagnostic pop
+    return array == Py_None ? nb::handle() : nb::handle(array);
+}
+
 nb::object HeldArrays::there() const {
     nb::dict all;
-    for (const auto& [name, reference] : arrays) {
-        const nb::object array = reference();
-        if (array.is_none()) return nb::none();
-        all[name] = array;
+    for (const Array& held : *arrays) {
+        const nb::object array = nb::borrow(held.there());
+        if (!array.is_valid()) return nb::none();
+        all[held.name] = array;
     }
     return all;
 }
@@ -182,16 +192,75 @@ CapturedFields FieldList::captured(const std::map<std::string, std::pair<double,
     return all;
 }
 
+namespace {
+
+// What held() gave, the newest last. Python's lock guards it.
+class HeldBefore {
+   public:
+    using Arrays = std::vector<HeldArrays::Array>;
+
+    // Null where these arrays were not held before, or one of them is another now.
+    std::shared_ptr<const Arrays> find(const std::vector<TakenField>& fields) {
+        for (auto known = all_.rbegin(); known != all_.rend(); ++known) {
+            if (!are(**known, fields)) continue;
+            auto found = *known;
+            all_.erase(std::next(known).base());
+            all_.push_back(found);
+            return found;
+        }
+        return nullptr;
+    }
+    void keep(std::shared_ptr<const Arrays> arrays) {
+        count_ += arrays->size();
+        all_.push_back(std::move(arrays));
+        while (all_.size() > kMost || count_ > kMostArrays) {
+            const auto oldest = all_.front();  // what it releases may run code of Python
+            all_.erase(all_.begin());
+            count_ -= oldest->size();
+        }
+    }
+
+   private:
+    static constexpr std::size_t kMost = 16;
+    static constexpr std::size_t kMostArrays = 1 << 18;  // of all; a hundred bytes each
+
+    static bool are(const Arrays& held, const std::vector<TakenField>& fields) {
+        if (held.size() != fields.size()) return false;
+        for (std::size_t at = 0; at < fields.size(); ++at) {
+            if (held[at].name.ptr() != fields[at].name.ptr() && utf8(held[at].name) != fields[at].text)
+                return false;
+            if (held[at].there().ptr() != fields[at].owner.ptr()) return false;
+        }
+        return true;
+    }
+
+    std::vector<std::shared_ptr<const Arrays>> all_;
+    std::size_t count_ = 0;
+};
+
+HeldBefore& held_before() {
+    static auto* const all = new HeldBefore;  // never destroyed: Python may be gone before it would be
+    return *all;
+}
+
+}  // namespace
+
 std::optional<HeldArrays> FieldList::held() const {
     if (made_) return std::nullopt;
-    HeldArrays held;
-    held.arrays.reserve(fields_.size());
+    if (auto known = held_before().find(fields_)) return HeldArrays{std::move(known)};
+    auto held = std::make_shared<HeldBefore::Arrays>();
+    held->reserve(fields_.size());
     for (const TakenField& field : fields_) {
-        PyObject* reference = PyWeakref_NewRef(field.owner.ptr(), nullptr);
-        if (reference == nullptr) throw nb::python_error();
-        held.arrays.emplace_back(field.name, nb::steal(reference));
+        const bool is_number = PyFloat_CheckExact(field.owner.ptr()) || PyLong_Check(field.owner.ptr());
+        nb::object value = field.owner;
+        if (!is_number) {
+            value = nb::steal(PyWeakref_NewRef(field.owner.ptr(), nullptr));
+            if (!value.is_valid()) throw nb::python_error();
+        }
+        held->push_back({field.name, std::move(value), is_number});
     }
-    return held;
+    held_before().keep(held);
+    return HeldArrays{std::move(held)};
 }
 
 nb::dict FieldList::arrays() const {
@@ -229,6 +298,7 @@ bool ArrayWalk::enter(nb::handle dictionary, nb::object prefix) {
         level.keys = nb::steal(PyObject_GetIter(dictionary.ptr()));
         if (!level.keys.is_valid()) throw nb::python_error();
     }
+    list_.fields_.reserve(list_.fields_.size() + static_cast<std::size_t>(level.left));
     levels_.push_back(std::move(level));
     return true;
 }
@@ -371,7 +441,6 @@ bool ArrayWalk::take_number(nb::handle value, TakenField& field) {
     list_.numbers_.push_back(bits);
     field.items = 1;
     field.data = &list_.numbers_.back();
-    list_.made_ = true;  // no weak reference leads to it
     return true;
 }
 

@@ -20,9 +20,17 @@
 
 namespace twinrun {
 
-// Where the arrays were, without keeping them alive.
+// Where the arrays were, without keeping them alive. Lists of the same arrays share it: see FieldList::held().
 struct HeldArrays {
-    std::vector<std::pair<nanobind::object, nanobind::object>> arrays;  // name, weak reference
+    struct Array {
+        nanobind::object name;
+        nanobind::object value;  // a weak reference; of numbers themselves
+        bool is_number = false;
+
+        // Null where it is gone.
+        [[nodiscard]] nanobind::handle there() const;
+    };
+    std::shared_ptr<const std::vector<Array>> arrays;
 
     // None where one is gone.
     [[nodiscard]] nanobind::object there() const;
@@ -76,7 +84,8 @@ class FieldList {
     [[nodiscard]] CapturedFields captured(const std::map<std::string, std::pair<double, double>>& tolerances,
                                           const std::shared_ptr<const void>& owner) const;
 
-    // Nothing where some of them were made for this list.
+    // Nothing where some of them were made for this list. Of the last lists it is remembered: weak references to thousands of arrays
+    // take long to make, and longer from Python's collector of garbage.
     [[nodiscard]] std::optional<HeldArrays> held() const;
     // All of them, in their order.
     [[nodiscard]] nanobind::dict arrays() const;

@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "engine/batch.hpp"
 #include "engine/listed_fields.hpp"
@@ -162,6 +164,37 @@ bool order_matters(const std::vector<std::uint64_t>& shape) {
 
 constexpr int kLeftOut = -1;  // instead of a rule's number
 
+// The numbers of the rules of fields of floating-point numbers, and of all others.
+struct RulesByKind {
+    int of_floating, of_others;
+};
+// Of each field of a list the number of its rule, kLeftOut for none.
+class ChosenRules {
+   public:
+    using Given = std::variant<RulesByKind, std::vector<int>>;
+    ChosenRules(const Given& given, const FieldList& list) : fields_(list.fields()) {
+        if (const auto* by_kind = std::get_if<RulesByKind>(&given)) by_kind_ = *by_kind;
+        if (const auto* each = std::get_if<std::vector<int>>(&given)) each_ = *each;
+        if (!by_kind_ && each_.size() != fields_.size())
+            raise({ErrorCode::invalid_argument, "a rule or none for each field"});
+    }
+    [[nodiscard]] std::size_t size() const { return fields_.size(); }
+    int operator[](std::size_t at) const {
+        if (!by_kind_) return each_[at];
+        return is_floating(scalar_type(fields_[at].dtype)) ? by_kind_->of_floating : by_kind_->of_others;
+    }
+    [[nodiscard]] std::size_t count() const {
+        if (by_kind_) return size();
+        return static_cast<std::size_t>(
+            std::count_if(each_.begin(), each_.end(), [](int rule) { return rule != kLeftOut; }));
+    }
+
+   private:
+    const std::vector<TakenField>& fields_;
+    std::optional<RulesByKind> by_kind_;
+    std::vector<int> each_;
+};
+
 // numbers: of the pairs among the results.
 void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, ListResults& results,
               std::span<const std::size_t> numbers) {
@@ -230,7 +263,7 @@ class StartedPairs {
 
     // Whether it is these lists that were begun, with these rules.
     [[nodiscard]] bool fits(const FieldList& a, const FieldList& b, const std::vector<ListRule>& rules,
-                            const std::vector<int>& chosen) const {
+                            const ChosenRules& chosen) const {
         if (!stream_ || !lists_[0].is_valid() || nb::cast<const FieldList*>(lists_[0]) != &a ||
             nb::cast<const FieldList*>(lists_[1]) != &b)
             return false;
@@ -350,19 +383,16 @@ nb::tuple start_lists(nb::handle a, nb::handle b, const nb::object& flatten, boo
     return nb::make_tuple(object_a, object_b, nb::cast(started.release(), nb::rv_policy::take_ownership));
 }
 
-// chosen: of each field of a the number of its rule, kLeftOut for none.
 std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
-                                         const std::vector<ListRule>& rules, const std::vector<int>& chosen,
+                                         const std::vector<ListRule>& rules, const ChosenRules::Given& given,
                                          const PyCompareOptions& how, StartedPairs* started) {
     if (a.in_order() != b.in_order()) return std::nullopt;
     const auto of_b = matched(std::span<const TakenField>(a.fields()), std::span(b.fields()), a.in_order());
     if (!of_b) return std::nullopt;
     const CompareOptions& options = how.options;
-    if (chosen.size() != a.fields().size())
-        raise({ErrorCode::invalid_argument, "a rule or none for each field"});
+    const ChosenRules chosen(given, a);
     if (started != nullptr && !started->fits(a, b, rules, chosen)) started = nullptr;
-    const auto count = static_cast<std::size_t>(
-        std::count_if(chosen.begin(), chosen.end(), [](int rule) { return rule != kLeftOut; }));
+    const std::size_t count = chosen.count();
     ListResults own(0);
     ListResults& results = started == nullptr ? own : started->results();
     results.expect(count);
@@ -597,10 +627,14 @@ void define_field_lists(nb::module_& m) {
     nb::class_<ListRule>(m, "ListRule", "The rule of fields of a list.")
         .def(nb::init<DifferenceRule, bool>(), "rule"_a, "own_tolerance"_a = false,
              "own_tolerance: that of the metadata counts.");
+    nb::class_<RulesByKind>(m, "RulesByKind",
+                            "The numbers of the rules of floating-point fields, and of all others.")
+        .def(nb::init<int, int>(), "of_floating"_a, "of_others"_a);
     m.def("compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "options"_a,
           "started"_a.none() = nb::none(),
-          "chosen: of each field of a the number of its rule, -1: it is left out. started: what start_lists "
-          "began, maybe of these lists. None where the lists do not match in names, types and shapes: Python "
+          "chosen: of each field of a the number of its rule, -1: it is left out; or by kind. started: what "
+          "start_lists began, maybe of these lists. None where the lists do not match in names, types and "
+          "shapes: Python "
           "then says why.");
     nb::class_<StartedPairs>(m, "StartedPairs",
                              "Pairs of arrays on devices that are compared already; reading only, so that "

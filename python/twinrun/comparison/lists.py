@@ -174,7 +174,7 @@ def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | 
     of_floating, of_others = (
         rules.number(asked_for(settings, "", floating, None, False)[0], reason) for floating in (True, False)
     )
-    chosen = [of_floating if floating else of_others for floating in a[0].floating]
+    chosen = _core.RulesByKind(of_floating, of_others)
     results = _compare(request, a[0], b[0], rules, chosen, places[0])
     if results is None or results.failed:
         return None
@@ -189,7 +189,7 @@ def _compare(
     a: _core.FieldList,
     b: _core.FieldList,
     rules: Rules,
-    chosen: Sequence[int],
+    chosen: Sequence[int] | _core.RulesByKind,
     place: Place,
 ) -> _core.ListResults | None:
     advance = None
@@ -278,7 +278,7 @@ def _with_names(opened: Opened, fields: _core.FieldList) -> Opened:
 
 def _chosen(
     request: Request, step: int | None, of: Listed, wanted: Selection, rules: Rules
-) -> Sequence[int] | None:
+) -> Sequence[int] | _core.RulesByKind | None:
     """Of each field of a list the number of its rule; -1 where it is left out. None where fields must be looked at one by one."""
     settings = request.settings
     by_metadata = of.kind == "metadata"
@@ -290,7 +290,7 @@ def _chosen(
                 asked_for(settings, "", floating, step, by_metadata) for floating in (True, False)
             )
         )
-        return [of_floating if floating else of_others for floating in of.fields.floating]
+        return _core.RulesByKind(of_floating, of_others)
     if of.rest_places:
         return None
     found: list[int] = []
