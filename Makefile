@@ -34,6 +34,8 @@ export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export TWINRUN_MINIHACC ?= $(CURDIR)/$(BIN)/minihacc
 # Where the studies' tests find the kernel that they run; there where CMake found an MPI.
 export TWINRUN_HACCIO ?= $(CURDIR)/$(BIN)/haccio
+# The library that plays a device, for tests in Python.
+export TWINRUN_FAKE_DEVICE_LIBRARY ?= $(CURDIR)/build/$(PRESET)/tests/libtwinrun_fake_device.so
 # The example that compares from C.
 export TWINRUN_COMPARE_C ?= $(CURDIR)/$(BIN)/compare_c
 

@@ -5,29 +5,30 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cstring>
-#include <deque>
+#include <array>
+#include <chrono>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <tuple>
-#include <unordered_set>
 #include <utility>
+#include <variant>
 
 #include "engine/batch.hpp"
 #include "engine/listed_fields.hpp"
 #include "engine/packed_layouts.hpp"
 #include "engine/packed_results.hpp"
-#include "history/field.hpp"
-#include "listed_arrays.hpp"
+#include "engine/pair_stream.hpp"
+#include "field_list.hpp"
 #include "shared.hpp"
 #include "source/device_array.hpp"
-#include "source/plain_files.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -35,371 +36,6 @@ using namespace nb::literals;
 namespace twinrun {
 
 namespace {
-
-// Dictionaries that are nested deeper are walked in Python, which has its own limit.
-constexpr int kDeepest = 64;
-
-// Where the arrays were, without keeping them alive.
-struct HeldArrays {
-    std::vector<std::pair<nb::object, nb::object>> arrays;  // name, weak reference
-
-    // None where one is gone.
-    [[nodiscard]] nb::object there() const {
-        nb::dict all;
-        for (const auto& [name, reference] : arrays) {
-            const nb::object array = reference();
-            if (array.is_none()) return nb::none();
-            all[name] = array;
-        }
-        return all;
-    }
-};
-
-// An object that the core may release in any thread, when its work is done.
-std::shared_ptr<const void> held_by_work(nb::object object) {
-    return {new nb::object(std::move(object)), [](nb::object* held) {
-                const nb::gil_scoped_acquire locked;
-                delete held;
-            }};
-}
-
-// All fields of a place, taken at once.
-class FieldList {
-   public:
-    // The arrays and numbers of a dictionary, nested or not. What is neither is given to flatten(name, value), which tells its
-    // arrays by name; those that Python has to look at are in rest(). Nothing where that cannot be done, or where Python has to
-    // look at all of them.
-    static std::optional<FieldList> of_arrays(nb::handle container, const nb::object& flatten,
-                                              bool on_devices) {
-        if (!is_dictionary(container)) return std::nullopt;
-        FieldList list;
-        Walk walk{ArrayTaker(on_devices), flatten};
-        if (!walk.taker.knows_any() || !list.walk(walk, container, nb::object(), 0)) return std::nullopt;
-        std::unordered_set<std::string_view> names;
-        names.reserve(list.fields_.size() + list.rest_.size());
-        for (const TakenField& field : list.fields_) {
-            if (!names.insert(field.text).second) return std::nullopt;
-        }
-        for (const Other& other : list.rest_) {
-            if (!names.insert(other.text).second) return std::nullopt;
-        }
-        if (list.fields_.empty()) return std::nullopt;
-        return list;
-    }
-
-    // The fields of metadata, with their data where it was kept; nothing where Python has to look at one: labels, particles, and
-    // elements that must be decoded.
-    static std::optional<FieldList> of_metadata(const PyMetadata& metadata, bool has_data) {
-        FieldList list;
-        list.file_ = metadata.file;
-        list.has_data_ = has_data;
-        for (std::uint32_t at = 0; at < metadata.file->directory().data_files.size(); ++at)
-            list.paths_.push_back(metadata.file->data_path(at));
-        const Directory& directory = metadata.file->directory();
-        if (directory.fields.empty()) return std::nullopt;
-        list.fields_.reserve(directory.fields.size());
-        for (std::size_t number = 0; number < directory.fields.size(); ++number) {
-            const FieldMetadata& own = directory.fields[number];
-            if (own.name.find('@') != std::string::npos || !own.key.empty()) return std::nullopt;
-            if (own.extents.empty() && own.items() != 0 && has_data) return std::nullopt;
-            TakenField field;
-            field.text = own.name;
-            field.dtype = own.dtype;
-            field.fortran_order = own.order == ArrayOrder::column_major;
-            field.items = own.items();
-            field.shape = own.shape;
-            field.metadata = &own;
-            field.number = number;
-            list.fields_.push_back(std::move(field));
-        }
-        return list;
-    }
-
-    // The fields of files that hold arrays as they lie in memory. names: of the fields of .npy files, and what stands before those
-    // of .safetensors files. Nothing where Python has to look at one: the readers of formats know more, and say what is wrong.
-    static std::optional<FieldList> of_files(const std::vector<std::string>& paths,
-                                             const std::vector<std::string>& names, const std::string& format,
-                                             bool without_metadata, bool unique, int threads) {
-        const bool npy = format == "npy";
-        if (!npy && format != "safetensors")
-            raise({ErrorCode::invalid_argument, "format must be npy or safetensors"});
-        if (names.size() != paths.size()) raise({ErrorCode::invalid_argument, "a name for each path"});
-        FieldList list;
-        std::vector<std::optional<PlainFile>> files;
-        {
-            const nb::gil_scoped_release unlocked;
-            for (const std::string& path : paths) {
-                if (without_metadata && is_there(path + kMetadataSuffix)) return std::nullopt;
-            }
-            StreamOptions stream;
-            stream.threads = threads;
-            files = read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors,
-                                     worker_count(stream));
-        }
-        std::unordered_set<std::string_view> known;
-        for (std::size_t at = 0; at < files.size(); ++at) {
-            if (!files[at] || files[at]->arrays.empty()) return std::nullopt;
-            for (PlainArray& array : files[at]->arrays) {
-                list.names_.push_back(names[at] + array.name);
-                TakenField field;
-                field.text = list.names_.back();
-                if (field.text.empty() || field.text.find('@') != std::string_view::npos) return std::nullopt;
-                if (unique && !known.insert(field.text).second) return std::nullopt;
-                field.dtype = array.dtype;
-                field.byte_order = array.byte_order;
-                field.fortran_order = array.fortran_order;
-                field.items = array.items;
-                field.shape = std::move(array.shape);
-                field.in_file = true;
-                if (array.items != 0) {
-                    field.extents.push_back(
-                        {static_cast<std::uint32_t>(at), array.offset, item_bytes(array.dtype), array.items});
-                }
-                list.fields_.push_back(std::move(field));
-            }
-            list.texts_.push_back({files[at]->has_texts, std::move(files[at]->texts)});
-        }
-        list.paths_ = paths;
-        list.in_order_ = !unique;
-        if (list.fields_.empty()) return std::nullopt;
-        return list;
-    }
-    // What the files say beside their arrays: of each a dictionary, or None where it says nothing.
-    [[nodiscard]] nb::list texts() const {
-        nb::list all;
-        for (const auto& [has_texts, texts] : texts_) {
-            if (!has_texts) {
-                all.append(nb::none());
-                continue;
-            }
-            nb::dict own;
-            for (const auto& [word, text] : texts)
-                own[nb::str(word.data(), word.size())] = nb::str(text.data(), text.size());
-            all.append(own);
-        }
-        return all;
-    }
-
-    [[nodiscard]] const std::vector<TakenField>& fields() const { return fields_; }
-    [[nodiscard]] ListedFiles files() const { return {file_.get(), has_data_, paths_}; }
-
-    // An array or a text that Python has to look at, and its place among all fields.
-    struct Other {
-        std::size_t place;
-        nb::object name, value;
-        std::string_view text;
-    };
-    [[nodiscard]] const std::vector<Other>& rest() const { return rest_; }
-    // Fields belong to those at the same place of another list: names may be there several times.
-    [[nodiscard]] bool in_order() const { return in_order_; }
-    [[nodiscard]] bool any_on_device() const {
-        return std::any_of(fields_.begin(), fields_.end(),
-                           [](const TakenField& field) { return field.device != kHostMemory; });
-    }
-
-    // As they are captured and sketched. tolerances: of fields that have one of their own.
-    // owner: this object, for work that goes on.
-    [[nodiscard]] CapturedFields captured(const std::map<std::string, std::pair<double, double>>& tolerances,
-                                          const std::shared_ptr<const void>& owner) const {
-        CapturedFields all;
-        all.fields.reserve(fields_.size());
-        for (const TakenField& field : fields_) {
-            CapturedField f;
-            f.name = field.text;
-            f.dtype = field.dtype;
-            f.shape = field.shape;
-            f.order = field.fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
-            if (field.fortran_order)
-                std::reverse(f.shape.begin(), f.shape.end());  // as the caller indexes them
-            if (field.device == kHostMemory) {
-                f.data = field.data;
-            } else {
-                f.device = array_of(field);
-                f.device->ordered = true;
-                f.device->owner = owner;
-            }
-            if (const auto own = tolerances.find(f.name); own != tolerances.end()) {
-                f.own_tolerance = true;
-                f.tolerance = {own->second.first, own->second.second};
-            }
-            all.fields.push_back(std::move(f));
-        }
-        return all;
-    }
-
-    // Nothing where some of them were made for this list.
-    [[nodiscard]] std::optional<HeldArrays> held() const {
-        if (made_) return std::nullopt;
-        HeldArrays held;
-        held.arrays.reserve(fields_.size());
-        for (const TakenField& field : fields_) {
-            PyObject* reference = PyWeakref_NewRef(field.owner.ptr(), nullptr);
-            if (reference == nullptr) throw nb::python_error();
-            held.arrays.emplace_back(field.name, nb::steal(reference));
-        }
-        return held;
-    }
-
-    // All of them, in their order.
-    [[nodiscard]] nb::dict arrays() const {
-        nb::dict all;
-        auto other = rest_.begin();
-        for (std::size_t at = 0; at <= fields_.size(); ++at) {
-            for (; other != rest_.end() && PyDict_Size(all.ptr()) == static_cast<Py_ssize_t>(other->place);
-                 ++other)
-                all[other->name] = other->value;
-            if (at < fields_.size()) all[fields_[at].name] = fields_[at].owner;
-        }
-        return all;
-    }
-
-   private:
-    struct Walk {
-        ArrayTaker taker;
-        nb::object flatten;
-    };
-
-    static bool is_dictionary(nb::handle value) {
-        if (PyDict_CheckExact(value.ptr())) return true;
-        if (!PyDict_Check(value.ptr())) return false;
-        const nb::object collections = nb::steal(PyImport_GetModule(nb::str("collections").ptr()));
-        if (!collections.is_valid()) return false;
-        return reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())) == collections.attr("OrderedDict").ptr();
-    }
-
-    // Python's own walk says what is wrong where this one gives up.
-    bool walk(Walk& with, nb::handle dict, const nb::object& prefix, int depth) {
-        if (depth > kDeepest) return false;
-        // In the order of an OrderedDict, which a plain walk does not know.
-        const nb::object items = nb::steal(PyMapping_Items(dict.ptr()));
-        if (!items.is_valid()) throw nb::python_error();
-        for (const nb::handle item : nb::borrow<nb::list>(items)) {
-            const nb::handle value = PyTuple_GetItem(item.ptr(), 1);
-            nb::object name = name_of(PyTuple_GetItem(item.ptr(), 0));
-            if (!name.is_valid()) return false;
-            if (prefix.is_valid()) {
-                name = nb::steal(PyUnicode_FromFormat("%U.%U", prefix.ptr(), name.ptr()));
-                if (!name.is_valid()) throw nb::python_error();
-            }
-            if (is_dictionary(value) && PyObject_Size(value.ptr()) > 0) {
-                if (!walk(with, value, name, depth + 1)) return false;
-            } else if (!add(with, name, value) && !add_parts(with, name, value)) {
-                return false;
-            }
-        }
-        return true;
-    }
-
-    // A number or an array, if the core can take it.
-    bool add(Walk& with, const nb::object& name, nb::handle value) {
-        auto field = number(value);
-        if (!field) field = with.taker.take(value);
-        if (!field) return false;
-        const auto text = utf8(name);
-        if (!text) return false;
-        field->name = name;
-        field->text = *text;
-        fields_.push_back(std::move(*field));
-        return true;
-    }
-
-    // What Python makes of any other value.
-    bool add_parts(Walk& with, const nb::object& name, nb::handle value) {
-        const nb::object parts =
-            nb::steal(PyObject_CallFunctionObjArgs(with.flatten.ptr(), name.ptr(), value.ptr(), nullptr));
-        if (!parts.is_valid()) {
-            if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();  // an interrupt
-            PyErr_Clear();
-            return false;
-        }
-        made_ = true;
-        const nb::dict all = nb::borrow<nb::dict>(parts);
-        bool has_labels = false;  // labels stay beside their arrays
-        for (const auto [key, part] : all) {
-            const auto text = utf8(key);
-            if (!text) return false;
-            has_labels = has_labels || text->find('@') != std::string_view::npos;
-        }
-        for (const auto [key, part] : all) {
-            const nb::object own = nb::borrow(key);
-            if (!has_labels && add(with, own, part)) continue;
-            rest_.push_back({fields_.size() + rest_.size(), own, nb::borrow(part), *utf8(key)});
-        }
-        return true;
-    }
-
-    // Of a str, as long as that lives.
-    static std::optional<std::string_view> utf8(nb::handle text) {
-        Py_ssize_t length = 0;
-        const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
-        if (bytes == nullptr) {
-            PyErr_Clear();
-            return std::nullopt;
-        }
-        return std::string_view(bytes, static_cast<std::size_t>(length));
-    }
-
-    // A number of Python's, as numpy converts it.
-    std::optional<TakenField> number(nb::handle value) {
-        TakenField field;
-        field.items = 1;
-        std::uint64_t bits = 0;
-        if (PyFloat_CheckExact(value.ptr())) {
-            const double own = PyFloat_AsDouble(value.ptr());
-            std::memcpy(&bits, &own, sizeof own);
-            field.dtype = DType::f64;
-        } else if (PyBool_Check(value.ptr())) {
-            const unsigned char own = value.ptr() == Py_True ? 1 : 0;
-            std::memcpy(&bits, &own, sizeof own);
-            field.dtype = DType::boolean;
-        } else if (PyLong_CheckExact(value.ptr())) {
-            int beyond = 0;
-            const long long own = PyLong_AsLongLongAndOverflow(value.ptr(), &beyond);
-            if (beyond != 0) return std::nullopt;
-            std::memcpy(&bits, &own, sizeof own);
-            field.dtype = DType::i64;
-        } else {
-            return std::nullopt;
-        }
-        numbers_.push_back(bits);
-        field.data = &numbers_.back();
-        field.owner = nb::borrow(value);
-        made_ = true;  // no weak reference leads to it
-        return field;
-    }
-
-    // A key's part of a name; invalid where Python has to look at it: labels, empty names, other types.
-    static nb::object name_of(nb::handle key) {
-        nb::object name;
-        if (PyUnicode_CheckExact(key.ptr())) {
-            name = nb::borrow(key);
-        } else if (PyLong_CheckExact(key.ptr())) {
-            name = nb::steal(PyObject_Str(key.ptr()));
-        } else {
-            return {};
-        }
-        const Py_ssize_t length = PyUnicode_GetLength(name.ptr());
-        if (length <= 0) return {};
-        const Py_ssize_t label = PyUnicode_FindChar(name.ptr(), '@', 0, length, 1);
-        if (label != -1) return {};
-        return name;
-    }
-
-    std::vector<TakenField> fields_;
-    std::vector<Other> rest_;
-    std::deque<std::uint64_t> numbers_;  // addresses stay
-    std::deque<std::string> names_;      // of fields of files; addresses stay
-    struct Texts {
-        bool there = false;
-        std::vector<std::pair<std::string, std::string>> texts;
-    };
-    std::vector<Texts> texts_;  // of files
-    bool made_ = false;         // not all are arrays that the caller keeps
-    std::shared_ptr<MetadataFile> file_;
-    bool has_data_ = true;
-    bool in_order_ = false;
-    std::vector<std::string> paths_;
-};
 
 // The results of all fields, in the order of the first run.
 class ListResults {
@@ -418,16 +54,27 @@ class ListResults {
             if (result.error().code == ErrorCode::interrupted) interrupted_ = true;
             return;
         }
-        const FieldResult& r = *result;
+        put(at, *result, layouts_.get(at).dtype);
+    }
+    void put(std::size_t at, const FieldResult& r, DType dtype) {
         results_.put(at, r);
         bytes_read_ += r.tree.bytes_read + r.sketch.bytes_read + r.elements.bytes_read;
-        bytes_ += r.scalars / scalars_per_item(layouts_.get(at).dtype) * item_bytes(layouts_.get(at).dtype);
+        bytes_ += r.scalars / scalars_per_item(dtype) * item_bytes(dtype);
         if (!r.same()) different_.push_back(at);
     }
+    // There are so many fields, at least as many as before.
+    void expect(std::size_t count) {
+        results_.expect(count);
+        failed_.resize(count);
+    }
+    [[nodiscard]] bool has(std::size_t at) const { return results_.has(at); }
     // When all were taken. Raises where somebody interrupted it.
     void finish() {
-        if (interrupted_) raise({ErrorCode::interrupted, "interrupted"});
+        check();
         std::sort(different_.begin(), different_.end());
+    }
+    void check() const {
+        if (interrupted_) raise({ErrorCode::interrupted, "interrupted"});
     }
 
     [[nodiscard]] std::size_t size() const { return results_.size(); }
@@ -455,6 +102,9 @@ class ListResults {
         if (names_of_files_) return file_text(std::string(text));
         return nb::str(text.data(), text.size());
     }
+
+    // Somebody interrupted it.
+    void interrupt() { interrupted_ = true; }
 
     using State = std::tuple<nb::bytes, nb::bytes, std::vector<std::size_t>, std::vector<std::size_t>,
                              std::uint64_t, std::uint64_t, bool>;
@@ -512,56 +162,288 @@ bool order_matters(const std::vector<std::uint64_t>& shape) {
     return std::count_if(shape.begin(), shape.end(), [](std::uint64_t n) { return n > 1; }) > 1;
 }
 
-void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, ListResults& results) {
+constexpr int kLeftOut = -1;  // instead of a rule's number
+
+// The numbers of the rules of fields of floating-point numbers, and of all others.
+struct RulesByKind {
+    int of_floating, of_others;
+};
+// Of each field of a list the number of its rule, kLeftOut for none.
+class ChosenRules {
+   public:
+    using Given = std::variant<RulesByKind, std::vector<int>>;
+    ChosenRules(const Given& given, const FieldList& list) : fields_(list.fields()) {
+        if (const auto* by_kind = std::get_if<RulesByKind>(&given)) by_kind_ = *by_kind;
+        if (const auto* each = std::get_if<std::vector<int>>(&given)) each_ = *each;
+        if (!by_kind_ && each_.size() != fields_.size())
+            raise({ErrorCode::invalid_argument, "a rule or none for each field"});
+    }
+    [[nodiscard]] std::size_t size() const { return fields_.size(); }
+    int operator[](std::size_t at) const {
+        if (!by_kind_) return each_[at];
+        return is_floating(scalar_type(fields_[at].dtype)) ? by_kind_->of_floating : by_kind_->of_others;
+    }
+    [[nodiscard]] std::size_t count() const {
+        if (by_kind_) return size();
+        return static_cast<std::size_t>(
+            std::count_if(each_.begin(), each_.end(), [](int rule) { return rule != kLeftOut; }));
+    }
+
+   private:
+    const std::vector<TakenField>& fields_;
+    std::optional<RulesByKind> by_kind_;
+    std::vector<int> each_;
+};
+
+// numbers: of the pairs among the results.
+void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, ListResults& results,
+              std::span<const std::size_t> numbers) {
     const auto run = [&] {
         const nb::gil_scoped_release unlocked;
-        compare_fields(pairs, options,
-                       [&](std::size_t at, const Result<FieldResult>& result) { results.take(at, result); });
+        compare_fields(pairs, options, [&](std::size_t at, const Result<FieldResult>& result) {
+            results.take(numbers[at], result);
+        });
     };
     run();
     // An interrupt may come when all is done: nobody was stopped by it then.
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
-    results.finish();
 }
 
-// chosen: of each field of a the number of its rule, kLeftOut for none.
-constexpr int kLeftOut = -1;
+bool is_same(const DifferenceRule& x, const DifferenceRule& y) {
+    return x.tolerance.atol == y.tolerance.atol && x.tolerance.rtol == y.tolerance.rtol &&
+           x.nan_equal == y.nan_equal && x.measure.ulps == y.measure.ulps &&
+           x.measure.period == y.measure.period && x.measure.components == y.measure.components &&
+           x.measure.component_stride == y.measure.component_stride;
+}
+
+bool in_columns(const TakenField& field) { return field.fortran_order && order_matters(field.shape); }
+
+// Two dictionaries of arrays that are compared while they are walked: pairs on devices whose names are at the same place in both.
+// What the lists are compared with later decides whether the results count: they are read only, so that nothing is lost else.
+class StartedPairs {
+   public:
+    StartedPairs(const DifferenceRule& of_floating, const DifferenceRule& of_others,
+                 const PyCompareOptions& how)
+        : of_floating_(of_floating),
+          of_others_(of_others),
+          options_(how.options),
+          progress_(how.progress),
+          stream_(std::in_place, how.options.device, [this](const FoundPairs& found) { take(found); }) {}
+    ~StartedPairs() { end(); }
+    StartedPairs(const StartedPairs&) = delete;
+    StartedPairs& operator=(const StartedPairs&) = delete;
+
+    // Begins what can be of the fields that were taken since the last call. False: names part from here on.
+    bool add(const FieldList& a, const FieldList& b) {
+        a_ = &a;
+        const std::size_t known = std::min(a.fields().size(), b.fields().size());
+        results_.expect(known);
+        for (; seen_ < known; ++seen_) {
+            const TakenField& x = a.fields()[seen_];
+            const TakenField& y = b.fields()[seen_];
+            if (x.text != y.text) return false;
+            if (x.device == kHostMemory || x.device != y.device) continue;
+            if (!x.strides.empty() || !y.strides.empty() || !are_alike(x, y)) continue;
+            const DevicePair pair{x.data, y.data, x.stream, y.stream, x.items, x.dtype, &rule_of(x.dtype)};
+            if (!DevicePairs::takes(pair) || !stream_->takes(x.device)) continue;
+            std::optional<nb::gil_scoped_release> unlocked;
+            if (stream_->is_full(x.device)) unlocked.emplace();
+            stream_->add(seen_, x.device, pair);
+            started_.resize(seen_ + 1);
+            started_[seen_] = true;
+        }
+        return true;
+    }
+    void start() { stream_->start(); }
+    // The lists, as they stay.
+    void hold(nb::object a, nb::object b) {
+        a_ = nb::cast<const FieldList*>(a);
+        lists_ = {std::move(a), std::move(b)};
+    }
+
+    // Whether it is these lists that were begun, with these rules.
+    [[nodiscard]] bool fits(const FieldList& a, const FieldList& b, const std::vector<ListRule>& rules,
+                            const ChosenRules& chosen) const {
+        if (!stream_ || !lists_[0].is_valid() || nb::cast<const FieldList*>(lists_[0]) != &a ||
+            nb::cast<const FieldList*>(lists_[1]) != &b)
+            return false;
+        std::vector<std::array<bool, 2>> same;  // of each rule: as of others, as of floating
+        for (const ListRule& rule : rules)
+            same.push_back({is_same(rule.rule, of_others_), is_same(rule.rule, of_floating_)});
+        for (std::size_t i = 0; i < chosen.size(); ++i) {
+            if (chosen[i] == kLeftOut) return false;
+            const std::size_t floating = is_floating(scalar_type(a.fields()[i].dtype)) ? 1 : 0;
+            if (!same.at(static_cast<std::size_t>(chosen[i]))[floating]) return false;
+        }
+        return true;
+    }
+    [[nodiscard]] std::size_t size() const {
+        return static_cast<std::size_t>(std::count(started_.begin(), started_.end(), true));
+    }
+    [[nodiscard]] bool has_started(std::size_t at) const { return at < started_.size() && started_[at]; }
+    // What is found, without names; then only finish() adds to it.
+    ListResults& results() { return results_; }
+
+    // Waits, and takes the results. Pairs that have none then are compared by themselves.
+    void finish() {
+        const auto run = [&] {
+            const nb::gil_scoped_release unlocked;
+            auto polled = std::chrono::steady_clock::now();
+            stream_->finish([&] {
+                const auto now = std::chrono::steady_clock::now();
+                if (!options_.stream.poll || now - polled < std::chrono::milliseconds(50)) return true;
+                polled = now;
+                if (options_.stream.poll(0, 1)) return true;
+                results_.interrupt();
+                return false;
+            });
+            stream_.reset();
+        };
+        run();
+        if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    }
+    void end() {
+        if (!stream_) return;
+        const nb::gil_scoped_release unlocked;
+        stream_.reset();
+    }
+
+   private:
+    [[nodiscard]] const DifferenceRule& rule_of(DType dtype) const {
+        return is_floating(scalar_type(dtype)) ? of_floating_ : of_others_;
+    }
+
+    // Called by the stream, in the thread that uses it.
+    void take(const FoundPairs& found) {
+        for (std::size_t i = 0; i < found.numbers.size(); ++i) {
+            const std::size_t at = found.numbers[i];
+            const DevicePair& pair = found.pairs[i];
+            const DevicePairResult& result = found.of(i);
+            // Devices tell the first places as elements lie.
+            if (result.found.stats.max_rel_at != kNowhere && in_columns(a_->fields()[at])) continue;
+            const ComparedElements compared{result, found.device, found.reason, found.seconds(i)};
+            if (!like_ || like_->device != *found.device) {
+                if (!take_first(pair, compared)) continue;
+            } else {
+                take_compared(pair.dtype, pair.items, *pair.rule, compared, *like_);
+            }
+            results_.put(at, *like_, pair.dtype);
+        }
+    }
+    bool take_first(const DevicePair& pair, const ComparedElements& compared) {
+        DeviceArray array;
+        array.dtype = pair.dtype;
+        array.shape = {pair.items};
+        DeviceSource source(array);
+        CompareOptions own = options_;
+        own.rule = *pair.rule;
+        auto result = compare_field({&source, nullptr, 0}, {&source, nullptr, 0}, own, &compared);
+        if (!result) return false;
+        like_ = std::move(*result);
+        return true;
+    }
+
+    DifferenceRule of_floating_, of_others_;
+    CompareOptions options_;
+    nb::object progress_;  // which options_ call
+    std::array<nb::object, 2> lists_;
+    const FieldList* a_ = nullptr;
+    std::size_t seen_ = 0;
+    std::vector<bool> started_;
+    ListResults results_{0};
+    std::optional<FieldResult> like_;   // of the pair before
+    std::optional<PairStream> stream_;  // ends before what it uses
+};
+
+// The lists of two containers, as FieldList::of_arrays() gives them, and what was begun of them; None where nothing was.
+nb::tuple start_lists(nb::handle a, nb::handle b, const nb::object& flatten, bool on_devices,
+                      const DifferenceRule& of_floating, const DifferenceRule& of_others,
+                      const PyCompareOptions& how) {
+    ArrayWalk walk_a(a, flatten, on_devices);
+    ArrayWalk walk_b(b, flatten, on_devices);
+    auto started = std::make_unique<StartedPairs>(of_floating, of_others, how);
+    while (walk_a.next() && walk_b.next()) {
+        if (!started->add(walk_a.list(), walk_b.list())) break;
+    }
+    started->start();
+    while (walk_a.next()) {
+    }
+    while (walk_b.next()) {
+    }
+    auto list_a = walk_a.finish();
+    auto list_b = walk_b.finish();
+    if (!list_a || !list_b) started = nullptr;
+    const auto object_of = [](std::optional<FieldList>& list) -> nb::object {
+        return list ? nb::cast(std::move(*list)) : nb::none();
+    };
+    nb::object object_a = object_of(list_a);
+    nb::object object_b = object_of(list_b);
+    if (started == nullptr) return nb::make_tuple(object_a, object_b, nb::none());
+    started->hold(object_a, object_b);
+    return nb::make_tuple(object_a, object_b, nb::cast(started.release(), nb::rv_policy::take_ownership));
+}
 
 std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
-                                         const std::vector<ListRule>& rules, const std::vector<int>& chosen,
-                                         const PyCompareOptions& how) {
+                                         const std::vector<ListRule>& rules, const ChosenRules::Given& given,
+                                         const PyCompareOptions& how, StartedPairs* started) {
     if (a.in_order() != b.in_order()) return std::nullopt;
     const auto of_b = matched(std::span<const TakenField>(a.fields()), std::span(b.fields()), a.in_order());
     if (!of_b) return std::nullopt;
     const CompareOptions& options = how.options;
-    if (chosen.size() != a.fields().size())
-        raise({ErrorCode::invalid_argument, "a rule or none for each field"});
-    const auto count = static_cast<std::size_t>(
-        std::count_if(chosen.begin(), chosen.end(), [](int rule) { return rule != kLeftOut; }));
+    const ChosenRules chosen(given, a);
+    if (started != nullptr && !started->fits(a, b, rules, chosen)) started = nullptr;
+    const std::size_t count = chosen.count();
+    ListResults own(0);
+    ListResults& results = started == nullptr ? own : started->results();
+    results.expect(count);
     ListSources sources(count * 2, options.cache);
-    std::vector<FieldPair> pairs(count);
-    ListResults results(count);
-    for (std::size_t i = 0, at = 0; i < a.fields().size(); ++i) {
-        if (chosen[i] == kLeftOut) continue;
+    std::vector<FieldPair> pairs;
+    std::vector<std::size_t> numbers;  // of pairs
+    const auto add = [&](std::size_t i, std::size_t at) {
         const ListRule& rule = rules.at(static_cast<std::size_t>(chosen[i]));
         const TakenField& field = a.fields()[i];
-        FieldPair& pair = pairs[at++];
+        FieldPair& pair = pairs.emplace_back();
         pair.a = sources.side(a.files(), field);
         pair.b = sources.side(b.files(), b.fields()[(*of_b)[i]]);
         pair.rule = rule.rule;
-        if (field.metadata != nullptr && rule.own_tolerance) {
-            const Tolerance& own = field.metadata->settings.tolerance;
-            const Tolerance& theirs = b.fields()[(*of_b)[i]].metadata->settings.tolerance;
-            if (own.atol != theirs.atol || own.rtol != theirs.rtol) return std::nullopt;
-            pair.rule.tolerance = own;
-        }
-        if (field.fortran_order && order_matters(field.shape)) pair.columns = field.shape;
-        results.describe({field.text, field.dtype, field.fortran_order, field.shape,
-                          static_cast<std::uint64_t>(chosen[i]), pair.rule.tolerance},
-                         field.metadata != nullptr);
+        if (field.metadata != nullptr && rule.own_tolerance)
+            pair.rule.tolerance = field.metadata->settings.tolerance;
+        if (in_columns(field)) pair.columns = field.shape;
+        numbers.push_back(at);
+    };
+    if (started == nullptr) {
+        pairs.reserve(count);
+        numbers.reserve(count);
     }
-    run_list(pairs, options, results);
-    return results;
+    for (std::size_t i = 0, at = 0; i < a.fields().size(); ++i) {
+        if (chosen[i] == kLeftOut) continue;
+        const auto number = static_cast<std::size_t>(chosen[i]);
+        const ListRule& rule = rules.at(number);
+        const TakenField& field = a.fields()[i];
+        Tolerance tolerance = rule.rule.tolerance;
+        if (field.metadata != nullptr && rule.own_tolerance) {
+            tolerance = field.metadata->settings.tolerance;
+            const Tolerance& theirs = b.fields()[(*of_b)[i]].metadata->settings.tolerance;
+            if (tolerance.atol != theirs.atol || tolerance.rtol != theirs.rtol) return std::nullopt;
+        }
+        results.describe({field.text, field.dtype, field.fortran_order, field.shape, number, tolerance},
+                         field.metadata != nullptr);
+        if (started == nullptr || !started->has_started(i)) add(i, at);
+        ++at;
+    }
+    run_list(pairs, options, results, numbers);
+    if (started != nullptr) {
+        started->finish();
+        pairs.clear();
+        numbers.clear();
+        for (std::size_t i = 0; i < a.fields().size(); ++i) {
+            if (started->has_started(i) && !results.has(i)) add(i, i);
+        }
+        results.check();
+        run_list(pairs, options, results, numbers);
+    }
+    results.finish();
+    return std::move(results);
 }
 
 // Pairs of fields that Python opened and matched.
@@ -594,7 +476,10 @@ class PairList {
                               pairs_[at].rule.tolerance},
                              false);
         }
-        run_list(pairs_, how.options, results);
+        std::vector<std::size_t> numbers(pairs_.size());
+        std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+        run_list(pairs_, how.options, results, numbers);
+        results.finish();
         return results;
     }
     [[nodiscard]] std::size_t size() const { return pairs_.size(); }
@@ -742,10 +627,28 @@ void define_field_lists(nb::module_& m) {
     nb::class_<ListRule>(m, "ListRule", "The rule of fields of a list.")
         .def(nb::init<DifferenceRule, bool>(), "rule"_a, "own_tolerance"_a = false,
              "own_tolerance: that of the metadata counts.");
+    nb::class_<RulesByKind>(m, "RulesByKind",
+                            "The numbers of the rules of floating-point fields, and of all others.")
+        .def(nb::init<int, int>(), "of_floating"_a, "of_others"_a);
+    m.def("compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "options"_a,
+          "started"_a.none() = nb::none(),
+          "chosen: of each field of a the number of its rule, -1: it is left out; or by kind. started: what "
+          "start_lists began, maybe of these lists. None where the lists do not match in names, types and "
+          "shapes: Python "
+          "then says why.");
+    nb::class_<StartedPairs>(m, "StartedPairs",
+                             "Pairs of arrays on devices that are compared already; reading only, so that "
+                             "they may be forgotten.")
+        .def("__len__", &StartedPairs::size);
     m.def(
-        "compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "options"_a,
-        "chosen: of each field of a the number of its rule, -1: it is left out. None where the lists do not "
-        "match in names, types and shapes: Python then says why.");
+        "start_lists", &start_lists, "a"_a.none(), "b"_a.none(), "flatten"_a, "on_devices"_a, "of_floating"_a,
+        "of_others"_a, "options"_a,
+        nb::sig("def start_lists(a: object, b: object, flatten: Callable[[str, object], dict[str, object]], "
+                "on_devices: bool, of_floating: Rule, of_others: Rule, options: CompareOptions) -> "
+                "tuple[FieldList | None, FieldList | None, StartedPairs | None]"),
+        "FieldList.of_arrays of both containers; pairs on devices are compared from when they are known. "
+        "of_floating, of_others: the rules that will be chosen for floating-point numbers and for others; "
+        "options: those of compare_lists.");
     nb::class_<PairList>(m, "PairList", "Pairs of fields, which the core compares at once.")
         .def(nb::init<>())
         .def("add", &PairList::add, "name"_a, "dtype"_a, "shape"_a, "fortran_order"_a, "a"_a.none(),

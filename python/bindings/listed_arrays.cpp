@@ -68,6 +68,13 @@ nb::object called(nb::handle of, const nb::object& method) {
     return found(
         PyObject_VectorcallMethod(method.ptr(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
+// The same of a method as its type has it, which needs no look-up.
+nb::object called_by(const nb::object& method, nb::handle of) {
+    if (!method.is_valid()) return {};
+    PyObject* arguments[] = {nullptr, of.ptr()};
+    return found(
+        PyObject_Vectorcall(method.ptr(), arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
 bool is_true(const nb::object& value) { return value.ptr() == Py_True; }
 
 // A tuple of integers that are not negative.
@@ -164,12 +171,11 @@ ArrayTaker::ArrayTaker(bool on_devices) : on_devices_(on_devices) {
         return;
     }
     exchange_ = dlpack_exchange(tensor_);
-    may_have_names_ = PyObject_HasAttrString(tensor_.ptr(), "has_names") == 1;
+    has_names_ = attribute(tensor_, "has_names");
+    is_neg_ = attribute(tensor_, "is_neg");
+    is_conj_ = attribute(tensor_, "is_conj");
     for (const auto& [name, text] : {std::pair{&Names::dtype, "dtype"},
                                      {&Names::layout, "layout"},
-                                     {&Names::has_names, "has_names"},
-                                     {&Names::is_neg, "is_neg"},
-                                     {&Names::is_conj, "is_conj"},
                                      {&Names::shape, "shape"},
                                      {&Names::is_contiguous, "is_contiguous"},
                                      {&Names::stride, "stride"},
@@ -180,54 +186,49 @@ ArrayTaker::ArrayTaker(bool on_devices) : on_devices_(on_devices) {
         names_.*name = nb::steal(PyUnicode_InternFromString(text));
 }
 
-std::optional<TakenField> ArrayTaker::take(nb::handle value) {
+bool ArrayTaker::take(nb::handle value, TakenField& field) {
     const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()));
-    if (ndarray_.is_valid() && type == ndarray_.ptr()) return numpy_array(value);
-    if (tensor_.is_valid() && (type == tensor_.ptr() || type == parameter_.ptr())) return tensor(value);
-    return std::nullopt;
+    if (tensor_.is_valid() && (type == tensor_.ptr() || type == parameter_.ptr()))
+        return tensor(value, field);
+    if (ndarray_.is_valid() && type == ndarray_.ptr()) return numpy_array(value, field);
+    return false;
 }
 
-std::optional<TakenField> ArrayTaker::numpy_array(nb::handle value) const {
+bool ArrayTaker::numpy_array(nb::handle value, TakenField& array) const {
     Py_buffer view;
     if (PyObject_GetBuffer(value.ptr(), &view, PyBUF_FULL_RO) != 0) {
         PyErr_Clear();
-        return std::nullopt;
+        return false;
     }
     struct Release {
         Py_buffer* view;
         ~Release() { PyBuffer_Release(view); }
     } const release{&view};
     const auto dtype = dtype_of_format(view.format, view.itemsize);
-    if (!dtype || item_bytes(*dtype) != static_cast<std::size_t>(view.itemsize)) return std::nullopt;
-    TakenField array;
+    if (!dtype || item_bytes(*dtype) != static_cast<std::size_t>(view.itemsize)) return false;
     if (PyBuffer_IsContiguous(&view, 'C') == 0) {
-        if (view.ndim < 2 || PyBuffer_IsContiguous(&view, 'F') == 0) return std::nullopt;
+        if (view.ndim < 2 || PyBuffer_IsContiguous(&view, 'F') == 0) return false;
         array.fortran_order = true;
     }
     array.shape.assign(view.shape, view.shape + view.ndim);
     if (array.fortran_order) std::reverse(array.shape.begin(), array.shape.end());
-    array.owner = nb::borrow(value);
     array.data = view.buf;
     array.dtype = *dtype;
     array.items = static_cast<std::uint64_t>(view.len) / static_cast<std::uint64_t>(view.itemsize);
-    return array;
+    return true;
 }
 
-std::optional<TakenField> ArrayTaker::tensor(nb::handle value) {
-    TakenField field;
+bool ArrayTaker::tensor(nb::handle value, TakenField& field) {
     const bool taken =
         exchange_ == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
-    if (!taken || !is_plain(value, field.dtype)) return std::nullopt;
-    field.owner = nb::borrow(value);
-    return field;
+    return taken && is_plain(value, field.dtype);
 }
 
 // Whether the elements are the tensor's, and have no names.
 bool ArrayTaker::is_plain(nb::handle value, DType dtype) const {
     const bool is_complex = scalars_per_item(dtype) == 2;
-    return !is_true(called(value, names_.is_neg)) &&
-           !(is_complex && is_true(called(value, names_.is_conj))) &&
-           !(may_have_names_ && is_true(called(value, names_.has_names)));
+    return !is_true(called_by(is_neg_, value)) && !(is_complex && is_true(called_by(is_conj_, value))) &&
+           !(has_names_.is_valid() && is_true(called_by(has_names_, value)));
 }
 
 bool ArrayTaker::tensor_by_attributes(nb::handle value, TakenField& field) {

@@ -31,13 +31,13 @@ class ArrayTaker {
     explicit ArrayTaker(bool on_devices);
     [[nodiscard]] bool knows_any() const { return ndarray_.is_valid() || tensor_.is_valid(); }
 
-    // The array, without its name. Nothing for other types, and for arrays that Python has to look at: strided ones on the host,
-    // other than native numbers, tensors with names, in other layouts, or with a pending operation.
-    std::optional<TakenField> take(nanobind::handle value);
+    // The array, without its name and owner. False for other types, and for arrays that Python has to look at: strided ones on
+    // the host, other than native numbers, tensors with names, in other layouts, or with a pending operation.
+    bool take(nanobind::handle value, TakenField& field);
 
    private:
-    [[nodiscard]] std::optional<TakenField> numpy_array(nanobind::handle value) const;
-    std::optional<TakenField> tensor(nanobind::handle value);
+    [[nodiscard]] bool numpy_array(nanobind::handle value, TakenField& array) const;
+    bool tensor(nanobind::handle value, TakenField& field);
     [[nodiscard]] bool is_plain(nanobind::handle value, DType dtype) const;
     // Of any release of PyTorch, by its attributes.
     bool tensor_by_attributes(nanobind::handle value, TakenField& field);
@@ -50,15 +50,14 @@ class ArrayTaker {
 
     // Of attributes and methods of tensors.
     struct Names {
-        nanobind::object dtype, layout, has_names, is_neg, is_conj, shape, is_contiguous, stride, is_cuda,
-            is_cpu, get_device, data_ptr;
+        nanobind::object dtype, layout, shape, is_contiguous, stride, is_cuda, is_cpu, get_device, data_ptr;
     };
 
     bool on_devices_;
     Names names_;
     nanobind::object ndarray_, torch_, tensor_, parameter_, strided_;
-    const dlpack::Exchange* exchange_ = nullptr;  // of tensors
-    bool may_have_names_ = false;
+    const dlpack::Exchange* exchange_ = nullptr;              // of tensors
+    nanobind::object is_neg_, is_conj_, has_names_;           // methods of tensors; invalid: there is none
     std::vector<std::pair<nanobind::object, DType>> dtypes_;  // of PyTorch
     std::map<int, std::optional<StreamHandle>> streams_;      // nothing: the device cannot be used
 };

@@ -1,19 +1,26 @@
 // Sketches: digests of arrays that stay where the arrays are, on a device or the host, and what two of them say.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <variant>
 
+#include "field_list.hpp"
 #include "shared.hpp"
 #include "sketch/device_build.hpp"
 #include "sketch/device_sketch.hpp"
 #include "sketch/host_sketch.hpp"
+#include "sketch/sketch_stream.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -45,56 +52,192 @@ Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
     return Sketches(list);
 }
 
-// One batch a device; the others one after the other.
-Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, unsigned residue_bits,
-                       std::uint32_t chunk_bytes, const std::string& digest, int threads) {
-    const std::vector<CapturedField>& captured = fields.fields;
+// Sketches of fields, made while more fields are added: those on devices in groups, the others one after the other at the end.
+// Used by one thread at a time, with or without the lock.
+class SketchMaker {
+   public:
+    SketchMaker(const HistorySettings& settings, int threads)
+        : settings_(settings), options_(stream_options(threads, 1 << 28, "auto", nb::none())) {}
+
+    // The elements must stay until finish(), or the end.
+    Result<> add(const CapturedField& field) {
+        TWR_TRY(FieldMetadata planned, plan_captured(field, settings_));
+        const std::size_t number = count_++;
+        if (field.device) {
+            OnDevice& there = on_devices_[field.device->device];
+            there.numbers.push_back(number);
+            return there.stream.add(std::move(planned), *field.device);
+        }
+        const std::uint64_t stride = field.stride == 0 ? item_bytes(field.dtype) : field.stride;
+        on_host_.push_back({number, std::move(planned), field.data, stride});
+        return success();
+    }
+    // Whether add() of a field on this device may wait.
+    [[nodiscard]] bool is_full(int device) const {
+        const auto known = on_devices_.find(device);
+        return known != on_devices_.end() && known->second.stream.is_full();
+    }
+    // All were added. Makes what is on the host, while devices work.
+    Result<> start() {
+        made_.resize(count_);
+        for (auto& [device, there] : on_devices_)
+            TWR_CHECK(there.stream.start());
+        for (const OnHost& f : on_host_) {
+            MemorySource source(f.planned.dtype, f.planned.items(), f.data, f.stride, false);
+            TWR_TRY(HostSketch sketch, HostSketch::build(f.planned, source, options_));
+            made_[f.number].emplace(PySketch{std::move(sketch)});
+        }
+        on_host_.clear();
+        return success();
+    }
+    // After start(): waits for devices.
+    Result<std::vector<std::optional<PySketch>>> finish() {
+        for (auto& [device, there] : on_devices_) {
+            TWR_TRY(auto sketches, there.stream.finish());
+            for (std::size_t k = 0; k < sketches.size(); ++k)
+                made_[there.numbers[k]].emplace(PySketch{std::move(sketches[k])});
+        }
+        on_devices_.clear();
+        return std::move(made_);
+    }
+
+   private:
+    struct OnDevice {
+        SketchStream stream;
+        std::vector<std::size_t> numbers;
+    };
+    struct OnHost {
+        std::size_t number;
+        FieldMetadata planned;
+        const void* data;
+        std::uint64_t stride;
+    };
+    HistorySettings settings_;
+    StreamOptions options_;
+    std::size_t count_ = 0;
+    std::map<int, OnDevice> on_devices_;
+    std::vector<OnHost> on_host_;
+    std::vector<std::optional<PySketch>> made_;
+};
+
+HistorySettings sketch_settings(double atol, double rtol, unsigned residue_bits, std::uint32_t chunk_bytes,
+                                const std::string& digest) {
     HistorySettings settings;
     settings.tolerance = {atol, rtol};
     settings.residue_bits = residue_bits;
     settings.chunk_bytes = chunk_bytes;
     settings.kind = parse_digest(digest);
-    const StreamOptions options = stream_options(threads, 1 << 28, "auto", nb::none());
-    std::vector<std::optional<PySketch>> made(captured.size());
-    const auto work = [&]() -> Result<> {
-        std::vector<FieldMetadata> planned;
-        planned.reserve(captured.size());
-        std::map<int, std::vector<std::size_t>> of_device;
-        for (std::size_t i = 0; i < captured.size(); ++i) {
-            TWR_TRY(FieldMetadata field, plan_captured(captured[i], settings));
-            planned.push_back(std::move(field));
-            of_device[captured[i].device ? captured[i].device->device : kHost].push_back(i);
-        }
-        for (const auto& [device, numbers] : of_device) {
-            if (device == kHost) {
-                for (const std::size_t i : numbers) {
-                    const CapturedField& f = captured[i];
-                    const std::uint64_t stride = f.stride == 0 ? item_bytes(f.dtype) : f.stride;
-                    MemorySource source(f.dtype, planned[i].items(), f.data, stride, false);
-                    TWR_TRY(HostSketch sketch, HostSketch::build(planned[i], source, options));
-                    made[i].emplace(PySketch{std::move(sketch)});
-                }
-                continue;
-            }
-            std::vector<const FieldMetadata*> mine;
-            std::vector<const DeviceArray*> arrays;
-            for (const std::size_t i : numbers) {
-                mine.push_back(&planned[i]);
-                arrays.push_back(&*captured[i].device);
-            }
-            TWR_TRY(auto sketches, DeviceSketch::build(mine, arrays));
-            for (std::size_t k = 0; k < numbers.size(); ++k)
-                made[numbers[k]].emplace(PySketch{std::move(sketches[k])});
-        }
-        return success();
+    return settings;
+}
+
+Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, unsigned residue_bits,
+                       std::uint32_t chunk_bytes, const std::string& digest, int threads) {
+    SketchMaker maker(sketch_settings(atol, rtol, residue_bits, chunk_bytes, digest), threads);
+    const auto work = [&]() -> Result<std::vector<std::optional<PySketch>>> {
+        for (const CapturedField& field : fields.fields)
+            TWR_CHECK(maker.add(field));
+        TWR_CHECK(maker.start());
+        return maker.finish();
     };
-    Result<> result = success();
+    std::optional<Result<std::vector<std::optional<PySketch>>>> made;
     {
         const nb::gil_scoped_release unlocked;
-        result = work();
+        made.emplace(work());
     }
-    take(result);
-    return as_list(made);
+    auto all = take(std::move(*made));
+    return as_list(all);
+}
+
+// The sketches of a container, which may still be at work on devices. Objects of Python are made for those that are asked for.
+class SketchList {
+   public:
+    SketchList(std::unique_ptr<SketchMaker> maker, FieldList list)
+        : maker_(std::move(maker)), list_(std::make_unique<FieldList>(std::move(list))) {
+        for (const TakenField& field : list_->fields())
+            names_.push_back(field.name);
+    }
+    ~SketchList() {
+        const nb::gil_scoped_release unlocked;
+        maker_ = nullptr;  // what it works on stays until then
+    }
+    SketchList(const SketchList&) = delete;
+    SketchList& operator=(const SketchList&) = delete;
+
+    // Several threads may ask; each gets the same answer. Raises what went wrong.
+    void wait() {
+        if (!is_done_.load()) {
+            const nb::gil_scoped_release unlocked;
+            const std::lock_guard lock(mutex_);
+            if (maker_ != nullptr) {
+                auto made = maker_->finish();
+                maker_ = nullptr;
+                if (made) {
+                    made_ = std::move(made).value();
+                } else {
+                    error_ = std::move(made).error();
+                }
+                is_done_.store(true);
+            }
+        }
+        list_ = nullptr;
+        if (error_) raise(*error_);
+    }
+    PySketch& at(std::size_t number) {
+        wait();
+        if (number >= made_.size()) throw nb::index_error();
+        return *made_[number];
+    }
+    [[nodiscard]] std::size_t size() const { return names_.size(); }
+    [[nodiscard]] nb::list names() const {
+        nb::list all;
+        for (const nb::object& name : names_)
+            all.append(name);
+        return all;
+    }
+
+   private:
+    std::mutex mutex_;
+    std::atomic<bool> is_done_{false};
+    std::unique_ptr<SketchMaker> maker_;  // null: it is done
+    std::unique_ptr<FieldList> list_;     // keeps the arrays until then
+    std::vector<nb::object> names_;
+    std::vector<std::optional<PySketch>> made_;
+    std::optional<Error> error_;
+};
+
+// The sketches of a container whose arrays the core can take, begun while it is walked. Null where Python has to look at
+// anything, or where something is wrong with it: Python says what.
+std::unique_ptr<SketchList> start_sketches(nb::handle container, const nb::object& flatten,
+                                           const std::map<std::string, std::pair<double, double>>& tolerances,
+                                           double atol, double rtol, unsigned residue_bits,
+                                           std::uint32_t chunk_bytes, const std::string& digest,
+                                           int threads) {
+    ArrayWalk walk(container, flatten, true);
+    auto maker = std::make_unique<SketchMaker>(sketch_settings(atol, rtol, residue_bits, chunk_bytes, digest),
+                                               threads);  // ends before the walk
+    Result<> result = success();
+    for (std::size_t at = 0; result && walk.next();) {
+        if (!walk.list().rest().empty()) return nullptr;
+        for (; result && at < walk.list().fields().size(); ++at) {
+            const TakenField& field = walk.list().fields()[at];
+            const CapturedField captured = captured_field(field, tolerances, nullptr);
+            std::optional<nb::gil_scoped_release> unlocked;
+            if (maker->is_full(field.device)) unlocked.emplace();
+            result = maker->add(captured);
+        }
+    }
+    auto list = result ? walk.finish() : std::nullopt;
+    if (!list) return nullptr;
+    {
+        const nb::gil_scoped_release unlocked;
+        result = maker->start();
+    }
+    if (!result) {
+        maker = nullptr;                                            // before the list
+        if (PyErr_Occurred() != nullptr) throw nb::python_error();  // an interrupt
+        return nullptr;
+    }
+    return std::make_unique<SketchList>(std::move(maker), std::move(*list));
 }
 
 // Sketches in host memory, brought to a device in one block.
@@ -289,6 +432,19 @@ void twinrun::define_sketches(nb::module_& m) {
                      })
         .def_prop_ro("device", &PySketch::device)
         .def_prop_ro("bytes", &PySketch::bytes);
+    nb::class_<SketchList>(m, "SketchList",
+                           "The sketches of a container, which may still be at work on devices.")
+        .def("__len__", &SketchList::size)
+        .def("__getitem__", &SketchList::at, "at"_a, nb::rv_policy::reference_internal, "Waits.")
+        .def_prop_ro("names", &SketchList::names, nb::for_getter(nb::sig("def names(self, /) -> list[str]")))
+        .def("wait", &SketchList::wait, "Until all are made. Raises what went wrong.");
+    m.def(
+        "start_sketches", &start_sketches, "container"_a.none(), "flatten"_a, "tolerances"_a, "atol"_a,
+        "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "threads"_a = 0,
+        nb::sig("def start_sketches(container: object, flatten: Callable[[str, object], dict[str, object]], "
+                "tolerances: Mapping[str, tuple[float, float]], atol: float, rtol: float, residue_bits: int, "
+                "chunk_bytes: int, digest: str, threads: int = 0) -> SketchList | None"),
+        "Those of a container, begun while it is walked. None where Python has to look at anything in it.");
     m.def("sketch_fields", &sketch_fields, "fields"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a,
           "digest"_a, "threads"_a = 0);
     m.def("load_sketches", &load_sketches, "metadata"_a, "fields"_a, "device"_a);

@@ -29,7 +29,7 @@ from .ranges import DIRECT, FieldPart, put_together
 from .request import Request, Selection
 from .settings import Decision, Settings
 
-__all__ = ["ListedFields", "Rules", "compare_lists", "compare_places"]
+__all__ = ["ListedFields", "Rules", "asked_for", "compare_lists", "compare_places"]
 
 
 @dataclass
@@ -172,9 +172,9 @@ def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | 
     rules = Rules()
     reason = DIRECT if settings.method == "auto" else ""
     of_floating, of_others = (
-        rules.number(_asked_for(settings, "", floating, None, False)[0], reason) for floating in (True, False)
+        rules.number(asked_for(settings, "", floating, None, False)[0], reason) for floating in (True, False)
     )
-    chosen = [of_floating if floating else of_others for floating in a[0].floating]
+    chosen = _core.RulesByKind(of_floating, of_others)
     results = _compare(request, a[0], b[0], rules, chosen, places[0])
     if results is None or results.failed:
         return None
@@ -189,13 +189,13 @@ def _compare(
     a: _core.FieldList,
     b: _core.FieldList,
     rules: Rules,
-    chosen: Sequence[int],
+    chosen: Sequence[int] | _core.RulesByKind,
     place: Place,
 ) -> _core.ListResults | None:
     advance = None
     if request.progress is not None:
         advance = functools.partial(request.progress, place_text(place))
-    return _core.compare_lists(a, b, rules.core, chosen, request.settings.options(advance))
+    return _core.compare_lists(a, b, rules.core, chosen, request.settings.options(advance), request.started)
 
 
 def _in_order(
@@ -278,7 +278,7 @@ def _with_names(opened: Opened, fields: _core.FieldList) -> Opened:
 
 def _chosen(
     request: Request, step: int | None, of: Listed, wanted: Selection, rules: Rules
-) -> Sequence[int] | None:
+) -> Sequence[int] | _core.RulesByKind | None:
     """Of each field of a list the number of its rule; -1 where it is left out. None where fields must be looked at one by one."""
     settings = request.settings
     by_metadata = of.kind == "metadata"
@@ -287,10 +287,10 @@ def _chosen(
         of_floating, of_others = (
             rules.number(decision, reason, own)
             for decision, own in (
-                _asked_for(settings, "", floating, step, by_metadata) for floating in (True, False)
+                asked_for(settings, "", floating, step, by_metadata) for floating in (True, False)
             )
         )
-        return [of_floating if floating else of_others for floating in of.fields.floating]
+        return _core.RulesByKind(of_floating, of_others)
     if of.rest_places:
         return None
     found: list[int] = []
@@ -301,7 +301,7 @@ def _chosen(
             continue
         key = settings.tolerances.number(name, step), floating
         if key not in known:
-            decision, own = _asked_for(settings, name, floating, step, by_metadata)
+            decision, own = asked_for(settings, name, floating, step, by_metadata)
             if decision.period:
                 return None
             known[key] = rules.number(decision, reason, own)
@@ -309,7 +309,7 @@ def _chosen(
     return found if known else None  # nothing to compare: that is reported elsewhere
 
 
-def _asked_for(
+def asked_for(
     settings: Settings, name: str, floating: bool, step: int | None, by_metadata: bool
 ) -> tuple[Decision, bool]:
     """The decision for all fields of a rule, but for its tolerance where that of the metadata counts."""

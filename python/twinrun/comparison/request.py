@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .. import _core
 from ..errors import Incomparable, TwinrunError
 from ..formats.texts import MASK
 from ..runs.subject import Subject
@@ -23,7 +24,7 @@ class Request:
     globs: of the fields that were chosen by name; None for all. key: the field with the IDs of particles.
     partial: what cannot be compared becomes a problem. common: what only one run has is left out. With
     neither, the first problem raises. by_time: steps are matched by their time.
-    progress: called with a label, what is done and the total.
+    progress: called with a label, what is done and the total. started: pairs of arrays that are compared already.
     """
 
     a: Subject
@@ -36,6 +37,7 @@ class Request:
     common: bool = False
     by_time: bool = False
     progress: Callable[[str, int, int], None] | None = None
+    started: _core.StartedPairs | None = None
 
     @property
     def labels(self) -> str:

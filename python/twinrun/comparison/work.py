@@ -26,6 +26,7 @@ from .request import Request, Selection
 from .result import Comparison, Interrupted, histogram_edges
 from .schedule import compare_steps
 from .settings import Settings
+from .start import may_start, start
 from .summary import Summary
 from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
 from .words import INTERRUPTED
@@ -217,7 +218,7 @@ def compare(
     >>> twinrun.compare(a, b, key="id").verdict
     'same'
     """
-    start = time.perf_counter()
+    begin = time.perf_counter()
     if method not in METHODS:
         raise TwinrunError(f"unknown method {method!r}", fix="use one of " + ", ".join(METHODS))
     if align not in ALIGNMENTS:
@@ -269,10 +270,15 @@ def compare(
     for run in (a, b):
         if is_trace(run):  # its bytes may agree though it says that something was not traced
             raise Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
-    subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
+    started = None
+    plain = globs is None and key is None and use_metadata and shared is None and progress is None
+    if plain and stream is None and may_start(a, b, settings):
+        subject_a, subject_b, started = start(a, b, settings)
+    else:
+        subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
     request = Request(
-        subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time", progress
-    )
+        subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time", progress, started
+    )  # fmt: skip
     again = Again.of(
         _held(a, subject_a), _held(b, subject_b), settings, globs=globs, key=key, use_metadata=use_metadata,
         steps=steps, ranks=ranks, align=align, options=options, stream=stream,
@@ -295,8 +301,8 @@ def compare(
             raise
         said = f"{INTERRUPTED}{compared} of {len(matched.matches)} steps were compared"
         summary.end_here(said)
-        raise Interrupted(summary.comparison(str(device), time.perf_counter() - start, again)) from None
-    return summary.comparison(str(device), time.perf_counter() - start, again)
+        raise Interrupted(summary.comparison(str(device), time.perf_counter() - begin, again)) from None
+    return summary.comparison(str(device), time.perf_counter() - begin, again)
 
 
 def _held(given: object, subject: Subject) -> object:

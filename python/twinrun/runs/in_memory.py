@@ -13,7 +13,7 @@ from .containers import Texts, flattened, is_container, state_of
 from .fields import FieldRef
 from .subject import Listed, Opened, Place, Subject
 
-__all__ = ["Arrays", "open_arrays"]
+__all__ = ["Arrays", "open_and_start", "open_arrays"]
 
 
 class Arrays(Subject):
@@ -74,7 +74,10 @@ def open_arrays(what: object, stream: object = None) -> Arrays:
     """An array or a container of arrays as a subject (see `containers`). Raises TwinrunError."""
     what = state_of(what)
     # The stream of the caller's is for arrays of any package; a list follows PyTorch's own.
-    plain = _core.FieldList.of_arrays(what, flattened, stream is None)
+    return _opened(what, _core.FieldList.of_arrays(what, flattened, stream is None), stream)
+
+
+def _opened(what: object, plain: _core.FieldList | None, stream: object) -> Arrays:
     if plain is not None:
         return Arrays(plain, "arrays", stream=stream)
     if is_container(what):
@@ -84,3 +87,12 @@ def open_arrays(what: object, stream: object = None) -> Arrays:
         return Arrays(named, "arrays", stream=stream)
     named = flattened("array", what)
     return Arrays(named, "array", one_array=list(named) == ["array"], stream=stream)
+
+
+def open_and_start(
+    a: object, b: object, of_floating: _core.Rule, of_others: _core.Rule, options: _core.CompareOptions
+) -> tuple[Arrays, Arrays, _core.StartedPairs | None]:
+    """`open_arrays` of two containers, whose arrays on devices are compared meanwhile: see `_core.start_lists`."""
+    a, b = state_of(a), state_of(b)
+    list_a, list_b, started = _core.start_lists(a, b, flattened, True, of_floating, of_others, options)
+    return _opened(a, list_a, None), _opened(b, list_b, None), started

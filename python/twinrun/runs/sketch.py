@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from ..arguments import check_settings, checked_path, chosen_devices, step_numbe
 from ..errors import Incomparable, TwinrunError
 from ..formats.model import FLOATING, labels_told
 from ..marks import METADATA_SUFFIX
+from .containers import flattened, state_of
 from .entries import captured_entries, own_tolerances
 from .fields import check_alike
 from .histories import HistorySubject
@@ -184,6 +185,28 @@ def _device_number(device: object) -> int:
     return next((i for i, d in enumerate(_core.devices().devices) if d.usable), _HOST)
 
 
+class _Listed(Mapping[str, _core.FieldSketch]):
+    """Sketches by name, each an object when it is asked for. Who asks waits until all are made."""
+
+    def __init__(self, made: _core.SketchList) -> None:
+        self._made = made
+        self._numbers: dict[str, int] | None = None
+
+    def _number(self) -> dict[str, int]:
+        if self._numbers is None:
+            self._numbers = {name: at for at, name in enumerate(self._made.names)}
+        return self._numbers
+
+    def __getitem__(self, name: str) -> _core.FieldSketch:
+        return self._made[self._number()[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._number())
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
 @dataclass(frozen=True)
 class _FieldFacts:
     """The settings of a field that decide whether and how it is compared."""
@@ -233,7 +256,7 @@ class Sketch:
         told: Mapping[str, Mapping[str, str]],
     ) -> None:
         self.label = label
-        self._fields = dict(fields)
+        self._fields = fields
         self._told = told  # unit and kind, by field
         self._known: dict[str, _FieldFacts] = {}
 
@@ -441,6 +464,7 @@ def sketch(
     digest: str = "linear",
     stream: object = None,
     threads: int = 0,
+    wait: bool = True,
 ) -> Sketch:
     """Digests named arrays where they lie, so that runs can be compared while both are running.
 
@@ -469,16 +493,21 @@ def sketch(
         default the arrays themselves name it.
     threads : int, default 0
         Threads for arrays on the host; 0 takes all cores.
+    wait : bool, default True
+        False: returns as soon as GPUs have the work; who asks the sketch for anything but its names waits.
+        Until then its tensors are kept, and only later work of PyTorch's current stream may change them.
+        Arrays on the host, and of other packages than PyTorch, are always digested before this returns.
 
     Returns
     -------
     Sketch
-        The digests. The arrays may change as soon as this returns.
+        The digests. The arrays may change as soon as this returns (but see `wait`).
 
     Raises
     ------
     TwinrunError
-        A parameter has no meaning, or an array has an unsupported type.
+        A parameter has no meaning, or an array has an unsupported type. With `wait=False` a GPU's error is
+        raised where the sketch is asked.
 
     Notes
     -----
@@ -489,12 +518,21 @@ def sketch(
         raise TwinrunError("digest must be 'linear' or 'published'")
     check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
     _core.check_tolerance(float(atol), float(rtol))
-    entries, keep = captured_entries(fields, own_tolerances(tolerances), stream)
+    own = own_tolerances(tolerances)
+    how = (float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
+    if stream is None:  # else it is for arrays of any package; a list follows PyTorch's own
+        fields = state_of(fields)
+        begun = _core.start_sketches(fields, flattened, own, *how)
+        if begun is not None:
+            if wait:
+                begun.wait()
+            return Sketch(_Listed(begun), "arrays", {})
+    entries, keep = captured_entries(fields, own, stream)
     told: dict[str, dict[str, str]] = {}
     if entries.has_labels:
         told, labels = labels_told(entries.shapes())
         entries.remove(labels)
-    made = _core.sketch_fields(entries, float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
+    made = _core.sketch_fields(entries, *how)
     del keep
     return Sketch(dict(zip(entries.names, made, strict=True)), "arrays", told)
 

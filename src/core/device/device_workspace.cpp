@@ -60,16 +60,19 @@ DeviceWorkspaces::Lease::~Lease() {
     if (workspace_->stream().wait()) pool_->give_back(std::move(workspace_));
 }
 
-Result<DeviceWorkspaces::Lease> DeviceWorkspaces::lease(int device) {
+Result<DeviceWorkspaces::Lease> DeviceWorkspaces::lease(int device, std::size_t bytes) {
     {
         const std::lock_guard lock(mutex_);
         auto& idle = idle_[device];
         if (!idle.empty()) {
-            const auto largest = std::max_element(idle.begin(), idle.end(), [](const auto& x, const auto& y) {
-                return x->device_bytes() < y->device_bytes();
+            const auto best = std::max_element(idle.begin(), idle.end(), [&](const auto& x, const auto& y) {
+                const std::size_t of_x = x->device_bytes();
+                const std::size_t of_y = y->device_bytes();
+                if (of_x < bytes || of_y < bytes) return of_x < of_y;
+                return of_x > of_y;
             });
-            std::unique_ptr<DeviceWorkspace> found = std::move(*largest);
-            idle.erase(largest);
+            std::unique_ptr<DeviceWorkspace> found = std::move(*best);
+            idle.erase(best);
             return Lease(*this, std::move(found));
         }
     }

@@ -74,8 +74,8 @@ class DeviceWorkspaces {
         DeviceWorkspaces* pool_ = nullptr;
         std::unique_ptr<DeviceWorkspace> workspace_;
     };
-    // The largest that is free, or a new one.
-    Result<Lease> lease(int device);
+    // Of those that are free the smallest one with so much memory on the device, else the largest; or a new one.
+    Result<Lease> lease(int device, std::size_t bytes = std::numeric_limits<std::size_t>::max());
     // Gives the memory of those that nobody uses back to the devices. device: kHostMemory for all.
     void release_idle(int device = kHostMemory);
     // The same of all pools of the process.

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <limits>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -15,6 +13,7 @@
 #include <utility>
 
 #include "engine/device_pairs.hpp"
+#include "engine/pair_stream.hpp"
 #include "source/device_array.hpp"
 #include "source/tuning.hpp"
 
@@ -50,17 +49,18 @@ Error out_of_memory() {
 class Batch {
    public:
     Batch(std::span<const FieldPair> pairs, const CompareOptions& options, const TakeResult& take)
-        : pairs_(pairs), options_(options), take_(take), is_done_(pairs.size()) {
+        : pairs_(pairs),
+          options_(options),
+          take_(take),
+          is_done_(pairs.size()),
+          on_devices_(options.device, [this](const FoundPairs& found) { take_results(found); }) {
         options_.ranges.reset();
         options_.stream.threads = worker_count(options.stream);
         // Pairs that follow one another, of so many bytes that a thread is worth it.
         Range block{0, 0};
         std::uint64_t bytes = 0;
         for (std::size_t at = 0; at < pairs.size(); ++at) {
-            if (OnDevice* place = place_of(pairs[at]); place != nullptr) {
-                place->pairs.push_back(at);
-                continue;
-            }
+            if (add_on_device(at)) continue;
             const auto small = small_bytes(pairs[at], options.device.use);
             if (!small) {
                 large_.push_back(at);
@@ -79,7 +79,7 @@ class Batch {
     }
 
     void run() {
-        start_devices();
+        on_devices_.start();
         const std::uint64_t threads =
             std::min<std::uint64_t>({static_cast<std::uint64_t>(options_.stream.threads), blocks_.size(),
                                      std::max<std::uint64_t>(1, small_bytes_ / kBytesOfAThread)});
@@ -115,123 +115,39 @@ class Batch {
 
     // ---- arrays on devices ----
 
-    struct OnDevice {
-        int device = 0;
-        std::string name, reason;  // for the results; no name: pairs there are compared one by one
-        std::vector<std::size_t> pairs;
-    };
-    // Launches that a device has at a time: it works on one while the host takes the results of another.
-    static constexpr std::size_t kUnderWay = 3;
-    static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
-    // Work that a device does.
-    struct Launch {
-        const OnDevice* place = nullptr;
-        std::size_t before = kNone;  // the launch on the same device that this one waits for
-        std::span<const std::size_t> pairs;
-        std::vector<DevicePair> arrays;
-        std::unique_ptr<DevicePairs> batch;
-    };
-
-    // Null where a pair is not for a batch on a device.
-    OnDevice* place_of(const FieldPair& pair) {
-        if (pair.a.metadata != nullptr || pair.b.metadata != nullptr) return nullptr;
-        if (pair.a.elements == nullptr || pair.b.elements == nullptr) return nullptr;
+    // False where a pair is not for a batch on a device.
+    bool add_on_device(std::size_t at) {
+        const FieldPair& pair = pairs_[at];
+        if (pair.a.metadata != nullptr || pair.b.metadata != nullptr) return false;
+        if (pair.a.elements == nullptr || pair.b.elements == nullptr) return false;
         const DeviceArray* a = pair.a.elements->device_array();
         const DeviceArray* b = pair.b.elements->device_array();
-        if (a == nullptr || b == nullptr) return nullptr;
-        if (!DevicePairs::takes(a->device, {a, b, &pair.rule})) return nullptr;
-        const auto [known, is_new] = places_.try_emplace(a->device);
-        if (is_new) {
-            DeviceWork work;
-            work.array_a = work.array_b = a->device;
-            const auto place = choose_place(options_.device, work);
-            if (place && place->devices == std::vector{a->device})
-                known->second = {a->device, device_names(place->devices), place->reason, {}};
-        }
-        return known->second.name.empty() ? nullptr : &known->second;
-    }
-
-    // Devices take turns, so that all of them work.
-    void start_devices() {
-        std::map<const OnDevice*, std::size_t> last;
-        for (std::size_t at = 0, left = pairs_.size(); left != 0; at += DevicePairs::kMost) {
-            left = 0;
-            for (const auto& [device, place] : places_) {
-                if (place.pairs.size() <= at) continue;
-                left = place.pairs.size() - at;
-                const std::size_t count = std::min(left, DevicePairs::kMost);
-                const auto [before, is_first] = last.try_emplace(&place, launches_.size());
-                launches_.push_back({&place,
-                                     is_first ? kNone : before->second,
-                                     std::span(place.pairs).subspan(at, count),
-                                     {},
-                                     nullptr});
-                before->second = launches_.size() - 1;
-            }
-        }
-        under_way_ = kUnderWay * last.size();
-        for (std::size_t number = 0; number < under_way_; ++number)
-            start_launch(number);
-    }
-    void start_launch(std::size_t number) {
-        if (number >= launches_.size()) return;
-        Launch& launch = launches_[number];
-        for (const std::size_t at : launch.pairs) {
-            const FieldPair& pair = pairs_[at];
-            launch.arrays.push_back(
-                {pair.a.elements->device_array(), pair.b.elements->device_array(), &pair.rule});
-        }
-        const DevicePairs* before = launch.before == kNone ? nullptr : launches_[launch.before].batch.get();
-        auto started = DevicePairs::start(launch.place->device, launch.arrays, before);
-        if (started) {
-            launch.batch = std::move(started).value();
-        } else {
-            give_up(launch);
-        }
-    }
-    // One after another they need less memory, and each says what is wrong with it.
-    void give_up(Launch& launch) {
-        launch.batch = nullptr;
-        DeviceWorkspaces::release_all_idle();
-        large_.insert(large_.end(), launch.pairs.begin(), launch.pairs.end());
+        if (a == nullptr || b == nullptr) return false;
+        const auto arrays = DevicePairs::pair_of(*a, *b, pair.rule);
+        if (!arrays || !on_devices_.takes(a->device)) return false;
+        on_devices_.add(at, a->device, *arrays);
+        return true;
     }
     void finish_devices() {
-        for (std::size_t number = 0; number < launches_.size(); ++number) {
-            Launch& launch = launches_[number];
-            if (stopped_.load()) return;
-            if (launch.batch != nullptr) {
-                if (const auto waited = launch.batch->wait(); !waited) give_up(launch);
-            }
-            start_launch(number + under_way_);
-            if (launch.batch != nullptr) take_results(launch);
-            launch.batch = nullptr;
-            launch.arrays = {};
+        on_devices_.finish([this] {
             poll(false);
-        }
+            return !stopped_.load();
+        });
+        large_.insert(large_.end(), on_devices_.failed().begin(), on_devices_.failed().end());
         std::sort(large_.begin(), large_.end());
     }
-    void take_results(const Launch& launch) {
-        double scalars = 0;
-        for (std::size_t i = 0; i < launch.pairs.size(); ++i)
-            scalars += static_cast<double>(launch.batch->of(i).found.stats.scalars);
-        ComparedElements compared;
-        compared.device = launch.place->name;
-        compared.device_reason = launch.place->reason;
-        for (std::size_t i = 0; i < launch.pairs.size(); ++i) {
-            const DevicePairResult& found = launch.batch->of(i);
-            const std::size_t at = launch.pairs[i];
-            compared.stats = found.found.stats;
+    void take_results(const FoundPairs& found) {
+        CompareOptions own = options_;
+        for (std::size_t i = 0; i < found.numbers.size(); ++i) {
+            const std::size_t at = found.numbers[i];
+            const DevicePairResult& result = found.of(i);
             // Devices tell the first places as elements lie.
-            if (!pairs_[at].columns.empty() && compared.stats.max_rel_at != kNowhere) {
+            if (!pairs_[at].columns.empty() && result.found.stats.max_rel_at != kNowhere) {
                 large_.push_back(at);
                 continue;
             }
-            compared.different_chunks = found.found.different_chunks;
-            compared.first_bits = {found.first_bits[0], found.first_bits[1]};
-            compared.largest_bits = {found.largest_bits[0], found.largest_bits[1]};
-            compared.seconds =
-                launch.batch->seconds() * static_cast<double>(compared.stats.scalars) / scalars;
-            compare(at, options_, &compared);
+            const ComparedElements compared{result, found.device, found.reason, found.seconds(i)};
+            compare(at, own, &compared);
         }
     }
 
@@ -252,10 +168,10 @@ class Batch {
         }
     }
 
-    void compare(std::size_t at, const CompareOptions& options, const ComparedElements* compared = nullptr) {
+    // own: its rule and columns become the pair's.
+    void compare(std::size_t at, CompareOptions& own, const ComparedElements* compared = nullptr) {
         const FieldPair& pair = pairs_[at];
         try {
-            CompareOptions own = options;
             own.rule = pair.rule;
             own.columns = pair.columns;
             give(at, compare_field(pair.a, pair.b, own, compared));
@@ -302,9 +218,7 @@ class Batch {
     std::vector<bool> is_done_;  // by pair
     std::vector<Range> blocks_;
     std::vector<std::size_t> large_;
-    std::map<int, OnDevice> places_;  // by device
-    std::vector<Launch> launches_;
-    std::size_t under_way_ = 0;  // launches at a time, of all devices
+    PairStream on_devices_;
     std::uint64_t small_bytes_ = 0;
     std::atomic<std::size_t> next_{0};
     std::atomic<std::uint64_t> done_{0};

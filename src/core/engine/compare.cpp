@@ -349,19 +349,26 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
 }
 
 void take_elements(const ComparedElements& compared, FieldResult& result) {
-    result.device = compared.device;
-    result.device_reason = compared.device_reason;
+    const DevicePairResult& found = compared.found;
     result.device_seconds = compared.seconds;
-    result.io = "none";
-    result.read = compared.stats;
+    result.read = found.found.stats;
     result.elements.ran = true;
     result.elements.chunks_in = result.chunks;
-    result.elements.chunks_out = compared.different_chunks;
+    result.elements.chunks_out = found.found.different_chunks;
     result.elements.seconds = compared.seconds;
-    result.first_bits_a = compared.first_bits[0];
-    result.first_bits_b = compared.first_bits[1];
-    result.max_bits_a = compared.largest_bits[0];
-    result.max_bits_b = compared.largest_bits[1];
+    result.first_bits_a = found.first_bits[0];
+    result.first_bits_b = found.first_bits[1];
+    result.max_bits_a = found.largest_bits[0];
+    result.max_bits_b = found.largest_bits[1];
+}
+
+// What follows from what was read. largest: sampled magnitude of the metadata, 0 without.
+void conclude(DType dtype, const DifferenceRule& rule, double largest, FieldResult& result) {
+    bound_maximum(result, rule);
+    largest = std::max(result.read.largest, largest);
+    result.warnings.clear();
+    if (std::string warning = resolution_warning(dtype, rule.tolerance, largest); !warning.empty())
+        result.warnings.push_back(std::move(warning));
 }
 
 Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
@@ -376,6 +383,9 @@ Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions
     result.chunks = count_chunks(asked);
     if (asked.empty()) return success();
     if (compared != nullptr) {
+        result.device = *compared->device;
+        result.device_reason = *compared->device_reason;
+        result.io = "none";
         take_elements(*compared, result);
         return success();
     }
@@ -397,6 +407,14 @@ Result<> check_measure(const Measure& measure) {
 std::uint64_t range_unit(DType dtype, const FieldMetadata* metadata) {
     if (metadata != nullptr) return metadata->chunking().chunk_scalars;
     return kSmallestChunk / item_bytes(dtype) * scalars_per_item(dtype);
+}
+
+void take_compared(DType dtype, std::uint64_t items, const DifferenceRule& rule,
+                   const ComparedElements& compared, FieldResult& result) {
+    result.scalars = items * scalars_per_item(dtype);
+    result.chunks = divide_up(result.scalars, range_unit(dtype, nullptr));
+    take_elements(compared, result);
+    conclude(dtype, rule, 0, result);
 }
 
 Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
@@ -457,12 +475,10 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
     }
     TWR_CHECK(result.method == Method::direct ? run_direct(a, b, options, compared, result)
                                               : run_staged(a, b, options, result));
-    bound_maximum(result, options.rule);
-    const double largest = std::max({result.read.largest, meta_a != nullptr ? meta_a->largest_sampled : 0,
-                                     meta_b != nullptr ? meta_b->largest_sampled : 0});
-    if (std::string warning = resolution_warning(dtype, options.rule.tolerance, largest); !warning.empty()) {
-        result.warnings.push_back(std::move(warning));
-    }
+    conclude(dtype, options.rule,
+             std::max(meta_a != nullptr ? meta_a->largest_sampled : 0,
+                      meta_b != nullptr ? meta_b->largest_sampled : 0),
+             result);
     return result;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "difference/difference.hpp"
+#include "difference/difference_device.hpp"
 #include "engine/device_compare.hpp"
 #include "engine/device_place.hpp"
 #include "metadata/metadata.hpp"
@@ -71,18 +72,22 @@ struct FieldResult {
     [[nodiscard]] bool same() const { return read.different == 0; }
 };
 
-// What comparing all elements of two arrays found, where that was done together with other arrays.
+// What comparing all elements of two arrays found, where that was done together with other arrays. What it points to stays.
 struct ComparedElements {
-    DifferenceStats stats;
-    std::uint64_t different_chunks = 0;                         // of range_unit() scalars
-    std::array<std::uint64_t, 2> first_bits{}, largest_bits{};  // of a and b: as in FieldResult
-    std::string device, device_reason;
+    const DevicePairResult& found;  // its chunks are of range_unit() scalars
+    const std::string* device;      // as in FieldResult
+    const std::string* device_reason;
     double seconds = 0;
 };
 
 // compared: for sides without metadata and options without ranges, what a direct comparison would find; else null.
 Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
                                   const ComparedElements* compared = nullptr);
+
+// The result of comparing another pair of that many items, in the same way, under `rule`: of a result of compare_field() for
+// compared elements only what depends on the pair is replaced.
+void take_compared(DType dtype, std::uint64_t items, const DifferenceRule& rule,
+                   const ComparedElements& compared, FieldResult& result);
 
 // Scalars that ranges of a comparison must be multiples of: a chunk of the metadata, or 4096 bytes where it is not used. Of
 // a field whose metadata may or may not come to be used the chunk serves both.

@@ -1,7 +1,6 @@
 #include "engine/device_pairs.hpp"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "source/tuning.hpp"
@@ -17,14 +16,27 @@ bool is_same(const DifferenceRule& x, const DifferenceRule& y) {
 
 }  // namespace
 
-bool DevicePairs::takes(int device, const DevicePair& pair) {
-    const DeviceArray& a = *pair.a;
-    const DeviceArray& b = *pair.b;
-    if (a.device != device || b.device != device || !a.dense() || !b.dense()) return false;
-    if (a.dtype != b.dtype || a.items() == 0 || a.items() != b.items()) return false;
+std::optional<DevicePair> DevicePairs::pair_of(const DeviceArray& a, const DeviceArray& b,
+                                               const DifferenceRule& rule) {
+    if (a.device != b.device || a.dtype != b.dtype) return std::nullopt;
+    for (const DeviceArray* side : {&a, &b}) {
+        if (!side->strides.empty() && side->strides.size() != side->shape.size()) return std::nullopt;
+        if (!side->dense()) return std::nullopt;
+    }
+    const DevicePair pair{a.data, b.data, a.stream, b.stream, a.items(), a.dtype, &rule};
+    if (pair.items != b.items() || !takes(pair)) return std::nullopt;
+    return pair;
+}
+
+bool DevicePairs::takes(const DevicePair& pair) {
+    if (pair.items == 0 || pair.items > kMostArrayBytes / item_bytes(pair.dtype)) return false;
+    for (const void* data : {pair.a, pair.b}) {
+        if (data == nullptr ||
+            reinterpret_cast<std::uintptr_t>(data) % item_bytes(scalar_type(pair.dtype)) != 0)
+            return false;
+    }
     const auto& period = pair.rule->measure.period;
-    if (std::any_of(period.begin(), period.end(), [](double length) { return length != 0; })) return false;
-    return check_array(a).ok() && check_array(b).ok();
+    return std::all_of(period.begin(), period.end(), [](double length) { return length == 0; });
 }
 
 void DevicePairs::divide(std::span<const DevicePair> pairs) {
@@ -32,16 +44,17 @@ void DevicePairs::divide(std::span<const DevicePair> pairs) {
     std::vector<std::size_t> number(pairs.size());  // in its group
     for (std::size_t i = 0; i < pairs.size(); ++i) {
         const DevicePair& pair = pairs[i];
-        const DType scalar = scalar_type(pair.a->dtype);
+        const DType scalar = scalar_type(pair.dtype);
         const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) {
-            return g.what.scalar == scalar && is_same(g.what.rule, *pair.rule);
+            return g.what.scalar == scalar && (g.rule == pair.rule || is_same(g.what.rule, *pair.rule));
         });
         group_of[i] = static_cast<std::size_t>(group - groups_.begin());
         if (group == groups_.end())
-            groups_.push_back({{scalar, *pair.rule, kSmallestChunk / item_bytes(scalar)}, {}, 0, 0});
+            groups_.push_back(
+                {{scalar, *pair.rule, kSmallestChunk / item_bytes(scalar)}, pair.rule, {}, 0, 0});
         std::vector<DevicePart>& parts = groups_[group_of[i]].parts;
         number[i] = parts.size();
-        parts.push_back({pair.a->data, pair.b->data, pair.a->items() * scalars_per_item(pair.a->dtype), 0});
+        parts.push_back({pair.a, pair.b, pair.scalars(), 0});
     }
     std::vector<std::size_t> first(groups_.size() + 1, 0);
     for (std::size_t g = 0; g < groups_.size(); ++g)
@@ -53,14 +66,17 @@ void DevicePairs::divide(std::span<const DevicePair> pairs) {
 
 // The batch's stream waits for the work that makes the arrays, and for the batch before: both at once would each take longer.
 Result<> DevicePairs::follow(std::span<const DevicePair> pairs, const DevicePairs* before) {
-    std::set<StreamHandle> streams;
-    if (before != nullptr) streams.insert(before->space_->stream().get());
+    std::vector<StreamHandle> followed;
+    const auto follow = [&](StreamHandle stream) -> Result<> {
+        if (std::find(followed.rbegin(), followed.rend(), stream) != followed.rend()) return success();
+        followed.push_back(stream);
+        return space_->stream().follow(stream);
+    };
+    if (before != nullptr) TWR_CHECK(follow(before->space_->stream().get()));
     for (const DevicePair& pair : pairs) {
-        streams.insert(pair.a->stream);
-        streams.insert(pair.b->stream);
+        TWR_CHECK(follow(pair.stream_a));
+        TWR_CHECK(follow(pair.stream_b));
     }
-    for (const StreamHandle stream : streams)
-        TWR_CHECK(space_->stream().follow(stream));
     return success();
 }
 

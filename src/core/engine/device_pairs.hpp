@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,22 +15,29 @@
 
 namespace twinrun {
 
+// Two arrays on one device, dense and native, of one type and size.
 struct DevicePair {
-    const DeviceArray* a = nullptr;
-    const DeviceArray* b = nullptr;
+    const void* a = nullptr;
+    const void* b = nullptr;
+    StreamHandle stream_a = nullptr;  // whose earlier work makes the data
+    StreamHandle stream_b = nullptr;
+    std::uint64_t items = 0;
+    DType dtype = DType::f32;
     const DifferenceRule* rule = nullptr;
+
+    [[nodiscard]] std::uint64_t scalars() const { return items * scalars_per_item(dtype); }
+    [[nodiscard]] std::uint64_t bytes() const { return 2 * items * item_bytes(dtype); }
 };
 
 // One batch of pairs, from the moment that its work is put into a stream until the results are there. Used by one thread.
 class DevicePairs {
    public:
-    // Pairs of a batch: so few that the host's work for a batch before and after the device's is short, so many that a
-    // launch does not count.
-    static constexpr std::size_t kMost = 256;
-
-    // Whether a pair can be in a batch on this device: both arrays are dense, native and aligned, of one type and size, and not
-    // empty, and no value lies on a circle.
-    static bool takes(int device, const DevicePair& pair);
+    // The pair of two arrays, if it can be in a batch: both are dense, native and aligned, on one device, of one type and size,
+    // and not empty, and no value lies on a circle.
+    static std::optional<DevicePair> pair_of(const DeviceArray& a, const DeviceArray& b,
+                                             const DifferenceRule& rule);
+    // Whether a pair can be, of which that much is known: it is dense, native, on one device, and of one type and size.
+    static bool takes(const DevicePair& pair);
 
     // Returns as soon as the work is in a stream of the device, behind the streams of the arrays and behind `before`, a batch on
     // the same device or null. The arrays must stay until wait() or the end of the batch. Errors: the device's; `unsupported`
@@ -45,6 +54,7 @@ class DevicePairs {
     // Pairs of one type and rule.
     struct Group {
         DeviceDifference what;
+        const DifferenceRule* rule;  // one of the pairs'
         std::vector<DevicePart> parts;
         std::size_t device_bytes = 0;  // of scratch
         std::size_t host_bytes = 0;

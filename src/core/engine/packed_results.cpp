@@ -14,7 +14,7 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::size_t kTexts = 5;  // reason, io, device, its reason; the warnings as one
+constexpr std::size_t kTexts = PackedResults::kTexts;
 
 // A result without its texts, as words.
 struct Plain {
@@ -54,7 +54,8 @@ auto stages_of(R& result) {
 
 }  // namespace
 
-std::uint64_t PackedResults::number(const std::string& text) {
+std::uint64_t PackedResults::number(const std::string& text, std::uint64_t before) {
+    if (before < texts_.size() && texts_[before] == text) return before;
     const auto [known, is_new] = numbers_.try_emplace(text, texts_.size());
     if (is_new) texts_.push_back(text);
     return known->second;
@@ -64,14 +65,13 @@ void PackedResults::put(std::size_t at, const FieldResult& result) {
     Plain plain;
     plain.method = static_cast<std::uint64_t>(result.method);
     plain.max_abs_is_bound = result.max_abs_is_bound ? 1 : 0;
-    plain.texts[0] = number(result.reason);
-    plain.texts[1] = number(result.io);
-    plain.texts[2] = number(result.device);
-    plain.texts[3] = number(result.device_reason);
     std::string warnings;  // each with an end
     for (const std::string& warning : result.warnings)
         warnings.append(warning).push_back('\0');
-    plain.texts[4] = number(warnings);
+    const std::array<const std::string*, kTexts> texts = {&result.reason, &result.io, &result.device,
+                                                          &result.device_reason, &warnings};
+    for (std::size_t i = 0; i < kTexts; ++i)
+        plain.texts[i] = last_texts_[i] = number(*texts[i], last_texts_[i]);
     plain.device_seconds = result.device_seconds;
     plain.scalars = result.scalars;
     plain.chunks = result.chunks;
@@ -91,10 +91,15 @@ void PackedResults::put(std::size_t at, const FieldResult& result) {
     if (first_.empty()) first_.assign(words.begin(), words.end());
     const std::size_t begin = words_.size();
     words_.resize(begin + kMapWords);
-    for (std::size_t i = 0; i < kWords; ++i) {
-        if (words[i] == first_[i]) continue;
-        words_[begin + i / 64] |= std::uint64_t{1} << (i % 64);
-        words_.push_back(words[i]);
+    for (std::size_t m = 0; m < kMapWords; ++m) {
+        const std::size_t first = m * 64;
+        const std::size_t count = std::min<std::size_t>(64, kWords - first);
+        std::uint64_t map = 0;  // most words are those of the first result
+        for (std::size_t i = 0; i < count; ++i)
+            map |= std::uint64_t{words[first + i] != first_[first + i]} << i;
+        words_[begin + m] = map;
+        for (; map != 0; map &= map - 1)
+            words_.push_back(words[first + static_cast<std::size_t>(std::countr_zero(map))]);
     }
     begins_[at] = begin;
 }
@@ -185,7 +190,7 @@ Result<PackedResults> PackedResults::from(std::span<const std::byte> bytes) {
     }
     if (in.remaining() / sizeof(std::uint32_t) < texts) return no_results();
     for (std::uint64_t i = 0; i < texts; ++i)
-        static_cast<void>(made.number(in.get_text(std::numeric_limits<std::uint32_t>::max())));
+        static_cast<void>(made.number(in.get_text(std::numeric_limits<std::uint32_t>::max()), kNone));
     if (in.failed() || in.remaining() != 0 || made.texts_.size() != texts) return no_results();
     for (std::size_t at = 0; at < made.size(); ++at) {
         if (made.has(at) && !made.is_whole(at)) return no_results();

@@ -2,6 +2,7 @@
 // are kept that differ from those of the first one.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,8 +16,13 @@ namespace twinrun {
 
 class PackedResults {
    public:
+    static constexpr std::size_t kTexts = 5;  // reason, io, device, its reason; the warnings as one
+
     // count: of fields, none of which has a result.
     explicit PackedResults(std::size_t count = 0) : begins_(count, kNone) {}
+
+    // There are so many fields, at least as many as before.
+    void expect(std::size_t count) { begins_.resize(count, kNone); }
 
     // The result of a field, once.
     void put(std::size_t at, const FieldResult& result);
@@ -33,7 +39,8 @@ class PackedResults {
    private:
     static constexpr std::uint64_t kNone = ~std::uint64_t{0};
 
-    std::uint64_t number(const std::string& text);
+    // before: the number that the text may have.
+    std::uint64_t number(const std::string& text, std::uint64_t before);
     // Whether the words of a field's result are there and mean something.
     [[nodiscard]] bool is_whole(std::size_t at) const;
     template <class T>
@@ -45,6 +52,7 @@ class PackedResults {
     std::vector<std::uint64_t> words_;
     std::vector<std::string> texts_;
     std::unordered_map<std::string, std::uint64_t> numbers_;  // of texts
+    std::array<std::uint64_t, kTexts> last_texts_{};          // of the result before: those of most
 };
 
 }  // namespace twinrun

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <iterator>
 #include <new>
 #include <utility>
 
@@ -12,17 +11,11 @@
 #include "sketch/device_memory.hpp"
 #include "sketch/host_sketch.hpp"
 #include "sketch/proof.hpp"
-#include "sketch/started_sketches.hpp"
+#include "sketch/sketch_stream.hpp"
 
 namespace twinrun {
 
 using namespace device_batch;
-
-namespace {
-
-constexpr std::size_t kGroup = 512;  // fields that are started together
-
-}  // namespace
 
 int DeviceSketch::device() const { return memory_->workspace->device(); }
 
@@ -43,28 +36,10 @@ Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetad
                          "sketches of arrays of several devices: build those of each by themselves"};
         }
     }
-    // The device works on one group while the next one is prepared. What must be gathered shares all memory that there is.
-    const bool dense =
-        std::all_of(arrays.begin(), arrays.end(), [](const DeviceArray* array) { return array->dense(); });
-    const std::size_t group = dense ? kGroup : std::max<std::size_t>(fields.size(), 1);
-    std::vector<std::unique_ptr<StartedSketches>> started;
-    for (std::size_t at = 0; at < fields.size(); at += group) {
-        const std::size_t count = std::min(group, fields.size() - at);
-        std::vector<DeviceArray> own;
-        own.reserve(count);
-        for (const DeviceArray* array : arrays.subspan(at, count))
-            own.push_back(*array);
-        const auto mine = fields.subspan(at, count);
-        TWR_TRY(auto one, StartedSketches::start({mine.begin(), mine.end()}, std::move(own), options));
-        started.push_back(std::move(one));
-    }
-    std::vector<DeviceSketch> all;
-    all.reserve(fields.size());
-    for (const auto& one : started) {
-        TWR_TRY(auto made, one->sketches());
-        std::move(made.begin(), made.end(), std::back_inserter(all));
-    }
-    return all;
+    SketchStream stream(options);
+    for (std::size_t f = 0; f < fields.size(); ++f)
+        TWR_CHECK(stream.add(*fields[f], *arrays[f]));
+    return stream.finish();
 } catch (const std::bad_alloc&) {
     return no_memory();
 }

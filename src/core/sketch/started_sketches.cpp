@@ -68,8 +68,6 @@ Result<> StartedSketches::Work::start(const DeviceBuildOptions& options) {
         batch.add(fields.piece(f, 0, fields.slices(f)));
         if (!fields.dense(f)) to_gather += device_aligned(metadata[f]->data_bytes());
     }
-    TWR_TRY(memory->workspace, DeviceWorkspaces::sketches().lease(device));
-    TWR_TRY(scratch, DeviceWorkspaces::builds().lease(device));
     TWR_CHECK(reserve(options, to_gather));
     if (batch.pieces().empty()) return success();
     if (Result<> submitted = submit(); !submitted) {
@@ -83,7 +81,10 @@ Result<> StartedSketches::Work::reserve(const DeviceBuildOptions& options, std::
     std::uint64_t gather = to_gather;
     if (options.memory_bytes != 0) gather = std::min(gather, options.memory_bytes);
     batch.lay_out(tables, gather);
-    TWR_CHECK(memory->workspace->reserve_device(std::max<std::size_t>(batch.arena_bytes(), 1)));
+    const std::size_t arena = std::max<std::size_t>(batch.arena_bytes(), 1);
+    TWR_TRY(memory->workspace, DeviceWorkspaces::sketches().lease(device, arena));
+    TWR_TRY(scratch, DeviceWorkspaces::builds().lease(device));
+    TWR_CHECK(memory->workspace->reserve_device(arena));
     while (batch.scratch_bytes() > scratch->device_bytes()) {
         if (gather == to_gather && gather > kSliceBytes) {
             gather = std::min(gather, available(tables, device, scratch->device_bytes()));

@@ -56,14 +56,16 @@ Result<> check_array(const DeviceArray& array) {
                      "a device array with another number of strides than dimensions"};
     }
     const auto items = checked_product(array.shape);
-    if (!items || *items > (1ULL << 58) / item_bytes(array.dtype)) {
+    if (!items || *items > kMostArrayBytes / item_bytes(array.dtype)) {
         return Error{ErrorCode::invalid_argument, "a device array of an impossible shape"};
     }
     if (*items == 0) return success();
     if (array.data == nullptr) return Error{ErrorCode::invalid_argument, "a device array without data"};
     const auto scalar = static_cast<std::int64_t>(item_bytes(scalar_type(array.dtype)));
     bool misaligned = reinterpret_cast<std::uintptr_t>(array.data) % static_cast<std::uintptr_t>(scalar) != 0;
-    const std::vector<Dimension> dimensions = merged(array);
+    // Dense arrays have no strides that could be wrong.
+    const std::vector<Dimension> dimensions =
+        array.strides.empty() ? std::vector<Dimension>() : merged(array);
     for (const Dimension& d : dimensions)
         misaligned = misaligned || d.stride % scalar != 0;
     if (misaligned) {

@@ -33,6 +33,8 @@ struct DeviceArray {
     [[nodiscard]] bool dense() const;  // native, row-major without gaps
 };
 
+inline constexpr std::uint64_t kMostArrayBytes = 1ULL << 58;
+
 // Error: strides that do not fit the shape, data that is not aligned to its scalars, or too many dimensions.
 Result<> check_array(const DeviceArray& array);
 

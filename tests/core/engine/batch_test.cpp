@@ -2,15 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
 #include "base/checked.hpp"
 #include "engine/device_pairs.hpp"
+#include "engine/pair_stream.hpp"
 #include "source/device_array.hpp"
 #include "source/tuning.hpp"
 #include "support/device.hpp"
@@ -320,8 +323,8 @@ TEST(DeviceBatch, InTheSteadyStateNothingIsAllocated) {
     for (const FieldPair& pair : fields.pairs) {
         const DeviceArray* a = pair.a.elements->device_array();
         const DeviceArray* b = pair.b.elements->device_array();
-        if (a != nullptr && b != nullptr && DevicePairs::takes(device, {a, b, &pair.rule}))
-            pairs.push_back({a, b, &pair.rule});
+        if (a == nullptr || b == nullptr || a->device != device) continue;
+        if (const auto found = DevicePairs::pair_of(*a, *b, pair.rule)) pairs.push_back(*found);
     }
     ASSERT_GT(pairs.size(), 100U);
     std::uint64_t allocated = 0;
@@ -332,6 +335,110 @@ TEST(DeviceBatch, InTheSteadyStateNothingIsAllocated) {
         ASSERT_TRUE(batch.value()->wait().ok());
     }
     EXPECT_EQ(device_workspace_allocations(), allocated);
+}
+
+// Results of a stream that is fed `fields` until finish(), by the number of the pair.
+std::vector<std::optional<DifferenceStats>> streamed(const DeviceFields& fields, std::size_t count,
+                                                     bool finish, std::vector<std::size_t>* order = nullptr) {
+    std::vector<std::optional<DifferenceStats>> found(fields.pairs.size());
+    PairStream stream({}, [&](const FoundPairs& launch) {
+        for (std::size_t i = 0; i < launch.numbers.size(); ++i) {
+            found[launch.numbers[i]] = launch.of(i).found.stats;
+            if (order != nullptr) order->push_back(launch.numbers[i]);
+        }
+    });
+    for (std::size_t at = 0; at < count; ++at) {
+        const FieldPair& pair = fields.pairs[at];
+        const DeviceArray* a = pair.a.elements->device_array();
+        const DeviceArray* b = pair.b.elements->device_array();
+        if (a == nullptr || b == nullptr) continue;
+        const auto arrays = DevicePairs::pair_of(*a, *b, pair.rule);
+        if (arrays && stream.takes(a->device)) stream.add(at, a->device, *arrays);
+    }
+    if (finish) stream.finish([] { return true; });
+    EXPECT_TRUE(stream.failed().empty());
+    return found;
+}
+
+TEST(DeviceBatch, AStreamGivesEachPairOnceAsItIsAlone) {
+    TWR_TEST_DEVICE(device);
+    for (const std::size_t count : {0, 1, 31, 200, 6000}) {
+        const DeviceFields fields(device, count, test_seed(count), 3000);
+        std::vector<std::size_t> order;
+        const auto found = streamed(fields, count, true, &order);
+        std::sort(order.begin(), order.end());
+        EXPECT_EQ(std::unique(order.begin(), order.end()), order.end());
+        EXPECT_GE(order.size() + 16, count / 2);
+        for (const std::size_t at : order) {
+            SCOPED_TRACE(at);
+            const FieldResult alone = one(fields.pairs[at], {});
+            EXPECT_EQ(found[at]->different, alone.read.different);
+            EXPECT_EQ(found[at]->max_abs, alone.read.max_abs);
+            EXPECT_EQ(found[at]->all, alone.read.all);
+        }
+    }
+}
+
+TEST(DeviceBatch, AStreamThatEndsEarlyWaitsForItsWork) {
+    TWR_TEST_DEVICE(device);
+    for (const std::size_t count : {1, 40, 700}) {
+        const DeviceFields fields(device, count, test_seed(count), 3000);
+        for (const auto& result : streamed(fields, count, false))
+            EXPECT_FALSE(result.has_value() && count < 700);
+    }
+    // goes_on ends it: the rest is not given.
+    const DeviceFields fields(device, 700, test_seed(1), 3000);
+    std::size_t given = 0;
+    {
+        PairStream stream({}, [&](const FoundPairs& launch) { given += launch.numbers.size(); });
+        std::size_t added = 0;
+        for (const FieldPair& pair : fields.pairs) {
+            const DeviceArray* a = pair.a.elements->device_array();
+            const DeviceArray* b = pair.b.elements->device_array();
+            if (a == nullptr || b == nullptr) continue;
+            const auto arrays = DevicePairs::pair_of(*a, *b, pair.rule);
+            if (arrays && stream.takes(a->device)) stream.add(added++, a->device, *arrays);
+        }
+        stream.finish([&] { return given == 0; });
+        EXPECT_GT(given, 0U);
+        EXPECT_LT(given, added);
+    }
+}
+
+TEST(DeviceBatch, ResultsOfPairsTakenOverAreThoseOfEachAlone) {
+    TWR_TEST_DEVICE(device);
+    const DeviceFields fields(device, 400, test_seed(8), 3000);
+    for (const Method method : {Method::automatic, Method::direct}) {
+        CompareOptions options;
+        options.method = method;
+        std::optional<FieldResult> like;
+        PairStream stream(options.device, [&](const FoundPairs& launch) {
+            for (std::size_t i = 0; i < launch.numbers.size(); ++i) {
+                const FieldPair& pair = fields.pairs[launch.numbers[i]];
+                const ComparedElements compared{launch.of(i), launch.device, launch.reason,
+                                                launch.seconds(i)};
+                CompareOptions own = options;
+                own.rule = pair.rule;
+                const FieldResult alone = compare_field(pair.a, pair.b, own, &compared).value();
+                if (!like) like = alone;
+                take_compared(launch.pairs[i].dtype, launch.pairs[i].items, pair.rule, compared, *like);
+                expect_alike(*like, alone);
+                EXPECT_EQ(like->device_seconds, alone.device_seconds);
+                EXPECT_EQ(like->max_abs_is_bound, alone.max_abs_is_bound);
+                EXPECT_EQ(like->elements.ran, alone.elements.ran);
+            }
+        });
+        for (std::size_t at = 0; at < fields.pairs.size(); ++at) {
+            const FieldPair& pair = fields.pairs[at];
+            const DeviceArray* a = pair.a.elements->device_array();
+            const DeviceArray* b = pair.b.elements->device_array();
+            if (a == nullptr || b == nullptr || a->device != device) continue;
+            const auto arrays = DevicePairs::pair_of(*a, *b, pair.rule);
+            if (arrays && stream.takes(device)) stream.add(at, device, *arrays);
+        }
+        stream.finish([] { return true; });
+        EXPECT_TRUE(like.has_value());
+    }
 }
 
 TEST(Batch, NoFieldsAreNoResults) { EXPECT_TRUE(compare_fields({}, {}).empty()); }

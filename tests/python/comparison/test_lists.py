@@ -56,7 +56,8 @@ def facts(result: twinrun.Comparison) -> dict:
         for time in ("seconds", "device_seconds"):
             own.pop(time)
         if own["device"] != "cpu":  # sums depend on how the work is divided there
-            own |= {name: f"{own[name]:.10g}" for name in ("rms_diff", "rms_diff_all")}
+            sums = (name for name in ("rms_diff", "rms_diff_all") if own[name] is not None)
+            own |= {name: f"{own[name]:.10g}" for name in sums}
         said["fields"].append(own)
     said |= {name: getattr(result, name) for name in ("device", "different", "same", "first_divergence")}
     return said
@@ -563,3 +564,37 @@ def test_arrays_in_a_container_that_was_made_are_opened_again() -> None:
     result = twinrun.compare(a, b)
     found = [(part.field.field, part.a.tolist()) for part in result.differences()]
     assert found == [("p.lr", [0.1]), ("p.betas", [0.99])]
+
+
+def test_arrays_that_are_remembered_are_those_of_the_call() -> None:
+    a = {"x": np.arange(4.0), "inner": {"y": np.arange(3), "lr": 0.5, "steps": 7, "on": True}}
+    b = copy.deepcopy(a)
+    b["x"][2] += 1
+    first = twinrun.compare(a, b)
+    assert [part.count for part in first.differences()] == [1]
+    again = twinrun.compare(a, b)  # of the same arrays, which are held already
+    b["x"] = np.full(4, 9.0)  # another array of that name
+    other = twinrun.compare(a, b)
+    assert other.different == 4 and [part.count for part in other.differences()] == [4]
+    for gone in (first, again):  # the array that they compared
+        with pytest.raises(TwinrunError, match="gone"):
+            list(gone.differences())
+    b["z"] = np.zeros(2)
+    assert twinrun.compare(a, b, common=True).different == 4
+    b.pop("z")
+    b["inner"] = dict(reversed(b["inner"].items()))
+    assert [part.count for part in twinrun.compare(a, b).differences()] == [4]
+    a["inner"]["lr"] = 0.25
+    result = twinrun.compare(a, b)
+    assert {part.field.field for part in result.differences()} == {"x", "inner.lr"}
+
+
+def test_what_is_remembered_keeps_no_array_and_is_bounded() -> None:
+    for count in (1, 2, 40):
+        states = [{f"x{at}": np.full(2, at) for at in range(count)} for _ in range(30)]
+        results = [twinrun.compare(one, one) for one in states]
+        assert all(results)
+        references = [weakref.ref(x) for one in states for x in one.values()]
+        del states, results
+        gc.collect()
+        assert not any(x() is not None for x in references)

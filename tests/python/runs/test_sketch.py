@@ -287,7 +287,7 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     class Elsewhere:
         device = 1
 
-    monkeypatch.setitem(b._fields, "x", Elsewhere())
+    monkeypatch.setattr(b, "_fields", {**b._fields, "x": Elsewhere()})
     with pytest.raises(Incomparable, match=r"on cpu in arrays, on cuda:1 in arrays.*to\('cpu'\)"):
         a.compare(b)
 

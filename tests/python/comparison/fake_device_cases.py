@@ -1,0 +1,257 @@
+"""Dictionaries of tensors on the fake device: what is begun while they are walked, and that it finds what one by one finds.
+
+Run by test_lists_fake_device.py, in a process whose library for devices is the fake one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+import fake_device
+import numpy as np
+import pytest
+from random_containers import changed, odd_value, random_array
+from test_lists import one_by_one, outcome
+
+import twinrun
+from twinrun import _core
+from twinrun.comparison import start
+from twinrun.errors import TwinrunError
+
+Tensor = fake_device.Tensor
+KINDS = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ? c8 c16".split()
+SHAPES = [(), (1,), (7,), (300,), (3, 5), (2, 3, 4), (0,), (2, 0), (5000,), (40, 50)]
+
+
+@pytest.fixture(autouse=True)
+def package() -> Iterator[None]:
+    fake_device.package()
+    yield
+    fake_device.fail("")
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of each comparison the number of pairs that were begun while the dictionaries were walked."""
+    found: list[int] = []
+    real = start.start
+
+    def counted(*asked: object) -> tuple:
+        opened = real(*asked)
+        found.append(0 if opened[2] is None else len(opened[2]))
+        return opened
+
+    monkeypatch.setattr(twinrun.comparison.work, "start", counted)
+    return found
+
+
+def random_tensors(random: np.random.Generator, count: int) -> tuple[dict, dict]:
+    """Two states: most tensors are dense and on one device; some are strided, on another one, on the host, or no tensors."""
+    a: dict = OrderedDict() if random.random() < 0.3 else {}
+    b: dict = OrderedDict() if random.random() < 0.3 else {}
+    for at in range(count):
+        x = random_array(
+            random, random.choice(KINDS), SHAPES[random.integers(len(SHAPES))], random.random() < 0.2
+        )
+        y = changed(random, x)
+        into = (a, b)
+        if random.random() < 0.2:
+            into = a.setdefault("inner", {}), b.setdefault("inner", {})
+        if random.random() < 0.05:
+            into[0][f"odd{at}"] = into[1][f"odd{at}"] = odd_value(random)
+        kind = random.random()
+        if kind < 0.05:
+            into[0][f"x{at}"], into[1][f"x{at}"] = x, y
+            continue
+        device = 1 if kind < 0.1 else 0
+        for side, one in zip(into, (x, y), strict=True):
+            strided = random.random() < 0.05 and one.ndim == 1 and one.size > 1
+            one = np.repeat(one, 2)[::2] if strided else one
+            skew = one.itemsize if random.random() < 0.1 else 0
+            side[f"x{at}"] = Tensor(one, 0 if random.random() < 0.01 else device, strided, skew)
+        if random.random() < 0.01:
+            into[1].pop(f"x{at}")
+    if random.random() < 0.1:
+        b = dict(reversed(b.items()))
+    return a, b
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_tensors_are_compared_as_one_by_one(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    a, b = random_tensors(random, int(random.integers(1, 400 if seed % 8 == 0 else 60)))
+    how: dict = {
+        "atol": random.choice([0.0, 1e-3, 2.0]),
+        "rtol": random.choice([0.0, 1e-5]),
+        "equal_nan": bool(random.integers(2)),
+        "tolerate_integers": bool(random.integers(2)),
+        "method": random.choice(["auto", "direct", "staged"]),
+        "device": random.choice(["auto", "cuda", "cuda:0", "cpu"]),
+        "partial": bool(random.integers(4)),
+        "common": bool(random.integers(2)),
+    }
+    if random.random() < 0.3:
+        how["ulp"] = int(random.integers(3))
+    assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
+    assert outcome(twinrun.compare, a, a, **how) == outcome(one_by_one, a, a, **how)
+
+
+def state(count: int, change: Callable[[int, np.ndarray], None] = lambda at, x: None) -> dict[str, Tensor]:
+    random = np.random.default_rng(count)
+    made = {}
+    for at in range(count):
+        x = random.standard_normal(int(random.integers(1, 50))).astype(np.float32)
+        change(at, x)
+        made[f"layers.{at}.weight"] = Tensor(x)
+    return made
+
+
+def add_one(at: int, x: np.ndarray) -> None:
+    if at % 100 == 7:
+        x[-1] += 1
+
+
+def test_pairs_are_begun_while_names_agree(begun: list[int]) -> None:
+    a, b = state(3000), state(3000, add_one)
+    result = twinrun.compare(a, b, atol=1e-6)
+    assert begun == [3000] and result.different == 30
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+    other = dict(b)
+    other["another"] = other.pop("layers.2000.weight")
+    assert outcome(twinrun.compare, a, other, common=True) == outcome(one_by_one, a, other, common=True)
+    assert begun[-2:] == [2000, 2000]
+    assert twinrun.compare(a, dict(reversed(b.items()))).different == 30  # they match by name
+    assert begun[-1] == 0
+
+
+def test_what_has_rules_of_its_own_is_not_begun(begun: list[int]) -> None:
+    a, b = state(20), state(20, add_one)
+    for how in (
+        {"fields": ["*1*"]},
+        {"leave_out": ["*3*"]},
+        {"progress": lambda *_: None},
+        {"device": "cpu"},
+    ):
+        assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
+    assert not any(begun)
+
+
+def test_a_name_that_is_there_twice_is_an_error() -> None:
+    a = {"x": {"y": Tensor(np.ones(3))}, "x.y": Tensor(np.ones(3))}
+    assert outcome(twinrun.compare, a, a) == outcome(one_by_one, a, a)
+    assert "two fields of the name" in outcome(twinrun.compare, a, a)
+
+
+def test_first_places_of_columns_are_those_of_rows(begun: list[int]) -> None:
+    x = np.asfortranarray(np.zeros((40, 30)))
+    y = x.copy(order="F")
+    y[3, 20] = y[30, 2] = 1
+    a, b = {"x": Tensor(x), "same": Tensor(x)}, {"x": Tensor(y), "same": Tensor(x)}
+    result = twinrun.compare(a, b)
+    assert begun == [2] and result.first is not None and result.first.first_index == (3, 20)
+    assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
+
+
+@pytest.mark.parametrize("function", ["any", "compare", "copy", "record", "wait_event", "allocate"])
+def test_a_call_that_fails_changes_no_result(function: str, begun: list[int]) -> None:
+    a, b = state(300), state(300, add_one)
+    want = outcome(one_by_one, a, b)
+    for number in range(1, 40, 7):
+        twinrun.release_device_memory()
+        fake_device.fail(f"{function}:{number}:io")
+        assert outcome(twinrun.compare, a, b) == want
+        fake_device.fail("")
+    assert begun[0] == 300
+
+
+def test_a_device_that_is_lost_is_an_error_and_no_result(begun: list[int]) -> None:
+    a, b = state(300), state(300)
+    for number in (1, 5, 12, 30):
+        fake_device.fail(f"any:{number}:lost")
+        said = outcome(twinrun.compare, a, b)
+        fake_device.fail("")
+        assert "verdict: 'same'" not in said and "Error" in said
+
+
+def test_work_that_nobody_asks_for_ends_before_the_tensors(begun: list[int]) -> None:
+    a, b = state(200), state(200)
+    b["layers.0.weight"] = Tensor(np.zeros((2, 2), np.float32))
+    with pytest.raises(twinrun.Incomparable, match="shape"):
+        twinrun.compare(a, b)
+    made = _core.start_lists(
+        a,
+        state(200),
+        lambda *_: {},
+        True,
+        _core.Rule(),
+        _core.Rule(),
+        twinrun.comparison.settings.Settings().options(),
+    )
+    assert len(made[2]) == 200
+    del made
+
+
+# ---- sketches ----
+
+
+def roots(made: twinrun.Sketch) -> list[int]:
+    return _core.sketch_roots(list(made._fields.values()))
+
+
+def by_entries(fields: object, monkeypatch: pytest.MonkeyPatch, **how: object) -> twinrun.Sketch:
+    """The same sketch, of arrays that are all looked at before the first is sketched."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "start_sketches", lambda *_: None)
+        return twinrun.sketch(fields, **how)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sketches_begun_early_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(seed)
+    a, _ = random_tensors(random, int(random.integers(1, 300)))
+    how: dict = {"atol": random.choice([0.0, 1e-3]), "residue_bits": int(random.choice([0, 4]))}
+    if random.random() < 0.5:
+        how["tolerances"] = {"x1": 0.5, "x2": (1e-3, 1e-5)}
+    made, want = twinrun.sketch(a, wait=bool(seed % 2), **how), by_entries(a, monkeypatch, **how)
+    assert made.names == want.names and made.bytes == want.bytes and made.device == want.device
+    assert [dataclasses.astuple(made._facts(n)) for n in made.names] == [
+        dataclasses.astuple(want._facts(n)) for n in want.names
+    ]
+    assert roots(made) == roots(want)
+    assert made.compare(want).same and want.compare(made).same
+
+
+def test_a_sketch_need_not_be_waited_for() -> None:
+    a = state(700)
+    made = twinrun.sketch(a, atol=1e-6, wait=False)
+    assert made.names == list(a)  # which asks no device
+    references = [weakref.ref(x) for x in a.values()]
+    del a
+    assert all(x() is not None for x in references)
+    assert made.compare(twinrun.sketch(state(700), atol=1e-6)).same
+    assert not any(x() is not None for x in references)
+    assert twinrun.sketch(state(700, add_one), atol=1e-6, wait=False).compare(made).open
+
+
+def test_a_sketch_that_nobody_asks_for_ends() -> None:
+    for count in (1, 40, 300):
+        del (made := [twinrun.sketch(state(count), wait=False)])[0]
+        assert not made
+
+
+@pytest.mark.parametrize("function", ["any", "digest", "copy", "allocate"])
+def test_a_call_that_fails_is_an_error_or_nothing(function: str) -> None:
+    a = state(300)
+    want = roots(twinrun.sketch(a, atol=1e-6))
+    for number in range(1, 30, 4):
+        for wait in (False, True):
+            twinrun.release_device_memory()
+            fake_device.fail(f"{function}:{number}:io")
+            try:
+                assert roots(twinrun.sketch(a, atol=1e-6, wait=wait)) == want
+            except TwinrunError as e:
+                assert "fake device" in str(e)
+            fake_device.fail("")
