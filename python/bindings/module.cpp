@@ -23,6 +23,7 @@ NB_MODULE(_core, m) {
     define_histories(m);
     define_aggregation(m);
     define_sketches(m);
+    define_digests(m);
     define_golden(m);
     define_sums(m);
     define_noise(m);

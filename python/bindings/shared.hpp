@@ -131,6 +131,7 @@ void define_environment(nanobind::module_& m);
 void define_golden(nanobind::module_& m);
 void define_histories(nanobind::module_& m);
 void define_noise(nanobind::module_& m);
+void define_digests(nanobind::module_& m);
 void define_sketches(nanobind::module_& m);
 void define_sums(nanobind::module_& m);
 

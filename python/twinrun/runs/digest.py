@@ -9,7 +9,7 @@ import hashlib
 import math
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,26 +47,26 @@ _SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c64": 4, "c128": 8, "bool": 
 
 
 class _Batch:
-    """Sketches that were made together, and are read together at the first question."""
+    """Roots that were made together, and are read together at the first question."""
 
-    __slots__ = ("_forms", "_sketches", "_values")
+    __slots__ = ("_forms", "_roots", "_values")
 
-    def __init__(self, sketches: Sequence[_core.FieldSketch], forms: Sequence[bytes]) -> None:
-        self._sketches: Sequence[_core.FieldSketch] | None = sketches
+    def __init__(
+        self, roots: Callable[[], Sequence[int]], forms: Sequence[tuple[str, tuple[int, ...], str]]
+    ) -> None:
+        self._roots: Callable[[], Sequence[int]] | None = roots
         self._forms = forms
         self._values: list[int] = []
 
     def value(self, at: int) -> int:
-        sketches = self._sketches
-        if sketches is not None:
-            roots = _core.sketch_roots(list(sketches))
+        if self._roots is not None:
             self._values = [
                 int.from_bytes(
-                    hashlib.blake2b(form + root.to_bytes(8, "little"), digest_size=16).digest(), "big"
+                    hashlib.blake2b(_form(*form) + root.to_bytes(8, "little"), digest_size=16).digest(), "big"
                 )
-                for form, root in zip(self._forms, roots, strict=True)
+                for form, root in zip(self._forms, self._roots(), strict=True)
             ]
-            self._sketches = None  # their memory goes back
+            self._roots = None  # what was made goes
         return self._values[at]
 
 
@@ -264,32 +264,56 @@ def digests_of(
     arrays: Mapping[str, object], atol: float = 0.0, rtol: float = 0.0, stream: object = None
 ) -> list[tuple[Digest, str, tuple[int, ...]]]:
     """(digest, type, shape) of each array, in one batch. Raises TwinrunError."""
-    fields: list[_core.CapturedField] = []
+    if atol == 0 and rtol == 0:
+        made = _of_words(arrays, stream)
+        facts = [(kind, shape, "bits") for kind, shape in made.facts]
+        batch = _Batch(made.roots, facts)
+    else:
+        batch, facts = _of_values(arrays, atol, rtol, stream)
+    return [(Digest._of(batch, at), kind, shape) for at, (kind, shape, _) in enumerate(facts)]
+
+
+def _of_words(arrays: Mapping[str, object], stream: object) -> _core.WordDigests:
+    """Digests that see every bit. The core takes plain arrays and tensors by itself."""
     keep: list[object] = []
-    forms: list[bytes] = []
-    facts: list[tuple[str, tuple[int, ...]]] = []
     tensor = _tensor_type()
-    exact = atol == 0 and rtol == 0
-    how = "bits" if exact else f"atol={float(atol).hex()} rtol={float(rtol).hex()}"
-    total = 0
-    for name, array in arrays.items():
-        if exact:
+    # A stream of the caller's is one that the core does not ask for.
+    made = _core.WordDigests([None] * len(arrays) if stream is not None else list(arrays.values()))
+    missing = made.missing
+    if missing:
+        items = list(arrays.items())
+        for at in missing:
+            name, array = items[at]
             if tensor is not None and isinstance(array, tensor):
                 field, owner, kind, shape = _words_of_tensor(name, array)
             else:
                 field, owner, kind, shape = _words_of_array(name, array, stream)
-        else:
-            v = row_major(taken(name, array, stream))
-            if isinstance(v, ArrayView) and v.swap:
-                native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("=")))
-                address = native.__array_interface__["data"][0]
-                v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
-            field, owner, kind, shape = captured_field(name, v), v, _LONG[v.dtype], v.shape
-        total += math.prod(shape) * 8
-        fields.append(field)
-        keep.append(owner)
-        forms.append(_form(kind, shape, how))
-        facts.append((kind, shape))
+            keep.append(owner)
+            made.put(at, field, kind, shape)
+    made.start(_FEW_BYTES)
+    del keep
+    return made
+
+
+def _of_values(
+    arrays: Mapping[str, object], atol: float, rtol: float, stream: object
+) -> tuple[_Batch, list[tuple[str, tuple[int, ...], str]]]:
+    """Digests that are equal where all elements agree within the tolerance."""
+    how = f"atol={float(atol).hex()} rtol={float(rtol).hex()}"
+    fields: list[_core.CapturedField] = []
+    keep: list[object] = []
+    facts: list[tuple[str, tuple[int, ...], str]] = []
+    total = 0
+    for name, array in arrays.items():
+        v = row_major(taken(name, array, stream))
+        if isinstance(v, ArrayView) and v.swap:
+            native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("=")))
+            address = native.__array_interface__["data"][0]
+            v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
+        total += math.prod(v.shape) * 8
+        fields.append(captured_field(name, v))
+        keep.append(v)
+        facts.append((_LONG[v.dtype], v.shape, how))
     made = _core.sketch_fields(
         _core.CapturedFields(fields),
         float(atol),
@@ -300,8 +324,7 @@ def digests_of(
         1 if total < _FEW_BYTES else 0,
     )
     del keep
-    batch = _Batch(made, forms)
-    return [(Digest._of(batch, at), *fact) for at, fact in enumerate(facts)]
+    return _Batch(lambda: _core.sketch_roots(list(made)), facts), facts
 
 
 def digest(what: Any, *, atol: float = 0.0, rtol: float = 0.0, stream: object = None) -> Any:
