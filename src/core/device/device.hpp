@@ -16,7 +16,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint32_t kDeviceAbi = 4;  // raised with every change of a table
+inline constexpr std::uint32_t kDeviceAbi = 5;  // raised with every change of a table
 inline constexpr int kHostMemory = -1;          // in place of a device's number
 
 // Parts of a device's memory, and of the host's that goes there, begin at multiples of this: kernels take it so.
@@ -80,6 +80,7 @@ struct DeviceRuntime {
     // Asynchronous, between any two places. Host memory that is not page-locked makes it synchronous.
     DeviceStatus (*copy)(int device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
     DeviceStatus (*fill)(int device, void* to, int byte, std::size_t bytes, StreamHandle stream);
+    DeviceStatus (*event_done)(int device, EventHandle event, bool* done);  // does not wait
 };
 
 // ---- the host's side ----
