@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -25,7 +27,7 @@
 #include "engine/listed_fields.hpp"
 #include "engine/packed_layouts.hpp"
 #include "engine/packed_results.hpp"
-#include "engine/pair_stream.hpp"
+#include "engine/pair_queue.hpp"
 #include "field_list.hpp"
 #include "shared.hpp"
 #include "source/device_array.hpp"
@@ -62,10 +64,10 @@ class ListResults {
         bytes_ += r.scalars / scalars_per_item(dtype) * item_bytes(dtype);
         if (!r.same()) different_.push_back(at);
     }
-    // There are so many fields, at least as many as before.
+    // There are so many fields at least.
     void expect(std::size_t count) {
         results_.expect(count);
-        failed_.resize(count);
+        failed_.resize(results_.size());
     }
     [[nodiscard]] bool has(std::size_t at) const { return results_.has(at); }
     // When all were taken. Raises where somebody interrupted it.
@@ -163,6 +165,7 @@ bool order_matters(const std::vector<std::uint64_t>& shape) {
 }
 
 constexpr int kLeftOut = -1;  // instead of a rule's number
+constexpr auto kPollInterval = std::chrono::milliseconds(50);
 
 // The numbers of the rules of fields of floating-point numbers, and of all others.
 struct RulesByKind {
@@ -195,12 +198,13 @@ class ChosenRules {
     std::vector<int> each_;
 };
 
-// numbers: of the pairs among the results.
+// numbers: of the pairs among the results. results_lock: of the results, where others add to them too.
 void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, ListResults& results,
-              std::span<const std::size_t> numbers) {
+              std::span<const std::size_t> numbers, std::mutex& results_lock) {
     const auto run = [&] {
         const nb::gil_scoped_release unlocked;
         compare_fields(pairs, options, [&](std::size_t at, const Result<FieldResult>& result) {
+            const std::lock_guard lock(results_lock);
             results.take(numbers[at], result);
         });
     };
@@ -227,17 +231,19 @@ class StartedPairs {
         : of_floating_(of_floating),
           of_others_(of_others),
           options_(how.options),
+          poll_(how.options.stream.poll),
           progress_(how.progress),
-          stream_(std::in_place, how.options.device, [this](const FoundPairs& found) { take(found); }) {}
+          queue_(std::in_place, how.options.device, [this](const FoundPairs& found) { take(found); }) {
+        options_.stream.poll = nullptr;  // results may be taken by another thread than Python's
+    }
     ~StartedPairs() { end(); }
     StartedPairs(const StartedPairs&) = delete;
     StartedPairs& operator=(const StartedPairs&) = delete;
 
     // Begins what can be of the fields that were taken since the last call. False: names part from here on.
     bool add(const FieldList& a, const FieldList& b) {
-        a_ = &a;
         const std::size_t known = std::min(a.fields().size(), b.fields().size());
-        results_.expect(known);
+        started_.resize(known);
         for (; seen_ < known; ++seen_) {
             const TakenField& x = a.fields()[seen_];
             const TakenField& y = b.fields()[seen_];
@@ -245,26 +251,23 @@ class StartedPairs {
             if (x.device == kHostMemory || x.device != y.device) continue;
             if (!x.strides.empty() || !y.strides.empty() || !are_alike(x, y)) continue;
             const DevicePair pair{x.data, y.data, x.stream, y.stream, x.items, x.dtype, &rule_of(x.dtype)};
-            if (!DevicePairs::takes(pair) || !stream_->takes(x.device)) continue;
+            if (!DevicePairs::takes(pair) || !queue_->takes(x.device)) continue;
             std::optional<nb::gil_scoped_release> unlocked;
-            if (stream_->is_full(x.device)) unlocked.emplace();
-            stream_->add(seen_, x.device, pair);
-            started_.resize(seen_ + 1);
-            started_[seen_] = true;
+            if (queue_->is_full(x.device)) unlocked.emplace();
+            queue_->add(seen_ | (in_columns(x) ? kInColumns : 0), x.device, pair);
+            started_[seen_] = 1;
         }
         return true;
     }
-    void start() { stream_->start(); }
+    // leads: later work of the arrays' streams waits.
+    void start(bool leads) { queue_->start(leads); }
     // The lists, as they stay.
-    void hold(nb::object a, nb::object b) {
-        a_ = nb::cast<const FieldList*>(a);
-        lists_ = {std::move(a), std::move(b)};
-    }
+    void hold(nb::object a, nb::object b) { lists_ = {std::move(a), std::move(b)}; }
 
     // Whether it is these lists that were begun, with these rules.
     [[nodiscard]] bool fits(const FieldList& a, const FieldList& b, const std::vector<ListRule>& rules,
                             const ChosenRules& chosen) const {
-        if (!stream_ || !lists_[0].is_valid() || nb::cast<const FieldList*>(lists_[0]) != &a ||
+        if (!queue_ || !lists_[0].is_valid() || nb::cast<const FieldList*>(lists_[0]) != &a ||
             nb::cast<const FieldList*>(lists_[1]) != &b)
             return false;
         std::vector<std::array<bool, 2>> same;  // of each rule: as of others, as of floating
@@ -278,34 +281,65 @@ class StartedPairs {
         return true;
     }
     [[nodiscard]] std::size_t size() const {
-        return static_cast<std::size_t>(std::count(started_.begin(), started_.end(), true));
+        return static_cast<std::size_t>(std::count(started_.begin(), started_.end(), 1));
     }
-    [[nodiscard]] bool has_started(std::size_t at) const { return at < started_.size() && started_[at]; }
-    // What is found, without names; then only finish() adds to it.
+    [[nodiscard]] bool has_started(std::size_t at) const { return at < started_.size() && started_[at] != 0; }
+    // What is found, without names; until finish() others may add to it, under this lock.
     ListResults& results() { return results_; }
+    std::mutex& results_lock() { return results_lock_; }
+
+    // After start(true), leaves the work to the devices: the arrays may change by later work of their streams. False where anything would have to be
+    // looked at again: it is not left then.
+    bool leave() {
+        if (!queue_ || !lists_[0].is_valid()) return false;
+        for (const nb::object& side : lists_) {
+            const auto& list = *nb::cast<const FieldList*>(side);
+            if (!list.rest().empty() || list.fields().size() != size()) return false;
+            // The first place is one of rows; and IDs of particles may lie in another order.
+            for (const TakenField& field : list.fields()) {
+                const bool may_be_ids = !is_floating(scalar_type(field.dtype)) && field.shape.size() == 1;
+                if (may_be_ids || in_columns(field)) return false;
+            }
+        }
+        const nb::gil_scoped_release unlocked;
+        is_left_ = queue_->led();
+        return is_left_;
+    }
+    [[nodiscard]] bool is_left() const { return is_left_; }
+    [[nodiscard]] bool is_done() const { return !queue_ || queue_->is_done(); }
+    // After finish(): raises where a pair that was left to a device has no result, as its arrays may have changed.
+    void check(std::size_t count) const {
+        if (!is_left_) return;
+        for (std::size_t at = 0; at < count; ++at) {
+            if (!results_.has(at))
+                raise(error_ ? *error_ : Error{ErrorCode::internal, "a pair of arrays has no result"});
+        }
+    }
 
     // Waits, and takes the results. Pairs that have none then are compared by themselves.
     void finish() {
         const auto run = [&] {
             const nb::gil_scoped_release unlocked;
             auto polled = std::chrono::steady_clock::now();
-            stream_->finish([&] {
+            queue_->finish([&] {
                 const auto now = std::chrono::steady_clock::now();
-                if (!options_.stream.poll || now - polled < std::chrono::milliseconds(50)) return true;
+                if (!poll_ || now - polled < kPollInterval) return true;
                 polled = now;
-                if (options_.stream.poll(0, 1)) return true;
-                results_.interrupt();
+                if (poll_(0, 1)) return true;
+                interrupted_ = true;
                 return false;
             });
-            stream_.reset();
+            error_ = queue_->error();
+            queue_.reset();
         };
         run();
         if (PyErr_Occurred() != nullptr) throw nb::python_error();
+        if (interrupted_) results_.interrupt();
     }
     void end() {
-        if (!stream_) return;
+        if (!queue_) return;
         const nb::gil_scoped_release unlocked;
-        stream_.reset();
+        queue_.reset();
     }
 
    private:
@@ -313,14 +347,16 @@ class StartedPairs {
         return is_floating(scalar_type(dtype)) ? of_floating_ : of_others_;
     }
 
-    // Called by the stream, in the thread that uses it.
+    // Called by the queue, maybe in its own thread, without Python's lock.
     void take(const FoundPairs& found) {
+        const std::lock_guard lock(results_lock_);
+        results_.expect((found.numbers.back() & ~kInColumns) + 1);
         for (std::size_t i = 0; i < found.numbers.size(); ++i) {
-            const std::size_t at = found.numbers[i];
+            const std::size_t at = found.numbers[i] & ~kInColumns;
             const DevicePair& pair = found.pairs[i];
             const DevicePairResult& result = found.of(i);
             // Devices tell the first places as elements lie.
-            if (result.found.stats.max_rel_at != kNowhere && in_columns(a_->fields()[at])) continue;
+            if (result.found.stats.max_rel_at != kNowhere && at != found.numbers[i]) continue;
             const ComparedElements compared{result, found.device, found.reason, found.seconds(i)};
             if (!like_ || like_->device != *found.device) {
                 if (!take_first(pair, compared)) continue;
@@ -343,29 +379,36 @@ class StartedPairs {
         return true;
     }
 
+    // Of the number of a pair whose first place is one of rows.
+    static constexpr std::size_t kInColumns = ~(~std::size_t{0} >> 1);
+
     DifferenceRule of_floating_, of_others_;
     CompareOptions options_;
-    nb::object progress_;  // which options_ call
+    std::function<bool(std::uint64_t, std::uint64_t)> poll_;
+    nb::object progress_;  // which poll_ calls
     std::array<nb::object, 2> lists_;
-    const FieldList* a_ = nullptr;
     std::size_t seen_ = 0;
-    std::vector<bool> started_;
+    std::vector<std::uint8_t> started_;
+    bool is_left_ = false;
+    std::mutex results_lock_;
     ListResults results_{0};
-    std::optional<FieldResult> like_;   // of the pair before
-    std::optional<PairStream> stream_;  // ends before what it uses
+    bool interrupted_ = false;
+    std::optional<FieldResult> like_;  // of the pair before
+    std::optional<Error> error_;
+    std::optional<PairQueue> queue_;  // ends before what it uses
 };
 
 // The lists of two containers, as FieldList::of_arrays() gives them, and what was begun of them; None where nothing was.
 nb::tuple start_lists(nb::handle a, nb::handle b, const nb::object& flatten, bool on_devices,
                       const DifferenceRule& of_floating, const DifferenceRule& of_others,
-                      const PyCompareOptions& how) {
+                      const PyCompareOptions& how, bool may_leave) {
     ArrayWalk walk_a(a, flatten, on_devices);
     ArrayWalk walk_b(b, flatten, on_devices);
     auto started = std::make_unique<StartedPairs>(of_floating, of_others, how);
     while (walk_a.next() && walk_b.next()) {
         if (!started->add(walk_a.list(), walk_b.list())) break;
     }
-    started->start();
+    started->start(may_leave);
     while (walk_a.next()) {
     }
     while (walk_b.next()) {
@@ -391,11 +434,19 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
     if (!of_b) return std::nullopt;
     const CompareOptions& options = how.options;
     const ChosenRules chosen(given, a);
-    if (started != nullptr && !started->fits(a, b, rules, chosen)) started = nullptr;
+    if (started != nullptr && !started->fits(a, b, rules, chosen)) {
+        if (started->is_left()) raise({ErrorCode::internal, "other arrays were left to the devices"});
+        started = nullptr;
+    }
     const std::size_t count = chosen.count();
     ListResults own(0);
+    std::mutex own_lock;
     ListResults& results = started == nullptr ? own : started->results();
-    results.expect(count);
+    std::mutex& results_lock = started == nullptr ? own_lock : started->results_lock();
+    {
+        const std::lock_guard lock(results_lock);
+        results.expect(count);
+    }
     ListSources sources(count * 2, options.cache);
     std::vector<FieldPair> pairs;
     std::vector<std::size_t> numbers;  // of pairs
@@ -431,7 +482,7 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
         if (started == nullptr || !started->has_started(i)) add(i, at);
         ++at;
     }
-    run_list(pairs, options, results, numbers);
+    run_list(pairs, options, results, numbers, results_lock);
     if (started != nullptr) {
         started->finish();
         pairs.clear();
@@ -440,7 +491,8 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
             if (started->has_started(i) && !results.has(i)) add(i, i);
         }
         results.check();
-        run_list(pairs, options, results, numbers);
+        started->check(count);
+        run_list(pairs, options, results, numbers, results_lock);
     }
     results.finish();
     return std::move(results);
@@ -478,7 +530,8 @@ class PairList {
         }
         std::vector<std::size_t> numbers(pairs_.size());
         std::iota(numbers.begin(), numbers.end(), std::size_t{0});
-        run_list(pairs_, how.options, results, numbers);
+        std::mutex lock;
+        run_list(pairs_, how.options, results, numbers, lock);
         results.finish();
         return results;
     }
@@ -639,16 +692,23 @@ void define_field_lists(nb::module_& m) {
     nb::class_<StartedPairs>(m, "StartedPairs",
                              "Pairs of arrays on devices that are compared already; reading only, so that "
                              "they may be forgotten.")
-        .def("__len__", &StartedPairs::size);
+        .def("__len__", &StartedPairs::size)
+        .def(
+            "leave", &StartedPairs::leave,
+            "Leaves the work to the devices: later work of the arrays' streams may change the arrays. False: "
+            "it is not left, as something would have to be looked at again.")
+        .def("is_done", &StartedPairs::is_done, "Whether devices have done what was begun.");
     m.def(
         "start_lists", &start_lists, "a"_a.none(), "b"_a.none(), "flatten"_a, "on_devices"_a, "of_floating"_a,
-        "of_others"_a, "options"_a,
+        "of_others"_a, "options"_a, "may_leave"_a = false,
         nb::sig("def start_lists(a: object, b: object, flatten: Callable[[str, object], dict[str, object]], "
-                "on_devices: bool, of_floating: Rule, of_others: Rule, options: CompareOptions) -> "
+                "on_devices: bool, of_floating: Rule, of_others: Rule, options: CompareOptions, may_leave: "
+                "bool = "
+                "False) -> "
                 "tuple[FieldList | None, FieldList | None, StartedPairs | None]"),
         "FieldList.of_arrays of both containers; pairs on devices are compared from when they are known. "
         "of_floating, of_others: the rules that will be chosen for floating-point numbers and for others; "
-        "options: those of compare_lists.");
+        "options: those of compare_lists. may_leave: leave() follows.");
     nb::class_<PairList>(m, "PairList", "Pairs of fields, which the core compares at once.")
         .def(nb::init<>())
         .def("add", &PairList::add, "name"_a, "dtype"_a, "shape"_a, "fortran_order"_a, "a"_a.none(),

@@ -161,6 +161,39 @@ class Comparison:
     def __getstate__(self) -> dict:
         return {**self.__dict__, "fields": self.fields, "_found": ()}
 
+    def done(self) -> bool:
+        """Whether the answer is there without waiting.
+
+        False only after `compare(..., wait=False)`, while devices work. This asks and does not wait.
+
+        >>> twinrun.compare({"x": np.zeros(4)}, {"x": np.zeros(4)}, wait=False).done()
+        True
+
+        Returns
+        -------
+        bool
+            Whether other attributes and methods answer at once.
+        """
+        return True
+
+    def result(self) -> Comparison:
+        """Waits until the comparison is finished; returns it.
+
+        >>> twinrun.compare({"x": np.zeros(4)}, {"x": np.ones(4)}, wait=False).result().verdict
+        'different'
+
+        Returns
+        -------
+        Comparison
+            This comparison.
+
+        Raises
+        ------
+        TwinrunError
+            What `compare` would have raised; every later question raises it again.
+        """
+        return self
+
     def _differing(self) -> Iterator[FieldComparison]:
         found = self.fields if "fields" in self.__dict__ else self._found
         for one in found:

@@ -21,8 +21,10 @@ def may_start(a: object, b: object, settings: Settings) -> bool:
     return not any(isinstance(side, (str, os.PathLike, Subject)) for side in (a, b))
 
 
-def start(a: object, b: object, settings: Settings) -> tuple[Subject, Subject, _core.StartedPairs | None]:
-    """Opens both containers, as `open_subject` does.
+def start(
+    a: object, b: object, settings: Settings, may_leave: bool
+) -> tuple[Subject, Subject, _core.StartedPairs | None]:
+    """Opens both containers, as `open_subject` does. may_leave: the work may be left to the devices.
 
     Returns also what was begun, for `lists`: with what it finds there, it finds nothing else. Raises
     TwinrunError.
@@ -32,4 +34,4 @@ def start(a: object, b: object, settings: Settings) -> tuple[Subject, Subject, _
     of_floating, of_others = (
         asked_for(settings, "", floating, None, False)[0].rule() for floating in (True, False)
     )
-    return open_and_start(a, b, of_floating, of_others, settings.options())
+    return open_and_start(a, b, of_floating, of_others, settings.options(), may_leave)

@@ -22,6 +22,7 @@ from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import match_steps
 from .outcome import Outcome
+from .pending import pending
 from .request import Request, Selection
 from .result import Comparison, Interrupted, histogram_edges
 from .schedule import compare_steps
@@ -80,6 +81,7 @@ def compare(
     executor: Executor | None = None,
     leave_out: Iterable[str] = (),
     ignore_attributes: Iterable[str] = (),
+    wait: bool = True,
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
@@ -167,6 +169,11 @@ def compare(
         Globs of fields and files that are not compared.
     ignore_attributes : iterable of str, default ()
         Globs of attributes that may differ, over `path@name`. A name alone is that attribute of anything.
+    wait : bool, default True
+        False: where all arrays are tensors of PyTorch on GPUs, this returns as soon as the GPUs have the work;
+        who asks the result for anything but `done()` waits. Until then the tensors are kept, and only later
+        work of PyTorch's current stream may change them. What else there is to compare is compared before
+        this returns (docs/guide.md).
 
     Returns
     -------
@@ -273,7 +280,7 @@ def compare(
     started = None
     plain = globs is None and key is None and use_metadata and shared is None and progress is None
     if plain and stream is None and may_start(a, b, settings):
-        subject_a, subject_b, started = start(a, b, settings)
+        subject_a, subject_b, started = start(a, b, settings, not wait)
     else:
         subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
     request = Request(
@@ -291,18 +298,26 @@ def compare(
     summary.add(Outcome(notes=matched.notes, problems=alone))
     summary.add(uncompared_things(request, (subject_a.skipped, subject_b.skipped), wanted))
     summary.add(Outcome(met=wanted.met()))
-    compared = 0
-    try:
-        for step in compare_steps(request, matched.matches, shared):
-            summary.add_step(step)
-            compared += step.steps
-    except KeyboardInterrupt:
-        if not 0 < compared < len(matched.matches):
-            raise
-        said = f"{INTERRUPTED}{compared} of {len(matched.matches)} steps were compared"
-        summary.end_here(said)
-        raise Interrupted(summary.comparison(str(device), time.perf_counter() - begin, again)) from None
-    return summary.comparison(str(device), time.perf_counter() - begin, again)
+    spent = time.perf_counter() - begin
+
+    def finish() -> Comparison:
+        resumed, compared = time.perf_counter(), 0
+        seconds = lambda: spent + time.perf_counter() - resumed  # noqa: E731
+        try:
+            for step in compare_steps(request, matched.matches, shared):
+                summary.add_step(step)
+                compared += step.steps
+        except KeyboardInterrupt:
+            if not 0 < compared < len(matched.matches):
+                raise
+            said = f"{INTERRUPTED}{compared} of {len(matched.matches)} steps were compared"
+            summary.end_here(said)
+            raise Interrupted(summary.comparison(str(device), seconds(), again)) from None
+        return summary.comparison(str(device), seconds(), again)
+
+    if wait or started is None or not started.leave():
+        return finish()
+    return pending(finish, started.is_done)
 
 
 def _held(given: object, subject: Subject) -> object:

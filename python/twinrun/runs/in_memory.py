@@ -90,9 +90,16 @@ def _opened(what: object, plain: _core.FieldList | None, stream: object) -> Arra
 
 
 def open_and_start(
-    a: object, b: object, of_floating: _core.Rule, of_others: _core.Rule, options: _core.CompareOptions
+    a: object,
+    b: object,
+    of_floating: _core.Rule,
+    of_others: _core.Rule,
+    options: _core.CompareOptions,
+    may_leave: bool,
 ) -> tuple[Arrays, Arrays, _core.StartedPairs | None]:
     """`open_arrays` of two containers, whose arrays on devices are compared meanwhile: see `_core.start_lists`."""
     a, b = state_of(a), state_of(b)
-    list_a, list_b, started = _core.start_lists(a, b, flattened, True, of_floating, of_others, options)
+    list_a, list_b, started = _core.start_lists(
+        a, b, flattened, True, of_floating, of_others, options, may_leave
+    )
     return _opened(a, list_a, None), _opened(b, list_b, None), started

@@ -18,7 +18,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint32_t kDeviceAbi = 4;  // raised with every change of a table
+inline constexpr std::uint32_t kDeviceAbi = 5;  // raised with every change of a table
 inline constexpr int kHostMemory = -1;          // in place of a device's number
 
 // Parts of a device's memory, and of the host's that goes there, begin at multiples of this:
@@ -88,6 +88,7 @@ struct DeviceRuntime {
     // synchronous.
     DeviceStatus (*copy)(int device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
     DeviceStatus (*fill)(int device, void* to, int byte, std::size_t bytes, StreamHandle stream);
+    DeviceStatus (*event_done)(int device, EventHandle event, bool* done);  // does not wait
 };
 
 // ---- the host's side ----

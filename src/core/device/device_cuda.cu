@@ -237,6 +237,14 @@ DeviceStatus wait_event(int device, EventHandle event) {
     return {};
 }
 
+DeviceStatus event_done(int device, EventHandle event, bool* done) {
+    TWR_GPU_CURRENT(device);
+    const cudaError_t found = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    *done = found == cudaSuccess;
+    if (found != cudaErrorNotReady) TWR_GPU(found);
+    return {};
+}
+
 DeviceStatus elapsed(int device, EventHandle begin, EventHandle end, float* milliseconds) {
     TWR_GPU_CURRENT(device);
     TWR_GPU(
@@ -261,7 +269,7 @@ DeviceStatus fill(int device, void* to, int byte, std::size_t bytes, StreamHandl
 const DeviceRuntime kRuntime = {
     "CUDA",  versions,      count,        describe,    free_memory, place_of,    page_locked, allocate,
     release, allocate_host, release_host, make_stream, drop_stream, wait_stream, make_event,  drop_event,
-    record,  stream_wait,   wait_event,   elapsed,     copy,        fill,
+    record,  stream_wait,   wait_event,   elapsed,     copy,        fill,        event_done,
 };
 
 }  // namespace

@@ -28,6 +28,12 @@ class DeviceEvent {
     }
     // Blocks the thread until the device has reached the event.
     Result<> wait() const { return to_result(device_runtime()->wait_event(device_, event_)); }
+    // Whether the device has come to it; does not wait.
+    Result<bool> done() const {
+        bool is_done = false;
+        TWR_CHECK(to_result(device_runtime()->event_done(device_, event_, &is_done)));
+        return is_done;
+    }
     // Later work of the stream, of any device, waits for the event; the thread does not.
     Result<> hold_up(int device, StreamHandle stream) const {
         return to_result(device_runtime()->stream_wait(device, stream, event_));

@@ -66,13 +66,12 @@ void DevicePairs::divide(std::span<const DevicePair> pairs) {
 
 // The batch's stream waits for the work that makes the arrays, and for the batch before: both at once would each take longer.
 Result<> DevicePairs::follow(std::span<const DevicePair> pairs, const DevicePairs* before) {
-    std::vector<StreamHandle> followed;
     const auto follow = [&](StreamHandle stream) -> Result<> {
-        if (std::find(followed.rbegin(), followed.rend(), stream) != followed.rend()) return success();
-        followed.push_back(stream);
+        if (std::find(followed_.rbegin(), followed_.rend(), stream) != followed_.rend()) return success();
+        followed_.push_back(stream);
         return space_->stream().follow(stream);
     };
-    if (before != nullptr) TWR_CHECK(follow(before->space_->stream().get()));
+    if (before != nullptr) TWR_CHECK(space_->stream().follow(before->space_->stream().get()));
     for (const DevicePair& pair : pairs) {
         TWR_CHECK(follow(pair.stream_a));
         TWR_CHECK(follow(pair.stream_b));
@@ -130,6 +129,12 @@ Result<std::unique_ptr<DevicePairs>> DevicePairs::start(int device, std::span<co
         return std::move(launched).error();
     }
     return batch;
+}
+
+Result<> DevicePairs::lead() {
+    for (const StreamHandle stream : followed_)
+        TWR_CHECK(space_->stream().lead(stream));
+    return success();
 }
 
 Result<> DevicePairs::wait() {

@@ -45,7 +45,12 @@ class DevicePairs {
     static Result<std::unique_ptr<DevicePairs>> start(int device, std::span<const DevicePair> pairs,
                                                       const DevicePairs* before = nullptr);
 
-    // Once, before the other functions.
+    // Later work of the arrays' streams waits for the batch: it may change the arrays.
+    Result<> lead();
+    // Whether wait() need not wait.
+    [[nodiscard]] Result<bool> is_done() const { return end_.done(); }
+
+    // Once, before what follows.
     Result<> wait();
     [[nodiscard]] const DevicePairResult& of(std::size_t pair) const { return results_[place_[pair]]; }
     [[nodiscard]] double seconds() const { return seconds_; }  // that the device took
@@ -67,7 +72,8 @@ class DevicePairs {
     DeviceWorkspaces::Lease space_;
     DeviceEvent begin_, end_;
     std::vector<Group> groups_;
-    std::vector<std::size_t> place_;  // of each pair's result
+    std::vector<std::size_t> place_;      // of each pair's result
+    std::vector<StreamHandle> followed_;  // of the arrays
     const DevicePairResult* results_ = nullptr;
     double seconds_ = 0;
 };

@@ -2,6 +2,7 @@
 // are kept that differ from those of the first one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +22,8 @@ class PackedResults {
     // count: of fields, none of which has a result.
     explicit PackedResults(std::size_t count = 0) : begins_(count, kNone) {}
 
-    // There are so many fields, at least as many as before.
-    void expect(std::size_t count) { begins_.resize(count, kNone); }
+    // There are so many fields at least.
+    void expect(std::size_t count) { begins_.resize(std::max(count, begins_.size()), kNone); }
 
     // The result of a field, once.
     void put(std::size_t at, const FieldResult& result);

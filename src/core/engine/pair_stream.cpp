@@ -59,18 +59,40 @@ void PairStream::start(Place& place) {
         launch.batch = std::move(started).value();
         place.under_way.push_back(std::move(launch));
     } else {
-        DeviceWorkspaces::release_all_idle();
-        failed_.insert(failed_.end(), launch.numbers.begin(), launch.numbers.end());
+        fail(launch, std::move(started).error());
     }
+}
+
+void PairStream::fail(const Launch& launch, Error why) {
+    DeviceWorkspaces::release_all_idle();
+    failed_.insert(failed_.end(), launch.numbers.begin(), launch.numbers.end());
+    if (!error_) error_ = std::move(why);
+}
+
+bool PairStream::lead() {
+    for (auto& [device, place] : places_) {
+        for (const Launch& launch : place.under_way) {
+            if (!launch.batch->lead()) return false;
+        }
+    }
+    return failed_.empty();
+}
+
+bool PairStream::is_done() const {
+    for (const auto& [device, place] : places_) {
+        if (place.under_way.empty()) continue;
+        const auto done = place.under_way.back().batch->is_done();  // batches of a device end in their order
+        if (done && !*done) return false;
+    }
+    return true;
 }
 
 void PairStream::take_first(Place& place) {
     Launch launch = std::move(place.under_way.front());
     place.under_way.pop_front();
-    if (const auto waited = launch.batch->wait(); !waited) {
+    if (auto waited = launch.batch->wait(); !waited) {
         launch.batch = nullptr;
-        DeviceWorkspaces::release_all_idle();
-        failed_.insert(failed_.end(), launch.numbers.begin(), launch.numbers.end());
+        fail(launch, std::move(waited).error());
         return;
     }
     double scalars = 0;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,10 +62,17 @@ class PairStream {
 
     // Starts what was added last.
     void start();
+    // After start(): later work of the arrays' streams waits for what was started, and may change the arrays. False: that cannot be
+    // said of all that was added.
+    bool lead();
+    // After start(): whether finish() need not wait.
+    [[nodiscard]] bool is_done() const;
     // Waits for all. goes_on: asked after each launch; false: the rest is not taken. Afterwards failed() has the numbers of the
     // pairs whose launch failed, ascending: one by one they need less memory, and each says what is wrong with it.
     void finish(const std::function<bool()>& goes_on);
     [[nodiscard]] const std::vector<std::size_t>& failed() const { return failed_; }
+    // Why the first of them failed.
+    [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
    private:
     struct Launch {
@@ -81,6 +89,7 @@ class PairStream {
         std::deque<Launch> under_way;
     };
     Place* place_of(int device);
+    void fail(const Launch& launch, Error why);
     void start(Place& place);
     // Takes the results of the oldest launch.
     void take_first(Place& place);
@@ -89,6 +98,7 @@ class PairStream {
     Take take_;
     std::map<int, Place> places_;
     std::vector<std::size_t> failed_;
+    std::optional<Error> error_;
 };
 
 }  // namespace twinrun

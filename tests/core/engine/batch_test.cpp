@@ -13,6 +13,7 @@
 
 #include "base/checked.hpp"
 #include "engine/device_pairs.hpp"
+#include "engine/pair_queue.hpp"
 #include "engine/pair_stream.hpp"
 #include "source/device_array.hpp"
 #include "source/tuning.hpp"
@@ -403,6 +404,89 @@ TEST(DeviceBatch, AStreamThatEndsEarlyWaitsForItsWork) {
         EXPECT_GT(given, 0U);
         EXPECT_LT(given, added);
     }
+}
+
+// A queue that is fed `count` of these fields: the numbers of the pairs that were added, and those that have a result.
+struct Queued {
+    std::vector<std::size_t> added, given;
+    std::vector<std::optional<DifferenceStats>> found;
+    PairQueue queue;
+
+    Queued(const DeviceFields& fields, std::size_t count)
+        : found(fields.pairs.size()), queue({}, [this](const FoundPairs& launch) {
+              for (std::size_t i = 0; i < launch.numbers.size(); ++i) {
+                  given.push_back(launch.numbers[i]);
+                  found[launch.numbers[i]] = launch.of(i).found.stats;
+              }
+          }) {
+        for (std::size_t at = 0; at < count; ++at) {
+            const FieldPair& pair = fields.pairs[at];
+            const DeviceArray* a = pair.a.elements->device_array();
+            const DeviceArray* b = pair.b.elements->device_array();
+            if (a == nullptr || b == nullptr) continue;
+            const auto arrays = DevicePairs::pair_of(*a, *b, pair.rule);
+            if (!arrays || !queue.takes(a->device)) continue;
+            queue.add(at, a->device, *arrays);
+            added.push_back(at);
+        }
+    }
+};
+
+TEST(DeviceBatch, AQueueGivesEachPairOnceWhicheverThreadWorks) {
+    TWR_TEST_DEVICE(device);
+    const DeviceFields fields(device, 5000, test_seed(9), 500);
+    for (const std::size_t count : {0, 1, 200, 330, 5000}) {
+        for (const bool leads : {false, true}) {
+            Queued queued(fields, count);
+            queued.queue.start(leads);
+            EXPECT_TRUE(!leads || queued.queue.led());
+            queued.queue.finish([] { return true; });
+            EXPECT_TRUE(queued.queue.is_done());
+            EXPECT_TRUE(queued.queue.failed().empty());
+            std::sort(queued.given.begin(), queued.given.end());
+            EXPECT_EQ(queued.given, queued.added);
+            for (const std::size_t at : queued.given)
+                EXPECT_EQ(queued.found[at]->different, one(fields.pairs[at], {}).read.different) << at;
+        }
+    }
+}
+
+TEST(DeviceBatch, AQueueEndsWhenItsCallerDoes) {
+    TWR_TEST_DEVICE(device);
+    const DeviceFields fields(device, 2000, test_seed(10), 500);
+    for (const std::size_t count : {0, 100, 300, 2000}) {
+        { const Queued never_started(fields, count); }
+        {
+            Queued never_finished(fields, count);
+            never_finished.queue.start(count == 300);
+        }
+        Queued stopped(fields, count);
+        stopped.queue.start(false);
+        stopped.queue.finish([] { return false; });
+        EXPECT_LE(stopped.given.size(), stopped.added.size());
+    }
+}
+
+TEST(DeviceBatch, WhatTakingResultsThrowsIsThrownByFinish) {
+    TWR_TEST_DEVICE(device);
+    const DeviceFields fields(device, 1500, test_seed(11), 500);
+    PairQueue queue({}, [](const FoundPairs&) { throw std::bad_alloc(); });
+    bool thrown = false;
+    try {
+        for (std::size_t at = 0; at < fields.pairs.size(); ++at) {
+            const FieldPair& pair = fields.pairs[at];
+            const DeviceArray* a = pair.a.elements->device_array();
+            const DeviceArray* b = pair.b.elements->device_array();
+            if (a == nullptr || b == nullptr) continue;
+            const auto arrays = DevicePairs::pair_of(*a, *b, pair.rule);
+            if (arrays && queue.takes(a->device)) queue.add(at, a->device, *arrays);
+        }
+        queue.start(true);
+        queue.finish([] { return true; });
+    } catch (const std::bad_alloc&) {
+        thrown = true;
+    }
+    EXPECT_TRUE(thrown);
 }
 
 TEST(DeviceBatch, ResultsOfPairsTakenOverAreThoseOfEachAlone) {

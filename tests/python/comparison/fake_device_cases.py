@@ -5,10 +5,13 @@ Run by test_lists_fake_device.py, in a process whose library for devices is the 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import fake_device
 import numpy as np
@@ -18,7 +21,8 @@ from test_lists import one_by_one, outcome
 
 import twinrun
 from twinrun import _core
-from twinrun.comparison import start
+from twinrun.comparison import settings, start, work
+from twinrun.comparison.pending import Pending
 from twinrun.errors import TwinrunError
 
 Tensor = fake_device.Tensor
@@ -44,7 +48,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(0 if opened[2] is None else len(opened[2]))
         return opened
 
-    monkeypatch.setattr(twinrun.comparison.work, "start", counted)
+    monkeypatch.setattr(work, "start", counted)
     return found
 
 
@@ -188,7 +192,7 @@ def test_work_that_nobody_asks_for_ends_before_the_tensors(begun: list[int]) -> 
         True,
         _core.Rule(),
         _core.Rule(),
-        twinrun.comparison.settings.Settings().options(),
+        settings.Settings().options(),
     )
     assert len(made[2]) == 200
     del made
@@ -255,3 +259,110 @@ def test_a_call_that_fails_is_an_error_or_nothing(function: str) -> None:
             except TwinrunError as e:
                 assert "fake device" in str(e)
             fake_device.fail("")
+
+
+# ---- comparisons that are not waited for ----
+
+
+def test_a_comparison_need_not_be_waited_for() -> None:
+    a, b = state(200), state(200, add_one)  # few: no thread takes results
+    want = outcome(twinrun.compare, a, b, atol=1e-6)
+    result = twinrun.compare(a, b, atol=1e-6, wait=False)
+    assert type(result) is Pending and isinstance(result, twinrun.Comparison)
+    assert not result.done()
+    assert result.done()  # the fake device works when it is asked
+    assert type(result) is Pending
+    assert result.different == 2 and type(result) is twinrun.Comparison and result.done()
+    assert outcome(lambda *_, **__: result, a, b) == want
+    assert [part.count for part in result.differences()] == [1] * 2
+    a, b = state(700), state(700, add_one)
+    references = [weakref.ref(x) for one in (a, b) for x in one.values()]
+    late = twinrun.compare(a, b, atol=1e-6, wait=False)
+    del a, b
+    assert all(x() is not None for x in references)
+    assert late.result() is late and late.different == 7
+    assert not any(x() is not None for x in references)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        bool, repr, str, copy.copy, copy.deepcopy, pickle.dumps, lambda r: r == r, lambda r: r.fields, lambda r: r.not_compared,
+        lambda r: r.provenance_a, lambda r: r.device_asked, lambda r: r.to_arrow(), lambda r: dataclasses.asdict(r), vars,
+        lambda r: setattr(r, "notes", []), lambda r: r.result(), lambda r: r.worst, lambda r: list(r.differences()),
+    ],
+)  # fmt: skip
+def test_whoever_asks_waits(ask: Callable) -> None:
+    a, b = state(50), state(50, add_one)
+    result = twinrun.compare(a, b, wait=False)
+    assert type(result) is Pending
+    ask(result)
+    assert type(result) is twinrun.Comparison and result.verdict == "different"
+    assert len(result.fields) == 50
+
+
+def test_later_work_of_the_stream_may_change_what_is_compared() -> None:
+    a, b = state(300), state(300)
+    result = twinrun.compare(a, b, wait=False)
+    made = twinrun.sketch(a, wait=False)
+    runtime = fake_device.Runtime()
+    for x in a.values():  # in the default stream, as the package's
+        runtime.fill(x.array, 7)
+    runtime.wait()
+    assert result.same and made.compare(twinrun.sketch(b)).same
+    assert not twinrun.compare(a, b).same
+
+
+def test_what_must_be_looked_at_again_is_not_left() -> None:
+    x = np.asfortranarray(np.arange(12.0).reshape(3, 4))
+    for odd in (
+        {"x": Tensor(x)},  # columns
+        {"x": Tensor(np.arange(5))},  # maybe IDs
+        {"x": np.ones(3, np.float32)},  # on the host
+        {"x": Tensor(np.arange(8.0)[::2], strided=True)},
+        {"x": "text"},
+    ):
+        a, b = {**state(40), **odd}, {**state(40), **odd}
+        result = twinrun.compare(a, b, wait=False)
+        assert type(result) is twinrun.Comparison and result.same and result.done()
+    b.pop("x")
+    with pytest.raises(twinrun.Incomparable):
+        twinrun.compare(a, b, wait=False)
+    assert (
+        type(twinrun.compare(state(40), dict(reversed(state(40).items())), wait=False)) is twinrun.Comparison
+    )
+
+
+@pytest.mark.parametrize("function", ["wait_event", "elapsed", "event_done"])
+def test_what_a_device_could_not_do_is_an_error_each_time(function: str) -> None:
+    a, b = state(200), state(200)
+    result = twinrun.compare(a, b, wait=False)
+    assert type(result) is Pending
+    fake_device.fail(f"{function}:1:io")
+    if function == "event_done":
+        result.done()
+        assert result.same
+        return
+    for _ in range(2):
+        with pytest.raises(TwinrunError, match="fake device"):
+            result.verdict  # noqa: B018
+    assert result.done()
+
+
+def test_a_comparison_that_nobody_asks_for_ends() -> None:
+    for count in (1, 40, 300):
+        a = state(count)
+        references = [weakref.ref(x) for x in a.values()]
+        result = twinrun.compare(a, state(count), wait=False)
+        del a, result
+        assert not any(x() is not None for x in references)
+
+
+def test_many_threads_ask_one_comparison() -> None:
+    a, b = state(500), state(500, add_one)
+    for _ in range(5):
+        result = twinrun.compare(a, b, wait=False)
+        with ThreadPoolExecutor(8) as pool:
+            ask = lambda at, of=result: of.different if at % 2 else of.done()  # noqa: E731
+            found = list(pool.map(ask, range(64)))
+        assert set(found[1::2]) == {5}

@@ -17,7 +17,7 @@ from twinrun import _core
 
 CUDA = 2
 CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-ALLOCATE = 7  # in DeviceRuntime (src/core/device/device.hpp)
+ALLOCATE, WAIT_STREAM, FILL = 7, 13, 21  # in DeviceRuntime (src/core/device/device.hpp)
 
 
 class Status(ctypes.Structure):
@@ -69,6 +69,27 @@ def memory(count: int, device: int = 0) -> int:
     assert not status.failed, status.text
     assert address.value is not None
     return address.value
+
+
+class Runtime:
+    """Work of the package's own, in the default stream of the first device."""
+
+    def __init__(self) -> None:
+        self._functions = ctypes.cast(_table("runtime"), ctypes.POINTER(ctypes.c_void_p))
+
+    def fill(self, array: np.ndarray, byte: int) -> None:
+        """Sets all bytes, after the stream's earlier work."""
+        kinds = ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+        address = array.__array_interface__["data"][0]
+        status = ctypes.CFUNCTYPE(Status, *kinds)(self._functions[FILL])(0, address, byte, array.nbytes, None)
+        assert not status.failed, status.text
+
+    def wait(self) -> None:
+        """Until the stream's work is done."""
+        status = ctypes.CFUNCTYPE(Status, ctypes.c_int, ctypes.c_void_p)(self._functions[WAIT_STREAM])(
+            0, None
+        )
+        assert not status.failed, status.text
 
 
 def fail(fault: str) -> None:
