@@ -146,7 +146,7 @@ def on_a_terminal(columns: int, *arguments: object) -> list[str]:
     try:
         subprocess.run(
             [*COMMAND, *map(str, arguments)], stdout=theirs, stderr=subprocess.DEVNULL, check=False, timeout=HANG,
-            env=os.environ | {"TERM": "dumb", "COLUMNS": str(columns), "NO_COLOR": "1"},
+            env=os.environ | {"TERM": "dumb", "COLUMNS": str(columns), "LINES": "50", "NO_COLOR": "1"},
         )  # fmt: skip
         os.close(theirs)
         text = b""

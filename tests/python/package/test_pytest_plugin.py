@@ -133,7 +133,7 @@ def test_start_is_cheap() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG, check=True
     )
-    assert set(done.stdout.split()) == {"twinrun", "twinrun.pytest_plugin"}
+    assert set(done.stdout.split()) == {"twinrun", "twinrun.pytest_plugin", "twinrun.views"}
 
 
 def test_the_entry_point_names_the_plugin() -> None:
