@@ -103,9 +103,9 @@ class ListedFields(FieldGroup):
         rule = r.rule(at)
         decision = replace(self._decisions[rule], atol=r.atol(at), rtol=r.rtol(at))
         result = r.result(at)
-        seconds = sum(stage["seconds"] for stage in result.stages.values())
+        seconds = result.tree.seconds + result.sketch.seconds + result.elements.seconds
         place = self._place_of(at)
-        part = FieldPart(Found.of(result), 0, like, place, decision, self._reasons[rule], seconds)
+        part = FieldPart(Found(result), 0, like, place, decision, self._reasons[rule], seconds)
         return put_together([part])
 
     def _place_of(self, at: int) -> Place:
