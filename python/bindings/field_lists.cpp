@@ -199,7 +199,7 @@ class FieldList {
 
     // As they are captured and sketched. tolerances: of fields that have one of their own.
     // owner: this object, for work that goes on.
-    [[nodiscard]] CapturedFields captured(const std::map<std::string, std::pair<double, double>>& tolerances,
+    [[nodiscard]] CapturedFields captured(const std::map<std::string, Tolerance>& tolerances,
                                           const std::shared_ptr<const void>& owner) const {
         CapturedFields all;
         all.fields.reserve(fields_.size());
@@ -220,7 +220,7 @@ class FieldList {
             }
             if (const auto own = tolerances.find(f.name); own != tolerances.end()) {
                 f.own_tolerance = true;
-                f.tolerance = {own->second.first, own->second.second};
+                f.tolerance = own->second;
             }
             all.fields.push_back(std::move(f));
         }
@@ -676,7 +676,7 @@ void define_field_lists(nb::module_& m) {
             "Their numbers among all fields.")
         .def(
             "captured",
-            [](nb::object self, const std::map<std::string, std::pair<double, double>>& tolerances) {
+            [](nb::object self, const std::map<std::string, Tolerance>& tolerances) {
                 return nb::cast<const FieldList&>(self).captured(tolerances, held_by_work(self));
             },
             "tolerances"_a,

@@ -1,8 +1,6 @@
 // Sketches: digests of arrays that stay where the arrays are, on a device or the host, and what two of them say.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
@@ -245,15 +243,23 @@ void define_comparison_of_sketches(nb::module_& m) {
         .def_ro("chunk_elements", &C::chunk_elements);
 }
 
-// pairs: (sketch, sketch, atol, rtol), each of both on one device or both on the host.
-std::vector<PySketchComparison> compare_sketches(
-    const std::vector<std::tuple<PySketch*, PySketch*, double, double>>& pairs, bool nan_equal) {
+// Two sketches of a field, both on one device or both on the host.
+struct SketchPair {
+    const PySketch* a;
+    const PySketch* b;
+    Tolerance tolerance;
+};
+
+std::vector<PySketchComparison> compare_sketches(const std::vector<const SketchPair*>& pairs,
+                                                 bool nan_equal) {
     std::vector<SketchComparison> found;
     const auto work = [&]() -> Result<> {
         found.reserve(pairs.size());
-        for (const auto& [a, b, atol, rtol] : pairs) {
-            const DifferenceRule rule{{atol, rtol}, nan_equal};
-            auto one = [&, a = a, b = b]() -> Result<SketchComparison> {
+        for (const SketchPair* pair : pairs) {
+            const PySketch* const a = pair->a;
+            const PySketch* const b = pair->b;
+            const DifferenceRule rule{pair->tolerance, nan_equal};
+            auto one = [&]() -> Result<SketchComparison> {
                 if (a->device() != b->device()) {
                     return Error{ErrorCode::mismatch, "the sketches lie on different devices"};
                 }
@@ -275,7 +281,7 @@ std::vector<PySketchComparison> compare_sketches(
     take(result);
     std::vector<PySketchComparison> list;
     for (std::size_t i = 0; i < found.size(); ++i)
-        list.push_back(compared(std::move(found[i]), std::get<0>(pairs[i])->field()));
+        list.push_back(compared(std::move(found[i]), pairs[i]->a->field()));
     return list;
 }
 
@@ -296,5 +302,13 @@ void twinrun::define_sketches(nb::module_& m) {
     m.def("sketch_roots", &sketch_roots, "sketches"_a,
           "The root of each sketch's tree, which is 0 where there is no element.");
     define_comparison_of_sketches(m);
+    nb::class_<SketchPair>(m, "SketchPair", "Two sketches of a field, to be compared.")
+        .def(
+            "__init__",
+            [](SketchPair* self, const PySketch& a, const PySketch& b, const Tolerance& tolerance) {
+                new (self) SketchPair{&a, &b, tolerance};
+            },
+            "a"_a, "b"_a, "tolerance"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def_ro("tolerance", &SketchPair::tolerance);
     m.def("compare_sketches", &compare_sketches, "pairs"_a, "nan_equal"_a = true);
 }

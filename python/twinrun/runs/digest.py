@@ -10,7 +10,7 @@ import math
 import operator
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
@@ -148,8 +148,18 @@ def _tensor_type() -> type | None:
     return getattr(torch, "Tensor", None)
 
 
-def _words_of_tensor(name: str, tensor: Any) -> tuple[_core.CapturedField, object, str, tuple[int, ...]]:
-    """A tensor of PyTorch as words of its bits: (field, what keeps it alive, its type, its shape)."""
+@dataclass(frozen=True)
+class _Words:
+    """An array as the core digests it. owner: keeps its memory alive. kind, shape: of the caller's array."""
+
+    field: _core.CapturedField
+    owner: object
+    kind: str
+    shape: tuple[int, ...]
+
+
+def _words_of_tensor(name: str, tensor: Any) -> _Words:
+    """A tensor of PyTorch as words of its bits."""
     torch: Any = sys.modules["torch"]
     shape = tuple(tensor.shape)
     kind = str(tensor.dtype).removeprefix("torch.")
@@ -177,17 +187,15 @@ def _words_of_tensor(name: str, tensor: Any) -> tuple[_core.CapturedField, objec
         t = t.view(words)
     if t.device.type == "cuda":
         v = row_major(taken(name, t))
-        return captured_field(name, v), v, kind, shape
+        return _Words(captured_field(name, v), v, kind, shape)
     t = (t if t.device.type == "cpu" else t.cpu()).contiguous()
     field = _core.CapturedField(
         name=name, dtype=_WORDS[width], shape=(t.numel(),), address=t.data_ptr(), stride=width
     )
-    return field, t, kind, shape
+    return _Words(field, t, kind, shape)
 
 
-def _words_of_array(
-    name: str, array: object, stream: object
-) -> tuple[_core.CapturedField, object, str, tuple[int, ...]]:
+def _words_of_array(name: str, array: object, stream: object) -> _Words:
     """Any other array as words of its bits."""
     unit = ""
     if isinstance(array, np.generic):
@@ -219,7 +227,7 @@ def _words_of_array(
             words = (*shape, 2)
             strides = (*strides, width) if strides else ()
         v = replace(v, dtype=_WORDS[width], shape=words, strides=strides)
-        return captured_field(name, v), v, kind, shape
+        return _Words(captured_field(name, v), v, kind, shape)
     owner = v.owner
     if v.swap:
         owner = owner.astype(owner.dtype.newbyteorder("="))
@@ -231,7 +239,7 @@ def _words_of_array(
         address=owner.__array_interface__["data"][0],
         stride=width,
     )
-    return field, owner, kind, shape
+    return _Words(field, owner, kind, shape)
 
 
 def _form(kind: str, shape: Sequence[int], how: str) -> bytes:
@@ -253,21 +261,21 @@ def digests_of(
     for name, array in arrays.items():
         if exact:
             if tensor is not None and isinstance(array, tensor):
-                field, owner, kind, shape = _words_of_tensor(name, array)
+                words = _words_of_tensor(name, array)
             else:
-                field, owner, kind, shape = _words_of_array(name, array, stream)
+                words = _words_of_array(name, array, stream)
         else:
             v = row_major(taken(name, array, stream))
             if isinstance(v, ArrayView) and v.swap:
                 native = np.ascontiguousarray(v.owner.astype(v.owner.dtype.newbyteorder("=")))
                 address = native.__array_interface__["data"][0]
                 v = replace(v, address=address, stride=native.itemsize, swap=False, owner=native)
-            field, owner, kind, shape = captured_field(name, v), v, _LONG[v.dtype], v.shape
-        total += math.prod(shape) * 8
-        fields.append(field)
-        keep.append(owner)
-        forms.append(_form(kind, shape, how))
-        facts.append((kind, shape))
+            words = _Words(captured_field(name, v), v, _LONG[v.dtype], v.shape)
+        total += math.prod(words.shape) * 8
+        fields.append(words.field)
+        keep.append(words.owner)
+        forms.append(_form(words.kind, words.shape, how))
+        facts.append((words.kind, words.shape))
     made = _core.sketch_fields(
         _core.CapturedFields(fields),
         float(atol),

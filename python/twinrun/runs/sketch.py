@@ -368,20 +368,25 @@ class Sketch:
         pairs = []
         for name in names:
             self._check_field(name, other)
-            pairs.append((self._fields[name], other._fields[name], *self._tolerance(name, other, atol, rtol)))
+            tolerance = self._tolerance(name, other, atol, rtol)
+            pairs.append(_core.SketchPair(self._fields[name], other._fields[name], tolerance))
         found = _core.compare_sketches(pairs, equal_nan)
-        results = [self._result(name, pair, f) for name, pair, f in zip(names, pairs, found, strict=True)]
+        results = [
+            self._result(name, pair.tolerance, f) for name, pair, f in zip(names, pairs, found, strict=True)
+        ]
         return SketchComparison(results, time.perf_counter() - start)
 
-    def _result(self, name: str, pair: tuple, found: _core.SketchComparison) -> FieldSketchComparison:
+    def _result(
+        self, name: str, tolerance: _core.Tolerance, found: _core.SketchComparison
+    ) -> FieldSketchComparison:
         facts = self._facts(name)
         open_chunks = np.frombuffer(found.open, np.uint32)
         return FieldSketchComparison(
             field=name,
             dtype=facts.dtype,
             shape=facts.user_shape,
-            atol=pair[2],
-            rtol=pair[3],
+            atol=tolerance.atol,
+            rtol=tolerance.rtol,
             elements=found.elements,
             chunks=found.chunks,
             chunks_open=open_chunks.size,
@@ -392,7 +397,7 @@ class Sketch:
             proven_by_cells=found.proven_by_cells,
             cell=found.cell,
             coarse_cell=found.coarse_cell,
-            device=_device_name(pair[0].device),
+            device=_device_name(self._fields[name].device),
         )
 
     def _chosen(self, globs: list[str] | None) -> list[str]:
@@ -414,20 +419,18 @@ class Sketch:
                 fix=f"bring one to the other: sketch.to({_device_name(here)!r})",
             )
 
-    def _tolerance(
-        self, name: str, other: Sketch, atol: float | None, rtol: float | None
-    ) -> tuple[float, float]:
+    def _tolerance(self, name: str, other: Sketch, atol: float | None, rtol: float | None) -> _core.Tolerance:
         a, b = self._facts(name), other._facts(name)
         if atol is not None or rtol is not None:
             if a.dtype not in FLOATING:
-                return 0.0, 0.0
-            return float(atol or 0.0), float(rtol or 0.0)
+                return _core.Tolerance()
+            return _core.Tolerance(float(atol or 0.0), float(rtol or 0.0))
         if (a.atol, a.rtol) != (b.atol, b.rtol):
             raise Incomparable(
                 f"field {name!r}: the sketches were made for different tolerances",
                 fix="make both for one tolerance",
             )
-        return a.atol, a.rtol
+        return _core.Tolerance(a.atol, a.rtol)
 
 
 def sketch(
