@@ -18,6 +18,7 @@ NB_MODULE(_core, m) {
     define_elements(m);
     define_comparison(m);
     define_field_lists(m);
+    define_list_comparison(m);
     define_records(m);
     define_sessions(m);
     define_histories(m);
@@ -27,4 +28,5 @@ NB_MODULE(_core, m) {
     define_sums(m);
     define_noise(m);
     define_environment(m);
+    define_words(m);
 }

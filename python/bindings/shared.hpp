@@ -127,11 +127,13 @@ void define_sessions(nanobind::module_& m);
 
 void define_aggregation(nanobind::module_& m);
 void define_field_lists(nanobind::module_& m);
+void define_list_comparison(nanobind::module_& m);
 void define_environment(nanobind::module_& m);
 void define_golden(nanobind::module_& m);
 void define_histories(nanobind::module_& m);
 void define_noise(nanobind::module_& m);
 void define_sketches(nanobind::module_& m);
 void define_sums(nanobind::module_& m);
+void define_words(nanobind::module_& m);
 
 }  // namespace twinrun

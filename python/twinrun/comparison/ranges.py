@@ -28,7 +28,7 @@ _BUILT = "only one run had metadata: the other's was built on the fly, reading o
 _WHOLE_LIST = 1 << 26
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
-DIRECT = "no metadata at hand: every element is compared, which reads no more than building metadata would"
+DIRECT = _core.NO_METADATA
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def compare_part(
                 if side.metadata is not None and settings.method == "published" and ref.digest == "published":
                     continue
                 raise Incomparable(
-                    f"{place_text(place)}: field {ref.name!r}: only its metadata is available, and its data is needed",
+                    f"{place_text(place)}: field {ref.name!r}: {_core.NO_DATA}",
                     where=ref.where,
                     fix=_without_data(settings),
                 )
