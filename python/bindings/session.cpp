@@ -187,8 +187,8 @@ struct PyTurns {
     int ranks;
     int begun = 0;
 
-    explicit PyTurns(int ranks) : ranks(ranks) {
-        if (ranks < 1) raise({ErrorCode::invalid_argument, "ranks: at least 1"});
+    explicit PyTurns(int count) : ranks(count) {
+        if (count < 1) raise({ErrorCode::invalid_argument, "ranks: at least 1"});
     }
     std::unique_ptr<Comm> next() {
         if (begun == ranks) raise({ErrorCode::invalid_argument, "every rank has had its turn"});

@@ -243,22 +243,20 @@ void define_comparison_of_sketches(nb::module_& m) {
         .def_ro("chunk_elements", &C::chunk_elements);
 }
 
-// Two sketches of a field, both on one device or both on the host.
-struct SketchPair {
-    const PySketch* a;
-    const PySketch* b;
-    Tolerance tolerance;
-};
-
-std::vector<PySketchComparison> compare_sketches(const std::vector<const SketchPair*>& pairs,
+// Of each field a sketch of both runs, both on one device or both on the host, and its tolerance.
+std::vector<PySketchComparison> compare_sketches(const std::vector<const PySketch*>& all_a,
+                                                 const std::vector<const PySketch*>& all_b,
+                                                 const std::vector<const Tolerance*>& tolerances,
                                                  bool nan_equal) {
+    if (all_a.size() != all_b.size() || all_a.size() != tolerances.size())
+        raise({ErrorCode::invalid_argument, "two sketches and a tolerance for each field"});
     std::vector<SketchComparison> found;
     const auto work = [&]() -> Result<> {
-        found.reserve(pairs.size());
-        for (const SketchPair* pair : pairs) {
-            const PySketch* const a = pair->a;
-            const PySketch* const b = pair->b;
-            const DifferenceRule rule{pair->tolerance, nan_equal};
+        found.reserve(all_a.size());
+        for (std::size_t i = 0; i < all_a.size(); ++i) {
+            const PySketch* const a = all_a[i];
+            const PySketch* const b = all_b[i];
+            const DifferenceRule rule{*tolerances[i], nan_equal};
             auto one = [&]() -> Result<SketchComparison> {
                 if (a->device() != b->device()) {
                     return Error{ErrorCode::mismatch, "the sketches lie on different devices"};
@@ -281,7 +279,7 @@ std::vector<PySketchComparison> compare_sketches(const std::vector<const SketchP
     take(result);
     std::vector<PySketchComparison> list;
     for (std::size_t i = 0; i < found.size(); ++i)
-        list.push_back(compared(std::move(found[i]), pairs[i]->a->field()));
+        list.push_back(compared(std::move(found[i]), all_a[i]->field()));
     return list;
 }
 
@@ -302,13 +300,6 @@ void twinrun::define_sketches(nb::module_& m) {
     m.def("sketch_roots", &sketch_roots, "sketches"_a,
           "The root of each sketch's tree, which is 0 where there is no element.");
     define_comparison_of_sketches(m);
-    nb::class_<SketchPair>(m, "SketchPair", "Two sketches of a field, to be compared.")
-        .def(
-            "__init__",
-            [](SketchPair* self, const PySketch& a, const PySketch& b, const Tolerance& tolerance) {
-                new (self) SketchPair{&a, &b, tolerance};
-            },
-            "a"_a, "b"_a, "tolerance"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-        .def_ro("tolerance", &SketchPair::tolerance);
-    m.def("compare_sketches", &compare_sketches, "pairs"_a, "nan_equal"_a = true);
+    m.def("compare_sketches", &compare_sketches, nb::kw_only(), "a"_a, "b"_a, "tolerances"_a,
+          "nan_equal"_a = true, "Of each field its sketch in both runs, and its tolerance.");
 }

@@ -365,14 +365,21 @@ class Sketch:
                 )
         if not names:
             raise Incomparable("no field to compare", where=self.label, fix="nothing was compared")
-        pairs = []
+        tolerances: list[_core.Tolerance] = []
+        known: dict[tuple[float, float], _core.Tolerance] = {}
         for name in names:
             self._check_field(name, other)
-            tolerance = self._tolerance(name, other, atol, rtol)
-            pairs.append(_core.SketchPair(self._fields[name], other._fields[name], tolerance))
-        found = _core.compare_sketches(pairs, equal_nan)
+            own = self._tolerance(name, other, atol, rtol)
+            tolerances.append(known.get(own) or known.setdefault(own, _core.Tolerance(*own)))
+        found = _core.compare_sketches(
+            a=[self._fields[name] for name in names],
+            b=[other._fields[name] for name in names],
+            tolerances=tolerances,
+            nan_equal=equal_nan,
+        )
         results = [
-            self._result(name, pair.tolerance, f) for name, pair, f in zip(names, pairs, found, strict=True)
+            self._result(name, tolerance, f)
+            for name, tolerance, f in zip(names, tolerances, found, strict=True)
         ]
         return SketchComparison(results, time.perf_counter() - start)
 
@@ -419,18 +426,20 @@ class Sketch:
                 fix=f"bring one to the other: sketch.to({_device_name(here)!r})",
             )
 
-    def _tolerance(self, name: str, other: Sketch, atol: float | None, rtol: float | None) -> _core.Tolerance:
+    def _tolerance(
+        self, name: str, other: Sketch, atol: float | None, rtol: float | None
+    ) -> tuple[float, float]:
         a, b = self._facts(name), other._facts(name)
         if atol is not None or rtol is not None:
             if a.dtype not in FLOATING:
-                return _core.Tolerance()
-            return _core.Tolerance(float(atol or 0.0), float(rtol or 0.0))
+                return 0.0, 0.0
+            return float(atol or 0.0), float(rtol or 0.0)
         if (a.atol, a.rtol) != (b.atol, b.rtol):
             raise Incomparable(
                 f"field {name!r}: the sketches were made for different tolerances",
                 fix="make both for one tolerance",
             )
-        return _core.Tolerance(a.atol, a.rtol)
+        return a.atol, a.rtol
 
 
 def sketch(
