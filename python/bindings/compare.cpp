@@ -1,16 +1,23 @@
 // Comparison of one field, and the rules that it follows.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "base/checked.hpp"
 #include "engine/compare.hpp"
+#include "engine/merge.hpp"
+#include "engine/packed_results.hpp"
 #include "shared.hpp"
 #include "source/tuning.hpp"
 
@@ -80,14 +87,52 @@ std::optional<std::uint64_t> index_or_none(std::uint64_t index) {
     return index == kNowhere ? std::nullopt : std::optional(index);
 }
 
-nb::dict stage_dict(const StageFacts& stage) {
-    nb::dict d;
-    d["ran"] = stage.ran;
-    d["chunks_in"] = stage.chunks_in;
-    d["chunks_out"] = stage.chunks_out;
-    d["bytes_read"] = stage.bytes_read;
-    d["seconds"] = stage.seconds;
-    return d;
+void define_stage(nb::module_& m) {
+    using State = std::tuple<bool, std::uint64_t, std::uint64_t, std::uint64_t, double>;
+    nb::class_<StageFacts>(m, "StageFacts", "What a stage of a comparison did.")
+        .def(
+            "__init__",
+            [](StageFacts* self, bool ran, std::uint64_t chunks_in, std::uint64_t chunks_out,
+               std::uint64_t bytes_read, double seconds) {
+                new (self) StageFacts{ran, chunks_in, chunks_out, bytes_read, seconds};
+            },
+            nb::kw_only(), "ran"_a = true, "chunks_in"_a = std::uint64_t{0},
+            "chunks_out"_a = std::uint64_t{0}, "bytes_read"_a = std::uint64_t{0}, "seconds"_a = 0.0)
+        .def_ro("ran", &StageFacts::ran)
+        .def_ro("chunks_in", &StageFacts::chunks_in)
+        .def_ro("chunks_out", &StageFacts::chunks_out, "Left open; of elements: those with a difference.")
+        .def_ro("bytes_read", &StageFacts::bytes_read, "Of both runs.")
+        .def_ro("seconds", &StageFacts::seconds)
+        .def(
+            "__add__", [](const StageFacts& self, const StageFacts& other) { return self + other; },
+            "other"_a)
+        .def("__getstate__",
+             [](const StageFacts& self) -> State {
+                 return {self.ran, self.chunks_in, self.chunks_out, self.bytes_read, self.seconds};
+             })
+        .def("__setstate__", [](StageFacts& self, const State& state) {
+            const auto& [ran, chunks_in, chunks_out, bytes_read, seconds] = state;
+            new (&self) StageFacts{ran, chunks_in, chunks_out, bytes_read, seconds};
+        });
+}
+
+// For another process of the same build.
+using ResultState = std::pair<nb::bytes, std::string>;
+
+ResultState state_of(const PyFieldResult& self) {
+    PackedResults packed(1);
+    packed.put(0, self.result);
+    const std::vector<std::byte> bytes = packed.bytes();
+    return {nb::bytes(bytes.data(), bytes.size()), std::string(dtype_name(self.dtype))};
+}
+
+PyFieldResult result_of(const ResultState& state) {
+    const auto& [bytes, dtype] = state;
+    const PackedResults packed =
+        take(PackedResults::from({static_cast<const std::byte*>(bytes.data()), bytes.size()}));
+    if (packed.size() != 1 || !packed.has(0))
+        raise({ErrorCode::damaged, "this is not the result of a comparison"});
+    return {packed.get(0), parse_dtype(dtype)};
 }
 
 void define_result(nb::module_& m) {
@@ -145,14 +190,81 @@ void define_result(nb::module_& m) {
         [](const R& r) { return std::vector(r.proven.by_cells.begin(), r.proven.by_cells.end()); });
     add("cell", [](const R& r) { return r.proven.cell; });
     add("coarse_cell", [](const R& r) { return r.proven.coarse_cell; });
-    add("stages", [](const R& r) {
-        nb::dict stages;
-        stages["tree"] = stage_dict(r.tree);
-        stages["sketch"] = stage_dict(r.sketch);
-        stages["elements"] = stage_dict(r.elements);
-        return nb::typed<nb::dict, nb::str, nb::dict>(stages);
-    });
+    add("tree", [](const R& r) { return r.tree; });
+    add("sketch", [](const R& r) { return r.sketch; });
+    add("elements", [](const R& r) { return r.elements; });
     add("warnings", [](const R& r) { return r.warnings; });
+    result
+        .def_prop_ro(
+            "max_abs_at_least",
+            [](const PyFieldResult& self) {
+                return std::max(self.result.read.max_abs, least_unread(self.result.proven));
+            },
+            "A lower bound of the largest |a - b|.")
+        .def(
+            "sum_squares_of_all",
+            [](const PyFieldResult& self, const Tolerance& tolerance) {
+                return sum_squares_of_all(self.result.read.sum_squares, self.result.proven, tolerance);
+            },
+            "tolerance"_a,
+            "Of all scalars: exact where all were read, else what it does not exceed; NaN: no bound is "
+            "known.")
+        .def(
+            "with_bytes_of_elements",
+            [](PyFieldResult self, std::uint64_t bytes_read) {
+                self.result.elements.bytes_read = bytes_read;
+                return self;
+            },
+            "bytes_read"_a, "The same; reading the elements took so many bytes.")
+        .def(
+            "renumbered",
+            [](PyFieldResult self, const std::map<std::uint64_t, std::uint64_t>& numbers) {
+                const auto number_of = [&](std::uint64_t at) {
+                    const auto known = numbers.find(at);
+                    if (known == numbers.end()) throw nb::key_error("a place without a number");
+                    return known->second;
+                };
+                self.result = renumbered(std::move(self.result), number_of);
+                return self;
+            },
+            "numbers"_a, "The same with other places.")
+        .def("__getstate__", &state_of)
+        .def("__setstate__", [](PyFieldResult& self, const ResultState& state) {
+            new (&self) PyFieldResult(result_of(state));
+        });
+}
+
+PyFieldResult merge_results(const std::vector<const PyFieldResult*>& parts,
+                            const std::vector<std::uint64_t>& columns) {
+    std::vector<const FieldResult*> results;
+    for (const PyFieldResult* part : parts)
+        results.push_back(&part->result);
+    const DType dtype = parts.empty() ? DType::f32 : parts.front()->dtype;
+    auto whole = merged(results, ColumnOrder(columns, scalars_per_item(dtype)));
+    if (!whole) throw nb::value_error(whole.error().message.c_str());  // a defect of twinrun
+    return {std::move(whole).value(), dtype};
+}
+
+void define_merging(nb::module_& m) {
+    m.def("merge_results", &merge_results, "parts"_a, "columns"_a = std::vector<std::uint64_t>(),
+          "The result of disjoint parts of one field together. columns: the shape of a column-major array.");
+    m.def(
+        "with_sums",
+        [](PyFieldResult read, const TwoSums& sums, std::uint64_t scalars, std::uint64_t by_tree,
+           const StageFacts& tree, const StageFacts& sketch) {
+            read.result = with_sums(std::move(read.result), sums, scalars, by_tree, tree, sketch);
+            return read;
+        },
+        "read"_a, "sums"_a, "scalars"_a, "by_tree"_a, "tree"_a, "sketch"_a,
+        "The result for all scalars, where sums left open those that were read. by_tree: scalars in buckets "
+        "of equal sums. tree, sketch: what reading sums and residues took.");
+    m.def(
+        "result_of_keys",
+        [](std::uint64_t same, std::uint64_t different) {
+            return PyFieldResult{result_of_keys(same, different), DType::u64};
+        },
+        "same"_a, "different"_a,
+        "The result for keys that rows were matched by. different: how many have no partner.");
 }
 
 PyCompareOptions compare_options(const std::string& method, int threads, std::uint64_t memory,
@@ -243,12 +355,17 @@ void define_comparison(nb::module_& m) {
         return std::vector<double>(edges.begin(), edges.end());
     });
     m.def("check_tolerance", [](double atol, double rtol) { take(cell_rule({atol, rtol}, 0)); });
-    m.def("why_not_staged", [](const PyMetadata& a, std::size_t fa, const PyMetadata& b, std::size_t fb,
-                               double atol, double rtol, bool nan_equal) {
-        return why_not_staged(a.file->directory().fields.at(fa), b.file->directory().fields.at(fb),
-                              Method::automatic, {{atol, rtol}, nan_equal});
-    });
+    m.def(
+        "why_not_staged",
+        [](const PyMetadata& a, std::size_t a_field, const PyMetadata& b, std::size_t b_field,
+           const DifferenceRule& rule) {
+            return why_not_staged(a.file->directory().fields.at(a_field),
+                                  b.file->directory().fields.at(b_field), Method::automatic, rule);
+        },
+        "a"_a, "a_field"_a, "b"_a, "b_field"_a, "rule"_a);
+    define_stage(m);
     define_result(m);
+    define_merging(m);
     define_options(m);
     m.def("compare", &compare, "a"_a, "b"_a, "rule"_a, "options"_a, "ranges"_a = nb::none(),
           "columns"_a = std::vector<std::uint64_t>(),

@@ -60,6 +60,10 @@ nb::object list_differences(Source& a, Source& b, std::uint64_t first, std::uint
 void define_elements(nb::module_& m) {
     // Items [first, first + count) as bytes, dense and in native byte order.
     m.def("read_source", &read_source, "source"_a, "first"_a, "count"_a);
+    nb::class_<Tolerance>(m, "Tolerance", "a and b agree where |a - b| <= atol + rtol |a|.")
+        .def(nb::init<double, double>(), "atol"_a = 0.0, "rtol"_a = 0.0)
+        .def_ro("atol", &Tolerance::atol)
+        .def_ro("rtol", &Tolerance::rtol);
     nb::class_<DifferenceRule>(m, "Rule", "What counts as different.")
         .def(
             "__init__",

@@ -65,29 +65,21 @@ std::optional<FieldList> FieldList::of_arrays(nb::handle container, const nb::ob
     return walk.finish();
 }
 
+void FieldList::take(std::vector<ListedField> fields) {
+    fields_.reserve(fields.size());
+    for (ListedField& field : fields)
+        fields_.push_back({std::move(field), {}, {}});
+}
+
 std::optional<FieldList> FieldList::of_metadata(const PyMetadata& metadata, bool has_data) {
+    auto fields = fields_of(metadata.file->directory(), has_data);
+    if (!fields) return std::nullopt;
     FieldList list;
+    list.take(std::move(*fields));
     list.file_ = metadata.file;
     list.has_data_ = has_data;
     for (std::uint32_t at = 0; at < metadata.file->directory().data_files.size(); ++at)
         list.paths_.push_back(metadata.file->data_path(at));
-    const Directory& directory = metadata.file->directory();
-    if (directory.fields.empty()) return std::nullopt;
-    list.fields_.reserve(directory.fields.size());
-    for (std::size_t number = 0; number < directory.fields.size(); ++number) {
-        const FieldMetadata& own = directory.fields[number];
-        if (own.name.find('@') != std::string::npos || !own.key.empty()) return std::nullopt;
-        if (own.extents.empty() && own.items() != 0 && has_data) return std::nullopt;
-        TakenField field;
-        field.text = own.name;
-        field.dtype = own.dtype;
-        field.fortran_order = own.order == ArrayOrder::column_major;
-        field.items = own.items();
-        field.shape = own.shape;
-        field.metadata = &own;
-        field.number = number;
-        list.fields_.push_back(std::move(field));
-    }
     return list;
 }
 
@@ -98,8 +90,7 @@ std::optional<FieldList> FieldList::of_files(const std::vector<std::string>& pat
     if (!npy && format != "safetensors")
         raise({ErrorCode::invalid_argument, "format must be npy or safetensors"});
     if (names.size() != paths.size()) raise({ErrorCode::invalid_argument, "a name for each path"});
-    FieldList list;
-    std::vector<std::optional<PlainFile>> files;
+    std::optional<FieldsOfFiles> found;
     {
         const nb::gil_scoped_release unlocked;
         for (const std::string& path : paths) {
@@ -107,35 +98,17 @@ std::optional<FieldList> FieldList::of_files(const std::vector<std::string>& pat
         }
         StreamOptions stream;
         stream.threads = threads;
-        files =
-            read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors, worker_count(stream));
+        found = fields_of(
+            read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors, worker_count(stream)),
+            names, unique);
     }
-    std::unordered_set<std::string_view> known;
-    for (std::size_t at = 0; at < files.size(); ++at) {
-        if (!files[at] || files[at]->arrays.empty()) return std::nullopt;
-        for (PlainArray& array : files[at]->arrays) {
-            list.names_.push_back(names[at] + array.name);
-            TakenField field;
-            field.text = list.names_.back();
-            if (field.text.empty() || field.text.find('@') != std::string_view::npos) return std::nullopt;
-            if (unique && !known.insert(field.text).second) return std::nullopt;
-            field.dtype = array.dtype;
-            field.byte_order = array.byte_order;
-            field.fortran_order = array.fortran_order;
-            field.items = array.items;
-            field.shape = std::move(array.shape);
-            field.in_file = true;
-            if (array.items != 0) {
-                field.extents.push_back(
-                    {static_cast<std::uint32_t>(at), array.offset, item_bytes(array.dtype), array.items});
-            }
-            list.fields_.push_back(std::move(field));
-        }
-        list.texts_.push_back({files[at]->has_texts, std::move(files[at]->texts)});
-    }
+    if (!found) return std::nullopt;
+    FieldList list;
+    list.take(std::move(found->fields));
+    list.names_ = std::move(found->names);
+    list.texts_ = std::move(found->texts);
     list.paths_ = paths;
     list.in_order_ = !unique;
-    if (list.fields_.empty()) return std::nullopt;
     return list;
 }
 
@@ -160,7 +133,7 @@ bool FieldList::any_on_device() const {
 }
 
 CapturedField captured_field(const TakenField& field,
-                             const std::map<std::string, std::pair<double, double>>& tolerances,
+                             const std::map<std::string, Tolerance>& tolerances,
                              const std::shared_ptr<const void>& owner) {
     CapturedField f;
     f.name = field.text;
@@ -178,12 +151,12 @@ CapturedField captured_field(const TakenField& field,
     if (tolerances.empty()) return f;
     if (const auto own = tolerances.find(f.name); own != tolerances.end()) {
         f.own_tolerance = true;
-        f.tolerance = {own->second.first, own->second.second};
+        f.tolerance = own->second;
     }
     return f;
 }
 
-CapturedFields FieldList::captured(const std::map<std::string, std::pair<double, double>>& tolerances,
+CapturedFields FieldList::captured(const std::map<std::string, Tolerance>& tolerances,
                                    const std::shared_ptr<const void>& owner) const {
     CapturedFields all;
     all.fields.reserve(fields_.size());

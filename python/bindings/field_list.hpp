@@ -42,7 +42,7 @@ std::shared_ptr<const void> held_by_work(nanobind::object object);
 // An array of a list as it is captured and sketched. tolerances: of fields that have one of their own. owner: keeps the array, for
 // work that goes on.
 CapturedField captured_field(const TakenField& field,
-                             const std::map<std::string, std::pair<double, double>>& tolerances,
+                             const std::map<std::string, Tolerance>& tolerances,
                              const std::shared_ptr<const void>& owner);
 
 // All fields of a place, taken at once.
@@ -53,8 +53,7 @@ class FieldList {
     // look at all of them.
     static std::optional<FieldList> of_arrays(nanobind::handle container, const nanobind::object& flatten,
                                               bool on_devices);
-    // The fields of metadata, with their data where it was kept; nothing where Python has to look at one: labels, particles, and
-    // elements that must be decoded.
+    // The fields of metadata, with their data where it was kept; nothing where Python has to look at one.
     static std::optional<FieldList> of_metadata(const PyMetadata& metadata, bool has_data);
     // The fields of files that hold arrays as they lie in memory. names: of the fields of .npy files, and what stands before those
     // of .safetensors files. Nothing where Python has to look at one: the readers of formats know more, and say what is wrong.
@@ -81,7 +80,7 @@ class FieldList {
 
     // As they are captured and sketched. tolerances: of fields that have one of their own.
     // owner: this object, for work that goes on.
-    [[nodiscard]] CapturedFields captured(const std::map<std::string, std::pair<double, double>>& tolerances,
+    [[nodiscard]] CapturedFields captured(const std::map<std::string, Tolerance>& tolerances,
                                           const std::shared_ptr<const void>& owner) const;
 
     // Nothing where some of them were made for this list. Of the last lists it is remembered: weak references to thousands of arrays
@@ -93,16 +92,14 @@ class FieldList {
    private:
     friend class ArrayWalk;
 
+    void take(std::vector<ListedField> fields);
+
     std::vector<TakenField> fields_;
     std::vector<Other> rest_;
     std::deque<std::uint64_t> numbers_;  // addresses stay
     std::deque<std::string> names_;      // of fields of files; addresses stay
-    struct Texts {
-        bool there = false;
-        std::vector<std::pair<std::string, std::string>> texts;
-    };
-    std::vector<Texts> texts_;  // of files
-    bool made_ = false;         // not all are arrays that the caller keeps
+    std::vector<FieldsOfFiles::Texts> texts_;  // of files
+    bool made_ = false;                        // not all are arrays that the caller keeps
     std::shared_ptr<MetadataFile> file_;
     bool has_data_ = true;
     bool in_order_ = false;

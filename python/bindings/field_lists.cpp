@@ -614,7 +614,7 @@ void define_field_lists(nb::module_& m) {
             "Their numbers among all fields.")
         .def(
             "captured",
-            [](nb::object self, const std::map<std::string, std::pair<double, double>>& tolerances) {
+            [](nb::object self, const std::map<std::string, Tolerance>& tolerances) {
                 return nb::cast<const FieldList&>(self).captured(tolerances, held_by_work(self));
             },
             "tolerances"_a,

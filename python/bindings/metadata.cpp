@@ -182,47 +182,34 @@ struct WrittenMetadata {
     std::uint64_t metadata_bytes = 0;
 };
 
-// Writes a metadata file for fields whose data lie elsewhere.
-WrittenMetadata write_metadata(const std::string& path, std::int64_t step, std::uint32_t rank,
-                               const std::vector<PyDataFile>& data_files,
-                               const std::vector<PyFieldPlan*>& fields, const std::vector<Source*>& elements,
-                               int threads, std::uint64_t memory, const std::string& io, nb::object progress,
-                               bool durable, std::uint64_t status) {
+// The name of a file by its folder as it is: the user may have named it by a link.
+std::string with_real_folder(const std::string& path) {
+    const std::filesystem::path whole(path);
+    const std::string folder = whole.has_parent_path() ? whole.parent_path().string() : ".";
+    return (std::filesystem::path(real_path(folder)) / whole.filename()).string();
+}
+
+WrittenMetadata written(const std::string& path, std::int64_t step, std::uint32_t rank,
+                        const std::vector<PyDataFile>& data_files, const std::vector<PyFieldPlan*>& fields,
+                        const std::vector<Source*>& elements, int threads, std::uint64_t memory,
+                        const std::string& io, nb::object progress, bool durable, std::uint64_t status) {
     const StreamOptions options = stream_options(threads, memory, io, progress);
-    Directory directory;
-    directory.status = status;
-    directory.step = step;
-    directory.rank = rank;
+    Directory facts;
+    facts.status = status;
+    facts.step = step;
+    facts.rank = rank;
     for (const PyDataFile& file : data_files)
-        directory.data_files.push_back({file.path, file.stamp});
+        facts.data_files.push_back({file.path, file.stamp});
     if (fields.size() != elements.size()) raise({ErrorCode::invalid_argument, "a source for each field"});
-    for (const PyFieldPlan* field : fields)
-        directory.fields.push_back(take(plan_field(field->plan)));
-    std::vector<std::shared_ptr<ElementSource>> sources;
-    for (const Source* source : elements)
-        sources.push_back(source->elements);
-    std::uint64_t bytes_read = 0;
-    const auto work = [&]() -> Result<> {
-        // The user may have named a folder by a link.
-        const std::filesystem::path whole(path);
-        const std::string name =
-            (std::filesystem::path(real_path(whole.has_parent_path() ? whole.parent_path().string() : ".")) /
-             whole.filename())
-                .string();
-        TWR_TRY(auto writer, MetadataWriter::create(posix_file_system(), name, std::move(directory)));
-        writer->may_replace();
-        for (std::size_t i = 0; i < sources.size(); ++i) {
-            TWR_TRY(const StreamStats stats, build_field(*writer, i, *sources[i], options, fields[i]->ids));
-            bytes_read += stats.bytes_read;
-        }
-        return durable ? writer->commit() : writer->finish_temporary();
-    };
-    Result<> result = success();
-    {
+    std::vector<FieldToWrite> asked;
+    for (std::size_t i = 0; i < fields.size(); ++i)
+        asked.push_back({fields[i]->plan, elements[i]->elements.get(), fields[i]->ids});
+    const auto run = [&]() -> Result<std::uint64_t> {
         const nb::gil_scoped_release unlocked;
-        result = work();
-    }
-    take(result);
+        return write_metadata(posix_file_system(), with_real_folder(path), std::move(facts), std::move(asked),
+                              options, durable);
+    };
+    const std::uint64_t bytes_read = take(run());
     return {bytes_read, take(stamp_of(path)).size};
 }
 
@@ -292,9 +279,9 @@ void define_metadata(nb::module_& m) {
         .def("verify", &PyMetadata::verify)
         .def("section", &PyMetadata::section);
     m.def("changed_parts", &changed, "metadata"_a, "field"_a, "source"_a, "threads"_a = 0);
-    m.def("write_metadata", &write_metadata, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a,
-          "sources"_a, "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto",
-          "progress"_a = nb::none(), "durable"_a = true, "status"_a = std::uint64_t{0});
+    m.def("write_metadata", &written, "path"_a, "step"_a, "rank"_a, "data_files"_a, "fields"_a, "sources"_a,
+          "threads"_a = 0, "memory"_a = std::uint64_t{1} << 30, "io"_a = "auto", "progress"_a = nb::none(),
+          "durable"_a = true, "status"_a = std::uint64_t{0});
 }
 
 }  // namespace twinrun

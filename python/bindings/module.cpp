@@ -28,4 +28,5 @@ NB_MODULE(_core, m) {
     define_sums(m);
     define_noise(m);
     define_environment(m);
+    define_words(m);
 }

@@ -31,10 +31,9 @@ namespace {
 // Shapes and the offset: slowest dimension first, as FieldMetadata has them.
 CapturedField captured_field(std::string name, const std::string& dtype, std::vector<std::uint64_t> shape,
                              std::uintptr_t address, std::uint64_t stride, bool fortran_order,
-                             const std::optional<std::pair<double, double>>& tolerance,
-                             std::optional<int> device, std::vector<std::int64_t> strides,
-                             std::uintptr_t stream, bool swap, std::string ids,
-                             std::vector<std::uint64_t> global_shape,
+                             const std::optional<Tolerance>& tolerance, std::optional<int> device,
+                             std::vector<std::int64_t> strides, std::uintptr_t stream, bool swap,
+                             std::string ids, std::vector<std::uint64_t> global_shape,
                              std::vector<std::uint64_t> global_offset) {
     CapturedField f;
     f.name = std::move(name);
@@ -42,7 +41,7 @@ CapturedField captured_field(std::string name, const std::string& dtype, std::ve
     f.shape = std::move(shape);
     f.order = fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
     f.own_tolerance = tolerance.has_value();
-    if (tolerance) f.tolerance = {tolerance->first, tolerance->second};
+    if (tolerance) f.tolerance = *tolerance;
     if (device) {
         f.device = device_array(f.dtype, f.shape, std::move(strides), address, *device, stream, swap);
     } else {
@@ -66,10 +65,9 @@ void define_captured_field(nb::module_& m) {
             "__init__",
             [](CapturedField* self, std::string name, const std::string& dtype,
                std::vector<std::uint64_t> shape, std::uintptr_t address, std::uint64_t stride,
-               bool fortran_order, const std::optional<std::pair<double, double>>& tolerance,
-               std::optional<int> device, std::vector<std::int64_t> strides, std::uintptr_t stream, bool swap,
-               std::string ids, std::vector<std::uint64_t> global_shape,
-               std::vector<std::uint64_t> global_offset) {
+               bool fortran_order, const std::optional<Tolerance>& tolerance, std::optional<int> device,
+               std::vector<std::int64_t> strides, std::uintptr_t stream, bool swap, std::string ids,
+               std::vector<std::uint64_t> global_shape, std::vector<std::uint64_t> global_offset) {
                 new (self) CapturedField(captured_field(std::move(name), dtype, std::move(shape), address,
                                                         stride, fortran_order, tolerance, device,
                                                         std::move(strides), stream, swap, std::move(ids),
@@ -81,11 +79,10 @@ void define_captured_field(nb::module_& m) {
             "ids"_a = "", "global_shape"_a = std::vector<std::uint64_t>(),
             "global_offset"_a = std::vector<std::uint64_t>(),
             "shape, global_shape, global_offset: slowest dimension first, so reversed if fortran_order is "
-            "set. "
-            "stride: bytes\nbetween items; 0: dense. tolerance: (atol, rtol), or the run's. ids: the field "
-            "of "
-            "its rows' IDs, or ''.\ndevice: where the memory is on a device; then strides (bytes), stream "
-            "and "
+            "set.\n"
+            "stride: bytes between items; 0: dense. tolerance: its own; None: the run's. ids: the field of "
+            "its "
+            "rows' IDs, or ''.\ndevice: where the memory is on a device; then strides (bytes), stream and "
             "swap hold, and stride does not.")
         .def_prop_ro("name", [](const CapturedField& self) { return self.name; });
 }
@@ -190,8 +187,8 @@ struct PyTurns {
     int ranks;
     int begun = 0;
 
-    explicit PyTurns(int ranks) : ranks(ranks) {
-        if (ranks < 1) raise({ErrorCode::invalid_argument, "ranks: at least 1"});
+    explicit PyTurns(int count) : ranks(count) {
+        if (count < 1) raise({ErrorCode::invalid_argument, "ranks: at least 1"});
     }
     std::unique_ptr<Comm> next() {
         if (begun == ranks) raise({ErrorCode::invalid_argument, "every rank has had its turn"});

@@ -134,5 +134,6 @@ void define_noise(nanobind::module_& m);
 void define_digests(nanobind::module_& m);
 void define_sketches(nanobind::module_& m);
 void define_sums(nanobind::module_& m);
+void define_words(nanobind::module_& m);
 
 }  // namespace twinrun

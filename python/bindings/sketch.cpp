@@ -208,7 +208,7 @@ class SketchList {
 // The sketches of a container whose arrays the core can take, begun while it is walked. Null where Python has to look at
 // anything, or where something is wrong with it: Python says what.
 std::unique_ptr<SketchList> start_sketches(nb::handle container, const nb::object& flatten,
-                                           const std::map<std::string, std::pair<double, double>>& tolerances,
+                                           const std::map<std::string, Tolerance>& tolerances,
                                            double atol, double rtol, unsigned residue_bits,
                                            std::uint32_t chunk_bytes, const std::string& digest,
                                            int threads) {
@@ -388,15 +388,21 @@ void define_comparison_of_sketches(nb::module_& m) {
         .def_ro("chunk_elements", &C::chunk_elements);
 }
 
-// pairs: (sketch, sketch, atol, rtol), each of both on one device or both on the host.
-std::vector<PySketchComparison> compare_sketches(
-    const std::vector<std::tuple<PySketch*, PySketch*, double, double>>& pairs, bool nan_equal) {
+// Of each field a sketch of both runs, both on one device or both on the host, and its tolerance.
+std::vector<PySketchComparison> compare_sketches(const std::vector<const PySketch*>& all_a,
+                                                 const std::vector<const PySketch*>& all_b,
+                                                 const std::vector<const Tolerance*>& tolerances,
+                                                 bool nan_equal) {
+    if (all_a.size() != all_b.size() || all_a.size() != tolerances.size())
+        raise({ErrorCode::invalid_argument, "two sketches and a tolerance for each field"});
     std::vector<SketchComparison> found;
     const auto work = [&]() -> Result<> {
-        found.reserve(pairs.size());
-        for (const auto& [a, b, atol, rtol] : pairs) {
-            const DifferenceRule rule{{atol, rtol}, nan_equal};
-            auto one = [&, a = a, b = b]() -> Result<SketchComparison> {
+        found.reserve(all_a.size());
+        for (std::size_t i = 0; i < all_a.size(); ++i) {
+            const PySketch* const a = all_a[i];
+            const PySketch* const b = all_b[i];
+            const DifferenceRule rule{*tolerances[i], nan_equal};
+            auto one = [&]() -> Result<SketchComparison> {
                 if (a->device() != b->device()) {
                     return Error{ErrorCode::mismatch, "the sketches lie on different devices"};
                 }
@@ -418,7 +424,7 @@ std::vector<PySketchComparison> compare_sketches(
     take(result);
     std::vector<PySketchComparison> list;
     for (std::size_t i = 0; i < found.size(); ++i)
-        list.push_back(compared(std::move(found[i]), std::get<0>(pairs[i])->field()));
+        list.push_back(compared(std::move(found[i]), all_a[i]->field()));
     return list;
 }
 
@@ -452,5 +458,6 @@ void twinrun::define_sketches(nb::module_& m) {
     m.def("sketch_roots", &sketch_roots, "sketches"_a,
           "The root of each sketch's tree, which is 0 where there is no element.");
     define_comparison_of_sketches(m);
-    m.def("compare_sketches", &compare_sketches, "pairs"_a, "nan_equal"_a = true);
+    m.def("compare_sketches", &compare_sketches, nb::kw_only(), "a"_a, "b"_a, "tolerances"_a,
+          "nan_equal"_a = true, "Of each field its sketch in both runs, and its tolerance.");
 }

@@ -1,20 +1,19 @@
-// Sums of digests: read, added up, and checked against residues.
+// Sums of digests: read, and those of two runs held against each other.
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <bit>
 #include <optional>
 #include <utility>
 
+#include "base/checked.hpp"
 #include "digest/sums.hpp"
 #include "owned_array.hpp"
 #include "shared.hpp"
-#include "sketch/proof.hpp"
+#include "sketch/two_sums.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -35,12 +34,6 @@ const FieldMetadata& field_of(const PyMetadata& metadata, std::size_t field) {
     return fields[field];
 }
 
-// Sums of one height, by bucket.
-struct BucketSums {
-    std::vector<PartialSum> sums;
-    unsigned height = 0;
-};
-
 // A member of each element, as an array.
 template <class T>
 nb::object column(const std::vector<T>& elements, std::uint64_t T::*member) {
@@ -60,56 +53,20 @@ BucketSums sums_from(const Words& buckets, const Words& coarse, const Words& fin
     return made;
 }
 
-ChunkShape shape_from(const std::string& dtype, std::uint32_t chunk_bytes, unsigned bits, unsigned height) {
+void check_buckets(std::uint32_t chunk_bytes, unsigned height) {
     const bool power =
         std::has_single_bit(chunk_bytes) && chunk_bytes >= kSmallestChunk && chunk_bytes <= kLargestChunk;
-    if (!power || height > 8 || (std::uint64_t{chunk_bytes} << height) > kLargestChunk ||
-        (bits != 0 && bits != 2 && bits != 4)) {
-        raise({ErrorCode::invalid_argument, "impossible chunks, buckets or residues"});
-    }
-    return chunk_shape(scalar_type(parse_dtype(dtype)), chunk_bytes, bits);
+    if (!power || height > 8 || (std::uint64_t{chunk_bytes} << height) > kLargestChunk)
+        raise({ErrorCode::invalid_argument, "impossible chunks or buckets"});
 }
 
-// The field's own sums; of a field that is a whole array, those of its chunks.
-BucketSums read_sums(const PyMetadata& metadata, std::size_t field, bool whole) {
-    const FieldMetadata& f = field_of(metadata, field);
-    const auto run = [&]() -> Result<std::vector<PartialSum>> {
+BucketSums sums_of(const PyMetadata& metadata, std::size_t field, bool whole) {
+    field_of(metadata, field);
+    const auto run = [&] {
         const nb::gil_scoped_release unlocked;
-        if (!whole) return metadata.file->sums(field);
-        const auto words = [&](Section section, std::uint64_t offset,
-                               std::uint64_t count) -> Result<std::vector<std::uint64_t>> {
-            std::vector<std::uint64_t> read(count);
-            TWR_CHECK(metadata.file->read(field, section, offset, std::as_writable_bytes(std::span(read))));
-            if constexpr (std::endian::native == std::endian::big) {
-                for (auto& word : read)
-                    word = __builtin_bswap64(word);
-            }
-            return read;
-        };
-        if (f.settings.kind != DigestKind::linear)
-            return Error{ErrorCode::unsupported, "published digests do not add up"};
-        const TreeLayout tree = f.tree();
-        TWR_TRY(const auto coarse, words(Section::tree, f.chunks() == 0 ? 0 : tree.first(0) * 8, f.chunks()));
-        TWR_TRY(const auto fine, words(Section::fine, 0, f.section_bytes(Section::fine) / 8));
-        return sums_of_whole(coarse, fine, f.scalars(), f.chunking());
+        return read_sums(*metadata.file, field, whole);
     };
-    return {take(run()), whole ? 0U : f.sums.height};
-}
-
-BucketSums add_up(const std::vector<const BucketSums*>& parts, unsigned height, const std::string& dtype,
-                  std::uint32_t chunk_bytes) {
-    const ChunkShape shape = shape_from(dtype, chunk_bytes, 0, height);
-    std::vector<SumsOfPart> views;
-    for (const BucketSums* part : parts) {
-        if (part->height > height) raise({ErrorCode::invalid_argument, "sums of a higher level"});
-        views.push_back({part->sums, part->height});
-    }
-    std::vector<PartialSum> added;
-    {
-        const nb::gil_scoped_release unlocked;
-        added = add_sums(views, height, shape.blocks_per_chunk);
-    }
-    return {std::move(added), height};
+    return take(run());
 }
 
 nb::object read_residues(const PyMetadata& metadata, std::size_t field, std::uint64_t first,
@@ -125,36 +82,14 @@ nb::object read_residues(const PyMetadata& metadata, std::size_t field, std::uin
     return owned_array(std::move(residues));
 }
 
-// What the residues of both runs say, by bucket.
-struct ComparedResidues {
-    std::vector<BucketResidues> buckets;
-};
-
-ComparedResidues residues_of_buckets(const Words& starts, std::uint64_t row_scalars, const Bytes& a,
-                                     const Bytes& b, unsigned bits, const std::string& dtype,
-                                     std::uint32_t chunk_bytes, unsigned height) {
-    const ChunkShape shape = shape_from(dtype, chunk_bytes, bits, height);
-    if (bits == 0 || row_scalars == 0 || a.size() != b.size() || a.size() % row_scalars != 0 ||
-        a.size() / row_scalars != starts.size()) {
-        raise({ErrorCode::invalid_argument, "residues that do not fit their rows"});
-    }
-    std::vector<BucketResidues> found;
-    {
-        const nb::gil_scoped_release unlocked;
-        found =
-            compare_residues(words_of(starts), row_scalars, bytes_of(a), bytes_of(b), bits, shape, height);
-    }
-    return {std::move(found)};
-}
-
 // What the sums of rows with these IDs are, for rows in memory; none where they would not be kept.
 std::optional<BucketSums> sums_of_rows(const std::string& dtype, const Words& ids, std::uintptr_t address,
-                                       std::uint64_t row_scalars, double atol, double rtol,
+                                       std::uint64_t row_scalars, const Tolerance& tolerance,
                                        std::uint32_t chunk_bytes) {
     const DType type = parse_dtype(dtype);
-    static_cast<void>(shape_from(dtype, chunk_bytes, 0, 0));
+    check_buckets(chunk_bytes, 0);
     DigestSettings settings;
-    settings.tolerance = {atol, rtol};
+    settings.tolerance = tolerance;
     settings.rule = take(cell_rule(settings.tolerance, 0));
     settings.chunk_bytes = chunk_bytes;
     auto placement = RowPlacement::of_ids({ids.data(), ids.data() + ids.size()}, row_scalars);
@@ -187,53 +122,44 @@ void put_rows(const nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
                  reinterpret_cast<std::byte*>(to.data()));
 }
 
-// What a field's metadata proves under a tolerance (sketch/proof.hpp).
-struct PyProof {
-    PyProof(const PyMetadata& metadata, std::size_t field, double atol, double rtol)
-        : wanted{atol, rtol}, proof(field_of(metadata, field), wanted) {}
-    Tolerance wanted;
-    ChunkProof proof;
-};
-
-using Counts = std::array<std::uint64_t, 8>;
-
-// Of each bucket, 1 if its residues and the fine sums of both runs prove it.
-nb::object buckets_proven(const PyProof& self, const ComparedResidues& residues, const Words& fine_a,
-                          const Words& fine_b) {
-    const std::size_t n = residues.buckets.size();
-    if (fine_a.size() != n || fine_b.size() != n)
-        raise({ErrorCode::invalid_argument, "sums that do not fit the residues of their buckets"});
-    std::vector<std::uint8_t> proven(n);
-    for (std::size_t i = 0; i < n; ++i) {
-        proven[i] = self.proof.residues_say(residues.buckets[i], fine_a.data()[i], fine_b.data()[i]).proven;
+std::vector<SumsOfPart> views_of(const std::vector<const BucketSums*>& parts, const FieldMetadata& field) {
+    std::vector<SumsOfPart> views;
+    for (const BucketSums* part : parts) {
+        check_buckets(field.settings.chunk_bytes, part->height);
+        views.push_back({part->sums, part->height});
     }
-    return owned_array(std::move(proven));
+    return views;
 }
 
-ComparedResidues residues_from(const Words& buckets, const Words& corrections, const Words& without_estimate,
-                               const std::vector<Counts>& counts) {
-    const std::size_t n = buckets.size();
-    if (corrections.size() != n || without_estimate.size() != n || counts.size() != n)
-        raise({ErrorCode::invalid_argument, "facts of each bucket"});
-    ComparedResidues made;
-    for (std::size_t i = 0; i < n; ++i) {
-        made.buckets.push_back(
-            {buckets.data()[i], corrections.data()[i], without_estimate.data()[i], counts[i]});
-    }
-    return made;
+// (first scalar, count)
+using Stretches = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+
+void keep(TwoSums& self, const Stretches& scalars) {
+    std::vector<Range> ranges;
+    for (const auto& [first, count] : scalars)
+        ranges.push_back({first, checked_add(first, count).value_or(~std::uint64_t{0})});
+    self.keep(ranges);
 }
 
-// Of the chosen buckets together: how many scalars have |c| = 0 to 7.
-Counts counts_of(const ComparedResidues& self, const Bytes& chosen) {
-    if (chosen.size() != self.buckets.size())
-        raise({ErrorCode::invalid_argument, "a choice for each bucket"});
-    Counts counts{};
-    for (std::size_t i = 0; i < self.buckets.size(); ++i) {
-        if (chosen.data()[i] == 0) continue;
-        for (std::size_t c = 0; c < counts.size(); ++c)
-            counts[c] += self.buckets[i].counts[c];
+Stretches open_scalars(const TwoSums& self, std::uint64_t scalars) {
+    Stretches found;
+    for (const Range& range : self.open_scalars(scalars))
+        found.emplace_back(range.begin, range.size());
+    return found;
+}
+
+nb::object places_of(const TwoSums& self, const Words& buckets) {
+    auto found = self.at(words_of(buckets));
+    return found ? owned_array(std::move(*found)) : nb::none();
+}
+
+bool settle(TwoSums& self, const Words& starts, std::uint64_t row_scalars, const Bytes& a, const Bytes& b) {
+    if (!self.residues_help() || row_scalars == 0 || a.size() != b.size() || a.size() % row_scalars != 0 ||
+        a.size() / row_scalars != starts.size()) {
+        raise({ErrorCode::invalid_argument, "residues that do not fit their rows"});
     }
-    return counts;
+    const nb::gil_scoped_release unlocked;
+    return self.settle(words_of(starts), row_scalars, bytes_of(a), bytes_of(b));
 }
 
 void define_buckets(nb::module_& m) {
@@ -247,74 +173,69 @@ void define_buckets(nb::module_& m) {
         .def_prop_ro("buckets", [](const BucketSums& self) { return column(self.sums, &PartialSum::bucket); })
         .def_prop_ro("coarse", [](const BucketSums& self) { return column(self.sums, &PartialSum::coarse); })
         .def_prop_ro("fine", [](const BucketSums& self) { return column(self.sums, &PartialSum::fine); });
-    nb::class_<ComparedResidues>(m, "ComparedResidues",
-                                 "What the residues of both runs say, by bucket in ascending order.")
+}
+
+void define_two_sums(nb::module_& m) {
+    nb::class_<TwoSums>(m, "TwoSums", "The sums of one field of two runs, and which buckets they prove.")
         .def(
             "__init__",
-            [](ComparedResidues* self, const Words& buckets, const Words& corrections,
-               const Words& without_estimate, const std::vector<Counts>& counts) {
-                new (self) ComparedResidues(residues_from(buckets, corrections, without_estimate, counts));
+            [](TwoSums* self, const PyMetadata& metadata, std::size_t field, const Tolerance& wanted,
+               const std::vector<const BucketSums*>& of_a, const std::vector<const BucketSums*>& of_b) {
+                const FieldMetadata& own = field_of(metadata, field);
+                const auto a = views_of(of_a, own);
+                const auto b = views_of(of_b, own);
+                const nb::gil_scoped_release unlocked;
+                new (self) TwoSums(own, wanted, a, b);
             },
-            "buckets"_a, "corrections"_a, "without_estimate"_a, "counts"_a,
-            "corrections: what the fine sums must differ by. without_estimate: scalars whose residues do not "
-            "say by how many cells they differ. counts: of each bucket, how many scalars differ by 0 to 7.")
+            "metadata"_a, "field"_a, "wanted"_a, "of_a"_a, "of_b"_a,
+            "metadata, field: of either run. of_a, of_b: of all parts of each run.")
+        .def_prop_ro("height", &TwoSums::height, "A bucket has 2^height chunks.")
+        .def_prop_ro("bucket_scalars", &TwoSums::bucket_scalars)
         .def_prop_ro(
             "buckets",
-            [](const ComparedResidues& self) { return column(self.buckets, &BucketResidues::bucket); })
-        .def("counts_of", &counts_of, "chosen"_a,
-             "Of the buckets whose byte is not 0, together: how many scalars differ by 0 to 7 cells.");
-}
-
-ProvenDrift drift_of(std::uint64_t by_tree, const Counts& by_cells, double cell, double coarse_cell) {
-    return {by_tree, by_cells, cell, coarse_cell};
-}
-
-void define_proof(nb::module_& m) {
-    nb::class_<PyProof>(m, "Proof")
-        .def(nb::init<const PyMetadata&, std::size_t, double, double>(), "metadata"_a, "field"_a, "atol"_a,
-             "rtol"_a)
-        .def_prop_ro("by_tree", [](const PyProof& self) { return self.proof.by_tree(); })
-        .def_prop_ro("widest", [](const PyProof& self) { return self.proof.widest(); })
-        .def_prop_ro("cell", [](const PyProof& self) { return self.proof.drift().cell; })
-        .def_prop_ro("coarse_cell", [](const PyProof& self) { return self.proof.drift().coarse_cell; })
-        .def("buckets_proven", &buckets_proven, "residues"_a, "fine_a"_a, "fine_b"_a)
+            [](const TwoSums& self) {
+                return owned_array(std::vector<std::uint64_t>(self.buckets().begin(), self.buckets().end()));
+            })
+        .def_prop_ro(
+            "open",
+            [](const TwoSums& self) {
+                return owned_array(std::vector<std::uint8_t>(self.open().begin(), self.open().end()));
+            })
+        .def_prop_ro("count", &TwoSums::count, "Buckets that are compared.")
+        .def_prop_ro("count_open", &TwoSums::count_open)
+        .def("open_scalars", &open_scalars, "scalars"_a,
+             "(first, count) of each stretch of scalars in open buckets, of an array of so many.")
+        .def("keep", &keep, "scalars"_a,
+             "Compares only the buckets that hold these stretches of scalars: (first, count).")
+        .def("at", &places_of, "buckets"_a,
+             "Their positions in `buckets`. None where a run has no sums of one of them.")
+        .def_prop_ro("residues_help", &TwoSums::residues_help, "Whether residues can prove open buckets.")
+        .def("settle", &settle, "starts"_a, "row_scalars"_a, "a"_a, "b"_a,
+             "Takes the residues of all rows of some buckets, one a byte, and closes the buckets that they "
+             "prove. starts: of each row the index of its first scalar. False: a run has no sums of one.")
+        .def_prop_ro("held_by_both", &TwoSums::held_by_both, "Both runs have sums of every bucket.")
+        .def_prop_ro("identical", &TwoSums::identical, "Both runs have the same sums of every bucket.")
         .def(
-            "largest_unread",
-            [](const PyProof& self, std::uint64_t by_tree, const Counts& by_cells) {
-                ProvenDrift proven = self.proof.drift();
-                proven.by_tree = by_tree;
-                proven.by_cells = by_cells;
-                return largest_unread(proven, self.wanted);
+            "is_sum_of",
+            [](const TwoSums& self, const std::vector<const BucketSums*>& parts) {
+                std::vector<SumsOfPart> views;
+                for (const BucketSums* part : parts)
+                    views.push_back({part->sums, part->height});
+                return self.is_sum_of(views);
             },
-            "by_tree"_a, "by_cells"_a);
-    m.def("largest_of_all", [](double read, double unread) {
-        const LargestOfAll largest = largest_of_all(read, unread);
-        return std::pair{largest.value, largest.is_bound};
-    });
-    m.def("least_unread",
-          [](const Counts& by_cells, double cell) { return least_unread(drift_of(0, by_cells, cell, 0)); });
-    m.def(
-        "sum_squares_of_all",
-        [](double read, std::uint64_t by_tree, const Counts& by_cells, double cell, double coarse_cell,
-           double atol, double rtol) {
-            return sum_squares_of_all(read, drift_of(by_tree, by_cells, cell, coarse_cell), {atol, rtol});
-        },
-        "read"_a, "by_tree"_a, "by_cells"_a, "cell"_a, "coarse_cell"_a, "atol"_a, "rtol"_a);
+            "parts"_a, "Whether these add up to the fine sums of the first run.");
 }
 
 }  // namespace
 
 void define_sums(nb::module_& m) {
     define_buckets(m);
-    m.def("read_sums", &read_sums, "metadata"_a, "field"_a, "whole"_a);
-    m.def("add_sums", &add_up, "parts"_a, "height"_a, "dtype"_a, "chunk_bytes"_a);
+    m.def("read_sums", &sums_of, "metadata"_a, "field"_a, "whole"_a);
     m.def("read_residues", &read_residues, "metadata"_a, "field"_a, "first"_a, "count"_a);
-    m.def("residues_of_buckets", &residues_of_buckets, "starts"_a, "row_scalars"_a, "a"_a, "b"_a, "bits"_a,
-          "dtype"_a, "chunk_bytes"_a, "height"_a);
-    m.def("sums_of_rows", &sums_of_rows, "dtype"_a, "ids"_a, "address"_a, "row_scalars"_a, "atol"_a, "rtol"_a,
+    m.def("sums_of_rows", &sums_of_rows, "dtype"_a, "ids"_a, "address"_a, "row_scalars"_a, "tolerance"_a,
           "chunk_bytes"_a);
     m.def("put_rows", &put_rows, "to"_a, "rows"_a, "starts"_a, "item_bytes"_a);
-    define_proof(m);
+    define_two_sums(m);
     m.def("id_stride", &id_stride, "row_scalars"_a);
 }
 

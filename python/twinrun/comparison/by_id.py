@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from .. import _core
@@ -21,7 +21,7 @@ from ..runs.fields import FieldRef
 from ..runs.particles import Particles, read_items
 from .field import FieldComparison, facts_of
 from .ids import Matched, gather_rows, ids_of_share, match_ids, nobody
-from .merge import Found, merged, with_places
+from .merge import Found, RowPlace, Values, merged, with_places
 from .settings import Decision, Settings
 from .sums import TwoSums, why_not
 
@@ -56,6 +56,53 @@ class _Pass:
     step: int | None
     piece: int
     sources: dict[int, _core.Source]
+
+
+@dataclass
+class _Fates:
+    """What became of the particles, over all shares of their IDs.
+
+    moved: to another rank; None: unknown. unequal: rows of IDs whose multiplicity differs. …_ids: the first few of them.
+    """
+
+    matched: int = 0
+    lost: int = 0
+    born: int = 0
+    doubled_a: int = 0
+    doubled_b: int = 0
+    moved: int | None = 0
+    unequal: int = 0
+    lost_ids: list[int] = field(default_factory=list)
+    born_ids: list[int] = field(default_factory=list)
+    doubled_ids: list[int] = field(default_factory=list)
+
+    def add(self, m: Matched, moved: int) -> None:
+        """Adds a share. moved: how many of its matched rows lie on another rank."""
+        self.matched += m.ids.size
+        self.unequal += m.unequal
+        self.lost += m.lost.size
+        self.born += m.born.size
+        self.doubled_a += m.doubled_a.size
+        self.doubled_b += m.doubled_b.size
+        self.moved = (self.moved or 0) + moved
+        self.lost_ids = _few([*self.lost_ids, *m.lost[:_FEW].tolist()])
+        self.born_ids = _few([*self.born_ids, *m.born[:_FEW].tolist()])
+        both = (*m.doubled_a[:_FEW].tolist(), *m.doubled_b[:_FEW].tolist())
+        self.doubled_ids = _few({*self.doubled_ids, *both})
+
+    def first_ids(self) -> tuple[int | None, int | None]:
+        """The smallest ID that only one run has, or has more often, in the run that has it."""
+        lost, born = self.lost_ids, self.born_ids
+        if lost or born:
+            in_a = not born or bool(lost and lost[0] <= born[0])
+            return (lost[0], None) if in_a else (None, born[0])
+        if self.unequal:
+            return self.doubled_ids[0], self.doubled_ids[0]
+        return None, None
+
+
+def _few(ids: Iterable[int]) -> list[int]:
+    return sorted(ids)[:_FEW]
 
 
 class _Found:
@@ -146,8 +193,7 @@ def compare_particles(
     needed = sum(totals) * (_BYTES_A_ROW + 2 * widest)
     shares = max(1, math.ceil(needed / max(settings.memory, 1 << 20)))
     piece = max(1 << 16, settings.memory // 256)
-    sums = {"matched": 0, "lost": 0, "born": 0, "doubled_a": 0, "doubled_b": 0, "moved": 0, "unequal": 0}
-    named: dict[str, list[int]] = {"lost_ids": [], "born_ids": [], "doubled_ids": []}
+    fates = _Fates()
     in_order = True
     ends = [np.cumsum([ids.items for _, ids, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
     ranks = [np.array([rank for rank, _, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
@@ -158,35 +204,29 @@ def compare_particles(
         if of_a.ids.size and of_b.ids.size and of_a.ids.dtype != of_b.ids.dtype:
             raise Incomparable(f"field {kind.key!r}: IDs are signed in one run and unsigned in the other")
         m = match_ids(of_a, of_b)
-        sums["matched"] += m.ids.size
-        sums["unequal"] += m.unequal
-        for name, ids in (("lost", m.lost), ("born", m.born)):
-            sums[name] += ids.size
-            named[f"{name}_ids"] = sorted([*named[f"{name}_ids"], *ids[:_FEW].tolist()])[:_FEW]
-        for name, ids in (("doubled_a", m.doubled_a), ("doubled_b", m.doubled_b)):
-            sums[name] += ids.size
-            named["doubled_ids"] = sorted({*named["doubled_ids"], *ids[:_FEW].tolist()})[:_FEW]
+        moved = 0
         if m.ids.size:
             rank_a = ranks[0][np.searchsorted(ends[0], m.rows_a, "right")]
             rank_b = ranks[1][np.searchsorted(ends[1], m.rows_b, "right")]
-            sums["moved"] += int((rank_a != rank_b).sum())
+            moved = int((rank_a != rank_b).sum())
+        fates.add(m, moved)
         in_order = in_order and bool((m.rows_a == m.rows_b).all())
         for name in fields:
             found[name].add(*_compare_share(kind, name, m, found[name].sums, how))
-    result = [_identity(kind, step, sums, named, totals, time.perf_counter() - begin)]
+    result = [_identity(kind, step, fates, totals, time.perf_counter() - begin)]
     for name in fields:
         if found[name].total is not None:
-            result.append(_shaped(kind, name, found[name], settings, step, sums["matched"], begin, label_a))
+            result.append(_shaped(kind, name, found[name], settings, step, fates.matched, begin, label_a))
     notes = []
-    if not in_order or sums["moved"]:
-        where = f", {sums['moved']} of them on another rank" if sums["moved"] else ""
+    if not in_order or fates.moved:
+        where = f", {fates.moved} of them on another rank" if fates.moved else ""
         notes.append(
-            f"{_at(step)}{kind.key}: {sums['matched']} particles lie in another order{where}: matched by ID"
+            f"{_at(step)}{kind.key}: {fates.matched} particles lie in another order{where}: matched by ID"
         )
-    if sums["doubled_a"] or sums["doubled_b"]:
-        said = ", ".join(map(str, named["doubled_ids"]))
+    if fates.doubled_a or fates.doubled_b:
+        said = ", ".join(map(str, fates.doubled_ids))
         notes.append(
-            f"{_at(step)}{kind.key}: {sums['doubled_a']} IDs of {label_a} and {sums['doubled_b']} of {label_b} come several "
+            f"{_at(step)}{kind.key}: {fates.doubled_a} IDs of {label_a} and {fates.doubled_b} of {label_b} come several "
             f"times ({said}, …): compared in the order in which they lie"
         )
     return result, problems, notes
@@ -209,7 +249,7 @@ def _shaped(
         total = found.sums.result(total, rows * _scalars(kind, name), found.by_tree)
     like = FieldRef(name, ref.dtype, ref.byte_order, (rows, *ref.user_shape[1:]), False, label, kind=ref.kind)
     shaped = facts_of(
-        with_places(total, lambda place: place[1]),
+        with_places(total, lambda place: place.scalar),
         like,
         (step, 0),
         _decision(kind, name, settings, step),
@@ -219,8 +259,8 @@ def _shaped(
     shaped.key = kind.key
     if ref.kind is not None:  # codes: their elements are not looked up
         shaped.first_a = shaped.first_b = None
-    shaped.first_id = None if total.first is None else total.first[0]
-    shaped.max_abs_id = None if total.max_abs_at is None else total.max_abs_at[0]
+    shaped.first_id = None if total.first is None else total.first.id
+    shaped.max_abs_id = None if total.max_abs_at is None else total.max_abs_at.id
     cut = lambda index: None if index is None else tuple(index[1:])  # noqa: E731
     shaped.first_index, shaped.max_abs_index = cut(shaped.first_index), cut(shaped.max_abs_index)
     shaped.max_rel_index = cut(shaped.max_rel_index)
@@ -253,15 +293,15 @@ def _proven_by_sums(
     Consecutive IDs are proven to occur once: their sums are those of the numbers from the smallest to the
     largest. (The sum of rows that share an ID proves nothing about each row.)
     """
-    if totals[0] != totals[1] or any(f.sums is None or f.sums.open.any() for f in found.values()):
+    if totals[0] != totals[1] or any(f.sums is None or f.sums.core.count_open for f in found.values()):
         return False
-    if any(f.sums is not None and not f.sums.held_by_both() for f in found.values()):
+    if any(f.sums is not None and not f.sums.core.held_by_both for f in found.values()):
         return False
     refs = [ids for _, ids, _ in (*kind.parts_a, *kind.parts_b) if ids.items]
     if not refs or any(ref.facts is None or ref.facts.atol or ref.facts.rtol for ref in refs):
         return False
     sums = _sums_by_id(kind, kind.key, settings, step)
-    if sums is None or not sums.identical():
+    if sums is None or not sums.core.identical:
         return False
     known = [s for ref in refs if ref.facts is not None and (s := ref.facts.sums) is not None]
     if len(known) != len(refs):
@@ -274,11 +314,13 @@ def _proven_by_sums(
     for first in range(low, high + 1, _NUMBERS):
         ids = np.arange(first, min(first + _NUMBERS, high + 1), dtype=np.uint64)
         values = ids.astype(storage_dtype(refs[0].dtype))
-        made = _core.sums_of_rows(refs[0].dtype, ids, values.ctypes.data, 1, 0.0, 0.0, sums.chunk_bytes)
-        if made is None or made.height > sums.height:
+        made = _core.sums_of_rows(
+            refs[0].dtype, ids, values.ctypes.data, 1, _core.Tolerance(), sums.chunk_bytes
+        )
+        if made is None:
             return False
         expected.append(made)
-    return sums.is_sum_of(_core.add_sums(expected, sums.height, sums.dtype, sums.chunk_bytes))
+    return sums.core.is_sum_of(expected)
 
 
 def _all_proven(
@@ -291,17 +333,8 @@ def _all_proven(
     label: str,
 ) -> list[FieldComparison]:
     """The comparisons where no element was read. Which particles changed their rank is then unknown."""
-    sums = {
-        "matched": totals[0],
-        "lost": 0,
-        "born": 0,
-        "doubled_a": 0,
-        "doubled_b": 0,
-        "moved": None,
-        "unequal": 0,
-    }
-    named: dict[str, list[int]] = {"lost_ids": [], "born_ids": [], "doubled_ids": []}
-    identity = _identity(kind, step, sums, named, list(totals), time.perf_counter() - begin)
+    fates = _Fates(matched=totals[0], moved=None)
+    identity = _identity(kind, step, fates, totals, time.perf_counter() - begin)
     identity.elements_read, identity.proven_by_tree = 0, totals[0]
     identity.stages["elements"]["bytes_read"] = 0
     identity.method, identity.reason = "staged", "matched by ID: by sums of digests"
@@ -356,25 +389,24 @@ def _compare_share(
         return _compare_rows(kind, name, m, how), 0
     scalars = _scalars(kind, name)
     stride = np.uint64(_core.id_stride(scalars))
-    size = np.uint64(sums.bucket_scalars)
+    size = np.uint64(sums.core.bucket_scalars)
     starts = m.ids.astype(np.uint64) * stride
     buckets = starts // size
     at = sums.at(buckets)
     # Where an ID has no partner, or occurs several times, sums prove nothing about single rows.
     alone = np.concatenate([m.lost, m.born, m.doubled_a, m.doubled_b]).astype(np.uint64)
     blind = np.isin(buckets, np.unique(alone * stride // size)) if alone.size else np.zeros(at.size, bool)
-    by_tree = int((~sums.open[at] & ~blind).sum()) * scalars
-    asked = sums.open[at] & ~blind
-    if asked.any() and sums.residues_help:
-        start = time.perf_counter()
+    is_open = sums.core.open.view(np.bool_)[at]
+    by_tree = int((~is_open & ~blind).sum()) * scalars
+    asked = is_open & ~blind
+    if asked.any() and sums.core.residues_help:
         with sums.reading():
             residues = [
                 gather_rows(refs, rows[asked], scalars, how.piece, how.sources, np.dtype(np.uint8), _residues)
                 for refs, rows in zip(_refs_of(kind, name), (m.rows_a, m.rows_b), strict=True)
             ]
             sums.settle(starts[asked], scalars, *(np.ascontiguousarray(r).reshape(-1) for r in residues))
-        sums.sketch.seconds += time.perf_counter() - start
-    left = sums.open[at] | blind
+    left = sums.core.open.view(np.bool_)[at] | blind
     rest = replace(m, ids=m.ids[left], rows_a=m.rows_a[left], rows_b=m.rows_b[left])
     return _compare_rows(kind, name, rest, how), by_tree
 
@@ -407,44 +439,29 @@ def _compare_rows(kind: Particles, name: str, m: Matched, how: _Pass) -> Found:
         _core.CompareOptions(method="direct", threads=how.settings.threads),
     )
     read = sum(x.nbytes for x in gathered)
-    found = Found.of(compared)
-    found.stages["elements"]["bytes_read"] = read
+    found = Found(compared.with_bytes_of_elements(read))
     scalars = max(_scalars(kind, name), 1)
-    return with_places(found, lambda at: (int(m.ids[at // scalars]), at % scalars))
+    return with_places(found, lambda at: RowPlace(int(m.ids[at // scalars]), at % scalars))
 
 
 def _identity(
-    kind: Particles, step: int | None, sums: dict, named: dict, totals: list[int], seconds: float
+    kind: Particles, step: int | None, fates: _Fates, totals: Sequence[int], seconds: float
 ) -> FieldComparison:
     """The entry of the key itself: particles that only one run has differ."""
     ref = next(iter((*kind.parts_a, *kind.parts_b)))[1]
-    different = sums["lost"] + sums["born"] + sums["unequal"]
-    lost, born = named["lost_ids"], named["born_ids"]
-    first_a = first_b = None
-    if lost or born:
-        if not born or (lost and lost[0] <= born[0]):
-            first_a = lost[0]
-        else:
-            first_b = born[0]
-    elif sums["unequal"]:
-        first_a = first_b = named["doubled_ids"][0]
-    first = first_a if first_a is not None else first_b
-    elements = sums["matched"] + different
-    return FieldComparison(
-        step=step, rank=0, field=kind.key, dtype=ref.dtype, shape=(elements,), atol=0.0, rtol=0.0, elements=elements,
-        bytes=max(totals) * ref.itemsize, different=different, infinite=different, first_index=() if different else None,
-        first_a=first_a, first_b=first_b, first_abs_diff=math.inf if different else None,
-        max_abs_diff=math.inf if different else 0.0, max_abs_diff_is_bound=False, max_abs_diff_at_least=0.0,
-        max_abs_index=() if different else None, max_abs_a=first_a, max_abs_b=first_b,
-        max_rel_diff=math.inf if different else 0.0, max_rel_index=() if different else None, rms_diff=0.0,
-        rms_diff_all=0.0, rms_diff_all_is_bound=False,
-        histogram=[sums["matched"], *[0] * (len(_core.histogram_edges()) + 1), different],
-        histogram_different=[0, *[0] * (len(_core.histogram_edges()) + 1), different],
-        elements_read=elements, proven_by_tree=0, proven_by_cells=[0] * 8, cell=0.0, coarse_cell=0.0, chunks=0,
-        stages={"elements": {"ran": True, "chunks_in": 0, "chunks_out": 0,
-                             "bytes_read": sum(totals) * ref.itemsize, "seconds": seconds}},
-        method="direct", reason="matched by ID", io="", seconds=seconds, key=kind.key, first_id=first,
-        max_abs_id=first, particles={**sums, **named, "of_a": totals[0], "of_b": totals[1]},
+    different = fates.lost + fates.born + fates.unequal
+    first_a, first_b = fates.first_ids()
+    first = first_b if first_a is None else first_a
+    like = FieldRef(kind.key, ref.dtype, ref.byte_order, (fates.matched + different,), False, "")
+    found = Found(_core.result_of_keys(fates.matched, different), readable=Values(first_a, first_b))
+    made = facts_of(found, like, (step, 0), Decision(), "matched by ID", seconds)
+    place = () if different else None
+    read = {"bytes_read": sum(totals) * ref.itemsize, "seconds": seconds}
+    return replace(
+        made, bytes=max(totals) * ref.itemsize, first_index=place, max_abs_index=place, max_rel_index=place,
+        first_abs_diff=math.inf if different else None, max_abs_diff_at_least=0.0, max_abs_a=first_a, max_abs_b=first_b,
+        stages={"elements": {"ran": True, "chunks_in": 0, "chunks_out": 0, **read}}, key=kind.key, first_id=first,
+        max_abs_id=first, particles={**asdict(fates), "of_a": totals[0], "of_b": totals[1]},
     )  # fmt: skip
 
 

@@ -38,9 +38,9 @@ def compare_facts(
     )
     if facts.problem is not None:
         found.problems.append((-1, request.kept(facts.problem, match)))
-    found.attributes += facts.differences
-    found.attributes_compared += facts.compared
-    found.notes += facts.notes
+    found.remarks.attributes += facts.differences
+    found.remarks.attributes_compared += facts.compared
+    found.remarks.notes += facts.notes
     return found
 
 
@@ -53,7 +53,7 @@ def uncompared_things(
     """Reports what cannot be compared. sides: of both runs, what it is: see `Opened.skipped`."""
     found = Outcome()
     for problem in uncompared(sides, wanted):
-        found.left_out += 1
+        found.remarks.left_out += 1
         if problem is not None:
             found.problems.append((-1, request.kept(problem, match)))
     return found

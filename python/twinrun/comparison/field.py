@@ -340,71 +340,70 @@ def _abs_diff(a: float | int | None, b: float | int | None, period: float = 0.0)
     return abs(math.remainder(a - b, period)) if period else abs(a - b)
 
 
+def _stages(found: Found) -> dict[str, dict]:
+    return {
+        name: {
+            "ran": stage.ran,
+            "chunks_in": stage.chunks_in,
+            "chunks_out": stage.chunks_out,
+            "bytes_read": stage.bytes_read,
+            "seconds": stage.seconds,
+        }
+        for name, stage in found.stages.items()
+    }
+
+
 def facts_of(
-    r: Found, a: FieldRef, place: Place, decision: Decision, reason: str, seconds: float
+    found: Found, a: FieldRef, place: Place, decision: Decision, reason: str, seconds: float
 ) -> FieldComparison:
     """What was found as a FieldComparison."""
-    atol, rtol = decision.atol, decision.rtol
-    cells = r.proven_by_cells
-    cell, coarse = r.cell, r.coarse_cell
-    read, different = r.scalars_read, r.different
-    finite = different - r.infinite
-    at_least = max(r.max_abs_read, _core.least_unread(cells, cell))
+    r = found.result
+    finite = r.different - r.infinite
     # Root mean square over everything: exact where all was read, else what the proofs allow.
-    unread = r.scalars - read
-    by_tree = r.proven_by_tree
-    sum_squares = _core.sum_squares_of_all(r.sum_squares, by_tree, cells, cell, coarse, atol, rtol)
+    sum_squares = r.sum_squares_of_all(_core.Tolerance(decision.atol, decision.rtol))
     total_finite = r.scalars - r.infinite
     rms_all = (
         None if math.isnan(sum_squares) else math.sqrt(sum_squares / total_finite) if total_finite else 0.0
     )
-    max_abs = r.max_abs
     index = lambda scalar: None if scalar is None else a.index(scalar)  # noqa: E731
-    if a.kind is not None:  # codes: their distance means nothing
-        max_abs, at_least, rms_all = (math.nan if different else 0.0), 0.0, None if different else 0.0
-        r = dataclasses.replace(
-            r, max_abs=max_abs, max_abs_at=None, max_abs_a=None, max_abs_b=None, max_abs_is_bound=False,
-            max_rel_different=0.0, max_rel_different_at=None, sum_squares_different=0.0,
-            histogram=[0] * len(r.histogram), histogram_different=[0] * len(r.histogram),
-        )  # fmt: skip
-    return FieldComparison(
+    first = found.first
+    first_a, first_b = found.first_values
+    made = FieldComparison(
         step=place[0],
         rank=place[1],
         field=a.name,
         dtype=a.dtype,
         shape=a.user_shape,
-        atol=atol,
-        rtol=rtol,
+        atol=decision.atol,
+        rtol=decision.rtol,
         elements=r.scalars,
         bytes=a.items * a.itemsize,
-        different=different,
+        different=r.different,
         infinite=r.infinite,
-        first_index=index(r.first),
-        first_a=r.first_a,
-        first_b=r.first_b,
-        first_abs_diff=None
-        if a.kind is not None
-        else _abs_diff(r.first_a, r.first_b, decision.period_of(r.first)),
-        max_abs_diff=None if math.isnan(max_abs) else max_abs,
+        first_index=index(first),
+        first_a=first_a,
+        first_b=first_b,
+        first_abs_diff=None,
+        max_abs_diff=None if math.isnan(r.max_abs) else r.max_abs,
         max_abs_diff_is_bound=r.max_abs_is_bound,
-        max_abs_diff_at_least=at_least,
-        max_abs_index=index(r.max_abs_at),
+        max_abs_diff_at_least=r.max_abs_at_least,
+        max_abs_index=index(found.max_abs_at),
         max_abs_a=r.max_abs_a,
         max_abs_b=r.max_abs_b,
         max_rel_diff=r.max_rel_different,
-        max_rel_index=index(r.max_rel_different_at),
+        max_rel_index=index(found.max_rel_different_at),
         rms_diff=math.sqrt(r.sum_squares_different / finite) if finite else 0.0,
         rms_diff_all=rms_all,
-        rms_diff_all_is_bound=bool(unread) and cell >= 0,
+        rms_diff_all_is_bound=r.scalars != r.scalars_read and r.cell >= 0,
         histogram=r.histogram,
         histogram_different=r.histogram_different,
-        elements_read=read,
-        proven_by_tree=by_tree,
-        proven_by_cells=cells,
-        cell=max(cell, 0.0),
-        coarse_cell=coarse,
+        elements_read=r.scalars_read,
+        proven_by_tree=r.proven_by_tree,
+        proven_by_cells=r.proven_by_cells,
+        cell=max(r.cell, 0.0),
+        coarse_cell=r.coarse_cell,
         chunks=r.chunks,
-        stages=r.stages,
+        stages=_stages(found),
         method=r.method,
         reason=reason or r.reason,
         io=r.io,
@@ -417,3 +416,18 @@ def facts_of(
         period=decision.period,
         kind=a.kind,
     )
+    if a.kind is not None:
+        return _without_distances(made)
+    made.first_abs_diff = _abs_diff(r.first_a, r.first_b, decision.period_of(first))
+    return made
+
+
+def _without_distances(field: FieldComparison) -> FieldComparison:
+    """The comparison of codes, whose distance means nothing."""
+    known = None if field.different else 0.0
+    nothing = [0] * len(field.histogram)
+    return dataclasses.replace(
+        field, max_abs_diff=known, max_abs_diff_is_bound=False, max_abs_diff_at_least=0.0, max_abs_index=None,
+        max_abs_a=None, max_abs_b=None, max_rel_diff=0.0, max_rel_index=None, rms_diff=0.0, rms_diff_all=known,
+        histogram=nothing, histogram_different=[*nothing],
+    )  # fmt: skip

@@ -69,8 +69,8 @@ def compare_global_arrays(
         if not request.goes_on:
             raise
         found.problems.append((-1, error))
-    found.notes_a, found.notes_b = step.notes_a, step.notes_b
-    found.met = wanted.met()
+    found.remarks.notes_a, found.remarks.notes_b = step.notes_a, step.notes_b
+    found.remarks.met = wanted.met()
     return found
 
 

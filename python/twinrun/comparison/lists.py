@@ -24,7 +24,7 @@ from .facts import compare_facts
 from .field import FieldComparison, FieldGroup, bytes_read_by, place_text
 from .matching import StepMatch
 from .merge import Found
-from .outcome import Outcome
+from .outcome import Outcome, Remarks
 from .ranges import DIRECT, FieldPart, put_together
 from .request import Request, Selection
 from .settings import Decision, Settings
@@ -103,9 +103,9 @@ class ListedFields(FieldGroup):
         rule = r.rule(at)
         decision = replace(self._decisions[rule], atol=r.atol(at), rtol=r.rtol(at))
         result = r.result(at)
-        seconds = sum(stage["seconds"] for stage in result.stages.values())
+        seconds = result.tree.seconds + result.sketch.seconds + result.elements.seconds
         place = self._place_of(at)
-        part = FieldPart(Found.of(result), 0, like, place, decision, self._reasons[rule], seconds)
+        part = FieldPart(Found(result), 0, like, place, decision, self._reasons[rule], seconds)
         return put_together([part])
 
     def _place_of(self, at: int) -> Place:
@@ -243,7 +243,7 @@ def compare_lists(
             return None
         if settings.method not in (("auto", "staged") if a.kind == "metadata" else ("auto", "direct")):
             return None
-        found = Outcome(opening=a.bytes_read + b.bytes_read)
+        found = Outcome(remarks=Remarks(opening=a.bytes_read + b.bytes_read))
         rules = Rules()
         chosen = _chosen(request, match.step, a, wanted, rules)
         if chosen is None:

@@ -1,172 +1,121 @@
-"""Joins the core's results (`_core.compare`) for disjoint parts of one field into one result.
+"""What comparing a field, or some of it, found: the core's result, and what its places mean.
 
 Parts are ranges of scalars that were compared separately, by ranks of a job for example, or stretches in
-another order (particles by their IDs). Counts add up, the first place is the smallest, sums of squares agree
-up to rounding. Bytes and seconds are those that the parts took: where two meet, both read the same pages of
-metadata.
+another order (particles by their IDs). The core joins their results (`src/core/engine/merge.hpp`).
 """
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from .. import _core
 
-__all__ = ["Found", "merged", "ranges_of", "with_places"]
+__all__ = ["Found", "RowPlace", "Values", "merged", "ranges_of", "with_places"]
+
+Place = Any  # the number of a scalar, or what `with_places` put there: something ordered
 
 
-@dataclass
+class RowPlace(NamedTuple):
+    """A scalar of a row that was matched by its ID. scalar: its number in the row."""
+
+    id: int
+    scalar: int
+
+
+class Values(NamedTuple):
+    """The elements of both runs at a place: numbers, or texts for people."""
+
+    a: float | int | str | None
+    b: float | int | str | None
+
+
+@dataclass(frozen=True)
 class Found:
-    """What comparing a field, or some of its ranges, found: named as `_core.FieldResult` names it.
+    """What comparing a field, or some of it, found.
 
-    Places (first, …_at) are scalars' numbers, or what a caller put there (`with_places`); values of elements are numbers, or
-    what they say to people.
+    result: of the core. places: what the places in it mean; None: they are the numbers of scalars. readable: the elements at the
+    first difference, where those of `result` are codes. built: what building metadata for this comparison took.
     """
 
-    method: str
-    reason: str
-    io: str
-    device: str
-    device_reason: str
-    device_seconds: float
-    scalars: int
-    chunks: int
-    different: int
-    infinite: int
-    scalars_read: int
-    first: Any
-    first_a: Any
-    first_b: Any
-    max_abs: float
-    max_abs_is_bound: bool
-    max_abs_unread: float
-    max_abs_read: float
-    max_abs_at: Any
-    max_abs_a: Any
-    max_abs_b: Any
-    max_rel_read: float
-    max_rel_at: Any
-    max_rel_different: float
-    max_rel_different_at: Any
-    sum_squares: float
-    sum_squares_different: float
-    largest: float
-    histogram: list[int]
-    histogram_different: list[int]
-    proven_by_tree: int
-    proven_by_cells: list[int]
-    cell: float
-    coarse_cell: float
-    stages: dict[str, dict]
-    warnings: list[str]
+    result: _core.FieldResult
+    places: dict[int, Place] | None = None
+    readable: Values | None = None
+    built: _core.StageFacts | None = None
 
-    @classmethod
-    def of(cls, result: _core.FieldResult) -> Found:
-        """As the core says it."""
-        return cls(**{name: getattr(result, name) for name in _NAMES})
+    @property
+    def first(self) -> Place | None:
+        """Where the first difference is."""
+        return self._meant(self.result.first)
 
+    @property
+    def first_values(self) -> Values:
+        """The elements there."""
+        return self.readable or Values(self.result.first_a, self.result.first_b)
 
-_NAMES = tuple(part.name for part in fields(Found))
+    @property
+    def max_abs_at(self) -> Place | None:
+        """Where the largest |a - b| of what was read is."""
+        return self._meant(self.result.max_abs_at)
 
-# How the values of parts are joined, by key of the core's result; `stages` is separate.
-_ALIKE = ("method", "cell", "coarse_cell")  # the same in all parts
-_ADDED = (
-    "scalars",
-    "chunks",
-    "different",
-    "infinite",
-    "scalars_read",
-    "sum_squares",
-    "sum_squares_different",
-    "proven_by_tree",
-    "device_seconds",
-)
-_ADDED_LISTS = ("histogram", "histogram_different", "proven_by_cells")
-# A maximum, its place, and what goes with that place.
-_LARGEST = {
-    "max_abs_read": ("max_abs_at", "max_abs_a", "max_abs_b"),
-    "max_rel_read": ("max_rel_at",),
-    "max_rel_different": ("max_rel_different_at",),
-}
-_PLACES = ("first", *(with_it[0] for with_it in _LARGEST.values()))
-_OF_STAGE = ("chunks_in", "chunks_out", "bytes_read", "seconds")
+    @property
+    def max_rel_different_at(self) -> Place | None:
+        """Where the largest |a - b| / |a| of what differs is."""
+        return self._meant(self.result.max_rel_different_at)
+
+    @property
+    def stages(self) -> dict[str, _core.StageFacts]:
+        """What each stage did, by its name."""
+        own = {"tree": self.result.tree, "sketch": self.result.sketch, "elements": self.result.elements}
+        return own if self.built is None else own | {"build": self.built}
+
+    def all_places(self) -> dict[int, Place]:
+        """What each place in the result means."""
+        if self.places is not None:
+            return self.places
+        r = self.result
+        known = (r.first, r.max_abs_at, r.max_rel_at, r.max_rel_different_at)
+        return {at: at for at in known if at is not None}
+
+    def _meant(self, at: int | None) -> Place | None:
+        return at if at is None or self.places is None else self.places[at]
 
 
-def with_places(found: Found, place_of: Callable[[Any], object]) -> Found:
-    """A result with other places: `place_of` takes the number of a scalar, and returns something ordered."""
-    moved = replace(found)
-    for name in _PLACES:
-        if (at := getattr(found, name)) is not None:
-            setattr(moved, name, place_of(at))
-    return moved
+def with_places(found: Found, place_of: Callable[[Place], Place]) -> Found:
+    """A result with other places: `place_of` takes one of its places, and returns something ordered."""
+    return replace(found, places={at: place_of(place) for at, place in found.all_places().items()})
 
 
-def merged(parts: Sequence[Found], order: Callable[[Any], Any] | None = None) -> Found:
+def merged(parts: Sequence[Found], columns: Sequence[int] = ()) -> Found:
     """The result of all parts together.
 
-    parts: at least one, of one field, settings and method. order: what places are ordered by, if not by
-    themselves.
+    parts: at least one, of one field, rule and method. columns: the shape of a column-major array.
 
     Parts may come in any order, and be joined in groups: the outcome differs only in the rounding of sums,
     and in whose words are kept (why a device was chosen, how files were read). Raises ValueError for parts
     with different methods.
     """
-    first, *others = parts
-    if not others:
-        return first
-    if any(getattr(part, name) != getattr(first, name) for part in others for name in _ALIKE):
-        raise ValueError("parts of one field were compared by different methods")  # a defect of twinrun
-    whole = replace(first)
-    for name in _ADDED:
-        setattr(whole, name, sum(getattr(part, name) for part in parts))
-    for name in _ADDED_LISTS:
-        columns = zip(*(getattr(part, name) for part in parts), strict=True)
-        setattr(whole, name, [sum(column) for column in columns])
-    _take(whole, _first(parts, "first", order), ("first", "first_a", "first_b"))
-    for largest, with_it in _LARGEST.items():
-        most = max(getattr(part, largest) for part in parts)
-        holders = [part for part in parts if getattr(part, largest) == most]
-        _take(whole, _first(holders, with_it[0], order), (largest, *with_it))
-    whole.max_abs_unread = _most([part.max_abs_unread for part in parts])
-    whole.max_abs, whole.max_abs_is_bound = _core.largest_of_all(whole.max_abs_read, whole.max_abs_unread)
-    # The core warns about the largest value that it sees: a part with smaller values would warn about those.
-    _take(whole, max(parts, key=lambda part: part.largest), ("largest", "warnings"))
-    whole.reason = next((part.reason for part in parts if part.reason), "")
-    whole.io = next((part.io for part in parts if part.io not in ("", "none")), first.io)
-    whole.device = ", ".join(sorted({name for part in parts for name in part.device.split(", ")}))
-    # A part without work for a device has no reason for one.
-    worked = [part for part in parts if any(part.stages[s]["ran"] for s in ("sketch", "elements"))]
-    on_device = [part for part in worked if part.device != "cpu"]
-    whole.device_reason = (on_device or worked or [first])[0].device_reason
-    whole.stages = {
-        name: {"ran": any(part.stages[name]["ran"] for part in parts)}
-        | {key: sum(part.stages[name][key] for part in parts) for key in _OF_STAGE}
-        for name in first.stages
-    }
-    return whole
-
-
-def _first(parts: Sequence[Found], place: str, order: Callable[[Any], Any] | None) -> Found:
-    """The part with the smallest place; any where none has one."""
-    there = [part for part in parts if getattr(part, place) is not None]
-    if not there:
+    if len(parts) == 1:
         return parts[0]
-    at = operator.attrgetter(place)
-    return min(there, key=at if order is None else lambda part: order(at(part)))
-
-
-def _take(whole: Found, part: Found, names: Sequence[str]) -> None:
-    for name in names:
-        setattr(whole, name, getattr(part, name))
-
-
-def _most(values: Sequence[float]) -> float:
-    """The largest; NaN (no bound is known) where one is."""
-    return math.nan if any(map(math.isnan, values)) else max(values)
+    results, places = [part.result for part in parts], None
+    if any(part.places is not None for part in parts):  # the core takes numbers in their order
+        every = sorted({place for part in parts for place in part.all_places().values()})
+        number = {place: at for at, place in enumerate(every)}
+        results = [
+            part.result.renumbered({at: number[place] for at, place in part.all_places().items()})
+            for part in parts
+        ]
+        places = dict(enumerate(every))
+    result = _core.merge_results(results, columns)
+    first = [part for part, own in zip(parts, results, strict=True) if own.first == result.first]
+    built = [part.built for part in parts if part.built is not None]
+    return Found(
+        result,
+        places,
+        readable=None if result.first is None else first[0].readable,
+        built=sum(built[1:], built[0]) if built else None,
+    )
 
 
 def ranges_of(scalars: int, unit: int, parts: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import Stale, TwinrunError
 from .attributes import AttributeDifference
@@ -11,7 +11,7 @@ from .field import FieldComparison, FieldGroup, JoinedFields
 from .ranges import FieldPart, put_together
 from .tolerances import Met
 
-__all__ = ["Compared", "Outcome", "in_shares"]
+__all__ = ["Compared", "Outcome", "Remarks", "in_shares"]
 
 
 @dataclass
@@ -31,6 +31,40 @@ class Compared:
 
 
 @dataclass
+class Remarks:
+    """What is to be said beside results.
+
+    opening: bytes of headers and directories. notes: about what was compared. notes_a, notes_b: what opening the runs noted.
+    attributes, attributes_compared: those that differ, and how many were compared. left_out: how many things cannot be compared.
+    met: what the rules of tolerances matched, missed and skipped. keyed: fields of IDs. periodic: fields that lie on circles.
+    """
+
+    opening: int = 0
+    notes: list[str] = field(default_factory=list)
+    notes_a: list[str] = field(default_factory=list)
+    notes_b: list[str] = field(default_factory=list)
+    attributes: list[AttributeDifference] = field(default_factory=list)
+    attributes_compared: int = 0
+    left_out: int = 0
+    met: Met = field(default_factory=Met)
+    keyed: set[str] = field(default_factory=set)
+    periodic: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def add(self, other: Remarks) -> None:
+        """Adds what is to be said of another part of the unit, which comes after this one in the unit."""
+        self.opening += other.opening
+        self.notes += other.notes
+        self.notes_a += other.notes_a
+        self.notes_b += other.notes_b
+        self.attributes += other.attributes
+        self.attributes_compared += other.attributes_compared
+        self.left_out += other.left_out
+        self.met = self.met | other.met
+        self.keyed |= other.keyed
+        self.periodic |= other.periodic
+
+
+@dataclass
 class Outcome:
     """The result of a unit, or of a share of it.
 
@@ -38,27 +72,15 @@ class Outcome:
     has numbers of its own; without them it is all pairs of a place.
     pairs: of a share, all field pairs of the unit: name, bytes, whether they are divisible. parts: ranges of
     fields that several shares divide, after the number of the field pair. order: (field pair, note) where
-    particles only lie in another order. opening: bytes of headers and directories. keyed: fields of IDs.
-    recut: fields that remain because the runs cut them differently. attributes, attributes_compared: those
-    that differ, and how many were compared. notes_a, notes_b: what opening the runs noted. left_out:
-    how many things cannot be compared. met: what the rules of tolerances matched, missed and
-    skipped. periodic: fields that lie on circles. error: the error that ended the share.
+    particles only lie in another order. recut: fields that remain because the runs cut them differently.
+    remarks: what is to be said beside all these. error: the error that ended the share.
     """
 
     results: list[tuple[int, FieldComparison | FieldGroup]] = field(default_factory=list)
     problems: list[tuple[int, TwinrunError]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    remarks: Remarks = field(default_factory=Remarks)
     order: tuple[int, str] | None = None
-    opening: int = 0
-    keyed: set[str] = field(default_factory=set)
     recut: list[str] = field(default_factory=list)
-    notes_a: list[str] = field(default_factory=list)
-    notes_b: list[str] = field(default_factory=list)
-    left_out: int = 0
-    attributes: list[AttributeDifference] = field(default_factory=list)
-    attributes_compared: int = 0
-    met: Met = field(default_factory=Met)
-    periodic: dict[str, tuple[float, ...]] = field(default_factory=dict)
     error: Exception | None = None
     pairs: list[tuple[str, int, bool]] | None = None
     parts: list[tuple[int, FieldPart]] = field(default_factory=list)
@@ -70,17 +92,8 @@ class Outcome:
         """
         self.results += other.results
         self.problems += other.problems
-        self.notes += other.notes
-        self.opening += other.opening
-        self.keyed |= other.keyed
-        self.notes_a += other.notes_a
-        self.notes_b += other.notes_b
-        self.left_out += other.left_out
-        self.attributes += other.attributes
-        self.attributes_compared += other.attributes_compared
-        self.met = self.met | other.met
-        self.periodic |= other.periodic
         self.parts += other.parts
+        self.remarks.add(other.remarks)
 
     def fields(self) -> list[tuple[int, FieldComparison]]:
         """The results; a group comes one by one."""
@@ -103,9 +116,9 @@ class Outcome:
         if found.problem is not None:
             self.problems.append((found.at, found.problem))
         if found.note:
-            self.notes.append(found.note)
+            self.remarks.notes.append(found.note)
         if found.period:
-            self.periodic[found.field] = found.period
+            self.remarks.periodic[found.field] = found.period
 
 
 def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
@@ -116,11 +129,7 @@ def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
     if len(outcomes) == 1:
         return outcomes[0]
     first = outcomes[0]
-    whole = Outcome(
-        opening=first.opening, recut=first.recut, notes=first.notes,
-        notes_a=first.notes_a, notes_b=first.notes_b, left_out=first.left_out,
-        attributes=first.attributes, attributes_compared=first.attributes_compared,
-    )  # fmt: skip
+    whole = Outcome(remarks=replace(first.remarks, met=Met(), keyed=set(), periodic={}), recut=first.recut)
     divided: dict[int, list[FieldPart]] = {}
     for at, part in (found for o in outcomes for found in o.parts):
         divided.setdefault(at, []).append(part)
@@ -148,7 +157,7 @@ def in_shares(outcomes: Sequence[Outcome], where: str = "") -> Outcome:
         whole.results = sorted(results, key=lambda pair: pair[0])
     whole.order = min((o.order for o in outcomes if o.order is not None), default=None)
     for outcome in outcomes:
-        whole.met = whole.met | outcome.met
-        whole.periodic |= outcome.periodic
+        whole.remarks.met = whole.remarks.met | outcome.remarks.met
+        whole.remarks.periodic |= outcome.remarks.periodic
         whole.error = whole.error or outcome.error
     return whole

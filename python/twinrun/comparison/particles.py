@@ -24,7 +24,7 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
         with step as sides:
             kinds = find_particles(sides, request.key)
             for kind in kinds.values():
-                found.keyed.add(kind.key)
+                found.remarks.keyed.add(kind.key)
                 members = {n for part in (*kind.parts_a, *kind.parts_b) for n in part[2]}
                 done |= members | {kind.key}
                 if not kind.parts_a or not kind.parts_b:
@@ -35,16 +35,16 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
                     found.problems.append((-1, request.kept(alone, match)))
                     continue
                 fields, problems = common_fields(kind, wanted, *labels, match.step)
-                found.periodic |= circles_of(kind, fields, request.settings, match.step)
+                found.remarks.periodic |= circles_of(kind, fields, request.settings, match.step)
                 results, more, notes = compare_particles(kind, fields, match.step, request.settings, *labels)
                 found.results += [(-1, f) for f in results]
-                found.notes += notes
+                found.remarks.notes += notes
                 for problem in (*problems, *more):
                     found.problems.append((-1, request.kept(problem, match)))
             for problem in without_ids(sides, kinds, wanted):
                 found.problems.append((-1, request.kept(problem, match)))
     except TwinrunError as error:
         found.problems.append((-1, request.kept(error, match)))
-    found.notes_a, found.notes_b = step.notes_a, step.notes_b
-    found.met = wanted.met()
+    found.remarks.notes_a, found.remarks.notes_b = step.notes_a, step.notes_b
+    found.remarks.met = wanted.met()
     return found, done

@@ -52,14 +52,14 @@ def compare_place(
         if at_once is not None:
             if not order_is_noted:
                 at_once.order = _order_of_lists(request, match, ranks, place, at_once)
-            at_once.met = wanted.met()
+            at_once.remarks.met = wanted.met()
             return at_once
     try:
         with contextlib.ExitStack() as stack:
             in_a = stack.enter_context(request.a.open((match.step_a, ranks[0]), request.use_metadata))
-            found.notes_a += in_a.notes
+            found.remarks.notes_a += in_a.notes
             in_b = stack.enter_context(request.b.open((match.step_b, ranks[1]), request.use_metadata))
-            found.notes_b += in_b.notes
+            found.remarks.notes_b += in_b.notes
             if request.globs is None:
                 in_a, in_b = under_one_name(in_a, in_b)
             in_a, in_b = with_summaries(in_a, in_b)
@@ -79,7 +79,7 @@ def compare_place(
             opened = {
                 id(m): m for pair in fields.pairs for m in (ref.metadata for ref in pair) if m is not None
             }
-            found.opening = sum(m.bytes_read for m in opened.values())
+            found.remarks.opening = sum(m.bytes_read for m in opened.values())
             mine, found.pairs = pieces_of_share(list(enumerate(fields.pairs)), share, request.settings)
             found.add(compare_pieces(request, match, fields.pairs, mine, place, share[1] == 1))
             if (
@@ -89,7 +89,7 @@ def compare_place(
                 and not done
                 and not in_a.skipped
                 and share[0] == 0
-                and not found.attributes_compared  # a file may hold nothing else
+                and not found.remarks.attributes_compared  # a file may hold nothing else
                 and not _all_skipped(in_a, wanted)
             ):
                 nothing = Incomparable(
@@ -108,7 +108,7 @@ def compare_place(
         if not request.goes_on:
             raise
         found.problems.append((-1, error))
-    found.met = wanted.met()
+    found.remarks.met = wanted.met()
     return found
 
 

@@ -7,16 +7,16 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
 from ..formats.model import FLOATING
 from ..runs.fields import FieldRef
-from ..runs.order import columns_of, row_major_place
+from ..runs.order import columns_of
 from ..runs.subject import Place
 from .field import FieldComparison, facts_of, place_text
-from .merge import Found, merged
+from .merge import Found, Values, merged
 from .settings import Decision, Settings
 
 __all__ = ["DIRECT", "NOT_WORTH_IT", "FieldPart", "compare_part", "divisible", "is_small", "put_together"]
@@ -28,7 +28,7 @@ _BUILT = "only one run had metadata: the other's was built on the fly, reading o
 _WHOLE_LIST = 1 << 26
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
-DIRECT = "no metadata at hand: every element is compared, which reads no more than building metadata would"
+DIRECT = _core.NO_METADATA
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class _Digests:
 
 def _build_on_the_fly(
     ref: FieldRef, like: _core.FieldFacts | _Digests, settings: Settings, stack: contextlib.ExitStack
-) -> tuple[_core.Metadata, dict]:
-    """Metadata of a field in a temporary file, with the settings of `like`."""
+) -> tuple[_core.Metadata, _core.StageFacts]:
+    """Metadata of a field in a temporary file, with the settings of `like`; and what building it took."""
     import tempfile  # rarely needed
 
     from ..runs.index import build, field_plan
@@ -73,13 +73,7 @@ def _build_on_the_fly(
         cache=settings.cache,
         durable=False,
     )
-    stage = {
-        "ran": True,
-        "chunks_in": 0,
-        "chunks_out": 0,
-        "bytes_read": facts.bytes_read,
-        "seconds": time.perf_counter() - start,
-    }
+    stage = _core.StageFacts(bytes_read=facts.bytes_read, seconds=time.perf_counter() - start)
     return _core.Metadata(target), stage
 
 
@@ -95,7 +89,7 @@ class FieldPart:
 
     Parts that cover the field become its comparison (`put_together`).
 
-    found: the core's result. first: its first scalar. like: name, type and shape of the field, without data.
+    found: what was found. first: its first scalar. like: name, type and shape of the field, without data.
     ranks: of how many ranks' parts the field was put together, else None.
     """
 
@@ -122,8 +116,8 @@ def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
     """Joins the results of ranges that cover a field. Seconds of all parts are added up."""
     parts = sorted(parts, key=lambda part: part.first)
     first = parts[0]
-    found = merged([part.found for part in parts], lambda at: row_major_place(first.like, at))
-    if found.scalars != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
+    found = merged([part.found for part in parts], columns_of(first.like))
+    if found.result.scalars != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
         # a defect of twinrun; nothing then counts as compared
         raise RuntimeError("a part of a field was lost")
     seconds = sum(part.seconds for part in parts)
@@ -176,7 +170,7 @@ def compare_part(
     start = time.perf_counter()
     decision = settings.decision(a, b, place[0])
     reason = ""
-    built: dict | None = None
+    built: _core.StageFacts | None = None
     with contextlib.ExitStack() as stack:
         sides: list[_Side] = []
         for ref in (a, b):
@@ -197,7 +191,7 @@ def compare_part(
                 if side.metadata is not None and settings.method == "published" and ref.digest == "published":
                     continue
                 raise Incomparable(
-                    f"{place_text(place)}: field {ref.name!r}: only its metadata is available, and its data is needed",
+                    f"{place_text(place)}: field {ref.name!r}: {_core.NO_DATA}",
                     where=ref.where,
                     fix=_without_data(settings),
                 )
@@ -213,7 +207,7 @@ def compare_part(
                 if side.metadata is None:
                     side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)
                     side.field = 0
-                    built = stage if built is None else {k: built[k] + stage[k] for k in built}
+                    built = stage if built is None else built + stage
             reason = _BUILT if any(have) else "metadata was built on the fly, as requested"
         elif settings.method == "auto" and not any(have):
             reason = reason or DIRECT
@@ -231,23 +225,20 @@ def compare_part(
             )
         except TwinrunError as e:
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
-    r = Found.of(compared)
-    if built is not None:
-        r.stages["build"] = built
     like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
-    if like.kind is not None:
-        r = _told(r, a, b)
+    readable = None if like.kind is None else _readable(compared, a, b)
     first = 0 if not ranges else ranges[0][0]
-    return FieldPart(r, first, like, place, decision, reason, time.perf_counter() - start)
+    found = Found(compared, readable=readable, built=built)
+    return FieldPart(found, first, like, place, decision, reason, time.perf_counter() - start)
 
 
-def _told(found: Found, a: FieldRef, b: FieldRef) -> Found:
-    """A result with readable elements in place of codes."""
+def _readable(found: _core.FieldResult, a: FieldRef, b: FieldRef) -> Values | None:
+    """The elements at the first difference, which the core knows as codes, for people."""
     if found.first is None:
-        return found
-    told = replace(found)
-    for key, ref in (("first_a", a), ("first_b", b)):
+        return None
+    values: list[float | int | str | None] = [found.first_a, found.first_b]
+    for side, ref in enumerate((a, b)):
         if ref.tell is not None:
             with contextlib.suppress(TwinrunError):
-                setattr(told, key, ref.tell(found.first))
-    return told
+                values[side] = ref.tell(found.first)
+    return Values(*values)

@@ -48,7 +48,7 @@ class Summary:
         step.add(outcome)
         if outcome.order is not None and not self._noted_order:
             self._noted_order = True
-            step.notes.append(outcome.order[1])
+            step.remarks.notes.append(outcome.order[1])
 
     def end_here(self, why: str) -> None:
         """Makes a comparison of what was found so far: it is incomparable, whatever the caller asked for."""
@@ -61,12 +61,12 @@ class Summary:
         Raises the first problem where the caller wants all or nothing, and Incomparable where nothing was
         compared, or no field fits what was asked for.
         """
-        request, found = self._request, self._found
+        request, found, said = self._request, self._found, self._found.remarks
         a, b, settings = request.a, request.b, request.settings
         results = [f for _, f in found.results]
         problems = [p for _, p in found.problems]
-        of_runs = [*a.notes, *found.notes_a, *b.notes, *found.notes_b]
-        notes = [*of_runs, *found.notes, *settings.tolerances.notes(found.met)]
+        of_runs = [*a.notes, *said.notes_a, *b.notes, *said.notes_b]
+        notes = [*of_runs, *said.notes, *settings.tolerances.notes(said.met)]
         if request.common:  # what only one run has is no problem; what cannot be read is one
             if problems and not results and all(isinstance(p, Unmatched) for p in problems):
                 raise Incomparable(
@@ -77,13 +77,13 @@ class Summary:
             # Without what to do about it: it was done.
             notes += [str(type(p)(p.what, where=p.where)) for p in problems if isinstance(p, Unmatched)]
             problems = [p for p in problems if not isinstance(p, Unmatched)]
-        if problems and (not request.partial or not (results or found.attributes_compared)):
+        if problems and (not request.partial or not (results or said.attributes_compared)):
             raise problems[0]
         no_field = all(not isinstance(f, FieldGroup) and f.field in (SUMMARY, NOT_COMPARED) for f in results)
         # A file may hold nothing but attributes; where it has fields, these are what is compared.
-        if no_field and (found.met.left_out or not (results or found.attributes_compared)):
+        if no_field and (said.met.left_out or not (results or said.attributes_compared)):
             raise Incomparable("nothing was compared", where=request.labels, fix="is every field left out?")
-        if request.key is not None and not found.keyed:
+        if request.key is not None and not said.keyed:
             raise Incomparable(
                 f"no field {request.key!r} of integer IDs",
                 where=a.label,
@@ -95,7 +95,7 @@ class Summary:
         provenance_b, said_b = _provenance(b)
         notes = list(dict.fromkeys([*notes, *said_a, *said_b]))
         of_stages = sum(bytes_read_by(f) for f in results)
-        agree = all(f.same for f in results) and not found.attributes
+        agree = all(f.same for f in results) and not said.attributes
         return Comparison._of(
             results,
             a=a.label,
@@ -103,21 +103,21 @@ class Summary:
             verdict="incomparable" if problems else "same" if agree else "different",
             seconds=seconds,
             bytes_compared=sum(f.bytes for f in results),
-            bytes_read=found.opening + of_stages,
+            bytes_read=said.opening + of_stages,
             notes=notes,
-            not_compared=found.left_out,
+            not_compared=said.left_out,
             device_asked=device,
             provenance_a=provenance_a,
             provenance_b=provenance_b,
             problems=[str(p) for p in problems],
-            attributes=found.attributes,
-            attributes_compared=found.attributes_compared,
+            attributes=said.attributes,
+            attributes_compared=said.attributes_compared,
             _again=again,
         )
 
     def _circles(self) -> str:
         """The note about fields on circles. Raises Incomparable where there is none."""
-        periodic = self._found.periodic
+        periodic = self._found.remarks.periodic
         if not periodic:
             raise Incomparable(
                 "there is no field for the period: no name is that of positions", where=self._request.a.label,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import _core
@@ -82,22 +82,11 @@ def why_not(
             first.metadata_field,
             ref.metadata,
             ref.metadata_field,
-            decision.atol,
-            decision.rtol,
-            decision.equal_nan,
+            decision.rule(),
         )
         if reason:
             return reason
     return ""
-
-
-@dataclass
-class _Stage:
-    chunks_in: int = 0
-    chunks_out: int = 0
-    bytes_read: int = 0
-    seconds: float = 0.0
-    ran: bool = False
 
 
 def _sums_of(parts: Sequence[FieldRef], kind: str) -> list[_core.BucketSums]:
@@ -109,10 +98,9 @@ def _opened(parts: Sequence[FieldRef]) -> list[_core.Metadata]:
 
 
 class TwoSums:
-    """The sums of one field of two runs, over all parts, and which buckets they prove.
+    """The sums of one field of two runs, over all parts; which buckets they prove, the core decides.
 
-    buckets: ascending. open: for each bucket, whether it is not proven yet. bucket_scalars: of the whole
-    array.
+    core: the sums. dtype, chunk_bytes: of the field.
     """
 
     def __init__(
@@ -121,75 +109,44 @@ class TwoSums:
         start = time.perf_counter()
         facts = parts_a[0].facts
         assert facts is not None
-        self.dtype, self.chunk_bytes, self.bits = facts.dtype, facts.chunk_bytes, facts.residue_bits
-        self.tree, self.sketch = _Stage(ran=True), _Stage()
-        self.proven_by_cells = [0] * 8
+        self.dtype, self.chunk_bytes = facts.dtype, facts.chunk_bytes
         self._metadata = _opened([*parts_a, *parts_b])
-        self._proof = _core.Proof(
-            parts_a[0].need_metadata(), parts_a[0].metadata_field, decision.atol, decision.rtol
-        )
         before = self._bytes()
-        sides = [_sums_of(parts, kind) for parts in (parts_a, parts_b)]
-        self.height = max(part.height for side in sides for part in side)
-        self.bucket_scalars = (self.chunk_bytes // scalar_bytes(self.dtype)) << self.height
-        added = [_core.add_sums(s, self.height, self.dtype, self.chunk_bytes) for s in sides]
-        self.buckets = np.union1d(added[0].buckets, added[1].buckets)
-        self._coarse: list[np.ndarray] = []
-        self._fine: list[np.ndarray] = []
-        self._held = np.zeros((2, self.buckets.size), bool)
-        for sums, held in zip(added, self._held, strict=True):
-            at = np.searchsorted(self.buckets, sums.buckets)
-            held[at] = True
-            for own, into in ((sums.coarse, self._coarse), (sums.fine, self._fine)):
-                values = np.zeros(self.buckets.size, np.uint64)
-                values[at] = own
-                into.append(values)
-        if self._proof.by_tree:
-            self.open = self._coarse[0] != self._coarse[1]
-        else:
-            self.open = np.ones(self.buckets.size, bool)
-        self.counted = self.buckets.size
-        self.tree.chunks_in = self.counted
-        self.tree.chunks_out = int(self.open.sum())
-        self.tree.bytes_read = self._bytes() - before
-        self.tree.seconds = time.perf_counter() - start
+        self.core = _core.TwoSums(
+            parts_a[0].need_metadata(),
+            parts_a[0].metadata_field,
+            _core.Tolerance(decision.atol, decision.rtol),
+            _sums_of(parts_a, kind),
+            _sums_of(parts_b, kind),
+        )
+        self._bytes_of_sums = self._bytes() - before
+        self._seconds = time.perf_counter() - start
+        self._open = self.core.count_open  # by coarse sums
+        self._residues: _core.StageFacts | None = None
 
     def _bytes(self) -> int:
         return sum(m.bytes_read for m in self._metadata)
 
-    def keep(self, chosen: np.ndarray) -> None:
-        """Restricts the comparison to these buckets, given by their places in `buckets`."""
-        mask = np.zeros(self.buckets.size, bool)
-        mask[chosen.astype(np.int64)] = True
-        self.open &= mask
-        self.counted = int(mask.sum())
-        self.tree.chunks_in, self.tree.chunks_out = self.counted, int(self.open.sum())
+    def keep(self, scalars: Sequence[tuple[int, int]]) -> None:
+        """Restricts the comparison to the buckets that hold these scalars: (first, count)."""
+        self.core.keep(scalars)
+        self._open = self.core.count_open
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Measures the reading of residues for the sketch stage."""
-        before, open_before = self._bytes(), int(self.open.sum())
-        if not self.sketch.ran:
-            self.sketch.ran, self.sketch.chunks_in, self.sketch.chunks_out = True, open_before, open_before
+        """Measures the reading of residues."""
+        start, before = time.perf_counter(), self._bytes()
+        known = self._residues or _core.StageFacts(chunks_in=self.core.count_open)
         yield
-        self.sketch.bytes_read += self._bytes() - before
-        self.sketch.chunks_out -= open_before - int(self.open.sum())
-
-    @property
-    def residues_help(self) -> bool:
-        """Whether residues can prove the open buckets."""
-        return self.bits != 0 and self._proof.widest >= 1
+        self._residues = known + _core.StageFacts(
+            bytes_read=self._bytes() - before, seconds=time.perf_counter() - start
+        )
 
     def at(self, buckets: np.ndarray) -> np.ndarray:
-        """The positions of buckets in `buckets`; both runs must have sums of them."""
-        at = np.minimum(np.searchsorted(self.buckets, buckets), max(self.buckets.size - 1, 0))
-        known = self.buckets.size and (self.buckets[at] == buckets).all() and self._held[:, at].all()
-        if not known and buckets.size:
-            raise DamagedFile(
-                "elements lie where the metadata has no sums of digests",
-                where=self._metadata[0].path,
-                fix="index the data again",
-            )
+        """The positions of buckets in `core.buckets`. Raises DamagedFile where a run has no sums of one."""
+        at = self.core.at(buckets)
+        if at is None:
+            raise self._damaged()
         return at
 
     def settle(self, starts: np.ndarray, row_scalars: int, of_a: np.ndarray, of_b: np.ndarray) -> None:
@@ -197,49 +154,32 @@ class TwoSums:
 
         starts: uint64, index of each row's first scalar in the whole array. of_a, of_b: uint8, one a scalar.
         """
-        residues = _core.residues_of_buckets(
-            starts, row_scalars, of_a, of_b, self.bits, self.dtype, self.chunk_bytes, self.height
+        if not self.core.settle(starts, row_scalars, of_a, of_b):
+            raise self._damaged()
+
+    def _damaged(self) -> DamagedFile:
+        return DamagedFile(
+            "elements lie where the metadata has no sums of digests",
+            where=self._metadata[0].path,
+            fix="index the data again",
         )
-        at = self.at(residues.buckets)
-        proven = self._proof.buckets_proven(residues, self._fine[0][at], self._fine[1][at]).astype(bool)
-        proven &= self.open[at]
-        self.open[at[proven]] = False
-        for cells, n in enumerate(residues.counts_of(proven.view(np.uint8))):
-            self.proven_by_cells[cells] += n
-
-    def held_by_both(self) -> bool:
-        """Whether both runs have sums of every bucket."""
-        return bool(self._held.all())
-
-    def identical(self) -> bool:
-        """Whether both runs have the same sum in every bucket."""
-        return self.held_by_both() and bool(all((s[0] == s[1]).all() for s in (self._coarse, self._fine)))
-
-    def is_sum_of(self, sums: _core.BucketSums) -> bool:
-        """Whether the first run has these fine sums, which are of this height."""
-        return np.array_equal(sums.buckets, self.buckets) and np.array_equal(sums.fine, self._fine[0])
 
     def result(self, found: Found, scalars: int, by_tree: int) -> Found:
-        """Extends the core's result for the elements that were read to all elements.
+        """Extends the result for the elements that were read to all elements.
 
         by_tree: scalars in buckets of equal sums.
         """
-        unread = self._proof.largest_unread(by_tree, self.proven_by_cells)
-        largest, is_bound = _core.largest_of_all(found.max_abs_read, unread)
-        return replace(
-            found,
-            method="staged",
-            scalars=scalars,
-            chunks=self.counted,
-            proven_by_tree=by_tree,
-            proven_by_cells=list(self.proven_by_cells),
-            cell=self._proof.cell,
-            coarse_cell=self._proof.coarse_cell,
-            max_abs_unread=unread,
-            max_abs=largest,
-            max_abs_is_bound=is_bound,
-            stages=found.stages | {"tree": vars(self.tree), "sketch": vars(self.sketch)},
+        tree = _core.StageFacts(
+            chunks_in=self.core.count,
+            chunks_out=self._open,
+            bytes_read=self._bytes_of_sums,
+            seconds=self._seconds,
         )
+        sketch = _core.StageFacts(ran=False)
+        if self._residues is not None:
+            sketch = self._residues + _core.StageFacts(chunks_out=self.core.count_open)
+        whole = _core.with_sums(found.result, self.core, scalars, by_tree, tree, sketch)
+        return replace(found, result=whole)
 
 
 def compare_placed(
@@ -269,31 +209,28 @@ def compare_placed(
         for of_run in (x, y):
             of_run.check_data()
         part = compare_part(a, b, place, settings, ranges, progress)
-        # By the parts' own sources.
-        part.found.stages["elements"]["bytes_read"] = 2 * wanted // pair * a.itemsize
+        part.found = _read_by_parts(part.found, 2 * wanted // pair * a.itemsize)
         part.reason = f"{cuts}: elements, as {without}"
     else:
         sums = TwoSums(x.refs, y.refs, "place", decision)
-        size = sums.bucket_scalars
-        every = -(-scalars // size)
+        every = -(-scalars // sums.core.bucket_scalars)
         sums.at(np.arange(every, dtype=np.uint64))
-        if sums.buckets.size > every:
+        if sums.core.count > every:
             raise DamagedFile(
                 "has sums of digests beyond the array", where=x.label, fix="index the data again"
             )
         if ranges is not None:
-            buckets = [np.arange(f // size, -(-(f + n) // size)) for f, n in asked]
-            sums.keep(np.concatenate(buckets or [np.zeros(0, np.int64)]))
-        open_before = _stretches(sums.open, size, scalars)
+            sums.keep(asked)
+        open_before = sums.core.open_scalars(scalars)
         by_tree = wanted - sum(n for _, n in open_before)
-        if open_before and sums.residues_help:
+        if open_before and sums.core.residues_help:
             _settle_stretches(sums, x, y, open_before, pair)
-        left = _stretches(sums.open, size, scalars)
+        left = sums.core.open_scalars(scalars)
         for of_run in (x, y) if left else ():
             of_run.check_data()
         part = compare_part(a, b, place, replace(settings, method="direct"), left, progress)
-        part.found.stages["elements"]["bytes_read"] = 2 * sum(n for _, n in left) * a.itemsize // pair
-        part.found = sums.result(part.found, wanted, by_tree)
+        found = _read_by_parts(part.found, 2 * sum(n for _, n in left) * a.itemsize // pair)
+        part.found = sums.result(found, wanted, by_tree)
         part.first = asked[0][0] if asked else 0
         part.reason = f"{cuts}: by sums of digests"
     part.ranks = max(x.count, y.count)
@@ -301,21 +238,16 @@ def compare_placed(
     return part
 
 
-def _stretches(chosen: np.ndarray, size: int, scalars: int) -> list[tuple[int, int]]:
-    """(first scalar, scalars) of each run of chosen buckets."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen.astype(np.int8), [0]])))
-    return [
-        (begin * size, min(end * size, scalars) - begin * size)
-        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-    ]
+def _read_by_parts(found: Found, bytes_read: int) -> Found:
+    """A result for elements that the parts' own sources read, of which the core knows nothing."""
+    return replace(found, result=found.result.with_bytes_of_elements(bytes_read))
 
 
 def _settle_stretches(
     sums: TwoSums, x: Parts, y: Parts, stretches: Sequence[tuple[int, int]], pair: int
 ) -> None:
     """Residues of stretches of the array, a few at a time."""
-    start = time.perf_counter()
-    size = sums.bucket_scalars
+    size = sums.core.bucket_scalars
     piece = max(1, _STRETCH // size) * size
     with sums.reading():
         for begin, count in stretches:
@@ -329,4 +261,3 @@ def _settle_stretches(
                 if n > whole:  # the array ends within a bucket
                     rows = np.array([first + whole], np.uint64)
                     sums.settle(rows, n - whole, of_a[whole:], of_b[whole:])
-    sums.sketch.seconds += time.perf_counter() - start

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .. import _core
 from ..errors import one_line
 from ..words import byte_size, counted, number
 
@@ -20,20 +21,7 @@ INTERRUPTED = "interrupted: "  # how the problem of a comparison begins that Ctr
 
 def tolerance_text(f: FieldComparison) -> str:
     """'1e-09 + 0.5 |a|', '4 ulp or 1e-09'."""
-    parts = []
-    if f.ulps:
-        parts.append(f"{f.ulps} ulp")
-    if f.atol == 0 and f.rtol == 0 and not parts:
-        return "0"
-    if f.atol:
-        parts.append(f"{f.atol:g}")
-    if f.rtol:
-        parts.append(f"{f.rtol:g} |a|")
-    return (
-        " + ".join(parts)
-        if not f.ulps
-        else " or ".join([parts[0], *([" + ".join(parts[1:])] if parts[1:] else [])])
-    )
+    return _core.tolerance_text(_core.Tolerance(f.atol, f.rtol), f.ulps)
 
 
 def ranked(c: Comparison) -> bool:
@@ -43,22 +31,9 @@ def ranked(c: Comparison) -> bool:
 
 def values_text(a: float | int, b: float | int, diff: float | int) -> str:
     """'0.4667538 against 0.4667436': with the digits in which they differ, and two more."""
-    digits = 3
-    if diff and isinstance(a, float) and isinstance(b, float):
-        larger = max(abs(a), abs(b))
-        if math.isfinite(larger) and larger:
-            digits = min(17, max(3, math.ceil(math.log10(larger) - math.log10(diff)) + 2))
-    return " against ".join(f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in (a, b))
-
-
-_MOST_PERCENT = 1000  # a share of more says nothing: b is simply larger
-
-
-def _percent(a: float | int, diff: float | int) -> str:
-    """' (0.0022%)': how large a difference is beside the value of the reference."""
-    if not a or not math.isfinite(a) or not math.isfinite(share := 100 * diff / abs(a)):
-        return ""
-    return f" ({share:.{2 if share < 100 else 3}g}%)" if 0 < share < _MOST_PERCENT else ""
+    if isinstance(a, float) and isinstance(b, float):
+        return _core.values_text(a, b, diff)
+    return " against ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in (a, b))
 
 
 def _difference(f: FieldComparison, with_rank: bool) -> str:
@@ -86,7 +61,7 @@ def _difference(f: FieldComparison, with_rank: bool) -> str:
     a, b = f.first_a, f.first_b
     if diff is None or a is None or b is None or isinstance(a, str) or isinstance(b, str):
         return f"{place}: |a-b| = {said} > {allowed}"
-    return f"{place}: {values_text(a, b, diff)}, |a-b| = {said} > {allowed}{_percent(a, diff)}"
+    return f"{place}: {values_text(a, b, diff)}, |a-b| = {said} > {allowed}{_core.percent_text(a, diff)}"
 
 
 def _element(value: float | int | str | None) -> str:
@@ -134,16 +109,7 @@ def verdict_line(c: Comparison) -> str:
     return (
         f"same: {counted(len({f.field for f in c.fields}), 'field')}, {counted(steps, 'step')}, {counted(elements, 'element')} "
         f"({byte_size(c.bytes_compared)} a run) agree{within}"
-        + _how_proven(compared, elements)
+        + _core.proof_text(compared, elements)
         + (f"; {counted(c.attributes_compared, 'attribute')} too" if c.attributes_compared else "")
         + (f"; not compared: {counted(c.not_compared, 'thing')} (see the notes)" if c.not_compared else "")
     )
-
-
-def _how_proven(compared: int, elements: int) -> str:
-    """How many elements were compared by value: all, where nothing is said."""
-    if compared == elements:
-        return ""
-    if compared == 0:
-        return "; metadata proves it, no element was read"
-    return f"; {100 * compared / elements:.3g}% of them were read, metadata proves the rest"

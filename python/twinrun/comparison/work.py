@@ -21,7 +21,7 @@ from .choices import ALIGNMENTS, METHODS
 from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import match_steps
-from .outcome import Outcome
+from .outcome import Outcome, Remarks
 from .pending import pending
 from .request import Request, Selection
 from .result import Comparison, Interrupted, histogram_edges
@@ -295,9 +295,9 @@ def compare(
     dropped = _unknown(subject_a, wanted), _unknown(subject_b, wanted)
     matched = match_steps(subject_a, subject_b, chosen_steps, align, chosen_ranks, dropped)
     alone = [(-1, request.kept(problem)) for problem in matched.problems]
-    summary.add(Outcome(notes=matched.notes, problems=alone))
+    summary.add(Outcome(remarks=Remarks(notes=matched.notes), problems=alone))
     summary.add(uncompared_things(request, (subject_a.skipped, subject_b.skipped), wanted))
-    summary.add(Outcome(met=wanted.met()))
+    summary.add(Outcome(remarks=Remarks(met=wanted.met())))
     spent = time.perf_counter() - begin
 
     def finish() -> Comparison:

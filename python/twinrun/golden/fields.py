@@ -265,7 +265,7 @@ def _open_chunks(sides: _Sides, atol: float, rtol: float, integers: bool) -> _Op
     if rule.kind == "absolute" and rule.bits and not integers and rtol == 0 and atol >= cell:
         (one,) = _core.load_sketches(sides.golden, [sides.at], -1)
         (other,) = _core.load_sketches(sides.now, [0], -1)
-        found = _core.compare_sketches([(one, other, atol, 0.0)], True)[0]
+        found = _core.compare_sketches(a=[one], b=[other], tolerances=[_core.Tolerance(atol)])[0]
         widest = max((c for c, n in enumerate(found.proven_by_cells) if n), default=0)
         proven = max(found.coarse_cell if found.proven_by_tree else 0.0, (widest + 1) * cell)
         return _OpenChunks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .. import _core
 from ..words import number
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ __all__ = ["element_text", "span_text", "tolerance_text"]
 
 
 def tolerance_text(f: GoldenField) -> str:
-    parts = [f"{f.atol:g}"] if f.atol or not f.rtol else []
-    return " + ".join([*parts, f"{f.rtol:g} |a|"] if f.rtol else parts)
+    """'1e-09 + 0.5 |a|'."""
+    return _core.tolerance_text(_core.Tolerance(f.atol, f.rtol))
 
 
 def _cells(n: int) -> str:

@@ -36,7 +36,7 @@ _FEW_BYTES = 1 << 20
 # A scalar of 8 bytes is two words.
 _WORDS = {1: "i8", 2: "i16", 4: "i32", 8: "i32"}
 # Under this tolerance a word is its own cell: no two words share one.
-_OF_WORDS = (1.0, 0.0)
+_OF_WORDS = _core.Tolerance(1.0, 0.0)
 # Names of types as PyTorch and NumPy write them.
 _LONG = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "c64": "complex64",

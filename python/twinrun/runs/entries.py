@@ -22,10 +22,12 @@ GlobalPlace = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 def own_tolerances(
     given: Mapping[str, float | tuple[float, float]] | None,
-) -> dict[str, tuple[float, float]]:
-    """{field: (atol, rtol)} from {field: atol or (atol, rtol)}."""
+) -> dict[str, _core.Tolerance]:
+    """By field, from {field: atol or (atol, rtol)}."""
     return {
-        name: (float(t), 0.0) if isinstance(t, (int, float)) else (float(t[0]), float(t[1]))
+        name: _core.Tolerance(float(t))
+        if isinstance(t, (int, float))
+        else _core.Tolerance(float(t[0]), float(t[1]))
         for name, t in (given or {}).items()
     }
 
@@ -33,7 +35,7 @@ def own_tolerances(
 def captured_field(
     name: str,
     v: ArrayView | DeviceArrayView,
-    tolerance: tuple[float, float] | None = None,
+    tolerance: _core.Tolerance | None = None,
     ids: str = "",
     place: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
 ) -> _core.CapturedField:
@@ -79,7 +81,7 @@ def captured_field(
 
 def captured_entries(
     fields: object,
-    tolerances: Mapping[str, tuple[float, float]],
+    tolerances: Mapping[str, _core.Tolerance],
     stream: object,
     where: str | None = None,
     ids: Mapping[str, str] | None = None,
@@ -87,7 +89,7 @@ def captured_entries(
 ) -> tuple[_core.CapturedFields, list[object]]:
     """The arrays of a container in the form that the core captures.
 
-    fields: a container of arrays, see `containers`. tolerances: {field: (atol, rtol)}. stream: the GPU stream
+    fields: a container of arrays, see `containers`. tolerances: of fields that have one of their own. stream: the GPU stream
     that computes the arrays. where: the run, for messages. ids: {field: its field of IDs}.
 
     Returns the arrays, and objects that must live until the core has read them. Raises TwinrunError for two

@@ -34,7 +34,6 @@ __all__ = [
     "in_type",
     "read_by_column",
     "read_by_row",
-    "row_major_place",
 ]
 
 _BAND = 48 << 20  # bytes of a field that are transposed at a time
@@ -51,22 +50,6 @@ def columns_of(ref: FieldRef) -> list[int]:
     Empty for other fields and if the order does not matter.
     """
     return list(ref.shape) if ref.fortran_order and ordered(ref) else []
-
-
-def row_major_place(ref: FieldRef, scalar: int) -> int:
-    """The row-major position of the scalar at position `scalar` in storage.
-
-    A complex element has two scalars.
-    """
-    columns = columns_of(ref)
-    if not columns:
-        return scalar
-    item, part = divmod(scalar, 2) if ref.dtype in ("c64", "c128") else (scalar, 0)
-    place = 0
-    for size in reversed(columns):
-        item, at = divmod(item, size)
-        place = place * size + at
-    return 2 * place + part if ref.dtype in ("c64", "c128") else place
 
 
 def in_one_order(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:

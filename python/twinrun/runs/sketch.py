@@ -388,23 +388,35 @@ class Sketch:
                 )
         if not names:
             raise Incomparable("no field to compare", where=self.label, fix="nothing was compared")
-        pairs = []
+        tolerances: list[_core.Tolerance] = []
+        known: dict[tuple[float, float], _core.Tolerance] = {}
         for name in names:
             self._check_field(name, other)
-            pairs.append((self._fields[name], other._fields[name], *self._tolerance(name, other, atol, rtol)))
-        found = _core.compare_sketches(pairs, equal_nan)
-        results = [self._result(name, pair, f) for name, pair, f in zip(names, pairs, found, strict=True)]
+            own = self._tolerance(name, other, atol, rtol)
+            tolerances.append(known.get(own) or known.setdefault(own, _core.Tolerance(*own)))
+        found = _core.compare_sketches(
+            a=[self._fields[name] for name in names],
+            b=[other._fields[name] for name in names],
+            tolerances=tolerances,
+            nan_equal=equal_nan,
+        )
+        results = [
+            self._result(name, tolerance, f)
+            for name, tolerance, f in zip(names, tolerances, found, strict=True)
+        ]
         return SketchComparison(results, time.perf_counter() - start)
 
-    def _result(self, name: str, pair: tuple, found: _core.SketchComparison) -> FieldSketchComparison:
+    def _result(
+        self, name: str, tolerance: _core.Tolerance, found: _core.SketchComparison
+    ) -> FieldSketchComparison:
         facts = self._facts(name)
         open_chunks = np.frombuffer(found.open, np.uint32)
         return FieldSketchComparison(
             field=name,
             dtype=facts.dtype,
             shape=facts.user_shape,
-            atol=pair[2],
-            rtol=pair[3],
+            atol=tolerance.atol,
+            rtol=tolerance.rtol,
             elements=found.elements,
             chunks=found.chunks,
             chunks_open=open_chunks.size,
@@ -415,7 +427,7 @@ class Sketch:
             proven_by_cells=found.proven_by_cells,
             cell=found.cell,
             coarse_cell=found.coarse_cell,
-            device=_device_name(pair[0].device),
+            device=_device_name(self._fields[name].device),
         )
 
     def _chosen(self, globs: list[str] | None) -> list[str]:

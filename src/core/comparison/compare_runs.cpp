@@ -15,15 +15,6 @@ namespace twinrun {
 
 namespace {
 
-// Why arrays in memory are compared directly.
-constexpr const char* kNoMetadata =
-    "no metadata at hand: every element is compared, which reads no more than building metadata would";
-
-// Fields to which no tolerance applies: digests of texts, masks and shapes, as Python stores them.
-bool never_tolerated(const std::string& name) {
-    return name.ends_with("@text") || name.ends_with("@mask") || name.ends_with("@shape");
-}
-
 Result<> check(const RunsOptions& options) {
     const auto refused = [](const std::string& what) { return Error{ErrorCode::invalid_argument, what}; };
     for (const auto& [name, value] : {std::pair{"atol", options.atol}, std::pair{"rtol", options.rtol}}) {
@@ -293,8 +284,8 @@ class Comparison {
         for (const RunField* field : {&pair.a, &pair.b}) {
             if (field->side.elements != nullptr) continue;
             return error_at(ErrorCode::mismatch, field->side.metadata->path(),
-                            place_text(pair.step, pair.rank) + ": field " + in_quotes(field->name) +
-                                ": only its metadata is available, and its data is needed",
+                            place_text(pair.step, pair.rank) + ": field " + in_quotes(field->name) + ": " +
+                                std::string(kNoData),
                             "choose the automatic method, or compare with the data at hand");
         }
         return success();

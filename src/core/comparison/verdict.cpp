@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
 #include <string_view>
@@ -12,30 +11,10 @@ namespace twinrun {
 
 namespace {
 
-// As printf's %.<digits>g, independent of the application's locale.
-std::string rounded(double value, int digits) {
-    if (std::isnan(value)) return "nan";
-    if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-    char text[40];
-    const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::general, digits);
-    return {text, end.ptr};
-}
-
 std::string element_text(const ElementValue& value) {
     if (is_floating(value.scalar)) return rounded(value.real, 3);
     return value.scalar == DType::u64 ? std::to_string(value.unsigned_integer)
                                       : std::to_string(value.integer);
-}
-
-// "1e-09 + 0.5 |a|", "4 ulp or 1e-09"
-std::string tolerance_text(const Decision& decision) {
-    std::string text;
-    if (decision.tolerance.atol != 0) text = rounded(decision.tolerance.atol, 6);
-    if (decision.tolerance.rtol != 0)
-        text += (text.empty() ? "" : " + ") + rounded(decision.tolerance.rtol, 6) + " |a|";
-    if (decision.ulps && *decision.ulps != 0)
-        return std::to_string(*decision.ulps) + " ulp" + (text.empty() ? "" : " or " + text);
-    return text.empty() ? "0" : text;
 }
 
 // "step 500, rank 3, x[1234, 2]". Rank 0 alone is what runs without ranks have: it is left out.
@@ -47,32 +26,21 @@ std::string place_of(const FieldFacts& field, bool with_rank) {
     return field.first_index.empty() ? text : text + shape_text(field.first_index);
 }
 
-// "0.4667538 against 0.4667436": with the digits in which they differ, and two more.
-std::string values_text(const ElementValue& a, const ElementValue& b, double difference) {
-    if (!is_floating(a.scalar)) return element_text(a) + " against " + element_text(b);
-    int digits = 3;
-    const double larger = std::max(std::abs(a.real), std::abs(b.real));
-    if (difference > 0 && larger > 0 && std::isfinite(larger))
-        digits =
-            std::clamp(static_cast<int>(std::ceil(std::log10(larger) - std::log10(difference))) + 2, 3, 17);
-    return rounded(a.real, digits) + " against " + rounded(b.real, digits);
+double real(const ElementValue& value) {
+    if (is_floating(value.scalar)) return value.real;
+    return value.scalar == DType::u64 ? static_cast<double>(value.unsigned_integer)
+                                      : static_cast<double>(value.integer);
 }
 
-// " (0.0022%)": how large a difference is beside the value of the reference.
-std::string percent_text(const ElementValue& a, double difference) {
-    constexpr double kMost = 1000;  // a share of more says nothing: b is simply larger
-    const double value = a.scalar == DType::u64  ? static_cast<double>(a.unsigned_integer)
-                         : is_floating(a.scalar) ? a.real
-                                                 : static_cast<double>(a.integer);
-    const double share = 100 * difference / std::abs(value);
-    return share > 0 && share < kMost ? " (" + rounded(share, share < 100 ? 2 : 3) + "%)" : "";
+std::string allowed_text(const FieldFacts& f) {
+    return tolerance_text(f.decision.tolerance, f.decision.ulps);
 }
 
 std::string difference_text(const FieldFacts& f, bool with_rank) {
     const std::string place = place_of(f, with_rank) + ": ";
     if (f.kind || (f.first_abs_diff && std::isinf(*f.first_abs_diff)))
         return place + element_text(*f.first_a) + " against " + element_text(*f.first_b);
-    const std::string allowed = tolerance_text(f.decision);
+    const std::string allowed = allowed_text(f);
     std::string shown;
     if (f.first_whole_diff) {
         shown = std::to_string(*f.first_whole_diff);
@@ -85,8 +53,11 @@ std::string difference_text(const FieldFacts& f, bool with_rank) {
     }
     const double difference =
         f.first_whole_diff ? static_cast<double>(*f.first_whole_diff) : *f.first_abs_diff;
-    return place + values_text(*f.first_a, *f.first_b, difference) + ", |a-b| = " + shown + " > " + allowed +
-           percent_text(*f.first_a, difference);
+    const std::string values = is_floating(f.first_a->scalar)
+                                   ? values_text(f.first_a->real, f.first_b->real, difference)
+                                   : element_text(*f.first_a) + " against " + element_text(*f.first_b);
+    return place + values + ", |a-b| = " + shown + " > " + allowed +
+           percent_text(real(*f.first_a), difference);
 }
 
 std::string counted(std::uint64_t count, const char* what) {
@@ -112,21 +83,14 @@ std::string agreement_text(const RunsResult& result) {
         names.insert(f.name);
         steps.insert(f.step);
         elements += f.elements;
-        if (const std::string text = tolerance_text(f.decision); text != "0") tolerances.insert(text);
+        if (const std::string text = allowed_text(f); text != "0") tolerances.insert(text);
     }
     std::string within;
     if (!tolerances.empty())
         within = tolerances.size() == 1 ? " within " + *tolerances.begin() : " within tolerance";
-    std::string proven;
-    if (read == 0 && elements != 0) {
-        proven = "; metadata proves it, no element was read";
-    } else if (read != elements) {
-        proven = "; " + rounded(100 * static_cast<double>(read) / static_cast<double>(elements), 3) +
-                 "% of them were read, metadata proves the rest";
-    }
     return counted(names.size(), "field") + ", " + counted(steps.size(), "step") + ", " +
            counted(elements, "element") + " (" + size_text(static_cast<double>(result.bytes_compared)) +
-           " a run) agree" + within + proven;
+           " a run) agree" + within + proof_text(read, elements);
 }
 
 }  // namespace

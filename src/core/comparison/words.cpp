@@ -1,6 +1,8 @@
 #include "comparison/words.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "base/utf8.hpp"
 
@@ -75,6 +77,48 @@ std::string listed(std::span<const std::string> words) {
         out += (i == 0 ? "" : ", ") + words[i];
     if (words.size() > kMostListed) out += " and " + std::to_string(words.size() - kMostListed) + " more";
     return out;
+}
+
+std::string rounded(double value, int digits) {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+    char text[40];
+    const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::general, digits);
+    return {text, end.ptr};
+}
+
+std::string tolerance_text(const Tolerance& tolerance, std::optional<std::uint64_t> ulps) {
+    std::string text;
+    if (tolerance.atol != 0) text = rounded(tolerance.atol, 6);
+    if (tolerance.rtol != 0) text += (text.empty() ? "" : " + ") + rounded(tolerance.rtol, 6) + " |a|";
+    if (ulps && *ulps != 0) return std::to_string(*ulps) + " ulp" + (text.empty() ? "" : " or " + text);
+    return text.empty() ? "0" : text;
+}
+
+std::string values_text(double a, double b, double difference) {
+    int digits = 3;
+    const double larger = std::max(std::abs(a), std::abs(b));
+    if (difference > 0 && larger > 0 && std::isfinite(larger) && std::isfinite(difference))
+        digits =
+            std::clamp(static_cast<int>(std::ceil(std::log10(larger) - std::log10(difference))) + 2, 3, 17);
+    return rounded(a, digits) + " against " + rounded(b, digits);
+}
+
+std::string percent_text(double a, double difference) {
+    constexpr double kMost = 1000;  // a share of more says nothing: b is simply larger
+    const double share = 100 * difference / std::abs(a);
+    return share > 0 && share < kMost ? " (" + rounded(share, share < 100 ? 2 : 3) + "%)" : "";
+}
+
+std::string proof_text(std::uint64_t read, std::uint64_t elements) {
+    if (read == elements) return {};
+    if (read == 0) return "; metadata proves it, no element was read";
+    return "; " + rounded(100 * static_cast<double>(read) / static_cast<double>(elements), 3) +
+           "% of them were read, metadata proves the rest";
+}
+
+bool never_tolerated(std::string_view name) {
+    return std::ranges::any_of(kExactLabels, [&](std::string_view label) { return name.ends_with(label); });
 }
 
 std::string place_text(std::optional<std::int64_t> step, std::uint32_t rank) {

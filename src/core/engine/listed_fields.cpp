@@ -1,6 +1,14 @@
 #include "engine/listed_fields.hpp"
 
+#include <unordered_set>
+
 namespace twinrun {
+
+namespace {
+
+constexpr char kLabel = '@';  // names with it belong to another field
+
+}  // namespace
 
 DeviceArray array_of(const ListedField& field) {
     DeviceArray array;
@@ -19,6 +27,57 @@ bool are_alike(const ListedField& a, const ListedField& b) {
     if ((a.metadata == nullptr) != (b.metadata == nullptr)) return false;
     return a.metadata == nullptr || (a.metadata->global_shape == b.metadata->global_shape &&
                                      a.metadata->global_offset == b.metadata->global_offset);
+}
+
+std::optional<std::vector<ListedField>> fields_of(const Directory& directory, bool has_data) {
+    if (directory.fields.empty()) return std::nullopt;
+    std::vector<ListedField> fields;
+    fields.reserve(directory.fields.size());
+    for (std::size_t number = 0; number < directory.fields.size(); ++number) {
+        const FieldMetadata& own = directory.fields[number];
+        if (own.name.find(kLabel) != std::string::npos || !own.key.empty()) return std::nullopt;
+        if (own.extents.empty() && own.items() != 0 && has_data) return std::nullopt;
+        ListedField field;
+        field.text = own.name;
+        field.dtype = own.dtype;
+        field.fortran_order = own.order == ArrayOrder::column_major;
+        field.items = own.items();
+        field.shape = own.shape;
+        field.metadata = &own;
+        field.number = number;
+        fields.push_back(std::move(field));
+    }
+    return fields;
+}
+
+std::optional<FieldsOfFiles> fields_of(std::vector<std::optional<PlainFile>> files,
+                                       std::span<const std::string> names, bool unique) {
+    FieldsOfFiles found;
+    std::unordered_set<std::string_view> known;
+    for (std::size_t at = 0; at < files.size(); ++at) {
+        if (!files[at] || files[at]->arrays.empty()) return std::nullopt;
+        for (PlainArray& array : files[at]->arrays) {
+            found.names.push_back(names[at] + array.name);
+            ListedField field;
+            field.text = found.names.back();
+            if (field.text.empty() || field.text.find(kLabel) != std::string_view::npos) return std::nullopt;
+            if (unique && !known.insert(field.text).second) return std::nullopt;
+            field.dtype = array.dtype;
+            field.byte_order = array.byte_order;
+            field.fortran_order = array.fortran_order;
+            field.items = array.items;
+            field.shape = std::move(array.shape);
+            field.in_file = true;
+            if (array.items != 0) {
+                field.extents.push_back(
+                    {static_cast<std::uint32_t>(at), array.offset, item_bytes(array.dtype), array.items});
+            }
+            found.fields.push_back(std::move(field));
+        }
+        found.texts.push_back({files[at]->has_texts, std::move(files[at]->texts)});
+    }
+    if (found.fields.empty()) return std::nullopt;
+    return found;
 }
 
 ListSources::ListSources(std::size_t fields, CacheUse cache) : cache_(cache) { memory_.reserve(fields); }

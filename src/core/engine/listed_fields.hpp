@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "device/device.hpp"
@@ -19,6 +20,7 @@
 #include "source/device_array.hpp"
 #include "source/later_source.hpp"
 #include "source/open_files.hpp"
+#include "source/plain_files.hpp"
 
 namespace twinrun {
 
@@ -72,6 +74,26 @@ std::optional<std::vector<std::size_t>> matched(std::span<const Field> a, std::s
     }
     return found;
 }
+
+// The fields of metadata, with their data where it was kept. Nothing where one is not for a list: labels, particles, and elements
+// that must be decoded. The directory outlives them.
+std::optional<std::vector<ListedField>> fields_of(const Directory& directory, bool has_data);
+
+// The arrays of files as they lie there.
+struct FieldsOfFiles {
+    std::vector<ListedField> fields;
+    std::deque<std::string> names;  // which `text` is of; addresses stay
+    struct Texts {
+        bool there = false;
+        std::vector<std::pair<std::string, std::string>> texts;
+    };
+    std::vector<Texts> texts;  // of each file
+};
+// files: as read_plain_files() gives them. names: of each file, what its arrays' own names come after. unique: false: several fields
+// may have one name. Nothing where one is not for a list: files that are not plain or hold no arrays, labels, fields without a
+// name, and names that are there twice.
+std::optional<FieldsOfFiles> fields_of(std::vector<std::optional<PlainFile>> files,
+                                       std::span<const std::string> names, bool unique);
 
 // What the fields of a list share.
 struct ListedFiles {

@@ -420,6 +420,24 @@ Result<std::vector<std::uint64_t>> sum_data(const FieldMetadata& field, ElementS
                  "not enough memory for the checksums of field '" + field.name + "'"};
 }
 
+Result<std::uint64_t> write_metadata(FileSystem& system, const std::string& path, Directory facts,
+                                     std::vector<FieldToWrite> fields, const StreamOptions& options,
+                                     bool durable) {
+    for (FieldToWrite& field : fields) {
+        TWR_TRY(FieldMetadata planned, plan_field(std::move(field.plan)));
+        facts.fields.push_back(std::move(planned));
+    }
+    TWR_TRY(const auto writer, MetadataWriter::create(system, path, std::move(facts)));
+    writer->may_replace();
+    std::uint64_t bytes_read = 0;
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+        TWR_TRY(const StreamStats stats, build_field(*writer, i, *fields[i].source, options, fields[i].ids));
+        bytes_read += stats.bytes_read;
+    }
+    TWR_CHECK(durable ? writer->commit() : writer->finish_temporary());
+    return bytes_read;
+}
+
 Result<StreamStats> build_in_memory(const FieldMetadata& field, ElementSource& source,
                                     const StreamOptions& options, BuiltField& into) try {
     TWR_CHECK(source.prepare());

@@ -40,7 +40,21 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t field, Eleme
                                 const StreamOptions& options,
                                 std::shared_ptr<const std::vector<std::uint64_t>> ids = nullptr);
 
-// The same for fields whose elements are on devices: fields numbers[i] from arrays[i], all in one go. data_sums: empty, to
+// A field to write metadata of. ids: of its rows, for sums by ID; null: none.
+struct FieldToWrite {
+    FieldPlan plan;
+    ElementSource* source = nullptr;
+    std::shared_ptr<const std::vector<std::uint64_t>> ids;
+};
+
+// Writes a metadata file for these fields, whose data lie elsewhere, in the place of one that is there; returns the bytes that were
+// read. It is there whole or, with an error, as it was. facts: the directory without its fields. durable: false: the file need not
+// survive a crash.
+Result<std::uint64_t> write_metadata(FileSystem& system, const std::string& path, Directory facts,
+                                     std::vector<FieldToWrite> fields, const StreamOptions& options,
+                                     bool durable = true);
+
+// The same as build_field for fields whose elements are on devices: fields numbers[i] from arrays[i], all in one go. data_sums: empty, to
 // leave them out, or those of each field, as sum_data() makes them.
 Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t> numbers,
                              std::span<const DeviceArray* const> arrays,

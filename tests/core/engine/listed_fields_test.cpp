@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "support/seed.hpp"
@@ -93,6 +95,107 @@ TEST(ListedFields, OnlyFieldsThatAreAlikeBelongTogether) {
     elsewhere.global_shape = {9, 5};
     EXPECT_FALSE(are_alike(with, part));
     EXPECT_FALSE(match({with}, {part}));
+}
+
+Directory directory_of(const std::vector<std::string>& names) {
+    Directory directory;
+    for (const std::string& name : names) {
+        FieldMetadata field;
+        field.name = name;
+        field.shape = {2, 3};
+        field.extents = {{0, 0, 4, 6}};
+        directory.fields.push_back(std::move(field));
+    }
+    return directory;
+}
+
+TEST(FieldsOfMetadata, AreThoseOfItsDirectory) {
+    Directory directory = directory_of({"x", "y"});
+    directory.fields[1].order = ArrayOrder::column_major;
+    directory.fields[1].dtype = DType::c64;
+    const auto fields = fields_of(directory, true);
+    ASSERT_TRUE(fields);
+    ASSERT_EQ(fields->size(), 2U);
+    EXPECT_EQ((*fields)[0].text, "x");
+    EXPECT_EQ((*fields)[1].items, 6U);
+    EXPECT_EQ((*fields)[1].number, 1U);
+    EXPECT_EQ((*fields)[1].dtype, DType::c64);
+    EXPECT_TRUE((*fields)[1].fortran_order);
+    EXPECT_EQ((*fields)[1].metadata, &directory.fields[1]);
+}
+
+TEST(FieldsOfMetadata, ThatMustBeLookedAtAreNoList) {
+    EXPECT_FALSE(fields_of(Directory{}, true));
+    EXPECT_FALSE(fields_of(directory_of({"x", "x@mask"}), true));
+    Directory directory = directory_of({"x", "y"});
+    directory.fields[1].key = "id";
+    EXPECT_FALSE(fields_of(directory, true));
+    directory = directory_of({"x", "y"});
+    directory.fields[0].extents.clear();  // a reader decodes its elements
+    EXPECT_FALSE(fields_of(directory, true));
+    EXPECT_TRUE(fields_of(directory, false));
+    directory.fields[0].shape = {0, 3};
+    EXPECT_TRUE(fields_of(directory, true));
+}
+
+using Files = std::vector<std::optional<PlainFile>>;
+
+PlainFile file_of(const std::vector<std::string>& names) {
+    PlainFile file;
+    for (const std::string& name : names) {
+        PlainArray array;
+        array.name = name;
+        array.dtype = DType::f64;
+        array.shape = {5};
+        array.items = 5;
+        array.offset = 40 + 100 * file.arrays.size();
+        file.arrays.push_back(std::move(array));
+    }
+    return file;
+}
+
+TEST(FieldsOfFilesAsTheyLie, HaveTheirPlaceInTheFile) {
+    PlainFile with_texts = file_of({"b", "c"});
+    with_texts.has_texts = true;
+    with_texts.texts = {{"format", "pt"}};
+    with_texts.arrays[1].items = 0;
+    with_texts.arrays[1].shape = {0};
+    Files files{file_of({""}), with_texts};
+    const std::vector<std::string> names{"a", "second."};
+    auto made = fields_of(std::move(files), names, true);
+    ASSERT_TRUE(made);
+    const FieldsOfFiles found = std::move(*made);  // names stay where they are
+    ASSERT_EQ(found.fields.size(), 3U);
+    EXPECT_EQ(found.fields[0].text, "a");
+    EXPECT_EQ(found.fields[1].text, "second.b");
+    EXPECT_TRUE(found.fields[1].in_file);
+    ASSERT_EQ(found.fields[1].extents.size(), 1U);
+    EXPECT_EQ(found.fields[1].extents[0].file, 1U);
+    EXPECT_EQ(found.fields[1].extents[0].offset, 40U);
+    EXPECT_EQ(found.fields[1].extents[0].stride, 8U);
+    EXPECT_EQ(found.fields[1].extents[0].count, 5U);
+    EXPECT_TRUE(found.fields[2].extents.empty());
+    ASSERT_EQ(found.texts.size(), 2U);
+    EXPECT_FALSE(found.texts[0].there);
+    EXPECT_TRUE(found.texts[1].there);
+    EXPECT_EQ(found.texts[1].texts, with_texts.texts);
+}
+
+TEST(FieldsOfFilesAsTheyLie, ThatMustBeLookedAtAreNoList) {
+    const std::vector<std::string> two{"x", "x"};
+    const auto made = [&](const std::optional<PlainFile>& first, const std::optional<PlainFile>& second,
+                          bool unique) {
+        return fields_of(Files{first, second}, two, unique).has_value();
+    };
+    EXPECT_TRUE(made(file_of({"1"}), file_of({"2"}), true));
+    EXPECT_FALSE(made(file_of({""}), file_of({""}), true));  // one name twice
+    EXPECT_TRUE(made(file_of({""}), file_of({""}), false));
+    EXPECT_FALSE(made(std::nullopt, file_of({"2"}), true));  // not plain
+    EXPECT_FALSE(made(file_of({}), file_of({"2"}), true));
+    EXPECT_FALSE(made(file_of({"@text"}), file_of({"2"}), true));
+    const std::vector<std::string> empty{""};
+    EXPECT_FALSE(fields_of(Files{file_of({""})}, empty, true));
+    EXPECT_FALSE(fields_of(Files{}, {}, true));
 }
 
 TEST(ListSources, AFieldHasTheSourceOfWhereItLies) {

@@ -205,6 +205,9 @@ def test_one_sided_metadata_builds_the_other_and_says_so(tmp_path) -> None:
     assert one.method == "staged" and "on the fly" in one.reason and one.same
     assert one.stages["build"]["bytes_read"] >= a.nbytes
     assert not (tmp_path / "b.npy.twm").exists()
+    (tmp_path / "a.npy.twm").unlink()
+    both = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy", atol=1e-6, method="staged").fields[0]
+    assert both.stages["build"]["ran"] is True and both.stages["build"]["bytes_read"] >= 2 * a.nbytes
 
 
 def test_resolution_is_warned_about() -> None:

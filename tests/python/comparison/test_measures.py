@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun import _core
-from twinrun.comparison.merge import Found
 from twinrun.runs.arrays import taken
 
 
@@ -23,10 +22,11 @@ def source(values: np.ndarray) -> _core.Source:
 def compare(a: np.ndarray, b: np.ndarray, method: str = "direct", **asked: object) -> dict:
     rule = _core.Rule(**asked)
     sides = [_core.FieldSide(source(x)) for x in (a, b)]
-    facts = vars(Found.of(_core.compare(*sides, rule, _core.CompareOptions(method=method))))
+    found = _core.compare(*sides, rule, _core.CompareOptions(method=method))
+    facts = {name: getattr(found, name) for name in dir(found) if name[0] != "_"}
     listed = _core.list_differences(source(a), source(b), 0, a.size, rule)
-    assert listed.size == facts["different"]
-    assert facts["first"] == (int(listed[0]) if listed.size else None)
+    assert listed.size == found.different
+    assert found.first == (int(listed[0]) if listed.size else None)
     return {**facts, "listed": listed.tolist()}
 
 

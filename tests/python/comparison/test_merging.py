@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from test_compare import make_pair
 
 from twinrun import _core
-from twinrun.comparison.merge import Found, merged, ranges_of, with_places
+from twinrun.comparison.merge import Found, Values, merged, ranges_of, with_places
 from twinrun.errors import TwinrunError
 
 CODES = {
@@ -53,7 +54,7 @@ class Sides:
         sides = [_core.FieldSide(*side) for side in zip(self.sources, self.metadata, strict=True)]
         options = {name: asked.pop(name) for name in ("method", "threads", "memory") if name in asked}
         how = _core.CompareOptions(device="cpu", **options)
-        return Found.of(_core.compare(*sides, _core.Rule(**asked), how, ranges=ranges))
+        return Found(_core.compare(*sides, _core.Rule(**asked), how, ranges=ranges))
 
 
 def divided(rng: random.Random, scalars: int, unit: int) -> list[list[tuple[int, int]]]:
@@ -70,22 +71,30 @@ def divided(rng: random.Random, scalars: int, unit: int) -> list[list[tuple[int,
     return found
 
 
+STAGES = {"tree", "sketch", "elements"}
+PLAIN = {
+    name
+    for name in dir(_core.FieldResult)
+    if name[0] != "_" and not callable(getattr(_core.FieldResult, name))
+}
+
+
 def check_alike(found: Found, whole: Found, but: set[str]) -> None:
-    for key in (
-        {part.name for part in fields(Found)} - but - {"stages", "io", "device_seconds", "device_reason"}
-    ):
-        x, y = getattr(found, key), getattr(whole, key)
+    if but:
+        but = {*but, "max_abs_at_least"}
+    for key in PLAIN - but - STAGES - {"io", "device_seconds", "device_reason"}:
+        x, y = getattr(found.result, key), getattr(whole.result, key)
         if key.startswith("sum_squares"):
             assert x == pytest.approx(y, rel=1e-12, nan_ok=True), key
         else:
             assert x == y or repr(x) == repr(y), (key, x, y)  # repr: NaN
-    read = found.scalars_read + found.proven_by_tree + sum(found.proven_by_cells)
-    assert read == found.scalars == whole.scalars
+    r = found.result
+    assert r.scalars_read + r.proven_by_tree + sum(r.proven_by_cells) == r.scalars == whole.result.scalars
+    assert set(found.stages) == set(whole.stages) >= STAGES
     for name, stage in whole.stages.items():
-        assert set(found.stages[name]) == set(stage)
         for key in ("ran", "chunks_in", "chunks_out"):
             if not but or name == "tree":
-                assert found.stages[name][key] == stage[key], (name, key)
+                assert getattr(found.stages[name], key) == getattr(stage, key), (name, key)
 
 
 def cases() -> Iterator[tuple]:
@@ -118,18 +127,19 @@ def test_ranges_together_say_what_one_comparison_says(
         )
     for method in ("auto", "direct"):
         whole = sides.compare(**asked, method=method)
-        assert whole.scalars == sides.scalars and whole.stages["elements"]["chunks_out"] <= whole.chunks
+        assert whole.result.scalars == sides.scalars
+        assert whole.stages["elements"].chunks_out <= whole.result.chunks
         for _ in range(4):
             parts = [
                 sides.compare(ranges, **asked, method=method)
                 for ranges in divided(rng, sides.scalars, sides.unit)
             ]
-            check_alike(merged(parts), whole, HOW if whole.method == "staged" else set())
+            check_alike(merged(parts), whole, HOW if whole.result.method == "staged" else set())
             if len(parts) > 2:  # in groups, and in another order
                 check_alike(
                     merged([parts[-1], merged(parts[:-1])]),
                     whole,
-                    HOW if whole.method == "staged" else set(),
+                    HOW if whole.result.method == "staged" else set(),
                 )
 
 
@@ -150,7 +160,7 @@ def test_ranges_that_end_where_sketches_are_settled_read_what_one_comparison_rea
     whole = sides.compare(atol=1.0, rtol=0.0)
     ranges = ranges_of(b.size, stretch, 3)
     tree, sketch = whole.stages["tree"], whole.stages["sketch"]
-    assert len(ranges) == 3 and tree["chunks_out"] > sketch["chunks_in"] > sketch["chunks_out"] > 0
+    assert len(ranges) == 3 and tree.chunks_out > sketch.chunks_in > sketch.chunks_out > 0
     found = merged([sides.compare([r], atol=1.0, rtol=0.0) for r in ranges])
     check_alike(found, whole, set())
 
@@ -164,11 +174,11 @@ def test_a_range_is_all_that_is_looked_at(tmp_path: Path) -> None:
         {"atol": 0.5, "rtol": 0.0, "residue_bits": 4, "chunk_bytes": 4096, "digest": "linear"},
     ):
         sides = Sides(tmp_path, a, b, "f4", **metadata)
-        r = sides.compare([(1024, 1024), (6144, 1024), (18_432, 1568)], atol=0.5, rtol=0.0)
+        r = sides.compare([(1024, 1024), (6144, 1024), (18_432, 1568)], atol=0.5, rtol=0.0).result
         assert (r.scalars, r.chunks, r.different, r.first) == (3616, 4, 2, 7000)
         assert (r.max_abs, r.max_abs_at, r.first_b) == (5.0, 7000, 5.0)
-        assert r.stages["elements"]["chunks_out"] == 2
-        nothing = sides.compare([], atol=0.5, rtol=0.0)
+        assert r.elements.chunks_out == 2
+        nothing = sides.compare([], atol=0.5, rtol=0.0).result
         assert nothing.scalars == nothing.chunks == nothing.different == nothing.scalars_read == 0
 
 
@@ -204,23 +214,7 @@ def test_the_unit_is_a_chunk_of_the_metadata(tmp_path: Path) -> None:
     assert sides.unit == 4096
     with pytest.raises(TwinrunError, match="multiples of 4096"):
         sides.compare([(1024, 4096)], atol=0.0, rtol=0.0)
-    assert sides.compare([(1024, 4096)], atol=0.0, rtol=0.0, method="direct").scalars == 4096
-
-
-def test_bounds_merge_like_what_they_bound() -> None:
-    sides = Sides(Path(), np.zeros(1), np.ones(1), "f8")
-    one = sides.compare(atol=0.0, rtol=0.0)
-    for read, unread in itertools.product([0.0, 1.0, 2.0, math.inf], [0.0, 1.0, 2.0, math.nan]):
-        parts = [
-            replace(one, max_abs_read=r, max_abs_unread=u)
-            for r, u in ((read, 0.0), (0.0, unread), (0.5, 0.25))
-        ]
-        whole = merged(parts)
-        most = max(read, 0.5)
-        if math.isnan(unread):
-            assert whole.max_abs_is_bound and repr(whole.max_abs) == ("inf" if most == math.inf else "nan")
-        else:
-            assert whole.max_abs_is_bound == (unread > most) and whole.max_abs == max(unread, most)
+    assert sides.compare([(1024, 4096)], atol=0.0, rtol=0.0, method="direct").result.scalars == 4096
 
 
 def test_places_may_be_of_another_order(tmp_path: Path) -> None:
@@ -231,14 +225,28 @@ def test_places_may_be_of_another_order(tmp_path: Path) -> None:
         sides = Sides(tmp_path, a[at * 3 : at * 3 + 3], b[at * 3 : at * 3 + 3], "f8")
         parts.append(with_places(sides.compare(atol=0.5, rtol=0.0), lambda i, own=own: (own[i], 0)))
     whole = merged(parts)
-    assert whole.first == (5, 0) and whole.first_b == 2.0 and whole.different == 3
-    assert (whole.max_abs, whole.max_abs_at) == (2.0, (5, 0))
+    assert whole.first == (5, 0) and whole.first_values == (0.0, 2.0) and whole.result.different == 3
+    assert (whole.result.max_abs, whole.max_abs_at) == (2.0, (5, 0))
+    again = merged([with_places(merged([parts[1]]), lambda at: at), parts[0]])
+    assert again.first == (5, 0) and again.max_rel_different_at == whole.max_rel_different_at
 
 
 def test_parts_of_different_methods_are_a_defect(tmp_path: Path) -> None:
-    r = Sides(tmp_path, np.zeros(1), np.ones(1), "f8").compare(atol=0.0, rtol=0.0)
+    metadata = {"atol": 0.0, "rtol": 0.0, "residue_bits": 0, "chunk_bytes": 4096, "digest": "linear"}
+    sides = Sides(tmp_path, np.zeros(1), np.ones(1), "f8", **metadata)
+    one, other = (sides.compare(atol=0.0, rtol=0.0, method=method) for method in ("direct", "staged"))
     with pytest.raises(ValueError, match="different methods"):
-        merged([r, replace(r, method="staged")])
+        merged([one, other])
+
+
+def test_elements_for_people_come_with_the_first_difference(tmp_path: Path) -> None:
+    a, b = np.zeros(6), np.array([0.0, 0.0, 0.0, 0.0, 2.0, 0.0])
+    sides = [Sides(tmp_path, x, y, "f8") for x, y in ((a, a), (a, b))]
+    parts = [side.compare(atol=0.5, rtol=0.0) for side in sides]
+    parts[1] = replace(parts[1], readable=Values("zero", "two"))
+    for order in (parts, parts[::-1]):
+        assert merged(order).first_values == ("zero", "two")
+    assert merged([parts[0], parts[0]]).first_values == (None, None)
 
 
 @given(st.integers(1, 10**12), st.integers(1, 10**7), st.integers(1, 40))
@@ -252,6 +260,16 @@ def test_ranges_of_a_field_cover_it(scalars: int, unit: int, parts: int) -> None
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_what_the_core_finds_is_kept_whole() -> None:
-    of_core = {name for name in dir(_core.FieldResult) if not name.startswith("_")}
-    assert {part.name for part in fields(Found)} == of_core
+def test_results_go_to_other_processes(tmp_path: Path) -> None:
+    a, b = np.zeros(9), np.array([0.0, 2.0, math.nan, 0.0, 0.0, 2.0, 1e-9, 0.0, 0.0])
+    metadata = {"atol": 0.0, "rtol": 0.0, "residue_bits": 4, "chunk_bytes": 4096, "digest": "linear"}
+    for how in ({}, metadata):
+        found = Sides(tmp_path, a, b, "f8", **how).compare(atol=0.0, rtol=0.0)
+        found = replace(found, built=_core.StageFacts(bytes_read=3, seconds=0.5))
+        again = pickle.loads(pickle.dumps(found))
+        check_alike(again, found, set())
+        for name in ("io", "device_seconds", "device_reason"):
+            assert getattr(again.result, name) == getattr(found.result, name)
+        for name, stage in found.stages.items():
+            for key in ("ran", "chunks_in", "chunks_out", "bytes_read", "seconds"):
+                assert getattr(again.stages[name], key) == getattr(stage, key)

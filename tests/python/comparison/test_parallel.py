@@ -27,7 +27,7 @@ from support import run_of_ranks
 import twinrun
 from twinrun.comparison import parallel
 from twinrun.comparison import shares as units
-from twinrun.comparison.outcome import Outcome, in_shares
+from twinrun.comparison.outcome import Outcome, Remarks, in_shares
 from twinrun.comparison.ranges import compare_part, put_together
 from twinrun.comparison.settings import Settings
 from twinrun.errors import MissingPackage, TwinrunError
@@ -538,16 +538,16 @@ def test_shares_of_a_place_are_put_together_in_order() -> None:
     pairs = [("x", 8), ("y", 8), ("z", 8)]
     opened = TwinrunError("left out", where="file")
     shares = [
-        Outcome(results=[(2, "z")], problems=[(-1, opened)], opening=5, pairs=pairs),
+        Outcome(results=[(2, "z")], problems=[(-1, opened)], remarks=Remarks(opening=5), pairs=pairs),
         Outcome(
             results=[(0, "x")],
             problems=[(-1, opened), (1, TwinrunError("y"))],
-            opening=5,
+            remarks=Remarks(opening=5),
             pairs=pairs,
         ),
     ]
     whole = in_shares(shares)
-    assert whole.results == [(0, "x"), (2, "z")] and whole.opening == 5
+    assert whole.results == [(0, "x"), (2, "z")] and whole.remarks.opening == 5
     assert [str(p) for _, p in whole.problems] == ["file: left out", "y"]
     shares[0].pairs = pairs[
         1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from commands import command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import run_of_ranks
-from test_merging import Sides
 
 import twinrun
 from twinrun import _core
@@ -370,57 +368,3 @@ def test_a_device_that_is_asked_for_is_used_or_told(tmp_path: Path) -> None:
     else:
         with pytest.raises(twinrun.TwinrunError, match=r"GPU|cuda|device"):
             twinrun.compare(tmp_path / "a", tmp_path / "b", device="cuda")
-
-
-def proof(folder: Path, wanted: float, atol: float = 1e-3, rtol: float = 0.0, bits: int = 2) -> _core.Proof:
-    """What metadata that was made for a tolerance proves under another absolute one."""
-    zeros = np.zeros(3000)
-    made = {"atol": atol, "rtol": rtol, "residue_bits": bits, "chunk_bytes": 4096, "digest": "linear"}
-    metadata = Sides(folder, zeros, zeros, "f8", **made).metadata[0]
-    return _core.Proof(metadata, 0, wanted, rtol)
-
-
-def test_buckets_are_proven_by_residues_that_explain_their_sums(tmp_path: Path) -> None:
-    p, prime = proof(tmp_path, 1e-3), _core.PRIME
-    assert p.by_tree and p.widest == 1
-    buckets = [  # correction, without an estimate, |c| = 0, 1, 2; fine sums of both runs; proven
-        (5, 0, 9, 3, 0, 12, 7, True),
-        (5, 0, 9, 3, 0, 2, prime - 3, True),  # modulo p
-        (prime - 5, 0, 9, 3, 0, 7, 12, True),
-        (0, 0, 9, 0, 0, 7, 7, True),
-        (5, 0, 9, 3, 0, 7, 12, False),
-        (5, 0, 9, 3, 0, 13, 7, False),
-        (5, 1, 9, 3, 0, 12, 7, False),
-        (5, 0, 9, 3, 1, 12, 7, False),  # too far apart
-    ]
-    corrections, without, fine_a, fine_b = (
-        np.array([b[at] for b in buckets], np.uint64) for at in (0, 1, 5, 6)
-    )
-    counts = [[*b[2:5], 0, 0, 0, 0, 0] for b in buckets]
-    numbers = np.arange(len(buckets), dtype=np.uint64)
-    residues = _core.ComparedResidues(numbers, corrections, without, counts)
-    assert residues.counts_of(np.array([1, 0, 0, 1, 0, 0, 0, 0], np.uint8)) == [18, 3, 0, 0, 0, 0, 0, 0]
-    found = p.buckets_proven(residues, fine_a, fine_b)
-    assert found.astype(bool).tolist() == [b[7] for b in buckets]
-    narrower = proof(tmp_path, p.cell / 2)
-    assert not narrower.by_tree and not narrower.buckets_proven(residues, fine_a, fine_b).any()
-    with pytest.raises(twinrun.TwinrunError, match="do not fit"):
-        p.buckets_proven(residues, fine_a[1:], fine_b)
-
-
-def test_bounds_of_what_was_proven(tmp_path: Path) -> None:
-    p = proof(tmp_path, 1e-3)
-    none, some = [0] * 8, [4, 2, 0, 0, 0, 0, 0, 0]
-    assert p.largest_unread(0, none) == 0.0
-    assert p.largest_unread(7, none) == p.coarse_cell > p.cell > 0.0
-    assert p.largest_unread(0, [4, *none[1:]]) == p.cell
-    assert p.largest_unread(0, some) == 2 * p.cell
-    assert proof(tmp_path, 0.0, 0.0).largest_unread(7, none) == 0.0  # equal values
-    assert math.isnan(proof(tmp_path, 1e-3, 1e-3, 1e-3).largest_unread(7, none))
-    assert _core.least_unread([4, 2, 0, 1, 0, 0, 0, 0], 0.5) == 1.0
-    assert _core.least_unread(some, 0.5) == _core.least_unread([0, 0, 0, 1, 0, 0, 0, 0], -1.0) == 0.0
-    squares = lambda cell, coarse, rtol: _core.sum_squares_of_all(1.0, 3, some, cell, coarse, 0.25, rtol)  # noqa: E731
-    assert squares(0.5, 2.0, 0.1) == 1.0 + 3 * 4.0 + 4 * 0.25 + 2 * 1.0
-    assert squares(0.0, 0.0, 0.0) == 1.0 + 9 * 0.0625
-    assert squares(-1.0, 0.0, 0.0) == 1.0
-    assert math.isnan(squares(0.0, 0.0, 0.1))

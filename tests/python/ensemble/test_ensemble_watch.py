@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinrun import _core
-from twinrun._core import variable_rules
 from twinrun.ensemble.run.engines import WATCH
+from twinrun.ensemble.run.work import variable_rules
 from twinrun.ensemble.watch import sampling
 from twinrun.ensemble.watch.conditions import keeps_variable
 from twinrun.ensemble.watch.cores import cores_of_level, list_of_numbers, numbers_of_list

@@ -14,8 +14,8 @@ from types import FrameType
 
 from commands import HANG
 
-from twinrun._core import variable_rules
 from twinrun.ensemble.run.engines import WATCH
+from twinrun.ensemble.run.work import variable_rules
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 

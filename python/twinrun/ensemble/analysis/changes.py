@@ -5,14 +5,14 @@ is no change. PELT (`ruptures`) finds the segments that fit best for a penalty, 
 many; here it is what the best single change, or half of the best stretch that differs from the rest, gains in
 series whose order was shuffled, at most in a share alpha of them.
 
-Tasks that resemble the ones before have stretches that differ, and no change: the best stretch is
-held also against series of a first-order autoregression (`serial`). There its gain is divided by
-what such series gain by themselves, by their own correlation with the one before. A trend is the
-simpler answer: a change must fit clearly better.
+Tasks that resemble the ones before have stretches that differ, and no change: the best stretch is held also
+against series of a first-order autoregression (`serial`). There its gain is divided by what such series gain
+by themselves, by their own correlation with the one before. A trend is the simpler answer: a change must fit clearly better.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
-from .model import fall_of_bic, left_over, percent, span
+from .model import Left, fall_of_bic, left_over, percent, span
 from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -31,8 +31,7 @@ from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
 __all__ = ["changes", "gains"]
 
 _SEGMENT = 3  # tasks that a segment has at least
-# A longer series is binned, because the number of stretches is the square of its length.
-_BINS = 128
+_BINS = 128  # a longer series is binned, because the number of stretches is the square of its length
 
 
 def best_stretch(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -46,8 +45,7 @@ def best_stretch(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     begin, wide = np.zeros(rows, dtype=int), np.full(rows, n)
     for width in range(_SEGMENT, n - _SEGMENT + 1):
         inside = sums[:, width:] - sums[:, :-width]
-        # A stretch of this width against the rest: n / (width (n - width)) of its centred sum
-        # squared.
+        # A stretch of this width against the rest: n / (width (n - width)) of its centred sum squared.
         gain = inside**2 * (n / (width * (n - width)))
         gain[:, 1:-1] /= 2
         at = gain.argmax(axis=1)
@@ -67,6 +65,87 @@ def gains(z: np.ndarray) -> np.ndarray:
     return best_stretch(z)[0]
 
 
+@dataclass
+class _Series:
+    """What is left of the times without conditions, in order of start; a long series is binned. at: where bins begin and end."""
+
+    over: Left
+    options: Options
+    rng: np.random.Generator
+    at: np.ndarray = field(init=False)
+    null: Null = field(init=False)
+
+    def __post_init__(self) -> None:
+        step = -(-self.n // _BINS)
+        parts = np.array_split(np.arange(self.n), -(-self.n // step))
+        self.at = np.concatenate([[0], np.cumsum([len(p) for p in parts])])
+        self.null = Null(self.n, lambda rows: self.alone(rows)[1:], self.over.again, self.rng)
+
+    @property
+    def n(self) -> int:
+        return len(self.over.values)
+
+    def binned(self, rows: np.ndarray) -> np.ndarray:
+        """Normal scores of each row, by bin, with a variance of 1."""
+        z = scores(rows)
+        sums = np.concatenate([np.zeros((len(z), 1)), np.cumsum(z, axis=1)], axis=1)
+        z = np.diff(sums[:, self.at], axis=1) / np.diff(self.at)
+        return z / z.std(axis=1, keepdims=True)
+
+    def alone(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The gain, the same against that of series that resemble the ones before as much, and how much that is."""
+        z = self.binned(rows)
+        gain, before = best_stretch(z)
+        much = np.clip(before, 0, 0.95)
+        return gain, gain / np.maximum(z.shape[1] - gain, 1e-9) * (1 - much) / (1 + much), before
+
+    def shuffled(self, count: int) -> np.ndarray:
+        """Gains of the series in shuffled order."""
+        rows = self.over.again(permuted(self.over.values, None, count, self.rng))
+        return gains(self.binned(rows))[:, None]
+
+    def points(self) -> tuple[float, list[int]]:
+        """p of any change at all, and the places of changes."""
+        left, options = self.over.values, self.options
+        bins = self.binned(left[None])[0]
+        own = float(gains(bins[None])[0])
+        p = float(permutation_p(np.array([own]), self.shuffled, options.permutations)[0])
+        if p <= options.alpha:
+            p = max(p, self.null.p(left, options.permutations))
+        penalty = float(np.quantile(self.shuffled(499), 1 - options.alpha))
+        # No segmentation gains its penalty where the best stretch does not.
+        ends = (
+            [len(bins)]
+            if own <= penalty
+            else ruptures.Pelt(model="l2", min_size=_SEGMENT, jump=1).fit(bins).predict(pen=penalty)
+        )
+        return p, [int(self.at[e]) for e in ends[:-1]]
+
+    def could_see(self, level: float) -> float:
+        """A change in the middle, in shuffled series, that is found and fits better than a trend."""
+        n, left, over = self.n, self.over.values, self.over
+        random = np.random.default_rng(self.options.seed)
+        series = over.again(permuted(left, None, STUDIES, random))
+        limit = float(np.quantile(self.shuffled(1999), 1 - level))
+        late = (np.arange(n) >= n // 2).astype(float)
+        middle = (late - late.mean()) / np.sqrt(n * late.mean() * (1 - late.mean()))
+
+        def found(effect: float) -> np.ndarray:
+            rows = over.again(series * over.scale + np.log1p(effect) * late)
+            gain, against, before = self.alone(rows)
+            raw = rows - rows.mean(axis=1, keepdims=True)
+            total = (raw**2).sum(axis=1)
+            step = np.maximum(raw @ middle, 0) ** 2  # in the middle, where it is
+            fit = -n * np.log(1 - step / total) - 2 * np.log(n) - CLEAR
+            better = fit > -n * np.log(1 - line_gain(raw) / total) - np.log(n)
+            return (gain >= limit) & (against >= self.null.limits(before, level)) & better
+
+        return smallest(found, self.options.power, float(np.expm1(2 * left.std() / np.sqrt(n))))
+
+
+_Segments = list[tuple[int, int]]  # first place, and the place behind the last
+
+
 def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """Where the level of the series changes, and by how much; the p value is for any change at all."""
     title = "Change points"
@@ -79,45 +158,38 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     left = over.values
     if left.std() < 1e-12:
         return nothing("changes", title, f"All {n} tasks took the same time.", n)
-    step = -(-n // _BINS)
-    parts = np.array_split(np.arange(n), -(-n // step))
-    at = np.concatenate([[0], np.cumsum([len(p) for p in parts])])
-
-    def binned(rows: np.ndarray) -> np.ndarray:
-        z = scores(rows)
-        sums = np.concatenate([np.zeros((len(z), 1)), np.cumsum(z, axis=1)], axis=1)
-        z = np.diff(sums[:, at], axis=1) / np.diff(at)
-        return z / z.std(axis=1, keepdims=True)
-
-    def alone(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The gain, the same against that of series that resemble the ones before as much, and how
-        much that is.
-        """
-        z = binned(rows)
-        gain, before = best_stretch(z)
-        much = np.clip(before, 0, 0.95)
-        return gain, gain / np.maximum(z.shape[1] - gain, 1e-9) * (1 - much) / (1 + much), before
-
-    bins = binned(left[None])[0]
-    own = float(gains(bins[None])[0])
-    rng = np.random.default_rng(options.seed)
-
-    def shuffled(count: int) -> np.ndarray:
-        return gains(binned(over.again(permuted(left, None, count, rng))))[:, None]
-
-    null = Null(n, lambda rows: alone(rows)[1:], over.again, rng)
-    p = float(permutation_p(np.array([own]), shuffled, options.permutations)[0])
-    if p <= options.alpha:
-        p = max(p, null.p(left, options.permutations))
-    penalty = float(np.quantile(shuffled(499), 1 - options.alpha))
-    # No segmentation gains its penalty where the best stretch does not.
-    ends = (
-        [len(bins)]
-        if own <= penalty
-        else ruptures.Pelt(model="l2", min_size=_SEGMENT, jump=1).fit(bins).predict(pen=penalty)
-    )
-    points = [int(at[e]) for e in ends[:-1]]
+    series = _Series(over, options, np.random.default_rng(options.seed))
+    p, points = series.points()
     segments = list(zip([0, *points], [*points, n], strict=True))
+    rows = _levels(good, left, segments, options)
+    claim = Claim("the time changed", p if points else 1.0, {"points": points, "segments": rows})
+
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        if not judge.holds(claim):
+            return None
+        level = np.concatenate([np.full(b - a, left[a:b].mean()) for a, b in segments])
+        return pd.Series(level), fall_of_bic(left, level, 2 * len(points)) - CLEAR
+
+    def tell(judge: Judge) -> tuple[str, str]:
+        return _sentence(result, judge, rows, n)
+
+    def draw(axes: Axes) -> None:
+        axes.plot(range(n), 100 * np.expm1(left), ".", alpha=0.6)
+        for (a, b), row in zip(segments, rows, strict=True):
+            axes.hlines(100 * row["against all"], a, b, color="#a84848")
+        axes.set(
+            xlabel="task, in order of start", ylabel="against all, conditions taken out (%)", title=title
+        )
+
+    result = Analysis("changes", title, pd.DataFrame(rows), tell, n, options.alpha, [claim], draw, dict(claim.facts),
+                      explains=explains, could_see=series.could_see, power=options.power)  # fmt: skip
+    return result
+
+
+def _levels(
+    good: pd.DataFrame, left: np.ndarray, segments: _Segments, options: Options
+) -> list[dict[str, Any]]:
+    """A row for each segment: its level, and how much that differs from the one before."""
     rows: list[dict[str, Any]] = []
     for a, b in segments:
         row = {"from task": good["task"].iloc[a], "to task": good["task"].iloc[b - 1], "from place": a, "n": b - a,
@@ -129,57 +201,21 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
             row |= {"change": float(np.expm1(left[a:b].mean() - before.mean())), "low": float(np.expm1(ci.low)),
                     "high": float(np.expm1(ci.high))}  # fmt: skip
         rows.append(row)
-    table = pd.DataFrame(rows)
-    claim = Claim("the time changed", p if points else 1.0, {"points": points, "segments": rows})
+    return rows
 
-    def could_see(level: float) -> float:
-        """A change in the middle, in shuffled series, that is found and fits better than a trend."""
-        random = np.random.default_rng(options.seed)
-        series = over.again(permuted(left, None, STUDIES, random))
-        limit = float(np.quantile(shuffled(1999), 1 - level))
-        late = (np.arange(n) >= n // 2).astype(float)
-        middle = (late - late.mean()) / np.sqrt(n * late.mean() * (1 - late.mean()))
 
-        def found(effect: float) -> np.ndarray:
-            rows = over.again(series * over.scale + np.log1p(effect) * late)
-            gain, against, before = alone(rows)
-            raw = rows - rows.mean(axis=1, keepdims=True)
-            total = (raw**2).sum(axis=1)
-            step = np.maximum(raw @ middle, 0) ** 2  # in the middle, where it is
-            fit = -n * np.log(1 - step / total) - 2 * np.log(n) - CLEAR
-            better = fit > -n * np.log(1 - line_gain(raw) / total) - np.log(n)
-            return (gain >= limit) & (against >= null.limits(before, level)) & better
-
-        return smallest(found, options.power, float(np.expm1(2 * left.std() / np.sqrt(n))))
-
-    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
-        if not judge.holds(claim):
-            return None
-        level = np.concatenate([np.full(b - a, left[a:b].mean()) for a, b in segments])
-        return pd.Series(level), fall_of_bic(left, level, 2 * len(points)) - CLEAR
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        if judge.holds(claim):
-            told = "; ".join(
-                f"at place {r['from place']} (task {r['from task']}) by {percent(r['change'])} {span(r['low'], r['high'])}"
-                for r in rows[1:4]
-            )
-            more = f" and {len(points) - 3} more" if len(points) > 3 else ""
-            return (
-                f"The time changed {told}{more} ({judge.p(claim)}; {n} tasks; base: the segment before).",
-                FOUND,
-            )
-        return (f"No change point is shown ({judge.p(claim)}, {n} tasks): {could_have(result, 'a change of {} in the middle of the series')}, a smaller or shorter one "
-                "cannot be decided."), OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        axes.plot(range(n), 100 * np.expm1(left), ".", alpha=0.6)
-        for (a, b), row in zip(segments, rows, strict=True):
-            axes.hlines(100 * row["against all"], a, b, color="#a84848")
-        axes.set(
-            xlabel="task, in order of start", ylabel="against all, conditions taken out (%)", title=title
+def _sentence(result: Analysis, judge: Judge, rows: list[dict[str, Any]], tasks: int) -> tuple[str, str]:
+    """What is said, and its state. rows: of segments."""
+    claim = result.claims[0]
+    if judge.holds(claim):
+        told = "; ".join(
+            f"at place {r['from place']} (task {r['from task']}) by {percent(r['change'])} {span(r['low'], r['high'])}"
+            for r in rows[1:4]
         )
-
-    result = Analysis("changes", title, table, tell, n, options.alpha, [claim], draw, dict(claim.facts),
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
-    return result
+        more = f" and {len(rows) - 4} more" if len(rows) > 4 else ""
+        return (
+            f"The time changed {told}{more} ({judge.p(claim)}; {tasks} tasks; base: the segment before).",
+            FOUND,
+        )
+    return (f"No change point is shown ({judge.p(claim)}, {tasks} tasks): {could_have(result, 'a change of {} in the middle of the series')}, a smaller or shorter one "
+            "cannot be decided."), OPEN  # fmt: skip

@@ -19,6 +19,7 @@ frequency) with longer tasks. The other direction is listed and no claim.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,56 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     """The partial rank correlation of the time with each column of COLUMNS that varies."""
     title = "Correlation with load"
     good = usable(frame, options.value)
+    x = _measures(good, options)
+    if len(good) < 8 or not x:
+        return nothing("load", title, f"Whether the time goes with the load cannot be decided: {len(good)} tasks, "
+                       f"{len(x)} measures of load that vary.", len(good))  # fmt: skip
+    y = np.log(good[options.value].to_numpy(dtype=float))
+    model = model_of(good, y, condition_columns(good))
+    partial = _Partial(
+        np.linalg.qr(np.column_stack([model.matrix, stats.zscore(np.arange(len(y), dtype=float))]))[0]
+    )
+    if partial.freedom < 4:
+        return nothing(
+            "load",
+            title,
+            f"Whether the time goes with the load cannot be decided with {len(y)} tasks.",
+            len(good),
+        )
+    if partial.left(y).std() < 1e-9:
+        return nothing("load", title, f"All {len(y)} tasks took the same time.", len(good))
+    rows, fewest = _correlations(x, y, partial, options)
+    claims = [Claim(r["measure"], r["p, Holm"], r) for r in rows]
+
+    def could_see(level: float) -> float:
+        """A correlation with the measure that tells least, by Fisher's z; Holm corrects for the measures."""
+        far = stats.norm.ppf(1 - level / len(rows)) + stats.norm.ppf(options.power)
+        return float(np.tanh(far / np.sqrt(max(fewest - 1, 0.5))))
+
+    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
+        found = [c.facts["column"] for c in claims if judge.holds(c)]
+        if not found:
+            return None
+        rest = left_over(good, options.value, blocks=False).values
+        ranks = np.column_stack([partial.left(x[column]) for column in found])
+        effect = ranks @ np.linalg.lstsq(ranks, rest, rcond=None)[0]
+        return pd.Series(effect), fall_of_bic(rest, effect, len(found))
+
+    def tell(judge: Judge) -> tuple[str, str]:
+        return _sentence(result, judge, options, len(rows), len(y))
+
+    def draw(axes: Axes) -> None:
+        best = rows[0]["column"]
+        axes.plot(x[best], good[options.value], ".")
+        axes.set(xlabel=COLUMNS[best], ylabel=f"{options.value} (s)", title=title)
+
+    result = Analysis("load", title, pd.DataFrame(rows), tell, len(y), options.alpha, claims, draw, {}, _notes(rows, x),
+                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    return result
+
+
+def _measures(good: pd.DataFrame, options: Options) -> dict[str, np.ndarray]:
+    """The columns of COLUMNS that vary: states as they are, what a task accumulates by second of the task."""
     x = {}
     for column in COLUMNS:
         if column in good:
@@ -96,41 +147,42 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
             # Counts that are almost always 0 have no useful ranks.
             if np.isfinite(values).all() and len(values) and stats.mode(values).count <= len(values) / 2:
                 x[column] = values
-    if len(good) < 8 or not x:
-        return nothing("load", title, f"Whether the time goes with the load cannot be decided: {len(good)} tasks, "
-                       f"{len(x)} measures of load that vary.", len(good))  # fmt: skip
-    y = np.log(good[options.value].to_numpy(dtype=float))
-    model = model_of(good, y, condition_columns(good))
-    matrix = np.column_stack([model.matrix, stats.zscore(np.arange(len(y), dtype=float))])
-    q = np.linalg.qr(matrix)[0]
-    full = len(y) - 1 - matrix.shape[1]
-    if full < 4:
-        return nothing(
-            "load",
-            title,
-            f"Whether the time goes with the load cannot be decided with {len(y)} tasks.",
-            len(good),
-        )
+    return x
 
-    def left(values: np.ndarray) -> np.ndarray:
+
+@dataclass(frozen=True)
+class _Partial:
+    """Ranks without conditions, blocks and the order of tasks. basis: orthonormal, of these."""
+
+    basis: np.ndarray
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of a correlation of what is left, of tasks that do not resemble each other."""
+        return len(self.basis) - 1 - self.basis.shape[1]
+
+    def left(self, values: np.ndarray) -> np.ndarray:
         ranks = stats.rankdata(values)
-        return ranks - q @ (q.T @ ranks)
+        return ranks - self.basis @ (self.basis.T @ ranks)
 
-    own = left(y)
-    if own.std() < 1e-9:
-        return nothing("load", title, f"All {len(y)} tasks took the same time.", len(good))
-
-    def each(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def with_before(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What is left of each row's first value, and how much each row resembles the values before."""
         ranks = stats.rankdata(rows, axis=1)
-        ranks = ranks - (ranks @ q) @ q.T
+        ranks = ranks - (ranks @ self.basis) @ self.basis.T
         return ranks[:, 0], with_before(ranks)
 
-    null = Null(len(y), each, lambda rows: rows, np.random.default_rng(options.seed))
+
+def _correlations(
+    x: dict[str, np.ndarray], y: np.ndarray, partial: _Partial, options: Options
+) -> tuple[list[dict[str, Any]], float]:
+    """A row for each measure, the strongest first; and the fewest degrees of freedom of all."""
+    own, full = partial.left(y), partial.freedom
+    null = Null(len(y), partial.with_before, lambda rows: rows, np.random.default_rng(options.seed))
     of_time = float(null.coefficients(with_before(own[None]))[0])
     rows: list[dict[str, Any]] = []
     fewest = float(full)
     for column, values in x.items():
-        other = left(values)
+        other = partial.left(values)
         both = of_time * float(null.coefficients(with_before(other[None]), LIKELY)[0])
         freedom = max(1.0, full * (1 - both) / (1 + both))
         fewest = min(fewest, freedom)
@@ -147,23 +199,11 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     for row, p in zip(rows, corrected, strict=True):
         row["p, Holm"] = float(p)
     rows.sort(key=lambda r: -abs(r["partial"]))
-    claims = [Claim(r["measure"], r["p, Holm"], r) for r in rows]
+    return rows, fewest
 
-    def could_see(level: float) -> float:
-        """A correlation with the measure that tells least, by Fisher's z; Holm corrects for the measures."""
-        far = stats.norm.ppf(1 - level / len(rows)) + stats.norm.ppf(options.power)
-        return float(np.tanh(far / np.sqrt(max(fewest - 1, 0.5))))
 
-    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
-        found = [c.facts["column"] for c in claims if judge.holds(c)]
-        if not found:
-            return None
-        rest = left_over(good, options.value, blocks=False).values
-        ranks = np.column_stack([left(x[column]) for column in found])
-        effect = ranks @ np.linalg.lstsq(ranks, rest, rcond=None)[0]
-        return pd.Series(effect), fall_of_bic(rest, effect, len(found))
-
-    best = rows[0]["column"]
+def _notes(rows: list[dict[str, Any]], x: dict[str, np.ndarray]) -> list[str]:
+    """Correlations that have a cause other than load."""
     falling = [r["measure"] for r in rows if r["column"] not in _STATES and r["high"] < 0]
     notes = (
         [f"longer tasks have less of these by second, as tasks that only wait do: {', '.join(falling)}"]
@@ -172,24 +212,19 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     )
     if "temperature_c" in x or "gpu.temperature_c" in x:
         notes.append("temperature rises with the length of a task by itself")
+    return notes
 
-    def tell(judge: Judge) -> tuple[str, str]:
-        found = [c for c in claims if judge.holds(c)]
-        data = f"{len(y)} tasks; by second of the task; conditions, blocks and order taken out"
-        if found:
-            told = "; ".join(f"{c.what}: {with_interval(c.facts['partial'], c.facts['low'], c.facts['high'], (0.0,), sign='+')} ({judge.p(c)})"
-                             for c in found)  # fmt: skip
-            return (
-                f"The time correlates with the load (rank correlation): {told} ({data}); that is no proof of cause.",
-                FOUND,
-            )
-        return (f"No correlation with load is shown ({len(rows)} measures, {data}): one of {result.seen:.2f} could have been seen in "
-                f"about {100 * options.power:g}% of studies like this, a weaker one cannot be decided."), OPEN  # fmt: skip
 
-    def draw(axes: Axes) -> None:
-        axes.plot(x[best], good[options.value], ".")
-        axes.set(xlabel=COLUMNS[best], ylabel=f"{options.value} (s)", title=title)
-
-    result = Analysis("load", title, pd.DataFrame(rows), tell, len(y), options.alpha, claims, draw, {}, notes,
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
-    return result
+def _sentence(result: Analysis, judge: Judge, options: Options, measures: int, tasks: int) -> tuple[str, str]:
+    """What is said, and its state."""
+    found = [c for c in result.claims if judge.holds(c)]
+    data = f"{tasks} tasks; by second of the task; conditions, blocks and order taken out"
+    if found:
+        told = "; ".join(f"{c.what}: {with_interval(c.facts['partial'], c.facts['low'], c.facts['high'], (0.0,), sign='+')} ({judge.p(c)})"
+                         for c in found)  # fmt: skip
+        return (
+            f"The time correlates with the load (rank correlation): {told} ({data}); that is no proof of cause.",
+            FOUND,
+        )
+    return (f"No correlation with load is shown ({measures} measures, {data}): one of {result.seen:.2f} could have been seen in "
+            f"about {100 * options.power:g}% of studies like this, a weaker one cannot be decided."), OPEN  # fmt: skip

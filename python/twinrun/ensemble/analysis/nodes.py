@@ -1,18 +1,19 @@
 """Whether there is a bad node.
 
-A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many:
-with 64 nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies. Each node
-is tested against the rest instead, corrected for their number twice over: Benjamini-Hochberg on t
-tests, and the largest |t| of all nodes under permutation within blocks, which also knows about
-tails that are not normal. A node is called bad only if both say so. It is then taken out before the
-next is looked at. One fast run does not acquit a node, so the sentence names the effect that could
-have been found. If conditions or blocks had nodes of their own, the analysis cannot decide.
+A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many: with 64
+nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies. Each node is tested against
+the rest instead, corrected for their number twice over: Benjamini-Hochberg on t tests, and the largest |t| of
+all nodes under permutation within blocks, which also knows about tails that are not normal. A node is called
+bad only if both say so. It is then taken out before the next is looked at. One fast run does not acquit a node, so the sentence names the effect that could
+have been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing denied.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
-from .model import confounded, fall_of_bic, left_over, percent
+from .model import Left, confounded, fall_of_bic, left_over, percent
 from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -54,6 +55,147 @@ def variance_share(y: np.ndarray, groups: np.ndarray, confidence: float) -> tupl
     )
 
 
+@dataclass
+class _Nodes:
+    """The tasks of each node. member: 1 where a task (row) ran on a node (column). inside: the block of each task, within which
+    values are shuffled; None: there are none.
+    """
+
+    labels: list[str]
+    member: np.ndarray
+    over: Left
+    inside: np.ndarray | None
+    options: Options
+    rng: np.random.Generator
+
+    @property
+    def n(self) -> np.ndarray:
+        """Tasks of each node."""
+        return self.member.sum(axis=0)
+
+    @property
+    def tasks(self) -> int:
+        return len(self.member)
+
+    @property
+    def freedom(self) -> int:
+        return self.tasks - 2
+
+    def t(self, values: np.ndarray) -> np.ndarray:
+        """The two-sample t of each node against the rest, with pooled variance; a row for each series."""
+        n, total = self.n, self.tasks
+        mine = values @ self.member
+        rest = values.sum(axis=1, keepdims=True) - mine
+        squares = (values**2).sum(axis=1, keepdims=True)
+        inner = squares - mine**2 / n - rest**2 / (total - n)
+        error = np.sqrt(np.maximum(inner, 1e-300) / (total - 2) * (1 / n + 1 / (total - n)))
+        return (mine / n - rest / (total - n)) / error
+
+    def largest(self, values: np.ndarray, count: int) -> np.ndarray:
+        """The largest |t| of all nodes, in shuffled values."""
+        shuffled = self.over.again(permuted(values, self.inside, count, self.rng))
+        return np.abs(self.t(shuffled)).max(axis=1)[:, None]
+
+    def one_after_another(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """p of each node, the t that it was seen with, and the values without the nodes that were found.
+
+        A slow node makes all others look fast beside a rest that holds it. So the farthest is taken out before the next is looked
+        at, and a later p is never smaller than an earlier one.
+        """
+        labels, member = self.labels, self.member
+        rest, open_, before = self.over.values, list(range(len(labels))), 0.0
+        p = np.ones(len(labels))
+        seen_as = self.t(rest[None])[0]
+        while len(open_) > 1:
+            now = self.t(rest[None])[0]
+            k = int(np.argmax(now)) if len(labels) == 2 else max(open_, key=lambda i: abs(now[i]))
+            each = 2 * stats.t.sf(np.abs(now[open_]), self.freedom)
+            classic = float(multipletests(each, method="fdr_bh")[1].min())
+            shuffled = functools.partial(self.largest, rest)
+            by_chance = permutation_p(np.abs(now[[k]]), shuffled, self.options.permutations)
+            before = max(before, classic, float(by_chance[0]))
+            p[k], seen_as[k] = before, now[k]
+            if before > self.options.alpha:
+                break
+            open_.remove(k)
+            if len(labels) == 2:
+                break  # one is slower than the other, or the other faster: one finding
+            out = member[:, k] > 0
+            rest = np.where(out, rest - rest[out].mean() + rest[~out].mean(), rest)
+        return p, seen_as, rest
+
+    def effects(self, found: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """How much slower each node is than the rest, without those that were found, and half of its interval; in logarithms."""
+        count, left, member = len(self.labels), self.over.values, self.member
+        effect, error = np.zeros(count), np.zeros(count)
+        for k in range(count):
+            others = [j for j in range(count) if j != k and not (j in found and count > 2)] or [
+                j for j in range(count) if j != k
+            ]
+            mine, theirs = left[member[:, k] > 0], left[member[:, others].any(axis=1)]
+            effect[k] = mine.mean() - theirs.mean()
+            inner = ((mine - mine.mean()) ** 2).sum() + ((theirs - theirs.mean()) ** 2).sum()
+            spread = inner / max(len(mine) + len(theirs) - 2, 1)
+            error[k] = np.sqrt(spread * (1 / len(mine) + 1 / len(theirs)))
+        return effect, stats.t.ppf(1 - self.options.alpha / (2 * count), self.freedom) * error
+
+    def could_see(self, rest: np.ndarray, level: float) -> float:
+        """The smallest effect that would be found where the node with the fewest runs is slower, in shuffled residuals.
+
+        rest: values without the nodes that were found.
+        """
+        n, total, member, options = self.n, self.tasks, self.member, self.options
+        random = np.random.default_rng(options.seed)
+        values = rest - (rest @ member / n) @ member.T + rest.mean()  # without what nodes do, found or not
+        values = values * np.sqrt(total / max(total - len(self.labels), 1))
+        slow = member[:, int(n.argmin())]
+        series = self.over.again(permuted(values, self.inside, STUDIES, random)) * self.over.scale
+        by_chance = float(np.quantile(self.largest(values, 1999), 1 - level))
+        limit = max(by_chance, float(stats.t.ppf(1 - level / len(self.labels) / 2, self.freedom)))
+
+        def found_at(effect: float) -> np.ndarray:
+            seen = self.t(self.over.again(series + np.log1p(effect) * slow))
+            return np.abs(seen[:, int(n.argmin())]) >= limit
+
+        sigma = float(np.std(self.over.values, ddof=1))
+        return smallest(found_at, options.power, float(np.expm1(2 * sigma)))
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The share of the variance that lies between nodes, and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self) -> str:
+        return f"nodes hold {percent(self.value)} [{percent(self.low)}, {percent(self.high)}] of the variance"
+
+
+def _undecided(good: pd.DataFrame, count: int) -> str:
+    """Why nothing can be said of nodes; empty: something can. count: of nodes."""
+    known = "Whether nodes differ cannot be decided:"
+    if count < 2:
+        return f"{known} all {len(good)} tasks with a known node ran on one."
+    if len(good) < count + 3:
+        return f"{known} {len(good)} tasks on {count} nodes; each node needs two runs and more."
+    with_node = confounded(
+        good, [*condition_columns(good), *(["block"] if _has_blocks(good) else [])], "node"
+    )
+    if with_node:
+        what = " and ".join(f.removeprefix("factors.") for f in with_node)
+        return (
+            f"{known} each {what} had nodes of its own, so the design cannot tell the effect of a node from that of the {what}; to "
+            f"tell them apart, run each {what} on each node ({len(good)} tasks on {count} nodes)."
+        )
+    return ""
+
+
+def _has_blocks(good: pd.DataFrame) -> bool:
+    return good["block"].nunique() > 1 and len(good) >= 2 * good["block"].nunique()
+
+
 def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """Each node against the rest; the share of the variance between nodes; the smallest effect that could be
     found.
@@ -64,99 +206,27 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     good = good.iloc[rows].reset_index(drop=True)
     names = good["node"].map(str)
     count = names.value_counts()
-    if len(count) < 2:
-        return nothing("nodes", title, f"Whether nodes differ cannot be decided: all {len(good)} tasks with a known node "
-                       "ran on one.", len(good))  # fmt: skip
-    if len(good) < len(count) + 3:
-        return nothing("nodes", title, f"Whether nodes differ cannot be decided: {len(good)} tasks on {len(count)} nodes; "
-                       "each node needs two runs and more.", len(good))  # fmt: skip
-    blocks = good["block"].nunique() > 1 and len(good) >= 2 * good["block"].nunique()
-    with_node = confounded(good, [*condition_columns(good), *(["block"] if blocks else [])], "node")
-    if with_node:
-        what = " and ".join(f.removeprefix("factors.") for f in with_node)
-        return nothing("nodes", title, f"Whether nodes differ cannot be decided: each {what} had nodes of its own, so the design cannot tell "
-                       f"the effect of a node from that of the {what}; to tell them apart, run each {what} on each node ({len(good)} tasks on "
-                       f"{len(count)} nodes).", len(good))  # fmt: skip
+    if why := _undecided(good, len(count)):
+        return nothing("nodes", title, why, len(good))
+    blocks = _has_blocks(good)
     over = left_over(good, options.value, blocks=blocks)
     left = over.values
     labels = sorted(count.index)
     member = (names.to_numpy()[:, None] == np.array(labels)[None, :]).astype(float)
-    n = member.sum(axis=0)
-    total = len(left)
-    inside = good["block"].to_numpy() if blocks else None
-
-    def t(values: np.ndarray) -> np.ndarray:
-        """The two-sample t of each node against the rest, with pooled variance; a row for each series."""
-        mine = values @ member
-        rest = values.sum(axis=1, keepdims=True) - mine
-        squares = (values**2).sum(axis=1, keepdims=True)
-        inner = squares - mine**2 / n - rest**2 / (total - n)
-        error = np.sqrt(np.maximum(inner, 1e-300) / (total - 2) * (1 / n + 1 / (total - n)))
-        return (mine / n - rest / (total - n)) / error
-
-    own = t(left[None])[0]
-    freedom = total - 2
-    p_t = 2 * stats.t.sf(np.abs(own), freedom)
+    own = _Nodes(
+        labels,
+        member,
+        over,
+        good["block"].to_numpy() if blocks else None,
+        options,
+        np.random.default_rng(options.seed),
+    )
+    n, total = own.n, own.tasks
+    p_t = 2 * stats.t.sf(np.abs(own.t(left[None])[0]), own.freedom)
     corrected = multipletests(p_t, method="fdr_bh")[1]
-    rng = np.random.default_rng(options.seed)
-
-    def largest(values: np.ndarray, count: int) -> np.ndarray:
-        """The largest |t| of all nodes, in shuffled values."""
-        return np.abs(t(over.again(permuted(values, inside, count, rng)))).max(axis=1)[:, None]
-
-    # One node after another: a slow one makes all others look fast beside a rest that holds it. So
-    # the farthest is taken out before the next is looked at, and a later p is never smaller than an
-    # earlier one.
-    p = np.ones(len(labels))
-    seen_as = own.copy()
-    rest, open_, before = left, list(range(len(labels))), 0.0
-    while len(open_) > 1:
-        now = t(rest[None])[0]
-        k = int(np.argmax(now)) if len(labels) == 2 else max(open_, key=lambda i: abs(now[i]))
-        classic = float(multipletests(2 * stats.t.sf(np.abs(now[open_]), freedom), method="fdr_bh")[1].min())
-        shuffled = functools.partial(largest, rest)
-        before = max(
-            before, classic, float(permutation_p(np.abs(now[[k]]), shuffled, options.permutations)[0])
-        )
-        p[k], seen_as[k] = before, now[k]
-        if before > options.alpha:
-            break
-        open_.remove(k)
-        if len(labels) == 2:
-            break  # one is slower than the other, or the other faster: one finding
-        out = member[:, k] > 0
-        rest = np.where(out, rest - rest[out].mean() + rest[~out].mean(), rest)
+    p, seen_as, rest = own.one_after_another()
     order = np.lexsort((-np.abs(seen_as), p))
-    sigma = float(np.std(left, ddof=1))
-    # Each against the rest, without those that were found before it.
-    found = [k for k in order if p[k] <= options.alpha]
-    effect, error = np.zeros(len(labels)), np.zeros(len(labels))
-    for k in range(len(labels)):
-        others = [j for j in range(len(labels)) if j != k and not (j in found and len(labels) > 2)] or [
-            j for j in range(len(labels)) if j != k
-        ]
-        mine, theirs = left[member[:, k] > 0], left[member[:, others].any(axis=1)]
-        effect[k] = mine.mean() - theirs.mean()
-        inner = ((mine - mine.mean()) ** 2).sum() + ((theirs - theirs.mean()) ** 2).sum()
-        spread = inner / max(len(mine) + len(theirs) - 2, 1)
-        error[k] = np.sqrt(spread * (1 / len(mine) + 1 / len(theirs)))
-    half = stats.t.ppf(1 - options.alpha / (2 * len(labels)), freedom) * error
-
-    def could_see(level: float) -> float:
-        """The node with the fewest runs is slower, in shuffled residuals."""
-        random = np.random.default_rng(options.seed)
-        # Without what nodes do, found or not.
-        values = rest - (rest @ member / n) @ member.T + rest.mean()
-        values = values * np.sqrt(total / max(total - len(labels), 1))
-        slow = member[:, int(n.argmin())]
-        series = over.again(permuted(values, inside, STUDIES, random)) * over.scale
-        by_chance = float(np.quantile(largest(values, 1999), 1 - level))
-        limit = max(by_chance, float(stats.t.ppf(1 - level / len(labels) / 2, freedom)))
-
-        def found_at(effect: float) -> np.ndarray:
-            return np.abs(t(over.again(series + np.log1p(effect) * slow))[:, int(n.argmin())]) >= limit
-
-        return smallest(found_at, options.power, float(np.expm1(2 * sigma)))
+    effect, half = own.effects([k for k in order if p[k] <= options.alpha])
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         bad = [labels.index(c.facts["node"]) for c in claims if judge.holds(c)]
@@ -165,10 +235,9 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         added = member[:, bad] @ effect[bad]
         return pd.Series(added, index=rows), fall_of_bic(left, added, 2 * len(bad))
 
+    share = _Share(np.nan, np.nan, np.nan)
     if (n >= 2).any() and total > len(labels):
-        share, share_low, share_high = variance_share(left, names.to_numpy(), options.confidence)
-    else:
-        share = share_low = share_high = np.nan
+        share = _Share(*variance_share(left, names.to_numpy(), options.confidence))
     claims = [
         Claim(f"node {labels[k]} differs", float(p[k]), {"node": labels[k], "effect": float(np.expm1(effect[k])),
               "low": float(np.expm1(effect[k] - half[k])), "high": float(np.expm1(effect[k] + half[k]))})
@@ -180,40 +249,47 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     }).iloc[order].reset_index(drop=True)  # fmt: skip
 
     def tell(judge: Judge) -> tuple[str, str]:
-        data = f"{total} tasks on {len(labels)} nodes"
-        bad = [c for c in claims if judge.holds(c)]
-        part = f"nodes hold {percent(share)} [{percent(share_low)}, {percent(share_high)}] of the variance"
-        if bad:
-            told = "; ".join(
-                f"{c.facts['node']} is {percent(abs(c.facts['effect']))} {'slower' if c.facts['effect'] > 0 else 'faster'} than the "
-                f"rest [{percent(c.facts['low'])}, {percent(c.facts['high'])}] ({judge.p(c)})"
-                for c in bad[:3]
-            )
-            more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-            return f"Node {told}{more}; {part} ({data}).", FOUND
-        limit = float(np.expm1(np.max(np.abs(effect) + half)))
-        if limit <= options.matters:
-            return f"No node is off by more than {percent(limit)}; {part} ({data}).", NONE
-        least = could_have(result, "a node {} slower")
-        seen = result.seen or math.inf
-        if seen <= options.matters:
-            return f"No bad node was found; {least}; {part} ({data}).", NONE
-        return (
-            f"Whether there is a bad node cannot be decided: {least}, a smaller effect not; {part} ({data}).",
-            OPEN,
+        return _sentence(
+            result,
+            judge,
+            options,
+            f"{share.text()} ({total} tasks on {len(labels)} nodes)",
+            float(np.max(np.abs(effect) + half)),
         )
 
-    def draw(axes: Axes) -> None:
-        shown = table.sort_values("against the rest").reset_index(drop=True)
-        axes.errorbar(range(len(shown)), 100 * shown["against the rest"],
-                      [100 * (shown["against the rest"] - shown["low"]), 100 * (shown["high"] - shown["against the rest"])],
-                      fmt="o", markersize=3, linewidth=0.8)  # fmt: skip
-        axes.axhline(0, color="#999999", linewidth=0.8)
-        axes.set(xlabel="node, by effect", ylabel="against the rest (%)", title=title)
-        if len(shown) <= 16:
-            axes.set_xticks(range(len(shown)), shown["node"], rotation=45, ha="right", fontsize=7)
-
-    facts = {"variance_share": {"value": share, "low": share_low, "high": share_high}}
-    result = Analysis("nodes", title, table, tell, total, options.alpha, claims, draw, facts,
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    facts = {"variance_share": {"value": share.value, "low": share.low, "high": share.high}}
+    result = Analysis("nodes", title, table, tell, total, options.alpha, claims, functools.partial(_draw, table, title), facts,
+                      explains=explains, could_see=functools.partial(own.could_see, rest), power=options.power)  # fmt: skip
     return result
+
+
+def _sentence(result: Analysis, judge: Judge, options: Options, part: str, most: float) -> tuple[str, str]:
+    """What is said, and its state. part: of the variance, and of which data. most: what no node is off by more than; a logarithm."""
+    bad = [c for c in result.claims if judge.holds(c)]
+    if bad:
+        told = "; ".join(
+            f"{c.facts['node']} is {percent(abs(c.facts['effect']))} {'slower' if c.facts['effect'] > 0 else 'faster'} than the "
+            f"rest [{percent(c.facts['low'])}, {percent(c.facts['high'])}] ({judge.p(c)})"
+            for c in bad[:3]
+        )
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        return f"Node {told}{more}; {part}.", FOUND
+    limit = float(np.expm1(most))
+    if limit <= options.matters:
+        return f"No node is off by more than {percent(limit)}; {part}.", NONE
+    least = could_have(result, "a node {} slower")
+    seen = result.seen or math.inf
+    if seen <= options.matters:
+        return f"No bad node was found; {least}; {part}.", NONE
+    return f"Whether there is a bad node cannot be decided: {least}, a smaller effect not; {part}.", OPEN
+
+
+def _draw(table: pd.DataFrame, title: str, axes: Axes) -> None:
+    shown = table.sort_values("against the rest").reset_index(drop=True)
+    axes.errorbar(range(len(shown)), 100 * shown["against the rest"],
+                  [100 * (shown["against the rest"] - shown["low"]), 100 * (shown["high"] - shown["against the rest"])],
+                  fmt="o", markersize=3, linewidth=0.8)  # fmt: skip
+    axes.axhline(0, color="#999999", linewidth=0.8)
+    axes.set(xlabel="node, by effect", ylabel="against the rest (%)", title=title)
+    if len(shown) <= 16:
+        axes.set_xticks(range(len(shown)), shown["node"], rotation=45, ha="right", fontsize=7)

@@ -14,7 +14,20 @@ from ..study.study import Study
 from .choice import engine_of
 from .engines import FOLDER, EngineBase
 
-__all__ = ["Work", "watch_spec"]
+__all__ = ["Work", "variable_rules", "watch_spec"]
+
+
+def variable_rules() -> dict[str, list[str]]:
+    """Which environment variables the watcher stores, as its spec says it."""
+    rules = _core.variable_rules()
+    return {
+        "names": rules.names,
+        "prefixes": rules.prefixes,
+        "bookkeeping": rules.bookkeeping,
+        "of_one_job": rules.of_one_job,
+        "secret_words": rules.secret_words,
+        "secret_variable_words": rules.secret_variable_words,
+    }
 
 
 class Work(ABC):
@@ -78,7 +91,7 @@ def watch_spec(
         "version": 1,
         "command": command,
         "environment": {**environment, FOLDER: str(own)},
-        "variables": _core.variable_rules(),
+        "variables": variable_rules(),
         "directory": str(directory),
         "prepare": [],
         "time_limit": study.time_limit or None,

@@ -1,0 +1,23 @@
+// The words of a comparison that C and Python say alike.
+#include "comparison/words.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <string_view>
+
+#include "shared.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+void twinrun::define_words(nb::module_& m) {
+    const auto text = [](std::string_view words) { return nb::str(words.data(), words.size()); };
+    m.attr("NO_METADATA") = text(kNoMetadata);
+    m.attr("NO_DATA") = text(kNoData);
+    m.def("tolerance_text", &tolerance_text, "tolerance"_a, "ulps"_a.none() = nb::none());
+    m.def("values_text", &values_text, "a"_a, "b"_a, "difference"_a);
+    m.def("percent_text", &percent_text, "a"_a, "difference"_a);
+    m.def("proof_text", &proof_text, "read"_a, "elements"_a);
+}

@@ -1,0 +1,60 @@
+#include "comparison/words.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace twinrun {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+const double kNaN = std::nan("");
+
+TEST(Words, TolerancesAreWrittenAsRules) {
+    EXPECT_EQ(tolerance_text({0, 0}, {}), "0");
+    EXPECT_EQ(tolerance_text({1e-9, 0}, {}), "1e-09");
+    EXPECT_EQ(tolerance_text({1e-9, 0.5}, {}), "1e-09 + 0.5 |a|");
+    EXPECT_EQ(tolerance_text({0, 0.5}, 0), "0.5 |a|");
+    EXPECT_EQ(tolerance_text({0, 0}, 4), "4 ulp");
+    EXPECT_EQ(tolerance_text({1e-9, 0.5}, 4), "4 ulp or 1e-09 + 0.5 |a|");
+    EXPECT_EQ(tolerance_text({1234567, 0}, {}), "1.23457e+06");
+}
+
+TEST(Words, ValuesHaveTheDigitsInWhichTheyDiffer) {
+    EXPECT_EQ(values_text(0.46675381, 0.46674362, 1.019e-5), "0.4667538 against 0.4667436");
+    EXPECT_EQ(values_text(1, 2, 1), "1 against 2");
+    EXPECT_EQ(values_text(0.1, std::nextafter(0.1, 1), 1e-17),
+              "0.10000000000000001 against 0.10000000000000002");
+    EXPECT_EQ(values_text(kNaN, 1, kInfinite), "nan against 1");
+    EXPECT_EQ(values_text(-kInfinite, 0.123456, kInfinite), "-inf against 0.123");
+    EXPECT_EQ(values_text(0, 0, 0), "0 against 0");
+}
+
+TEST(Words, SharesThatSayNothingAreLeftOut) {
+    EXPECT_EQ(percent_text(1.5, 0.1), " (6.7%)");
+    EXPECT_EQ(percent_text(-2, 5), " (250%)");
+    EXPECT_EQ(percent_text(1, 10), "");  // ten times as large
+    EXPECT_EQ(percent_text(0, 1), "");
+    EXPECT_EQ(percent_text(1, 0), "");
+    EXPECT_EQ(percent_text(kNaN, 1), "");
+    EXPECT_EQ(percent_text(kInfinite, 1), "");
+}
+
+TEST(Words, ProofsSayWhatWasRead) {
+    EXPECT_EQ(proof_text(7, 7), "");
+    EXPECT_EQ(proof_text(0, 0), "");
+    EXPECT_EQ(proof_text(0, 7), "; metadata proves it, no element was read");
+    EXPECT_EQ(proof_text(1, 8), "; 12.5% of them were read, metadata proves the rest");
+}
+
+TEST(Words, NoToleranceAppliesToTextsMasksAndShapes) {
+    EXPECT_TRUE(never_tolerated("x@text"));
+    EXPECT_TRUE(never_tolerated("@mask"));
+    EXPECT_TRUE(never_tolerated("a@text@shape"));
+    EXPECT_FALSE(never_tolerated("x@text#"));
+    EXPECT_FALSE(never_tolerated("text"));
+}
+
+}  // namespace
+}  // namespace twinrun
