@@ -141,3 +141,69 @@ class TestProcesses:
         assert ranks(again, "fsdp") == one
         found = twinrun.compare_traces(tmp_path / "fsdp", again / "fsdp")
         assert found.verdict == "same", (str(found), found.problems[:3])
+
+
+CHECKS = Path(__file__).with_name("parallel_checks.py")
+
+
+def checked(tmp_path, number: int, *checks: str) -> list[dict[str, str]]:
+    """What each process said of each check."""
+    started = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                str(CHECKS),
+                str(r),
+                str(number),
+                str(tmp_path / "store"),
+                str(tmp_path),
+                *checks,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(number)
+    ]
+    told = []
+    try:
+        for p in started:
+            out, err = p.communicate(timeout=HANG)
+            assert p.returncode == 0, err
+            lines = [line.split(": ", 1) for line in out.splitlines()]
+            told.append({name: said for name, said in lines if name in checks})
+    finally:
+        for p in started:
+            p.kill()
+            p.wait()
+    assert all(list(one) == list(checks) for one in told), told
+    return told
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+class TestProcessesThatMeet:
+    """What goes wrong in one process leaves no other one waiting."""
+
+    def test_two_processes(self, tmp_path) -> None:
+        checks = ("untraced", "full_disk", "no_digests", "no_digests_raise", "quantized", "stop")
+        zero, one = checked(tmp_path, 2, *checks)
+        bits = zero["untraced"]
+        assert one["untraced"] == bits
+        # The trace of one process stopped; both count the same iterations, and the training is as it would be.
+        assert (zero["full_disk"], one["full_disk"]) == (f"False 5 {bits}", f"True 5 {bits}")
+        for said in (zero, one):
+            assert said["no_digests"].startswith("False ['iteration 1: replicas: ")
+            assert "rank 1 has no digests: RuntimeError: a device fails'] " in said["no_digests"]
+            assert said["no_digests"].endswith(bits)
+            assert said["no_digests_raise"].startswith(
+                "raised: iteration 1: replicas were not compared: rank 1"
+            )
+            assert said["quantized"] == "(0, 1) ('2.bias',) 4 2"
+        # All end after the iteration that follows; in the last one, only the process that differs.
+        assert zero["stop"] == "5 ended | 5 ended | 3 another | 5 ended"
+        assert one["stop"] == "5 ended | 5 ended | 3 itself | 5 itself"
+
+    def test_groups_of_replicas(self, tmp_path) -> None:
+        right = "agree 3 0 | (1, 3) ('weight',) True | (1, 3) ('both@local',) True"
+        wrong = "ReplicasDiffer True | TwinrunError True | TwinrunError True"
+        assert [said["grid"] for said in checked(tmp_path, 4, "grid")] == [f"{right} | {wrong}"] * 4
