@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ..runs.opening import open_subject
 from ..runs.provenance import Difference, Provenance, difference
 from .alignment import aligned
 from .reading import TraceSubject
+from .replicas import chosen_ranks, replicated, usual_rank
 from .site import Site
 
 __all__ = ["Origin", "TraceComparison", "ValueDifference", "compare_traces", "first_of_events"]
@@ -93,6 +94,8 @@ class Origin:
         Where the state of a random number generator differed first, if it did before; or ''.
     only_in : str
         For 'unmatched': 'a' or 'b'.
+    names_rank : bool
+        Whether the text names rank 0, too: ranks of one run were compared.
     """
 
     rank: int
@@ -104,6 +107,7 @@ class Origin:
     values: list[ValueDifference]
     generator: str = ""
     only_in: str = ""
+    names_rank: bool = False
 
     def __str__(self) -> str:
         from .words import origin_text
@@ -143,6 +147,8 @@ class TraceComparison:
     ----------
     a, b : str
         The two traces.
+    replicas : tuple of int
+        Where ranks of one trace were compared among themselves: these ranks, the reference first; else empty.
     verdict : {'same', 'different', 'incomparable'}
         'same': every value of both traces was compared, and agrees bit by bit. 'incomparable': nothing differs,
         and something was not compared, see `problems`.
@@ -189,6 +195,7 @@ class TraceComparison:
     unmatched: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    replicas: tuple[int, ...] = ()
     by_module: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     provenance_a: Provenance | None = field(default=None, repr=False)
     provenance_b: Provenance | None = field(default=None, repr=False)
@@ -268,8 +275,8 @@ def _compared(a: Event, b: Event) -> _Found:
 class _Rank:
     """The walk through the events of one rank."""
 
-    def __init__(self, result: TraceComparison, rank: int) -> None:
-        self.result, self.rank = result, rank
+    def __init__(self, result: TraceComparison, rank: int, names_rank: bool = False) -> None:
+        self.result, self.rank, self.names_rank = result, rank, names_rank
         self.first: Origin | None = None
         self.differed = False
         self.generator: tuple[str, Origin] | None = None
@@ -285,6 +292,7 @@ class _Rank:
 
     def origin(self, origin: Origin) -> None:
         origin.generator = self.generator[0] if self.generator else ""
+        origin.names_rank = self.names_rank
         if self.first is None:
             self.first = origin
             self.after = _AROUND
@@ -300,7 +308,7 @@ class _Rank:
             self.after -= 1
 
     def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
-        wheres = f"rank {self.rank}, " if self.rank else ""
+        wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
         calls: dict[int, _Call] = {}  # by the number that run a gave them
         dirty: set[str] = set()  # modules in which anything differed
         result = self.result
@@ -426,12 +434,12 @@ def _ulps(a: np.ndarray, b: np.ndarray, kind: str) -> int | None:
     return int(distance.max())
 
 
-def _measure(differs: ValueDifference, a: TraceSubject, b: TraceSubject, rank: int, iteration: int) -> None:
+def _measure(differs: ValueDifference, a: _Side, b: _Side, iteration: int) -> None:
     """Says by how much a value differs, where both runs kept it."""
     if not all(differs._kept):
         return
     (x, kind), (y, other) = (
-        s.kept(rank, iteration, name) for s, name in ((a, differs._kept[0]), (b, differs._kept[1]))
+        s.subject.kept(s.rank, iteration, name) for s, name in ((a, differs._kept[0]), (b, differs._kept[1]))
     )
     if kind != other or x.shape != y.shape:
         return
@@ -463,17 +471,87 @@ def _wide(x: np.ndarray, kind: str) -> np.ndarray:
     return x
 
 
-def _iterations(a: Sequence[int], b: Sequence[int]) -> Iterator[tuple[int, bool, bool]]:
-    for n in sorted({*a, *b}):
-        yield n, n in a, n in b
+class _Side(NamedTuple):
+    """One of the two that are compared. label: what messages call it."""
+
+    subject: TraceSubject
+    rank: int
+    label: str
 
 
-def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject) -> None:
+def _spans(numbers: Sequence[int]) -> str:
+    """Iterations in words: '0 to 4, 7'."""
+    spans: list[list[int]] = []
+    for n in numbers:
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    said = [str(low) if low == high else f"{low} to {high}" for low, high in spans[:10]]
+    return ", ".join(said) + (", …" if len(spans) > 10 else "")
+
+
+def _iterations(
+    result: TraceComparison, walk: _Rank, a: _Side, b: _Side, at: str, common: bool
+) -> Iterator[int]:
+    """The iterations that both have. Says which others there are."""
+    ours, theirs = (set(s.subject.iterations(s.rank)) for s in (a, b))
+    both = sorted(ours & theirs)
+    if common and both:
+        outside = {
+            side.label: sorted(n for n in had - other if not both[0] <= n <= both[-1])
+            for side, had, other in ((a, ours, theirs), (b, theirs, ours))
+        }
+        for label, left in outside.items():
+            if left:
+                result.notes.append(
+                    f"{at}iteration{'s' if len(left) > 1 else ''} {_spans(left)} only in {label}: left out, "
+                    f"compared are {both[0]} to {both[-1]}"
+                )
+        left_out = {n for left in outside.values() for n in left}
+        ours, theirs = ours - left_out, theirs - left_out
+    for n in sorted(ours | theirs):
+        if n in ours and n in theirs:
+            yield n
+        else:
+            result.unmatched += 1
+            walk.problem(f"{at}iteration {n}: only in {a.label if n in ours else b.label}")
+
+
+def _walked(
+    result: TraceComparison, walk: _Rank, a: _Side, b: _Side, at: str, common: bool, alike: bool
+) -> tuple[bool, int]:
+    """Compares two ranks. Gives whether there are fields beside their traces, and how many values were no replicas."""
+    beside, parts = False, 0
+    for number in _iterations(result, walk, a, b, at, common):
+        sides = []
+        for side in (a, b):
+            events, told, others = side.subject.events(side.rank, number)
+            beside = beside or bool(others)
+            for text in told:
+                said = f"{at}{side.label}: {text}" if not alike else f"{side.label}: {text}"
+                if not alike or said not in result.problems:  # those of the reference are met again
+                    walk.problem(said)
+            if alike:
+                events, left = replicated(events)
+                parts += left
+            sides.append(events)
+        walk.iteration(number, *sides)
+    walk.end()
+    return beside, parts
+
+
+def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject, common: bool) -> None:
     """Fields beside the trace are compared as those of any history."""
+    steps = None
+    if common:
+        ours, theirs = ({n for r in s.ranks for n in s.iterations(r)} for s in (a, b))
+        shared = sorted(ours & theirs)
+        steps = f"{shared[0]}:{shared[-1]}" if shared else None
     try:
         # Opened here: paths of traces are refused there, where their events would be compared as bytes.
         both = open_subject(a.label), open_subject(b.label)
-        rest = compare(*both, leave_out=[EVENTS, DIGESTS, f"{KEPT}*"], partial=True)
+        rest = compare(*both, leave_out=[EVENTS, DIGESTS, f"{KEPT}*"], partial=True, steps=steps)
     except TwinrunError as e:
         result.problems.append(f"fields beside the trace: {e}")
         return
@@ -484,7 +562,68 @@ def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject) -> None:
         result.notes.append(f"fields beside the trace differ: first {first}")
 
 
-def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> TraceComparison:
+_Walks = tuple[TraceComparison, list[_Rank], dict[int, tuple[_Side, _Side]]]
+
+
+def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _Walks:
+    """Each rank of a run against the same rank of the other one."""
+    result = TraceComparison(ours.label, theirs.label)
+    result.notes = [*ours.notes, *theirs.notes]
+    result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
+    beside = False
+    walks: list[_Rank] = []
+    sides: dict[int, tuple[_Side, _Side]] = {}
+    ranks = sorted({*ours.ranks, *theirs.ranks})
+    for rank in ranks:
+        walks.append(_Rank(result, rank))
+        sides[rank] = _Side(ours, rank, "a"), _Side(theirs, rank, "b")
+        at = f"rank {rank}, " if len(ranks) > 1 else ""
+        beside = _walked(result, walks[-1], *sides[rank], at, common, False)[0] or beside
+    if beside:
+        _others(result, ours, theirs, common)
+    return result, walks, sides
+
+
+def _compared_replicas(
+    subject: TraceSubject, common: bool, replicas: bool | Iterable[int] | Callable[[int], bool]
+) -> _Walks:
+    """Each data-parallel rank of a run against one of the majority."""
+    wanted = replicas if callable(replicas) else None
+    if not isinstance(replicas, bool) and not callable(replicas):
+        wanted = set(replicas).__contains__
+    ranks = chosen_ranks(subject, wanted)
+    usual, majority = usual_rank(subject, ranks)
+    others = [r for r in ranks if r != usual]
+    said = ", ".join(map(str, others))
+    result = TraceComparison(
+        f"{subject.label}, rank {usual}", f"{subject.label}, rank{'s' if len(others) > 1 else ''} {said}"
+    )
+    result.replicas = (usual, *others)
+    result.notes = [*subject.notes]
+    walks: list[_Rank] = []
+    sides: dict[int, tuple[_Side, _Side]] = {}
+    beside, parts = False, 0
+    for rank in others:
+        walks.append(_Rank(result, rank, True))
+        sides[rank] = _Side(subject, usual, f"rank {usual}"), _Side(subject, rank, f"rank {rank}")
+        also, left = _walked(result, walks[-1], *sides[rank], f"rank {rank}, ", common, True)
+        beside, parts = beside or also, parts + left
+    if result.firsts and not majority:
+        result.notes.append(f"no majority: it is not known whether rank {usual} or another one is right")
+    if parts:
+        result.notes.append("parts of distributed tensors were left out: ranks hold different ones")
+    if beside:
+        result.notes.append("fields beside the trace were not compared: each rank has its own")
+    return result, walks, sides
+
+
+def compare_traces(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str] | None = None,
+    *,
+    common: bool = False,
+    replicas: bool | Iterable[int] | Callable[[int], bool] = False,
+) -> TraceComparison:
     """Compares two traces: which operation is the first whose inputs agree and whose outputs differ.
 
     >>> for path, factor in (("runs/a", 2.0), ("runs/b", 2.5)):
@@ -499,7 +638,15 @@ def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Trac
     Parameters
     ----------
     a, b : path
-        Histories that `twinrun.torch.trace` or `Run.capture` with `phase` made, or folders of ranks.
+        Histories that `twinrun.torch.trace` or `Run.capture` with `phase` made, or folders of ranks. `replicas`
+        takes one.
+    common : bool, default False
+        True: iterations before or after those that both traces have are left out and noted, as where a resumed
+        training is compared with a continuous one. One that is missing between them is a problem as ever.
+    replicas : bool or iterable of int, default False
+        True: the data-parallel ranks of trace `a` are compared among themselves; numbers choose some of them. The
+        reference is a rank of the majority. Compared is what all of them hold alike: parameters, and gradients,
+        states and settings at the optimizer's step. Parts of distributed tensors are left out.
 
     Returns
     -------
@@ -509,9 +656,9 @@ def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Trac
     Raises
     ------
     TwinrunError
-        A folder is no history, or is damaged.
+        A folder is no history, or is damaged; or two traces are given with `replicas`, or one without.
     Incomparable
-        A history holds no trace.
+        A history holds no trace; with `replicas`, only one rank.
 
     Notes
     -----
@@ -519,31 +666,14 @@ def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Trac
     in their order; what only one run has is a problem, and never equal.
     """
     start = time.perf_counter()
-    ours, theirs = TraceSubject(a), TraceSubject(b)
-    result = TraceComparison(ours.label, theirs.label)
-    result.notes = [*ours.notes, *theirs.notes]
-    result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
-    others = False
-    walks: list[_Rank] = []
-    for rank in sorted({*ours.ranks, *theirs.ranks}):
-        walk = _Rank(result, rank)
-        walks.append(walk)
-        at = f"rank {rank}, " if len({*ours.ranks, *theirs.ranks}) > 1 else ""
-        for number, in_a, in_b in _iterations(ours.iterations(rank), theirs.iterations(rank)):
-            if not (in_a and in_b):
-                result.unmatched += 1
-                walk.problem(f"{at}iteration {number}: only in {'a' if in_a else 'b'}")
-                continue
-            events_a, problems_a, others_a = ours.events(rank, number)
-            events_b, problems_b, others_b = theirs.events(rank, number)
-            others = others or bool(others_a or others_b)
-            for label, told in (("a", problems_a), ("b", problems_b)):
-                for text in told:
-                    walk.problem(f"{at}{label}: {text}")
-            walk.iteration(number, events_a, events_b)
-        walk.end()
-    if others:
-        _others(result, ours, theirs)
+    if replicas is not False and replicas is not None:
+        if b is not None:
+            raise TwinrunError("replicas are the ranks of one trace", fix="give one trace")
+        result, walks, sides = _compared_replicas(TraceSubject(a), common, replicas)
+    elif b is None:
+        raise TwinrunError("there is nothing to compare the trace with", fix="give two traces, or replicas")
+    else:
+        result, walks, sides = _compared_runs(TraceSubject(a), TraceSubject(b), common)
     if not result.events:
         result.problems.append("no event of the two traces could be compared")
     firsts = [(o.site.iteration, o.number, rank, o) for rank, o in result.firsts.items()]
@@ -553,7 +683,7 @@ def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Trac
         result.around = next(w.around or w.before for w in walks if w.first is first)
         for origin in [*result.firsts.values()]:
             for differs in origin.values:
-                _measure(differs, ours, theirs, origin.rank, origin.site.iteration)
+                _measure(differs, *sides[origin.rank], origin.site.iteration)
     result.verdict = (
         "different"
         if result.different_values

@@ -131,6 +131,9 @@ def test_a_resumed_training_against_a_continuous_one(tmp_path) -> None:
                 "iteration 0: only in a", "iteration 1: only in a"
             ]  # fmt: skip
             assert (found.different_values == 0) is same
+            assert twinrun.compare_traces(tmp_path / "a", path, common=True).verdict == (
+                "same" if same else "different"
+            )
             if same:
                 assert found.verdict == "incomparable" and found.first_divergence is None
             else:
