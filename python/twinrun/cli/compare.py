@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..comparison.parallel import Team
     from ..comparison.result import Comparison
+    from ..trace.comparison import TraceComparison
 
 
 class _Reports(NamedTuple):
@@ -52,6 +53,17 @@ class _Reports(NamedTuple):
             from ..report.listing import remove_listing
 
             remove_listing(self.listing)
+
+    def write_trace(self, result: TraceComparison) -> None:
+        if self.json_file is not None:
+            from ..report.document import write_json
+            from ..trace.words import trace_document
+
+            write_json(self.json_file, trace_document(result))
+        if self.html_file is not None:
+            from ..report.trace import write_trace_html
+
+            write_trace_html(result, self.html_file)
 
     def say_where(self) -> None:
         """Where the files are that people look at, on standard error: the verdict is the last line of standard output."""
@@ -160,35 +172,24 @@ def _compare_traces(
     common: bool,
     replicas: bool,
     ranks: str | None,
-    json_file: str | None,
+    reports: _Reports,
     verbose: bool,
     quiet: bool,
 ) -> int:
     from ..comparison.tolerances import parse_steps
-    from ..report.document import incomparable_document, write_json
     from ..trace.comparison import compare_traces
-    from ..trace.words import trace_document, trace_lines
+    from ..trace.words import trace_lines
 
     given = [name for name, value in asked.items() if value not in (None, (), False)]
-    try:
-        if given:
-            raise TwinrunError(
-                f"{given[0]} is not for traces, which are compared bit by bit", fix="leave it out"
-            )
-        chosen = replicas if ranks is None else parse_steps(ranks, "ranks")
-        result = compare_traces(run_a, run_b, common=common, replicas=chosen)
-    except (Exception, KeyboardInterrupt) as e:
-        if json_file is not None:
-            with contextlib.suppress(TwinrunError):
-                write_json(
-                    json_file, incomparable_document(run_a, run_b or run_a, str(e) or type(e).__name__)
-                )
-        raise
-    if json_file is not None:
-        write_json(json_file, trace_document(result))
+    if given:
+        raise TwinrunError(f"{given[0]} is not for traces, which are compared bit by bit", fix="leave it out")
+    chosen = replicas if ranks is None else parse_steps(ranks, "ranks")
+    result = compare_traces(run_a, run_b, common=common, replicas=chosen)
+    reports.write_trace(result)
     if not quiet:
         for line in trace_lines(result, verbose):
-            click.echo(line, err=json_file == "-")
+            click.echo(line, err=reports.json_file == "-")
+        reports.say_where()
     return EXIT_STATUS[result.verdict]
 
 
@@ -359,19 +360,24 @@ def compare(
         from ..outputs import check_outputs
 
         check_outputs(outputs, [path for path in (run_a, run_b, tolerances) if path])
-    if _traces(run_a, run_b):
+    reports = _Reports(json_file, picture, html_file, junit, list_differences)
+    try:
+        traces = _traces(run_a, run_b)
         asked = {
             "--atol": atol, "--rtol": rtol, "--field": fields, "--steps": steps, "--ranks": None if replicas else ranks,
             "--ulp": ulp, "--tolerances": tolerances, "--key": key, "--period": period,
             "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--nan-differs": nan_differs,
-            "--picture": picture, "--html": html_file, "--junit": junit, "--list-differences": list_differences,
+            "--picture": picture, "--junit": junit, "--list-differences": list_differences,
         }  # fmt: skip
-        return _compare_traces(run_a, run_b, asked, common, replicas, ranks, json_file, verbose, quiet)
+        if traces:
+            return _compare_traces(run_a, run_b, asked, common, replicas, ranks, reports, verbose, quiet)
+    except (Exception, KeyboardInterrupt) as e:
+        reports.write_error(run_a, run_b or run_a, e)
+        raise
     assert run_b is not None
     from ..comparison.work import Interrupted
     from ..comparison.work import compare as compare_runs
 
-    reports = _Reports(json_file, picture, html_file, junit, list_differences)
     try:
         with progress_bar(quiet) as progress:
             result = compare_runs(

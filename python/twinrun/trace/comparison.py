@@ -15,6 +15,7 @@ from ..errors import Incomparable, TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event, Traced
 from ..runs.opening import open_subject
 from ..runs.provenance import Difference, Provenance, difference
+from ..views import views
 from .alignment import aligned
 from .reading import TraceSubject
 from .replicas import chosen_ranks, replicated, usual_rank
@@ -115,6 +116,31 @@ class Origin:
         return origin_text(self)
 
 
+class Passed(NamedTuple):
+    """A value of an event near the first divergence.
+
+    Attributes
+    ----------
+    name, role : str
+        See `ValueDifference`.
+    out : bool
+        Whether it came out of the event.
+    form : str
+        Type and shape.
+    differs : bool
+        Whether it differs between the runs.
+    producer : Site or None
+        Of what went in: the last event before that gave these bits, in the same run; None where none did.
+    """
+
+    name: str
+    role: str
+    out: bool
+    form: str
+    differs: bool
+    producer: Site | None
+
+
 @dataclass
 class Around:
     """An event near the first divergence, and whether it differs.
@@ -123,6 +149,10 @@ class Around:
     ----------
     site : Site
         Where it is.
+    kind : str
+        The class of its module.
+    values : list of Passed
+        What went in and came out.
     state : str
         What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ', 'outputs differ',
         'only in a' or 'only in b'.
@@ -130,6 +160,8 @@ class Around:
 
     site: Site
     state: str
+    kind: str = ""
+    values: list[Passed] = field(default_factory=list)
 
 
 @dataclass
@@ -213,6 +245,21 @@ class TraceComparison:
         """True only if the verdict is 'same'."""
         return self.verdict == "same"
 
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page that `twinrun compare --html` writes.
+
+        Parameters
+        ----------
+        path : path
+            The file; it is replaced.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
+        views().write_trace_html(self, path)
+
     def __bool__(self) -> bool:
         return self.same
 
@@ -272,6 +319,25 @@ def _compared(a: Event, b: Event) -> _Found:
     return found
 
 
+class _Near(NamedTuple):
+    """An event that may turn out to be near the first divergence. producers: of its values."""
+
+    site: Site
+    state: str
+    event: Event
+    producers: list[Site | None]
+    found: _Found | None
+
+    def told(self) -> Around:
+        f = self.found
+        differ = set() if f is None else {(d.name, d.out) for d in [*f.ins, *f.outs, *f.generators]}
+        values = [
+            Passed(v.name, v.role, v.out, _form(v), (v.name, v.out) in differ, producer)
+            for v, producer in zip(self.event.values, self.producers, strict=True)
+        ]
+        return Around(self.site, self.state, self.event.kind, values)
+
+
 class _Rank:
     """The walk through the events of one rank."""
 
@@ -280,8 +346,11 @@ class _Rank:
         self.first: Origin | None = None
         self.differed = False
         self.generator: tuple[str, Origin] | None = None
-        self.before: list[Around] = []
+        self.before: list[_Near] = []
         self.around: list[Around] = []
+        self.made: dict[
+            int, Site
+        ] = {}  # by digest: the last event of run a (or of b, where a has none) that gave it
         self.after = 0
 
     def problem(self, text: str) -> None:
@@ -299,18 +368,33 @@ class _Rank:
         if len(self.result.origins) < _MOST_ORIGINS:
             self.result.origins.append(origin)
 
-    def _near(self, site: Site, state: str) -> None:
+    def _near(self, site: Site, state: str, e: Event, found: _Found | None = None) -> None:
+        if self.first is not None and self.after < 0:
+            return
+        made = self.made
+        near = _Near(site, state, e, [None if v.out else made.get(v.digest) for v in e.values], found)
         if self.first is None:
-            self.before = [*self.before[-_AROUND + 1 :], Around(site, state)]
-        elif self.after >= 0:
-            self.around = self.around or self.before
-            self.around.append(Around(site, state))
+            self.before = [*self.before[-_AROUND + 1 :], near]
+        else:
+            self.around = self.around or [n.told() for n in self.before]
+            self.around.append(near.told())
             self.after -= 1
+        for v in e.values:
+            if v.out and v.role not in ("setting", "rng"):
+                made[v.digest] = site
+
+    def near(self) -> list[Around]:
+        """Events around the first divergence."""
+        return self.around or [n.told() for n in self.before]
 
     def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
         wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
         calls: dict[int, _Call] = {}  # by the number that run a gave them
         dirty: set[str] = set()  # modules in which anything differed
+        # What the optimizer made is taken in the next iteration; all else ends with its own.
+        self.made = {
+            d: s for d, s in self.made.items() if s.phase == "optimizer" and s.iteration == number - 1
+        }
         result = self.result
         for at, (one, other) in enumerate(aligned(a, b)):
             e = one or other
@@ -325,7 +409,7 @@ class _Rank:
                     module = e.module or (enclosing.event.module if enclosing else "")
                     self.origin(Origin(self.rank, site, "unmatched", module, e.kind, at, [], only_in=only))
                     self.differed = True
-                self._near(site, f"only in {only}")
+                self._near(site, f"only in {only}", e)
                 continue
             found = _compared(one, other)
             result.events += 1
@@ -357,7 +441,7 @@ class _Rank:
                 while outer is not None and not outer.inner_differs:
                     outer.inner_differs = True
                     outer = calls.get(outer.event.enclosing)
-            self._near(site, _state(e, found))
+            self._near(site, _state(e, found), e, found)
 
     @staticmethod
     def _explained(e: Event, dirty: set[str]) -> bool:
@@ -680,7 +764,7 @@ def compare_traces(
     if firsts:
         result.first_divergence = min(firsts, key=lambda f: f[:3])[3]
         first = result.first_divergence
-        result.around = next(w.around or w.before for w in walks if w.first is first)
+        result.around = next(w.near() for w in walks if w.first is first)
         for origin in [*result.firsts.values()]:
             for differs in origin.values:
                 _measure(differs, *sides[origin.rank], origin.site.iteration)

@@ -172,7 +172,17 @@ def trace_document(result: TraceComparison) -> dict[str, Any]:
         "first_divergence": _origin(result.first_divergence),
         "firsts": {str(rank): _origin(o) for rank, o in result.firsts.items()},
         "origins": [_origin(o) for o in result.origins],
-        "around": [{**n.site._asdict(), "state": n.state} for n in result.around],
+        "around": [
+            {
+                **n.site._asdict(),
+                "state": n.state,
+                "values": [
+                    {**p._asdict(), "producer": None if p.producer is None else p.producer._asdict()}
+                    for p in n.values
+                ],
+            }
+            for n in result.around
+        ],
         "events": result.events,
         "values": result.values,
         "different_values": result.different_values,

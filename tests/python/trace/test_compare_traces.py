@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 
@@ -20,7 +21,7 @@ from twinrun.runs.events import DIGESTS, EVENTS, Event, Traced, decoded_events, 
 from twinrun.trace.alignment import aligned
 from twinrun.trace.comparison import _ulps
 from twinrun.trace.site import Site
-from twinrun.trace.words import trace_lines
+from twinrun.trace.words import trace_document, trace_lines
 
 
 def event(module: str, value: int, *, operation: str = "forward", out: bool = True, **more) -> Event:
@@ -552,6 +553,64 @@ def test_the_command(tmp_path) -> None:
     done = command("compare", a, tmp_path / "plain")
     assert done.status == 2 and "is no trace" in done.err
     assert command("log", a).status == command("verify", a).status == 0
+
+
+def test_the_page_of_two_traces(tmp_path) -> None:
+    simulated(tmp_path / "a")
+    simulated(tmp_path / "b", "positions")
+    a, b = tmp_path / "a", tmp_path / "b"
+    page = tmp_path / "out.html"
+    done = command("compare", a, b, "--html", page)
+    assert done.status == 1 and done.err == f"wrote {page}\n"
+    text = page.read_text()
+    assert "Around the first divergence" in text and "<svg" in text and "prefers-color-scheme:dark" in text
+    assert "iteration 1, the model: 1 of 6 values differ" in text
+    assert ">100<" in text  # the table of what differs: of so many elements
+    twinrun.compare_traces(a, b).to_html(tmp_path / "again.html")
+    strip = re.compile(r"<dt>time</dt><dd>[^<]*</dd>")
+    assert strip.sub("", (tmp_path / "again.html").read_text()) == strip.sub("", text)
+    twinrun.compare_traces(a, a).to_html(page)
+    assert "Around" not in page.read_text() and ">same<" in page.read_text()
+    # An error replaces what was there: it must not look like the page of this comparison.
+    for words in ((a, tmp_path / "none"), (a, b, "--atol", "1"), (a, "--replicas")):
+        page.write_text("old")
+        (tmp_path / "out.json").write_text("old")
+        done = command("compare", *words, "--html", page, "--json", tmp_path / "out.json")
+        assert done.status == 2 and "incomparable" in page.read_text(), done
+        assert json.loads((tmp_path / "out.json").read_text())["verdict"] == "incomparable"
+
+
+def test_what_goes_in_comes_from_an_event_before(tmp_path) -> None:
+    def run(wrong: int) -> dict[int, list[Event]]:
+        def layer(name: str, number: int, given: int, made: int, weight: int) -> list[Event]:
+            into = event(name, given, out=False, call=number)
+            into.values.append(Traced("weight", False, "parameter", "float32", (2,), "", "", weight))
+            return [into, event(name, made, call=number)]
+
+        def step(weight: int) -> Event:
+            return event("b", weight, phase="optimizer", operation="SGD.step", role="parameter", call=9)
+
+        return {
+            0: [*layer("a", 1, 10, 11, 20), *layer("b", 2, 11, 12, 21), step(31)],
+            1: [*layer("a", 1, 10, 13, 20), *layer("b", 2, 13, 14 + wrong, 31), step(41)],
+        }
+
+    found = twinrun.compare_traces(written(tmp_path / "a", run(0)), written(tmp_path / "b", run(1)))
+    near = next(
+        n
+        for n in found.around
+        if n.site == Site(1, 0, "forward", "b", "forward") and n.state == "inputs agree"
+    )
+    x, weight = near.values
+    assert x.producer == Site(1, 0, "forward", "a", "forward") and not x.differs
+    assert weight.producer == Site(0, 0, "optimizer", "b", "SGD.step")
+    # What nobody gave before: the batch, and the first weights. Of an earlier iteration only the optimizer's results count.
+    first = next(n for n in found.around if n.site == Site(1, 0, "forward", "a", "forward"))
+    assert [p.producer for p in first.values] == [None, None]
+    at = next(n for n in found.around if n.state == "outputs differ")
+    assert [p.differs for p in at.values] == [True]
+    told = json.loads(json.dumps(trace_document(found)))
+    assert told["around"][0]["values"][0]["producer"] is None
 
 
 def test_a_status_for_git_bisect(tmp_path) -> None:
