@@ -151,6 +151,27 @@ def stop(rank: int, folder: Path) -> str:
     return " | ".join(told)
 
 
+def lossy(rank: int, folder: Path) -> str:
+    """Gradients pass through bfloat16 on their way to the other process, in iteration 1 of the second run."""
+    for name in ("exact", "lossy", "dropped"):
+        job = Job(rank)
+        at = [0]
+
+        def reduce(state, bucket, name=name, at=at):
+            buffer = bucket.buffer()
+            if at[0] == 1 and name == "lossy":
+                buffer.copy_(buffer.bfloat16())
+            if (at[0], rank, name) == (1, 1, "dropped"):
+                buffer.zero_()
+            summed = dist.all_reduce(buffer.div_(dist.get_world_size()), async_op=True)
+            return summed.get_future().then(lambda f: f.value()[0])
+
+        job.model.register_comm_hook(None, reduce)
+        with trace(job.model, folder / name, optimizer=job.optimizer, replicas=True, on_error="raise"):
+            job.run(lambda n, at=at: at.__setitem__(0, n))
+    return "done"
+
+
 def grid(rank: int, folder: Path) -> str:
     """Four processes: two hold one part of a model, two the other."""
     from torch.distributed.device_mesh import init_device_mesh

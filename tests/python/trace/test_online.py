@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4
 
 from commands import HANG  # noqa: E402
 from faults import AT, kernel  # noqa: E402
+from processes import checked  # noqa: E402
 from trainings import ITERATIONS, Training, one_thread, traced_training  # noqa: E402
 
 import twinrun  # noqa: E402
@@ -50,7 +51,7 @@ def test_a_reference_calls_back_once(tmp_path) -> None:
         "lstm", tmp_path / "b", kernel("head"), reference=tmp_path / "a", on_divergence=found.append
     )
     assert [o.module for o in found] == ["head"] and len(training.losses) == 2 * ITERATIONS
-    with pytest.warns(RuntimeWarning, match=r"differs from .*: iteration 2, forward of head"):
+    with pytest.warns(RuntimeWarning, match=rf"differs from .*: iteration {AT}, forward of head"):
         traced_training("lstm", tmp_path / "c", kernel("head"), reference=tmp_path / "a")
 
 
@@ -141,43 +142,6 @@ class TestProcesses:
         assert ranks(again, "fsdp") == one
         found = twinrun.compare_traces(tmp_path / "fsdp", again / "fsdp")
         assert found.verdict == "same", (str(found), found.problems[:3])
-
-
-CHECKS = Path(__file__).with_name("parallel_checks.py")
-
-
-def checked(tmp_path, number: int, *checks: str) -> list[dict[str, str]]:
-    """What each process said of each check."""
-    started = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                str(CHECKS),
-                str(r),
-                str(number),
-                str(tmp_path / "store"),
-                str(tmp_path),
-                *checks,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(number)
-    ]
-    told = []
-    try:
-        for p in started:
-            out, err = p.communicate(timeout=HANG)
-            assert p.returncode == 0, err
-            lines = [line.split(": ", 1) for line in out.splitlines()]
-            told.append({name: said for name, said in lines if name in checks})
-    finally:
-        for p in started:
-            p.kill()
-            p.wait()
-    assert all(list(one) == list(checks) for one in told), told
-    return told
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
