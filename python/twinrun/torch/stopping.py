@@ -39,7 +39,8 @@ class StopMark:
     def put(self, iteration: int, text: str) -> bool:
         """Says that this process differs in an iteration. Gives whether the others can read it."""
         with contextlib.suppress(Exception):
-            self._store.set(_TEXT, f"{iteration}\n{text}")  # before it is counted
+            said = f"{iteration}\n{text}".encode("utf-8", "replace")
+            self._store.set(_TEXT, said.decode())  # before it is counted
             self._store.add(_COUNT, 1)
             return True
         return False

@@ -151,6 +151,19 @@ def stop(rank: int, folder: Path) -> str:
     return " | ".join(told)
 
 
+def alone(rank: int, folder: Path) -> str:
+    """One process alone is traced: the other one neither waits nor is waited for."""
+    for name in ("one", "two"):
+        job = Job(rank)
+        if rank == 1:
+            job.run()
+            continue
+        on = {} if name == "one" else {"reference": folder / "one", "on_divergence": "stop"}
+        with trace(job.model, folder / name, optimizer=job.optimizer, on_error="raise", **on) as traced:
+            job.run(traced=traced)
+    return job.bits()
+
+
 def lossy(rank: int, folder: Path) -> str:
     """Gradients pass through bfloat16 on their way to the other process, in iteration 1 of the second run."""
     for name in ("exact", "lossy", "dropped"):

@@ -15,6 +15,7 @@ from trainings import ITERATIONS, Training, one_thread, traced_training  # noqa:
 
 import twinrun  # noqa: E402
 from twinrun.torch import TraceDiverged, trace  # noqa: E402
+from twinrun.torch.stopping import StopMark  # noqa: E402
 from twinrun.trace.reading import TraceSubject  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("parallel_training.py")
@@ -145,11 +146,40 @@ class TestProcesses:
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+def test_a_mark_in_a_store() -> None:
+    store = torch.distributed.HashStore()
+    first, second = StopMark(store), StopMark(store)
+    assert first.since(9) is None
+    assert second.put(3, "rank 1: x\ny\udc80")
+    # All stop at the same place: not in the iteration of the mark, which some of them ended before it was there.
+    assert first.since(3) is None and second.since(3) is None
+    assert first.since(4) == second.since(4) == "rank 1: x\ny?"
+    # Marks of a trace before do not count, and a store that fails has none.
+    assert StopMark(store).since(9) is None
+
+    class Lost:
+        calls = 0
+
+        def add(self, key, number):
+            self.calls += 1
+            if self.calls > 1:
+                raise RuntimeError("the connection was lost")
+            return 0
+
+        def set(self, key, text):
+            raise RuntimeError("the connection was lost")
+
+    lost = StopMark(Lost())
+    assert not lost.put(1, "x") and lost.since(9) is None
+    assert StopMark.of_the_job() is None
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 class TestProcessesThatMeet:
     """What goes wrong in one process leaves no other one waiting."""
 
     def test_two_processes(self, tmp_path) -> None:
-        checks = ("untraced", "full_disk", "no_digests", "no_digests_raise", "quantized", "stop")
+        checks = ("untraced", "full_disk", "no_digests", "no_digests_raise", "quantized", "stop", "alone")
         zero, one = checked(tmp_path, 2, *checks)
         bits = zero["untraced"]
         assert one["untraced"] == bits
@@ -163,6 +193,7 @@ class TestProcessesThatMeet:
                 "raised: iteration 1: replicas were not compared: rank 1"
             )
             assert said["quantized"] == "(0, 1) ('2.bias',) 4 2"
+        assert zero["alone"] == one["alone"] == bits
         # All end after the iteration that follows; in the last one, only the process that differs.
         assert zero["stop"] == "5 ended | 5 ended | 3 another | 5 ended"
         assert one["stop"] == "5 ended | 5 ended | 3 itself | 5 itself"
