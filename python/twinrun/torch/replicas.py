@@ -6,6 +6,7 @@ there instead of leaving the others waiting.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -40,9 +41,13 @@ class ReplicasDiffer(TwinrunError):
 
 
 class _Row(NamedTuple):
-    """What a process hands to the others. missing: why a value has no digest. failed: why there is no row."""
+    """What a process hands to the others: little, as all of them get it.
 
-    names: tuple[str, ...] = ()
+    number, names: how many values, and a digest of their names. missing: why a value has no digest. failed: why there is no row.
+    """
+
+    number: int = 0
+    names: bytes = b""
     digests: bytes = b""
     missing: tuple[tuple[str, str], ...] = ()
     failed: str = ""
@@ -76,7 +81,7 @@ def group_of(group: Any) -> Any:
     )
 
 
-def _is_replica(t: Any, ranks: Sequence[int]) -> bool:
+def _is_replica(t: Any, ranks: frozenset[int]) -> bool:
     """Whether all these processes hold the same part of a distributed tensor."""
     mesh = t.device_mesh
     held = mesh.mesh.tolist()
@@ -94,13 +99,20 @@ def _is_replica(t: Any, ranks: Sequence[int]) -> bool:
     return len(found) <= 1
 
 
-def _row(values: Callable[[], _Values], ranks: Sequence[int]) -> _Row:
-    """The digests of this process; never raises."""
+def _row(values: Callable[[], _Values], ranks: Sequence[int]) -> tuple[_Row, tuple[str, ...]]:
+    """(the digests of this process, the names of its values). Never raises."""
     try:
         whole: dict[str, torch.Tensor] = {}
+        among = frozenset(ranks)
+        known: dict[tuple[int, tuple], bool] = {}  # by mesh and placements, of which a model has few
         for name, t in values():
-            if not hasattr(t, "placements") or _is_replica(t, ranks):
-                put(whole, name, t.detach())
+            if hasattr(t, "placements"):
+                key = id(t.device_mesh), tuple(t.placements)
+                if key not in known:
+                    known[key] = _is_replica(t, among)
+                if not known[key]:
+                    continue
+            put(whole, name, t.detach())
         missing: dict[str, str] = {}
         numbers: list[bytes] = []
         try:
@@ -113,24 +125,25 @@ def _row(values: Callable[[], _Values], ranks: Sequence[int]) -> _Row:
                 except TwinrunError as e:
                     missing[name] = str(e)
                     numbers.append(bytes(16))
-        return _Row(tuple(whole), b"".join(numbers), tuple(missing.items()))
+        of_names = hashlib.blake2b("\0".join(whole).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        return _Row(len(whole), of_names, b"".join(numbers), tuple(missing.items())), tuple(whole)
     except Exception as e:
-        return _Row(failed=f"{type(e).__name__}: {e}")
+        return _Row(failed=f"{type(e).__name__}: {e}"), ()
 
 
-def _compared(ranks: Sequence[int], rows: Sequence[_Row]) -> _Found:
+def _compared(ranks: Sequence[int], rows: Sequence[_Row], names: Sequence[str]) -> _Found:
     for rank, row in zip(ranks, rows, strict=True):
         if row.failed:
             return _Found(failed=f"rank {rank} has no digests: {row.failed}")
     if len({row.names for row in rows}) > 1:
-        counts = [len(row.names) for row in rows]
+        counts = [row.number for row in rows]
         said = f"ranks hold {counts} values" if len(set(counts)) > 1 else "ranks hold values of other names"
         fix = "every rank trains the same parameters; where that is not so, give the data-parallel ranks as group"
         return _Found(tuple(ranks), (), said, fix)
     differing: dict[str, tuple[int, ...]] = {}
     problems: list[str] = []
     missing = [dict(row.missing) for row in rows]
-    for at, name in enumerate(rows[0].names):
+    for at, name in enumerate(names):
         without = [(r, m[name]) for r, m in zip(ranks, missing, strict=True) if name in m]
         if without:
             problems.append(f"{name} was not compared: rank {without[0][0]}: {without[0][1]}")
@@ -165,8 +178,9 @@ def check_replicas(values: Callable[[], _Values], where: str, group: Any = None)
     """
     ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
     rows: list[Any] = [None] * len(ranks)
-    dist.all_gather_object(rows, _row(values, ranks), group=group)
-    found = [_compared(ranks, rows)]
+    mine, names = _row(values, ranks)
+    dist.all_gather_object(rows, mine, group=group)
+    found = [_compared(ranks, rows, names)]
     if len(ranks) < dist.get_world_size():
         # The others must not wait for those that raise.
         every: list[Any] = [None] * dist.get_world_size()
