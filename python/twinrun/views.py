@@ -20,6 +20,9 @@ class Views(Protocol):
     def write_html(self, result: Any, path: str | os.PathLike[str]) -> None:
         """As one page. Raises TwinrunError where the file cannot be written."""
 
+    def write_trace_html(self, result: Any, path: str | os.PathLike[str]) -> None:
+        """A comparison of traces as one page. Raises TwinrunError where the file cannot be written."""
+
     def growth_figure(self, result: Any) -> Any:
         """As a figure of matplotlib's. Raises MissingPackage."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,10 +15,11 @@ from .common import EXIT_STATUS, console, device_options, format_options, over_r
 from .help import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ..comparison.parallel import Team
     from ..comparison.result import Comparison
+    from ..trace.comparison import TraceComparison
 
 
 class _Reports(NamedTuple):
@@ -52,6 +54,17 @@ class _Reports(NamedTuple):
 
             remove_listing(self.listing)
 
+    def write_trace(self, result: TraceComparison) -> None:
+        if self.json_file is not None:
+            from ..report.document import write_json
+            from ..trace.words import trace_document
+
+            write_json(self.json_file, trace_document(result))
+        if self.html_file is not None:
+            from ..report.trace import write_trace_html
+
+            write_trace_html(result, self.html_file)
+
     def say_where(self) -> None:
         """Where the files are that people look at, on standard error: the verdict is the last line of standard output."""
         for path in (self.html_file, self.picture, self.listing):
@@ -85,10 +98,64 @@ class _Reports(NamedTuple):
                 raise
 
 
-def _traces(run_a: str, run_b: str) -> bool:
+# Of `git bisect run`: a commit that cannot be tested is skipped, and 128 or more ends the search.
+_SKIP, _ABORT, _INTERRUPTED = 125, 129, 130
+
+
+class _Compare(Verb):
+    """The verb, whose wrong usage is no verdict on a commit."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as e:
+            if "--bisect" not in given:
+                raise
+            click.echo(one_line(f"twinrun: {e.format_message()} (see: {ctx.command_path} --help)"), err=True)
+            ctx.exit(_ABORT)
+
+
+def for_bisect(verb: Callable[..., int]) -> Callable[..., int]:
+    """The option of a verb whose status tells `git bisect run` what to do with a commit."""
+
+    @click.option(
+        "--bisect",
+        is_flag=True,
+        help="Exit status for 'git bisect run': 0 the same, 1 different, 125 (skip) could not compare.",
+    )
+    @functools.wraps(verb)
+    def told(*args: object, bisect: bool, **options: object) -> int:
+        if not bisect:
+            return verb(*args, **options)
+        try:
+            status = verb(*args, **options)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            click.echo("twinrun: interrupted: nothing was brought to its end", err=True)
+            return _INTERRUPTED
+        except click.UsageError as e:
+            click.echo(one_line(f"twinrun: {e.format_message()} (see: twinrun compare --help)"), err=True)
+            return _ABORT
+        except (TwinrunError, OSError, MemoryError) as e:
+            with contextlib.suppress(OSError):
+                click.echo(one_line(f"twinrun: {str(e) or type(e).__name__}"), err=True)
+            return _SKIP
+        return status if status in (EXIT_STATUS["same"], EXIT_STATUS["different"]) else _SKIP
+
+    return told
+
+
+def _traces(run_a: str, run_b: str | None) -> bool:
     """Whether the runs are traces; an error where only one of them is."""
     from ..runs.traces import is_trace
 
+    if run_b is None:
+        if is_trace(run_a):
+            return True
+        from ..errors import Incomparable
+
+        raise Incomparable("is no trace", where=run_a, fix="--replicas is for traces of several ranks")
     found = [is_trace(run_a), is_trace(run_b)]
     if any(found) and not all(found):
         from ..errors import Incomparable
@@ -99,35 +166,36 @@ def _traces(run_a: str, run_b: str) -> bool:
 
 
 def _compare_traces(
-    run_a: str, run_b: str, asked: Mapping[str, object], json_file: str | None, verbose: bool, quiet: bool
+    run_a: str,
+    run_b: str | None,
+    asked: Mapping[str, object],
+    common: bool,
+    replicas: bool,
+    ranks: str | None,
+    reports: _Reports,
+    verbose: bool,
+    quiet: bool,
 ) -> int:
-    from ..report.document import incomparable_document, write_json
+    from ..comparison.tolerances import parse_steps
     from ..trace.comparison import compare_traces
-    from ..trace.words import trace_document, trace_lines
+    from ..trace.words import trace_lines
 
     given = [name for name, value in asked.items() if value not in (None, (), False)]
-    try:
-        if given:
-            raise TwinrunError(
-                f"{given[0]} is not for traces, which are compared bit by bit", fix="leave it out"
-            )
-        result = compare_traces(run_a, run_b)
-    except (Exception, KeyboardInterrupt) as e:
-        if json_file is not None:
-            with contextlib.suppress(TwinrunError):
-                write_json(json_file, incomparable_document(run_a, run_b, str(e) or type(e).__name__))
-        raise
-    if json_file is not None:
-        write_json(json_file, trace_document(result))
+    if given:
+        raise TwinrunError(f"{given[0]} is not for traces, which are compared bit by bit", fix="leave it out")
+    chosen = replicas if ranks is None else parse_steps(ranks, "ranks")
+    result = compare_traces(run_a, run_b, common=common, replicas=chosen)
+    reports.write_trace(result)
     if not quiet:
         for line in trace_lines(result, verbose):
-            click.echo(line, err=json_file == "-")
+            click.echo(line, err=reports.json_file == "-")
+        reports.say_where()
     return EXIT_STATUS[result.verdict]
 
 
-@click.command(cls=Verb)
+@click.command(cls=_Compare)
 @click.argument("run_a", type=click.Path())
-@click.argument("run_b", type=click.Path())
+@click.argument("run_b", type=click.Path(), required=False)
 @click.option(
     "--atol",
     type=float,
@@ -177,7 +245,13 @@ def _compare_traces(
 @click.option(
     "--common",
     is_flag=True,
-    help="Steps and fields that only one run has, and what cannot be compared, are left out, and noted; ranks are not (--ranks).",
+    help="Steps and fields that only one run has, and what cannot be compared, are left out, and noted; ranks are not (--ranks). "
+    "Of traces: iterations before or after those that both have.",
+)
+@click.option(
+    "--replicas",
+    is_flag=True,
+    help="Compare the data-parallel ranks of one trace among themselves; --ranks chooses some of them.",
 )
 @click.option(
     "--leave-out",
@@ -228,12 +302,13 @@ def _compare_traces(
               help="Reads through the page cache, or past it.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Also print what each stage read, and its time.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only: the exit status has the verdict.")
+@for_bisect
 @format_options
 @device_options
 @over_ranks
 def compare(
     run_a: str,
-    run_b: str,
+    run_b: str | None,
     atol: float | None,
     rtol: float | None,
     fields: tuple[str, ...],
@@ -245,6 +320,7 @@ def compare(
     period: str | None,
     align: str,
     common: bool,
+    replicas: bool,
     leave_out: tuple[str, ...],
     ignore_attributes: tuple[str, ...],
     nan_differs: bool,
@@ -268,8 +344,11 @@ def compare(
 
     RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown
     files count too. Each field has one row: the step where it first differs at all (parts), the step where it
-    first differs by more than the tolerance (above), and how the largest difference grows.
+    first differs by more than the tolerance (above), and how the largest difference grows. Of traces of trainings:
+    the first operation whose inputs agree and whose outputs differ; with --replicas RUN_A alone.
     """
+    if (run_b is None) != replicas:
+        raise click.UsageError("--replicas takes one run." if replicas else "Missing argument 'RUN_B'.")
     outputs = {
         "--json": json_file,
         "--picture": picture,
@@ -281,18 +360,24 @@ def compare(
         from ..outputs import check_outputs
 
         check_outputs(outputs, [path for path in (run_a, run_b, tolerances) if path])
-    if _traces(run_a, run_b):
+    reports = _Reports(json_file, picture, html_file, junit, list_differences)
+    try:
+        traces = _traces(run_a, run_b)
         asked = {
-            "--atol": atol, "--rtol": rtol, "--field": fields, "--steps": steps, "--ranks": ranks, "--ulp": ulp,
-            "--tolerances": tolerances, "--key": key, "--period": period, "--common": common,
+            "--atol": atol, "--rtol": rtol, "--field": fields, "--steps": steps, "--ranks": None if replicas else ranks,
+            "--ulp": ulp, "--tolerances": tolerances, "--key": key, "--period": period,
             "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--nan-differs": nan_differs,
-            "--picture": picture, "--html": html_file, "--junit": junit, "--list-differences": list_differences,
+            "--picture": picture, "--junit": junit, "--list-differences": list_differences,
         }  # fmt: skip
-        return _compare_traces(run_a, run_b, asked, json_file, verbose, quiet)
+        if traces:
+            return _compare_traces(run_a, run_b, asked, common, replicas, ranks, reports, verbose, quiet)
+    except (Exception, KeyboardInterrupt) as e:
+        reports.write_error(run_a, run_b or run_a, e)
+        raise
+    assert run_b is not None
     from ..comparison.work import Interrupted
     from ..comparison.work import compare as compare_runs
 
-    reports = _Reports(json_file, picture, html_file, junit, list_differences)
     try:
         with progress_bar(quiet) as progress:
             result = compare_runs(

@@ -68,6 +68,7 @@ EXAMPLES: dict[str, list[tuple[str, str]]] = {
         ("twinrun compare run1/ run2/ --atol 1e-6 --html report.html", "two folders, and a page to look at"),
         ("twinrun compare run1/ run2/ --field 'velocity*' --steps 100:200", "a part of them"),
         ("twinrun compare a.dump b.dump --key id --period 10.77", "particles by ID, in a periodic box"),
+        ("twinrun compare runs/a --replicas", "data-parallel ranks of one trace of a training"),
     ],
     "tolerances": [
         ("twinrun tolerances run1 run2 run3 -o tolerances.toml", "rules by field"),
@@ -122,6 +123,7 @@ STATUSES: dict[str, list[tuple[str, str]]] = {
         ("0", "the same"),
         ("1", "different"),
         ("2", "something could not be compared, or an error; one line on standard error says why"),
+        ("125", "in place of 2, with --bisect: git bisect skips the commit"),
     ],
     "accept": [
         ("0", "accepted"),
@@ -141,11 +143,11 @@ _EXPERTS = frozenset(
 # Options of files without a description of their content.
 _FILES = frozenset("format_name dtype shape offset format_option".split())
 _REPORTS = frozenset(
-    """json_file as_json picture html_file html junit github list_differences listing most_listed verbose quiet
+    """json_file as_json picture html_file html junit github list_differences listing most_listed verbose quiet bisect
     export_json export_csv export_markdown""".split()
 )
 _SELECTION = frozenset(
-    "fields steps ranks common leave_out ignore_attributes key align ids".split()
+    "fields steps ranks common replicas leave_out ignore_attributes key align ids".split()
 )  # what is looked at
 
 

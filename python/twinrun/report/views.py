@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     import matplotlib.figure
 
     from ..comparison.work import Comparison
+    from ..trace.comparison import TraceComparison
 
-__all__ = ["as_text", "growth_figure", "write_html"]
+__all__ = ["as_text", "growth_figure", "write_html", "write_trace_html"]
 
 
 def as_text(comparison: Comparison) -> str:
@@ -29,6 +30,13 @@ def as_text(comparison: Comparison) -> str:
 def write_html(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     """The page, with all pictures inside. Raises TwinrunError where it cannot be written."""
     from .html import write_html as write
+
+    write(comparison, path)
+
+
+def write_trace_html(comparison: TraceComparison, path: str | os.PathLike[str]) -> None:
+    """The page of a comparison of traces. Raises TwinrunError where it cannot be written."""
+    from .trace import write_trace_html as write
 
     write(comparison, path)
 

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..trace.online import TraceDiverged
+    from .batch import BatchDependent, assert_batch_invariant
     from .replicas import ReplicasDiffer
     from .tracer import Trace, trace
 
-__all__ = ["ReplicasDiffer", "Trace", "TraceDiverged", "trace"]
-_PLACES = {"ReplicasDiffer": "twinrun.torch.replicas", "TraceDiverged": "twinrun.trace.online"}
+__all__ = ["BatchDependent", "ReplicasDiffer", "Trace", "TraceDiverged", "assert_batch_invariant", "trace"]
+_PLACES = {
+    "BatchDependent": "twinrun.torch.batch",
+    "ReplicasDiffer": "twinrun.torch.replicas",
+    "TraceDiverged": "twinrun.trace.online",
+    "assert_batch_invariant": "twinrun.torch.batch",
+}
 
 
 def __getattr__(name: str) -> object:

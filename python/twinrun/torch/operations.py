@@ -61,10 +61,16 @@ class OperationMode(TorchDispatchMode):
         self._trace = trace
         self._schemas: dict[Any, _Schema] = {}
 
+    def is_innermost(self) -> bool:
+        """Whether leaving this mode would leave no other one. One that stays does nothing: its trace has ended."""
+        from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+        return _get_current_dispatch_mode() is self
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         trace = self._trace
-        if not trace.active or torch.compiler.is_compiling():
+        if not trace.records() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         if any(t is not torch.Tensor and t is not torch.nn.Parameter and hasattr(t, "__torch_dispatch__")
                and t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types):  # fmt: skip

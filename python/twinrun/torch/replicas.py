@@ -1,9 +1,15 @@
-"""Data-parallel processes hold the same parameters: they are compared among themselves while a training runs."""
+"""Data-parallel processes hold the same parameters: they are compared among themselves while a training runs.
+
+All processes meet in `dist.all_gather_object`, whatever happened before: a process that cannot digest its values says so
+there instead of leaving the others waiting.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,7 +18,9 @@ from ..errors import TwinrunError
 from ..runs.digest import digests_of
 from .values import put
 
-__all__ = ["ReplicasDiffer", "check_replicas"]
+__all__ = ["ReplicasDiffer", "check_replicas", "group_of"]
+
+_Values = Sequence[tuple[str, torch.Tensor]]
 
 
 class ReplicasDiffer(TwinrunError):
@@ -21,7 +29,7 @@ class ReplicasDiffer(TwinrunError):
     Attributes
     ----------
     ranks : tuple of int
-        The processes that are not of the majority; all, where there is none.
+        The processes that are not of the majority; all of their group, where there is none.
     names : tuple of str
         What differs, in the order of parameters.
 
@@ -32,50 +40,158 @@ class ReplicasDiffer(TwinrunError):
     names: tuple[str, ...] = ()
 
 
-def check_replicas(values: Sequence[tuple[str, torch.Tensor]], where: str) -> None:
-    """Compares values among all processes by their digests. Every process must call it, with the same values.
+class _Row(NamedTuple):
+    """What a process hands to the others: little, as all of them get it.
 
-    A part of a distributed tensor is no replica, and is left out. Raises ReplicasDiffer on every process.
+    number, names: how many values, and a digest of their names. missing: why a value has no digest. failed: why there is no row.
     """
-    whole: dict[str, torch.Tensor] = {}
-    for name, t in values:
-        if not hasattr(t, "placements"):
+
+    number: int = 0
+    names: bytes = b""
+    digests: bytes = b""
+    missing: tuple[tuple[str, str], ...] = ()
+    failed: str = ""
+
+
+class _Found(NamedTuple):
+    """What the processes of a group find. problems: what they could not compare. failed: why they compared nothing."""
+
+    ranks: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    said: str = ""
+    fix: str = ""
+    problems: tuple[str, ...] = ()
+    failed: str = ""
+
+
+def group_of(group: Any) -> Any:
+    """The process group that a caller means: itself, or that of one dimension of a device mesh. Raises TwinrunError."""
+    if group is None or isinstance(group, dist.ProcessGroup):
+        return group
+    if hasattr(group, "get_group") and hasattr(group, "mesh"):
+        if group.ndim != 1:
+            names = group.mesh_dim_names or ()
+            raise TwinrunError(
+                f"group is a mesh of {group.ndim} dimensions",
+                fix=f"give one dimension, such as mesh[{names[0] if names else 'NAME'!r}]",
+            )
+        return group.get_group()
+    raise TwinrunError(
+        f"group must be a process group or a dimension of a device mesh, not {type(group).__name__!r}"
+    )
+
+
+def _is_replica(t: Any, ranks: frozenset[int]) -> bool:
+    """Whether all these processes hold the same part of a distributed tensor."""
+    mesh = t.device_mesh
+    held = mesh.mesh.tolist()
+    cut = [d for d, p in enumerate(t.placements) if not p.is_replicate()]
+    found: set[tuple[int, ...]] = set()
+
+    def walk(part: Any, at: tuple[int, ...]) -> None:
+        if isinstance(part, list):
+            for number, one in enumerate(part):
+                walk(one, (*at, number))
+        elif part in ranks:
+            found.add(tuple(at[d] for d in cut))
+
+    walk(held, ())
+    return len(found) <= 1
+
+
+def _row(values: Callable[[], _Values], ranks: Sequence[int]) -> tuple[_Row, tuple[str, ...]]:
+    """(the digests of this process, the names of its values). Never raises."""
+    try:
+        whole: dict[str, torch.Tensor] = {}
+        among = frozenset(ranks)
+        known: dict[tuple[int, tuple], bool] = {}  # by mesh and placements, of which a model has few
+        for name, t in values():
+            if hasattr(t, "placements"):
+                key = id(t.device_mesh), tuple(t.placements)
+                if key not in known:
+                    known[key] = _is_replica(t, among)
+                if not known[key]:
+                    continue
             put(whole, name, t.detach())
-    names = list(whole)
-    numbers = b"".join(int(d).to_bytes(16, "big") for d, _, _ in digests_of(whole))
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
-    size = torch.tensor([len(names)], device=device)
-    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, size)
-    counts = [int(s) for s in sizes]
-    if len(set(counts)) > 1:
-        raise ReplicasDiffer(
-            f"ranks hold {counts} values", where=where, fix="every rank trains the same parameters"
-        )
-    if not names:
-        return
-    mine = torch.frombuffer(bytearray(numbers), dtype=torch.uint8).to(device)
-    every = [torch.empty_like(mine) for _ in counts]
-    dist.all_gather(every, mine)
-    rows = [t.cpu().numpy().reshape(-1, 16) for t in every]
+        missing: dict[str, str] = {}
+        numbers: list[bytes] = []
+        try:
+            made = [d for d, _, _ in digests_of(whole)]
+            numbers = [int(d).to_bytes(16, "big") for d in made]
+        except TwinrunError:  # one of them has no digest: which one?
+            for name, t in whole.items():
+                try:
+                    numbers.append(int(digests_of({name: t})[0][0]).to_bytes(16, "big"))
+                except TwinrunError as e:
+                    missing[name] = str(e)
+                    numbers.append(bytes(16))
+        of_names = hashlib.blake2b("\0".join(whole).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        return _Row(len(whole), of_names, b"".join(numbers), tuple(missing.items())), tuple(whole)
+    except Exception as e:
+        return _Row(failed=f"{type(e).__name__}: {e}"), ()
+
+
+def _compared(ranks: Sequence[int], rows: Sequence[_Row], names: Sequence[str]) -> _Found:
+    for rank, row in zip(ranks, rows, strict=True):
+        if row.failed:
+            return _Found(failed=f"rank {rank} has no digests: {row.failed}")
+    if len({row.names for row in rows}) > 1:
+        counts = [row.number for row in rows]
+        said = f"ranks hold {counts} values" if len(set(counts)) > 1 else "ranks hold values of other names"
+        fix = "every rank trains the same parameters; where that is not so, give the data-parallel ranks as group"
+        return _Found(tuple(ranks), (), said, fix)
     differing: dict[str, tuple[int, ...]] = {}
+    problems: list[str] = []
+    missing = [dict(row.missing) for row in rows]
     for at, name in enumerate(names):
-        held = [row[at].tobytes() for row in rows]
+        without = [(r, m[name]) for r, m in zip(ranks, missing, strict=True) if name in m]
+        if without:
+            problems.append(f"{name} was not compared: rank {without[0][0]}: {without[0][1]}")
+            continue
+        held = [row.digests[16 * at : 16 * at + 16] for row in rows]
         (usual, times), *others = Counter(held).most_common()
         if others:
             # Where two values are held equally often, nobody knows which of them is right.
             tied = others[0][1] == times
-            differing[name] = tuple(r for r, h in enumerate(held) if tied or h != usual)
-    if differing:
-        ranks = tuple(sorted({r for odd in differing.values() for r in odd}))
-        first = next(iter(differing))
-        more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
-        error = ReplicasDiffer(
-            f"{first}{more}: ranks {', '.join(map(str, ranks))} hold other values than the rest"
-            if len(ranks) < len(rows)
-            else f"{first}{more}: ranks hold different values",
-            where=where,
-            fix="look for a faulty device or a collective that went wrong; the optimizer has not stepped",
-        )
-        error.ranks, error.names = ranks, tuple(differing)
+            differing[name] = tuple(r for r, h in zip(ranks, held, strict=True) if tied or h != usual)
+    if not differing:
+        return _Found(problems=tuple(problems))
+    odd = tuple(sorted({r for some in differing.values() for r in some}))
+    first = next(iter(differing))
+    more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+    said = (
+        f"{first}{more}: ranks {', '.join(map(str, odd))} hold other values than the rest"
+        if len(odd) < len(rows)
+        else f"{first}{more}: ranks {', '.join(map(str, odd))} hold different values"
+    )
+    fix = "look for a faulty device or a collective that went wrong; the optimizer has not stepped"
+    return _Found(odd, tuple(differing), said, fix, tuple(problems))
+
+
+def check_replicas(values: Callable[[], _Values], where: str, group: Any = None) -> list[str]:
+    """Compares values among the processes of a group by their digests. Gives what could not be compared.
+
+    Every process of the job must call it, each with its own group, and with the same values as the others there. Raises
+    ReplicasDiffer on every process of the job where the processes of any group differ, and TwinrunError on every one
+    where a process has no digests at all. A part of a distributed tensor is compared where all processes of the group
+    hold the same one. `values` makes them; what it raises is one more reason to have no digests.
+    """
+    ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
+    rows: list[Any] = [None] * len(ranks)
+    mine, names = _row(values, ranks)
+    dist.all_gather_object(rows, mine, group=group)
+    found = [_compared(ranks, rows, names)]
+    if len(ranks) < dist.get_world_size():
+        # The others must not wait for those that raise.
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, found[0])
+        found = list(dict.fromkeys(every))
+    differ = [f for f in found if f.said]
+    if differ:
+        error = ReplicasDiffer("; ".join(f.said for f in differ), where=where, fix=differ[0].fix)
+        error.ranks = tuple(sorted({r for f in differ for r in f.ranks}))
+        error.names = tuple(dict.fromkeys(n for f in differ for n in f.names))
         raise error
+    if failed := [f.failed for f in found if f.failed]:
+        raise TwinrunError(f"replicas were not compared: {'; '.join(failed)}", where=where)
+    return list(dict.fromkeys(p for f in found for p in f.problems))

@@ -26,7 +26,8 @@ from ..runs.events import Event
 from ..trace.comparison import Origin
 from ..trace.online import Reference, TraceDiverged
 from ..trace.site import Site
-from .replicas import ReplicasDiffer, check_replicas
+from .replicas import ReplicasDiffer, check_replicas, group_of
+from .stopping import StopMark
 from .values import digest_of_text, leaves, put, tensors_of
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Trace:
         reference: Reference | None,
         on_divergence: Callable[[Origin], object] | str,
         replicas: int,
+        group: Any,
     ) -> None:
         self.run = run
         self.iteration = start
@@ -132,7 +134,12 @@ class Trace:
         self._start, self._every, self._patterns, self._level = start, every, list(modules), level
         self._keep, self._raises, self._rng = keep, raises, rng
         self._reference, self._on_divergence, self._replicas = reference, on_divergence, replicas
+        self._group = group
         self._diverged: Origin | None = None
+        self._mark = StopMark.of_the_job() if reference is not None and on_divergence == "stop" else None
+        self._unread: int | None = (
+            None  # the iteration whose digests wait for the end of a CUDA graph's capture
+        )
         self._writer = EventWriter(run.path, run.keeps_data)
         self._handles: list[Any] = []
         self._frames: list[_Frame] = []
@@ -146,6 +153,7 @@ class Trace:
         self._generators: dict[str, tuple[bytes, Digest, tuple]] = {}
         self._mode: OperationMode | None = None
         self._microbatch = 0
+        self._told: set[str] = set()  # problems of replicas
         self._watched = self._modules()
 
     # ---- the model ----
@@ -208,13 +216,16 @@ class Trace:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(kind, error, trace)
-            self._mode = None
+        mode, self._mode = self._mode, None
+        if mode is not None and mode.is_innermost():
+            mode.__exit__(kind, error, trace)
         self._unhook()
         try:
+            self._read_later()
             with self._guard("the last iteration"):
-                self._commit()
+                if len(self._writer):
+                    _check_no_graph_capture()
+                self._commit(agree=error is None, last=True)
         finally:
             self._close(error is None)
 
@@ -244,14 +255,23 @@ class Trace:
         self._thread.inside = value
 
     @property
+    def _chosen(self) -> bool:
+        """Whether this iteration is one of every so many."""
+        return (self.iteration - self._start) % self._every == 0
+
+    @property
     def active(self) -> bool:
         """Whether values are recorded now."""
-        return (
-            not self.stopped
-            and not self._inside
-            and bool(self._handles)
-            and (self.iteration - self._start) % self._every == 0
-        )
+        return not self.stopped and not self._inside and bool(self._handles) and self._chosen
+
+    def records(self) -> bool:
+        """Whether values are recorded now, and can be: the capture of a CUDA graph ends the trace."""
+        if not self.active:
+            return False
+        if _capturing():
+            with self._guard("a value"):
+                _check_no_graph_capture()
+        return self.active
 
     @contextlib.contextmanager
     def _guard(self, what: str) -> Iterator[None]:
@@ -280,39 +300,96 @@ class Trace:
         self.problems.append(text)
         self._writer.problem(text)
         warnings.warn(f"twinrun: {text}; the training goes on", RuntimeWarning, stacklevel=4)
-        with contextlib.suppress(Exception):
-            self._captured()  # so that the history says it too
         self._frames.clear()
+        if _capturing():
+            # To read digests waits for the stream, which would end the capture of the graph: later.
+            self._unread = self.iteration
+        else:
+            self._say()
+
+    def _say(self) -> None:
+        """What stopped the trace goes into the history."""
+        with contextlib.suppress(Exception):
+            found = self._captured()
+            if found is not None:
+                self._differs(found)
+
+    def _read_later(self) -> None:
+        """Reads what could not be read while a CUDA graph was captured."""
+        if self._unread is not None and not _capturing():
+            now, self.iteration, self._unread = self.iteration, self._unread, None
+            try:
+                with _no_modes(), torch.no_grad():
+                    self._say()
+            finally:
+                self.iteration = now
 
     def step(self) -> None:
-        """Ends an iteration. With `optimizer`, its `step` does that; an iteration without events does not count."""
-        with self._guard("the end of the iteration"):
-            if self._touched:
-                self._commit()
-                self.iteration += 1
+        """Ends an iteration. With `optimizer`, its `step` does that; an iteration without events does not count.
 
-    def _commit(self) -> None:
+        Where an optimizer's step may be skipped, as `torch.amp.GradScaler` does, call it at the end of each iteration:
+        after a step of the optimizer it does nothing.
+        """
+        if self._touched:
+            self._end_iteration()
+
+    def _end_iteration(self) -> None:
+        """Iterations count in a trace that stopped, too: processes compare their replicas by this number."""
+        self._touched = False
+        self._read_later()
+        try:
+            with self._guard("the end of the iteration"):
+                if len(self._writer):
+                    _check_no_graph_capture()
+                self._commit()
+        finally:
+            self.iteration += 1
+
+    def _commit(self, agree: bool = True, last: bool = False) -> None:
         self._frames.clear()
         self._begun = self._touched = False
         self._calls = self._microbatch = 0
         for w in self._watched:
             w.calls = 0
-        if not self.stopped:
-            self._captured()
+        found = None if self.stopped else self._captured()
+        if found is not None:
+            self._differs(found)
+        if agree and self._mark is not None and (self._chosen or last):
+            self._agree(found, last)
 
-    def _captured(self) -> None:
+    def _captured(self) -> Origin | None:
+        """Captures the iteration. Gives the first divergence from the reference, once."""
         found = self._compared()
         self._writer.capture(lambda fields: self.run.capture(self.iteration, fields))
-        if found is None or self._reference is None:
-            return
         self._diverged = self._diverged or found
+        return found
+
+    def _differs(self, found: Origin) -> None:
+        assert self._reference is not None
+        path = self._reference.path
         if callable(self._on_divergence):
             self._on_divergence(found)
-        elif self._on_divergence == "stop":
-            raise TraceDiverged.at(found, self._reference.path)
+        elif self._on_divergence == "stop" and self._mark is None:
+            raise TraceDiverged.at(found, path)
         else:
-            warnings.warn(
-                f"twinrun: differs from {self._reference.path}: {found}", RuntimeWarning, stacklevel=4
+            warnings.warn(f"twinrun: differs from {path}: {found}", RuntimeWarning, stacklevel=5)
+
+    def _agree(self, found: Origin | None, last: bool) -> None:
+        """Where processes work together, all of them end after the same iteration: see `StopMark`."""
+        assert self._mark is not None and self._reference is not None
+        if self.stopped and torch.cuda.is_initialized() and not _capturing():
+            torch.cuda.current_stream().synchronize()  # without digests that are read, the host may be ahead
+        # Whether the others see a mark of the last iteration is chance: they end as they are.
+        told = None if last else self._mark.since(self.iteration)
+        waits = told is None and not last
+        if waits and found is not None and self._mark.put(self.iteration, f"rank {_rank()}: {found}"):
+            return
+        if found is not None or (self._diverged is not None and not waits):
+            assert self._diverged is not None
+            raise TraceDiverged.at(self._diverged, self._reference.path)
+        if told is not None:
+            raise TraceDiverged(
+                f"another process differs from its reference: {told}", where=self._reference.path
             )
 
     def _compared(self) -> Origin | None:
@@ -395,7 +472,7 @@ class Trace:
             if _compiling():
                 return
             self._touched = True
-            if not self.active:
+            if not self.records():
                 return
             phase = self._phase()
             with self._guard(f"the input of {w.path or 'the model'}"):
@@ -404,7 +481,6 @@ class Trace:
         return before
 
     def _enter(self, w: _Watched, phase: str, args: tuple, kwargs: dict) -> None:
-        _check_no_graph_capture()
         if phase == "forward":
             while self._frames and self._frames[-1].phase != "forward":
                 self._frames.pop()  # a recomputation that ended early
@@ -432,7 +508,7 @@ class Trace:
 
     def _leaving(self, w: _Watched) -> Callable[..., None]:
         def after(module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            if _compiling() or not self.active:
+            if _compiling() or not self.records():
                 return
             grads = torch.is_grad_enabled()
             with self._guard(f"the output of {w.path or 'the model'}"):
@@ -481,7 +557,7 @@ class Trace:
 
     def _before_node(self, one: _Node) -> Callable[[tuple], None]:
         def before(gradients: tuple) -> None:
-            if not self.active:
+            if not self.records():
                 return
             with self._guard(f"the gradient into {one.name} of {one.path or 'the model'}"):
                 one.call = self._new_call()
@@ -492,7 +568,7 @@ class Trace:
 
     def _after_node(self, one: _Node) -> Callable[[tuple, tuple], None]:
         def after(gradients: tuple, given: tuple) -> None:
-            if not self.active or one.call < 0:
+            if not self.records() or one.call < 0:
                 return
             with self._guard(f"the gradient out of {one.name} of {one.path or 'the model'}"):
                 event = self._event("backward", one.path, one.kind, one.name, one.call, one.microbatch)
@@ -502,7 +578,7 @@ class Trace:
         return after
 
     def _accumulated(self, p: torch.nn.Parameter) -> None:
-        if not self.active or p.grad is None:
+        if not self.records() or p.grad is None:
             return
         with self._guard("a gradient of a parameter"):
             path, name = self._owners.get(id(p), ("", "parameter"))
@@ -524,29 +600,48 @@ class Trace:
             self._optimizing = label or "optimizer"
             if self._replicas and (self.iteration - self._start) % self._replicas == 0:
                 self._check_replicas(optimizer, label)
-            if not self.active:
+            if not self.records():
                 return
             with self._guard("the optimizer's step"):
                 self._optimizer_events(optimizer, label, out=False)
 
         return before
 
-    def _check_replicas(self, optimizer: torch.optim.Optimizer, label: str) -> None:
+    def _replicated(self, optimizer: torch.optim.Optimizer, label: str) -> list[tuple[str, torch.Tensor]]:
         values: list[tuple[str, torch.Tensor]] = []
         for _, name, p, _ in self._each_parameter(optimizer, label):
             values.append((name, p))
             if p.grad is not None:
                 values.append((f"{name}.grad", p.grad))
-            for key, one in sorted(optimizer.state.get(p, {}).items()):
+            for key, one in sorted(optimizer.state.get(p, {}).items(), key=lambda pair: str(pair[0])):
                 if isinstance(one, torch.Tensor):
                     values.append((f"{name}.state.{key}", one))
+        return values
+
+    def _check_replicas(self, optimizer: torch.optim.Optimizer, label: str) -> None:
+        """Not within `_guard`: a process whose trace stopped must still answer the others."""
         with self._lock:
             self._inside = True
             try:
+                _check_no_graph_capture()
                 with _no_modes(), torch.no_grad():
-                    check_replicas(values, f"iteration {self.iteration}")
+                    problems = check_replicas(
+                        lambda: self._replicated(optimizer, label), f"iteration {self.iteration}", self._group
+                    )
+            except ReplicasDiffer:  # the caller asked for it
+                raise
+            except Exception as e:
+                if self._raises:
+                    raise
+                problems = [str(e) if isinstance(e, TwinrunError) else f"{type(e).__name__}: {e}"]
             finally:
                 self._inside = False
+        for text in problems:
+            if text not in self._told:
+                self._told.add(text)
+                warnings.warn(f"twinrun: replicas: {text}", RuntimeWarning, stacklevel=4)
+                self.problems.append(f"iteration {self.iteration}: replicas: {text}")
+            self._writer.problem(f"iteration {self.iteration}: replicas: {text}")
 
     def _optimizer_events(self, optimizer: torch.optim.Optimizer, label: str, *, out: bool) -> None:
         name_of = f"{label}{type(optimizer).__name__}.step"
@@ -570,13 +665,11 @@ class Trace:
     def _stepped(self, label: str, last: bool) -> Callable[..., None]:
         def after(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
             self._optimizing = ""
-            if self.active:
+            if self.records():
                 with self._guard("the optimizer's step"):
                     self._optimizer_events(optimizer, label, out=True)
-            if last and not self.stopped:
-                with self._guard("the end of the iteration"):
-                    self._commit()
-                self.iteration += 1
+            if last:
+                self._end_iteration()
 
         return after
 
@@ -634,7 +727,7 @@ class Trace:
         value : tensor, number, or container of them
             The value. Gradients through what made it are traced too.
         """
-        if _compiling() or not self.active:
+        if _compiling() or not self.records():
             return
         grads = torch.is_grad_enabled()
         with self._guard(f"the value {name!r}"):
@@ -671,8 +764,13 @@ def _state_text(state: Any) -> str:
     return repr(state)
 
 
+def _capturing() -> bool:
+    """Whether this thread's work goes into a CUDA graph: nothing may wait for it, allocate or free memory."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def _check_no_graph_capture() -> None:
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+    if _capturing():
         raise Unsupported(
             "a CUDA graph is captured, and nothing can be read meanwhile",
             fix="trace the model without CUDA graphs",
@@ -717,6 +815,7 @@ def trace(
     reference: str | os.PathLike[str] | None = None,
     on_divergence: Callable[[Origin], object] | str = "warn",
     replicas: bool | int = False,
+    group: Any = None,
 ) -> Trace:
     """Traces a training: which values go into each module and come out, forwards and backwards.
 
@@ -758,10 +857,16 @@ def trace(
         Another trace: each iteration is compared with the same iteration there, when it ends.
     on_divergence : callable, 'warn' or 'stop', default 'warn'
         What the first divergence from `reference` does: `on_divergence(origin)` is called; a warning; or
-        `TraceDiverged` is raised, which ends the training.
+        `TraceDiverged` is raised, which ends the training. Where processes work together (torch.distributed), it is
+        raised on all of them that have `on_divergence="stop"`, after the next iteration that is traced, so that none
+        is left waiting; in the last iteration, only on those that differ.
     replicas : bool or int, default False
         Data-parallel processes compare parameters, gradients and states among themselves before each step of the
-        optimizer, or before every so many: where they differ, `ReplicasDiffer` is raised on all of them.
+        optimizer, or before every so many: where they differ, `ReplicasDiffer` is raised on all processes.
+    group : process group or dimension of a DeviceMesh, default None
+        The processes that hold the same values, for `replicas`: with tensor or pipeline parallelism, the
+        data-parallel group of this process. Every process of the job must trace with `replicas`, each with its own
+        group. None: all processes.
 
     Returns
     -------
@@ -819,6 +924,9 @@ def trace(
     dist = torch.distributed
     if replicas and not (dist.is_available() and dist.is_initialized()):
         raise TwinrunError("replicas need torch.distributed", fix="call init_process_group first")
+    if group is not None and not replicas:
+        raise TwinrunError("group is for replicas", fix="give replicas=True, or leave group out")
+    among = group_of(group) if replicas else None
     compared = None if reference is None else Reference(os.fspath(reference), _rank())
     first = step_number(start)
     own = not isinstance(run, Run)
@@ -839,6 +947,7 @@ def trace(
             reference=compared,
             on_divergence=on_divergence,
             replicas=int(replicas),
+            group=among,
         )
     except BaseException:
         if own:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from ..errors import Incomparable, TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event, Traced
 from ..runs.opening import open_subject
 from ..runs.provenance import Difference, Provenance, difference
+from ..views import views
 from .alignment import aligned
 from .reading import TraceSubject
+from .replicas import chosen_ranks, replicated, usual_rank
 from .site import Site
 
 __all__ = ["Origin", "TraceComparison", "ValueDifference", "compare_traces", "first_of_events"]
@@ -93,6 +95,8 @@ class Origin:
         Where the state of a random number generator differed first, if it did before; or ''.
     only_in : str
         For 'unmatched': 'a' or 'b'.
+    names_rank : bool
+        Whether the text names rank 0, too: ranks of one run were compared.
     """
 
     rank: int
@@ -104,11 +108,37 @@ class Origin:
     values: list[ValueDifference]
     generator: str = ""
     only_in: str = ""
+    names_rank: bool = False
 
     def __str__(self) -> str:
         from .words import origin_text
 
         return origin_text(self)
+
+
+class Passed(NamedTuple):
+    """A value of an event near the first divergence.
+
+    Attributes
+    ----------
+    name, role : str
+        See `ValueDifference`.
+    out : bool
+        Whether it came out of the event.
+    form : str
+        Type and shape.
+    differs : bool
+        Whether it differs between the runs.
+    producer : Site or None
+        Of what went in: the last event before that gave these bits, in the same run; None where none did.
+    """
+
+    name: str
+    role: str
+    out: bool
+    form: str
+    differs: bool
+    producer: Site | None
 
 
 @dataclass
@@ -119,6 +149,10 @@ class Around:
     ----------
     site : Site
         Where it is.
+    kind : str
+        The class of its module.
+    values : list of Passed
+        What went in and came out.
     state : str
         What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ', 'outputs differ',
         'only in a' or 'only in b'.
@@ -126,6 +160,8 @@ class Around:
 
     site: Site
     state: str
+    kind: str = ""
+    values: list[Passed] = field(default_factory=list)
 
 
 @dataclass
@@ -143,6 +179,8 @@ class TraceComparison:
     ----------
     a, b : str
         The two traces.
+    replicas : tuple of int
+        Where ranks of one trace were compared among themselves: these ranks, the reference first; else empty.
     verdict : {'same', 'different', 'incomparable'}
         'same': every value of both traces was compared, and agrees bit by bit. 'incomparable': nothing differs,
         and something was not compared, see `problems`.
@@ -189,6 +227,7 @@ class TraceComparison:
     unmatched: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    replicas: tuple[int, ...] = ()
     by_module: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     provenance_a: Provenance | None = field(default=None, repr=False)
     provenance_b: Provenance | None = field(default=None, repr=False)
@@ -205,6 +244,21 @@ class TraceComparison:
     def same(self) -> bool:
         """True only if the verdict is 'same'."""
         return self.verdict == "same"
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page that `twinrun compare --html` writes.
+
+        Parameters
+        ----------
+        path : path
+            The file; it is replaced.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
+        views().write_trace_html(self, path)
 
     def __bool__(self) -> bool:
         return self.same
@@ -265,16 +319,38 @@ def _compared(a: Event, b: Event) -> _Found:
     return found
 
 
+class _Near(NamedTuple):
+    """An event that may turn out to be near the first divergence. producers: of its values."""
+
+    site: Site
+    state: str
+    event: Event
+    producers: list[Site | None]
+    found: _Found | None
+
+    def told(self) -> Around:
+        f = self.found
+        differ = set() if f is None else {(d.name, d.out) for d in [*f.ins, *f.outs, *f.generators]}
+        values = [
+            Passed(v.name, v.role, v.out, _form(v), (v.name, v.out) in differ, producer)
+            for v, producer in zip(self.event.values, self.producers, strict=True)
+        ]
+        return Around(self.site, self.state, self.event.kind, values)
+
+
 class _Rank:
     """The walk through the events of one rank."""
 
-    def __init__(self, result: TraceComparison, rank: int) -> None:
-        self.result, self.rank = result, rank
+    def __init__(self, result: TraceComparison, rank: int, names_rank: bool = False) -> None:
+        self.result, self.rank, self.names_rank = result, rank, names_rank
         self.first: Origin | None = None
         self.differed = False
         self.generator: tuple[str, Origin] | None = None
-        self.before: list[Around] = []
+        self.before: list[_Near] = []
         self.around: list[Around] = []
+        self.made: dict[
+            int, Site
+        ] = {}  # by digest: the last event of run a (or of b, where a has none) that gave it
         self.after = 0
 
     def problem(self, text: str) -> None:
@@ -285,24 +361,40 @@ class _Rank:
 
     def origin(self, origin: Origin) -> None:
         origin.generator = self.generator[0] if self.generator else ""
+        origin.names_rank = self.names_rank
         if self.first is None:
             self.first = origin
             self.after = _AROUND
         if len(self.result.origins) < _MOST_ORIGINS:
             self.result.origins.append(origin)
 
-    def _near(self, site: Site, state: str) -> None:
+    def _near(self, site: Site, state: str, e: Event, found: _Found | None = None) -> None:
+        if self.first is not None and self.after < 0:
+            return
+        made = self.made
+        near = _Near(site, state, e, [None if v.out else made.get(v.digest) for v in e.values], found)
         if self.first is None:
-            self.before = [*self.before[-_AROUND + 1 :], Around(site, state)]
-        elif self.after >= 0:
-            self.around = self.around or self.before
-            self.around.append(Around(site, state))
+            self.before = [*self.before[-_AROUND + 1 :], near]
+        else:
+            self.around = self.around or [n.told() for n in self.before]
+            self.around.append(near.told())
             self.after -= 1
+        for v in e.values:
+            if v.out and v.role not in ("setting", "rng"):
+                made[v.digest] = site
+
+    def near(self) -> list[Around]:
+        """Events around the first divergence."""
+        return self.around or [n.told() for n in self.before]
 
     def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
-        wheres = f"rank {self.rank}, " if self.rank else ""
+        wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
         calls: dict[int, _Call] = {}  # by the number that run a gave them
         dirty: set[str] = set()  # modules in which anything differed
+        # What the optimizer made is taken in the next iteration; all else ends with its own.
+        self.made = {
+            d: s for d, s in self.made.items() if s.phase == "optimizer" and s.iteration == number - 1
+        }
         result = self.result
         for at, (one, other) in enumerate(aligned(a, b)):
             e = one or other
@@ -317,7 +409,7 @@ class _Rank:
                     module = e.module or (enclosing.event.module if enclosing else "")
                     self.origin(Origin(self.rank, site, "unmatched", module, e.kind, at, [], only_in=only))
                     self.differed = True
-                self._near(site, f"only in {only}")
+                self._near(site, f"only in {only}", e)
                 continue
             found = _compared(one, other)
             result.events += 1
@@ -349,7 +441,7 @@ class _Rank:
                 while outer is not None and not outer.inner_differs:
                     outer.inner_differs = True
                     outer = calls.get(outer.event.enclosing)
-            self._near(site, _state(e, found))
+            self._near(site, _state(e, found), e, found)
 
     @staticmethod
     def _explained(e: Event, dirty: set[str]) -> bool:
@@ -426,12 +518,12 @@ def _ulps(a: np.ndarray, b: np.ndarray, kind: str) -> int | None:
     return int(distance.max())
 
 
-def _measure(differs: ValueDifference, a: TraceSubject, b: TraceSubject, rank: int, iteration: int) -> None:
+def _measure(differs: ValueDifference, a: _Side, b: _Side, iteration: int) -> None:
     """Says by how much a value differs, where both runs kept it."""
     if not all(differs._kept):
         return
     (x, kind), (y, other) = (
-        s.kept(rank, iteration, name) for s, name in ((a, differs._kept[0]), (b, differs._kept[1]))
+        s.subject.kept(s.rank, iteration, name) for s, name in ((a, differs._kept[0]), (b, differs._kept[1]))
     )
     if kind != other or x.shape != y.shape:
         return
@@ -463,17 +555,87 @@ def _wide(x: np.ndarray, kind: str) -> np.ndarray:
     return x
 
 
-def _iterations(a: Sequence[int], b: Sequence[int]) -> Iterator[tuple[int, bool, bool]]:
-    for n in sorted({*a, *b}):
-        yield n, n in a, n in b
+class _Side(NamedTuple):
+    """One of the two that are compared. label: what messages call it."""
+
+    subject: TraceSubject
+    rank: int
+    label: str
 
 
-def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject) -> None:
+def _spans(numbers: Sequence[int]) -> str:
+    """Iterations in words: '0 to 4, 7'."""
+    spans: list[list[int]] = []
+    for n in numbers:
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    said = [str(low) if low == high else f"{low} to {high}" for low, high in spans[:10]]
+    return ", ".join(said) + (", …" if len(spans) > 10 else "")
+
+
+def _iterations(
+    result: TraceComparison, walk: _Rank, a: _Side, b: _Side, at: str, common: bool
+) -> Iterator[int]:
+    """The iterations that both have. Says which others there are."""
+    ours, theirs = (set(s.subject.iterations(s.rank)) for s in (a, b))
+    both = sorted(ours & theirs)
+    if common and both:
+        outside = {
+            side.label: sorted(n for n in had - other if not both[0] <= n <= both[-1])
+            for side, had, other in ((a, ours, theirs), (b, theirs, ours))
+        }
+        for label, left in outside.items():
+            if left:
+                result.notes.append(
+                    f"{at}iteration{'s' if len(left) > 1 else ''} {_spans(left)} only in {label}: left out, "
+                    f"compared are {both[0]} to {both[-1]}"
+                )
+        left_out = {n for left in outside.values() for n in left}
+        ours, theirs = ours - left_out, theirs - left_out
+    for n in sorted(ours | theirs):
+        if n in ours and n in theirs:
+            yield n
+        else:
+            result.unmatched += 1
+            walk.problem(f"{at}iteration {n}: only in {a.label if n in ours else b.label}")
+
+
+def _walked(
+    result: TraceComparison, walk: _Rank, a: _Side, b: _Side, at: str, common: bool, alike: bool
+) -> tuple[bool, int]:
+    """Compares two ranks. Gives whether there are fields beside their traces, and how many values were no replicas."""
+    beside, parts = False, 0
+    for number in _iterations(result, walk, a, b, at, common):
+        sides = []
+        for side in (a, b):
+            events, told, others = side.subject.events(side.rank, number)
+            beside = beside or bool(others)
+            for text in told:
+                said = f"{at}{side.label}: {text}" if not alike else f"{side.label}: {text}"
+                if not alike or said not in result.problems:  # those of the reference are met again
+                    walk.problem(said)
+            if alike:
+                events, left = replicated(events)
+                parts += left
+            sides.append(events)
+        walk.iteration(number, *sides)
+    walk.end()
+    return beside, parts
+
+
+def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject, common: bool) -> None:
     """Fields beside the trace are compared as those of any history."""
+    steps = None
+    if common:
+        ours, theirs = ({n for r in s.ranks for n in s.iterations(r)} for s in (a, b))
+        shared = sorted(ours & theirs)
+        steps = f"{shared[0]}:{shared[-1]}" if shared else None
     try:
         # Opened here: paths of traces are refused there, where their events would be compared as bytes.
         both = open_subject(a.label), open_subject(b.label)
-        rest = compare(*both, leave_out=[EVENTS, DIGESTS, f"{KEPT}*"], partial=True)
+        rest = compare(*both, leave_out=[EVENTS, DIGESTS, f"{KEPT}*"], partial=True, steps=steps)
     except TwinrunError as e:
         result.problems.append(f"fields beside the trace: {e}")
         return
@@ -484,7 +646,68 @@ def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject) -> None:
         result.notes.append(f"fields beside the trace differ: first {first}")
 
 
-def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> TraceComparison:
+_Walks = tuple[TraceComparison, list[_Rank], dict[int, tuple[_Side, _Side]]]
+
+
+def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _Walks:
+    """Each rank of a run against the same rank of the other one."""
+    result = TraceComparison(ours.label, theirs.label)
+    result.notes = [*ours.notes, *theirs.notes]
+    result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
+    beside = False
+    walks: list[_Rank] = []
+    sides: dict[int, tuple[_Side, _Side]] = {}
+    ranks = sorted({*ours.ranks, *theirs.ranks})
+    for rank in ranks:
+        walks.append(_Rank(result, rank))
+        sides[rank] = _Side(ours, rank, "a"), _Side(theirs, rank, "b")
+        at = f"rank {rank}, " if len(ranks) > 1 else ""
+        beside = _walked(result, walks[-1], *sides[rank], at, common, False)[0] or beside
+    if beside:
+        _others(result, ours, theirs, common)
+    return result, walks, sides
+
+
+def _compared_replicas(
+    subject: TraceSubject, common: bool, replicas: bool | Iterable[int] | Callable[[int], bool]
+) -> _Walks:
+    """Each data-parallel rank of a run against one of the majority."""
+    wanted = replicas if callable(replicas) else None
+    if not isinstance(replicas, bool) and not callable(replicas):
+        wanted = set(replicas).__contains__
+    ranks = chosen_ranks(subject, wanted)
+    usual, majority = usual_rank(subject, ranks)
+    others = [r for r in ranks if r != usual]
+    said = ", ".join(map(str, others))
+    result = TraceComparison(
+        f"{subject.label}, rank {usual}", f"{subject.label}, rank{'s' if len(others) > 1 else ''} {said}"
+    )
+    result.replicas = (usual, *others)
+    result.notes = [*subject.notes]
+    walks: list[_Rank] = []
+    sides: dict[int, tuple[_Side, _Side]] = {}
+    beside, parts = False, 0
+    for rank in others:
+        walks.append(_Rank(result, rank, True))
+        sides[rank] = _Side(subject, usual, f"rank {usual}"), _Side(subject, rank, f"rank {rank}")
+        also, left = _walked(result, walks[-1], *sides[rank], f"rank {rank}, ", common, True)
+        beside, parts = beside or also, parts + left
+    if result.firsts and not majority:
+        result.notes.append(f"no majority: it is not known whether rank {usual} or another one is right")
+    if parts:
+        result.notes.append("parts of distributed tensors were left out: ranks hold different ones")
+    if beside:
+        result.notes.append("fields beside the trace were not compared: each rank has its own")
+    return result, walks, sides
+
+
+def compare_traces(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str] | None = None,
+    *,
+    common: bool = False,
+    replicas: bool | Iterable[int] | Callable[[int], bool] = False,
+) -> TraceComparison:
     """Compares two traces: which operation is the first whose inputs agree and whose outputs differ.
 
     >>> for path, factor in (("runs/a", 2.0), ("runs/b", 2.5)):
@@ -499,7 +722,15 @@ def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Trac
     Parameters
     ----------
     a, b : path
-        Histories that `twinrun.torch.trace` or `Run.capture` with `phase` made, or folders of ranks.
+        Histories that `twinrun.torch.trace` or `Run.capture` with `phase` made, or folders of ranks. `replicas`
+        takes one.
+    common : bool, default False
+        True: iterations before or after those that both traces have are left out and noted, as where a resumed
+        training is compared with a continuous one. One that is missing between them is a problem as ever.
+    replicas : bool or iterable of int, default False
+        True: the data-parallel ranks of trace `a` are compared among themselves; numbers choose some of them. The
+        reference is a rank of the majority. Compared is what all of them hold alike: parameters, and gradients,
+        states and settings at the optimizer's step. Parts of distributed tensors are left out.
 
     Returns
     -------
@@ -509,9 +740,9 @@ def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Trac
     Raises
     ------
     TwinrunError
-        A folder is no history, or is damaged.
+        A folder is no history, or is damaged; or two traces are given with `replicas`, or one without.
     Incomparable
-        A history holds no trace.
+        A history holds no trace; with `replicas`, only one rank.
 
     Notes
     -----
@@ -519,41 +750,24 @@ def compare_traces(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Trac
     in their order; what only one run has is a problem, and never equal.
     """
     start = time.perf_counter()
-    ours, theirs = TraceSubject(a), TraceSubject(b)
-    result = TraceComparison(ours.label, theirs.label)
-    result.notes = [*ours.notes, *theirs.notes]
-    result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
-    others = False
-    walks: list[_Rank] = []
-    for rank in sorted({*ours.ranks, *theirs.ranks}):
-        walk = _Rank(result, rank)
-        walks.append(walk)
-        at = f"rank {rank}, " if len({*ours.ranks, *theirs.ranks}) > 1 else ""
-        for number, in_a, in_b in _iterations(ours.iterations(rank), theirs.iterations(rank)):
-            if not (in_a and in_b):
-                result.unmatched += 1
-                walk.problem(f"{at}iteration {number}: only in {'a' if in_a else 'b'}")
-                continue
-            events_a, problems_a, others_a = ours.events(rank, number)
-            events_b, problems_b, others_b = theirs.events(rank, number)
-            others = others or bool(others_a or others_b)
-            for label, told in (("a", problems_a), ("b", problems_b)):
-                for text in told:
-                    walk.problem(f"{at}{label}: {text}")
-            walk.iteration(number, events_a, events_b)
-        walk.end()
-    if others:
-        _others(result, ours, theirs)
+    if replicas is not False and replicas is not None:
+        if b is not None:
+            raise TwinrunError("replicas are the ranks of one trace", fix="give one trace")
+        result, walks, sides = _compared_replicas(TraceSubject(a), common, replicas)
+    elif b is None:
+        raise TwinrunError("there is nothing to compare the trace with", fix="give two traces, or replicas")
+    else:
+        result, walks, sides = _compared_runs(TraceSubject(a), TraceSubject(b), common)
     if not result.events:
         result.problems.append("no event of the two traces could be compared")
     firsts = [(o.site.iteration, o.number, rank, o) for rank, o in result.firsts.items()]
     if firsts:
         result.first_divergence = min(firsts, key=lambda f: f[:3])[3]
         first = result.first_divergence
-        result.around = next(w.around or w.before for w in walks if w.first is first)
+        result.around = next(w.near() for w in walks if w.first is first)
         for origin in [*result.firsts.values()]:
             for differs in origin.values:
-                _measure(differs, ours, theirs, origin.rank, origin.site.iteration)
+                _measure(differs, *sides[origin.rank], origin.site.iteration)
     result.verdict = (
         "different"
         if result.different_values

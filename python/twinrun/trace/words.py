@@ -46,7 +46,8 @@ def _names(values: list[ValueDifference]) -> str:
 
 def origin_text(o: Origin) -> str:
     """Where a difference enters, as one sentence."""
-    where = f"{f'rank {o.rank}, ' if o.rank else ''}{o.site}" + (f" ({o.kind})" if o.kind else "")
+    rank = f"rank {o.rank}, " if o.rank or o.names_rank else ""
+    where = f"{rank}{o.site}" + (f" ({o.kind})" if o.kind else "")
     if o.reason == "operation":
         said = f"inputs agree, outputs differ: {_names(o.values)}"
         if any(v.elements is not None for v in o.values):
@@ -90,6 +91,11 @@ def verdict_text(result: TraceComparison) -> str:
 def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
     """A report of a comparison; the verdict comes last."""
     lines = [f"twinrun: {one_line(n)}" for n in result.notes]
+    if result.replicas:
+        rest = ", ".join(map(str, result.replicas[1:]))
+        lines.append(
+            f"rank {result.replicas[0]} is a, and is compared with rank {rest}: what all must hold alike"
+        )
     for c in result.conditions or []:
         lines.append(one_line(f"condition {c.group}.{c.name}: {c.a} | {c.b}"))
     lines.append(
@@ -160,12 +166,23 @@ def trace_document(result: TraceComparison) -> dict[str, Any]:
         "kind": "traces",
         "a": result.a,
         "b": result.b,
+        "replicas": list(result.replicas),
         "verdict": result.verdict,
         "text": verdict_text(result),
         "first_divergence": _origin(result.first_divergence),
         "firsts": {str(rank): _origin(o) for rank, o in result.firsts.items()},
         "origins": [_origin(o) for o in result.origins],
-        "around": [{**n.site._asdict(), "state": n.state} for n in result.around],
+        "around": [
+            {
+                **n.site._asdict(),
+                "state": n.state,
+                "values": [
+                    {**p._asdict(), "producer": None if p.producer is None else p.producer._asdict()}
+                    for p in n.values
+                ],
+            }
+            for n in result.around
+        ],
         "events": result.events,
         "values": result.values,
         "different_values": result.different_values,

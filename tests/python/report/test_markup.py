@@ -26,7 +26,10 @@ from twinrun.markup import environment, render
 from twinrun.report.html import error_html
 from twinrun.report.html import html as page_of
 from twinrun.report.places import look
+from twinrun.report.trace import trace_html
 from twinrun.runs.provenance import Provenance
+from twinrun.trace.comparison import Around, Origin, Passed, TraceComparison, ValueDifference
+from twinrun.trace.site import Site
 
 PLAIN = "plain"
 HOSTILE = [
@@ -284,7 +287,57 @@ def of_plan(text: Text) -> str:
     return written[0]
 
 
+def of_traces(text: Text) -> str:
+    """The page of two traces with everything that one can have."""
+
+    def value(at: int, **more) -> ValueDifference:
+        facts = {
+            "elements": 5,
+            "different": 2,
+            "max_abs_diff": 0.5,
+            "max_ulp": 3,
+            "first_index": [0, 1],
+            **more,
+        }
+        return ValueDifference(
+            text(f"value {at}"), text("role"), True, text("form in a"), text("form in b"), **facts,
+            first_a=text("element of a"), first_b=text("element of b"),
+        )  # fmt: skip
+
+    def site(name: str) -> Site:
+        return Site(3, 1, text(f"phase of {name}"), text(f"module of {name}"), text(f"operation of {name}"))
+
+    def origin(name: str, rank: int = 0) -> Origin:
+        module = text("named by the first") if name == "first" else "m"
+        return Origin(rank, site(name), "operation", module, text("class"), 4, [value(1), value(2)])
+
+    first, other, later = origin("first"), origin("other", 1), origin("later")
+    first.generator = text("generator")
+    passed = [
+        Passed(text("what goes in"), text("its role"), False, text("its form"), True, site("producer")),
+        *(Passed(f"out {n}", "value", True, "float32[2]", False, None) for n in range(14)),
+        Passed(text("the out that differs"), "value", True, "float32[2]", True, None),
+    ]
+    around = [
+        Around(site("before"), "inputs agree", text("its class"), passed),
+        Around(first.site, "outputs differ", "", passed),
+    ]
+    facts = [{text("group"): {text("condition"): {text(f"value in {run}"): (0,)}}} for run in "ab"]
+    result = TraceComparison(
+        text("run a"), text("run b"), "different", first, {0: first, 1: other}, [first, other, later], around, 9, 8, 7, 6,
+        [text("problem") for _ in range(20)], [text("note") for _ in range(20)],
+    )  # fmt: skip
+    result.provenance_a, result.provenance_b = (Provenance((0,), 1, f, f) for f in facts)
+    result.by_module = {
+        (n, m): (4, (n + at) % 3)
+        for n in range(100)
+        for at, m in enumerate([text("module of the map"), "", "x"])
+    }
+    return trace_html(result)
+
+
 REPORTS = {
+    "traces": of_traces,
     "acceptance": of_acceptance,
     "comparison": of_comparison,
     "error": of_error,
@@ -314,6 +367,12 @@ def test_the_page_of_a_comparison_has_all_parts(plain: Callable[[str], Skeleton]
     parts = re.findall(r"<section[^>]* id=\"([^\"]+)\"", source)
     assert len(parts) == 12
     assert set(parts) <= set(plain("comparison").said)
+
+
+def test_the_page_of_traces_has_all_parts(plain: Callable[[str], Skeleton]) -> None:
+    source = environment().loader.get_source(environment(), "report/trace.html.j2")[0]  # type: ignore[union-attr]
+    parts = re.findall(r"<section[^>]* id=\"([^\"]+)\"", source)
+    assert len(parts) == 8 and set(parts) <= set(plain("traces").said)
 
 
 @pytest.mark.parametrize("written", HOSTILE)

@@ -66,6 +66,69 @@ def test_transformers(tmp_path) -> None:
     check(tmp_path, run, 4)
 
 
+def test_a_training_of_transformers_that_fails(tmp_path) -> None:
+    """Trainer has no callback for it: a `with` ends the trace, or what comes next."""
+    pytest.importorskip("accelerate", reason="needs accelerate: make test-torch")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: make test-torch")
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    from twinrun.torch.transformers import TraceCallback
+
+    class Model(nn.Module):
+        fails = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+            self.calls = 0
+
+        def forward(self, x, labels=None):
+            self.calls += 1
+            if self.fails and self.calls == 3:
+                raise ValueError("mine")
+            return {"loss": (self.inner(x).squeeze(-1) - labels).square().mean()}
+
+    def trainer(callback) -> transformers.Trainer:
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path / "out"), per_device_train_batch_size=4, num_train_epochs=1, use_cpu=True,
+            report_to=[], save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, logging_strategy="no",
+        )  # fmt: skip
+        return transformers.Trainer(
+            model=Model(), args=arguments, train_dataset=Data(False), callbacks=[callback]
+        )
+
+    def hooks(made: transformers.Trainer) -> int:
+        return len(made.model._forward_pre_hooks) + len(made.model.inner._forward_hooks)
+
+    with pytest.raises(ValueError, match="mine"), TraceCallback(tmp_path / "a", level="ops") as callback:
+        failed = trainer(callback)
+        failed.train()
+    assert hooks(failed) == 0 and _get_current_dispatch_mode() is None
+    assert TraceSubject(tmp_path / "a").iterations(0) == [0, 1, 2]
+    # Without it the next training ends what was left.
+    callback = TraceCallback(tmp_path / "b", level="ops", existing="replace")
+    again = trainer(callback)
+    with pytest.raises(ValueError, match="mine"):
+        again.train()
+    assert hooks(again) == 2
+    again.model.fails = False
+    again.train()
+    assert hooks(again) == 0 and _get_current_dispatch_mode() is None
+    # Operations after the last step of the optimizer are one more.
+    assert TraceSubject(tmp_path / "b").iterations(0) == [0, 1, 2, 3, 4]
+    # So does its own end, which hurts no other mode.
+    callback = TraceCallback(tmp_path / "c", level="ops")
+    last = trainer(callback)
+    with pytest.raises(ValueError, match="mine"):
+        last.train()
+    with torch.utils._python_dispatch.TorchDispatchMode() as other:
+        callback.__del__()
+        assert _get_current_dispatch_mode() is other
+    assert hooks(last) == 0
+    _get_current_dispatch_mode().__exit__(None, None, None)
+    assert _get_current_dispatch_mode() is None
+
+
 def test_lightning(tmp_path) -> None:
     lightning = pytest.importorskip("lightning", reason="needs lightning: make test-torch")
     from lightning.pytorch.plugins.environments import LightningEnvironment

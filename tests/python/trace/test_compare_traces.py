@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 
@@ -20,7 +21,7 @@ from twinrun.runs.events import DIGESTS, EVENTS, Event, Traced, decoded_events, 
 from twinrun.trace.alignment import aligned
 from twinrun.trace.comparison import _ulps
 from twinrun.trace.site import Site
-from twinrun.trace.words import trace_lines
+from twinrun.trace.words import trace_document, trace_lines
 
 
 def event(module: str, value: int, *, operation: str = "forward", out: bool = True, **more) -> Event:
@@ -235,6 +236,178 @@ def test_iterations_of_one_run_alone(tmp_path) -> None:
     assert found.verdict == "incomparable" and found.problems == ["iteration 1: only in a"]
 
 
+def test_the_iterations_that_both_traces_have(tmp_path) -> None:
+    """As where a training was resumed, and where it ended early."""
+
+    def run(name: str, iterations: list[int], wrong: int = -1) -> str:
+        return written(tmp_path / name, {n: [event("a", 1 + (n == wrong))] for n in iterations})
+
+    whole = run("whole", [0, 1, 2, 3, 4, 5])
+    resumed = run("resumed", [2, 3, 4])
+    for a, b, x, y in ((whole, resumed, "a", "b"), (resumed, whole, "b", "a")):
+        assert twinrun.compare_traces(a, b).verdict == "incomparable"
+        found = twinrun.compare_traces(a, b, common=True)
+        assert found.verdict == "same" and found.events == 3 and found.unmatched == 0 and y in "ab"
+        assert found.notes == [f"iterations 0 to 1, 5 only in {x}: left out, compared are 2 to 4"]
+    found = twinrun.compare_traces(whole, run("wrong", [3, 4, 5, 6], 4), common=True)
+    assert found.verdict == "different" and found.first_divergence.site.iteration == 4
+    assert found.notes[1] == "iteration 6 only in b: left out, compared are 3 to 5"
+    # A gap between them is none of the two ends.
+    for gap in ([2, 4, 5], [0, 1, 3, 5]):
+        found = twinrun.compare_traces(whole, run(f"gap{len(gap)}", gap), common=True)
+        assert found.verdict == "incomparable" and "only in a" in found.problems[0], gap
+        found = twinrun.compare_traces(tmp_path / f"gap{len(gap)}", whole, common=True)
+        assert found.verdict == "incomparable" and "only in b" in found.problems[0], gap
+    # Nothing in common is no agreement.
+    found = twinrun.compare_traces(whole, run("later", [6, 7]), common=True)
+    assert found.verdict == "incomparable" and len(found.problems) > 8
+    # What stopped is still a problem, and so is a rank that one run lacks.
+    stopped = written(tmp_path / "stopped", {2: [event("a", 1)]}, ["the trace stopped"])
+    assert twinrun.compare_traces(whole, stopped, common=True).verdict == "incomparable"
+    done = command("compare", whole, resumed, "--common")
+    assert (
+        done.status == 0
+        and "left out, compared are 2 to 4" in done.out
+        and done.last.startswith("same: 3 values")
+    )
+    assert command("compare", whole, resumed).status == 2
+
+
+def test_fields_beside_traces_are_compared_in_common_steps(tmp_path) -> None:
+    def run(name: str, steps, wrong: int = -1) -> None:
+        with twinrun.Run(tmp_path / name) as made:
+            for step in steps:
+                made.capture(step, {"x": np.zeros(3)}, phase="first")
+                made.capture(step, {"end": np.full(3, float(step == wrong))})
+
+    run("a", range(5))
+    run("b", (2, 3))
+    run("c", (2, 3), 3)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").verdict == "incomparable"
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b", common=True)
+    assert found.verdict == "same", found.problems
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "c", common=True)
+    assert found.verdict == "different" and "end" in found.notes[-1]
+
+
+# ---- data-parallel ranks of one trace ----
+
+
+def replica(rank: int, weight: int, *, grad: int = 7, state: int = 8, more=()) -> list[Event]:
+    """An iteration of a rank: its input is its own, its parameters are those of all."""
+
+    def values(*given) -> list[Traced]:
+        return [Traced(n, out, role, "float32", (2,), "", "", d) for n, role, out, d in given]
+
+    return [
+        Event("forward", 0, "", "Net", "forward", 0, -1, values(("args.0", "value", False, 100 + rank),
+              ("settings", "setting", False, 5), ("torch", "rng", False, 200 + rank))),
+        Event("forward", 0, "layer", "Linear", "forward", 1, 0, values(
+              ("args.0", "value", False, 100 + rank), ("weight", "parameter", False, weight),
+              ("mean", "buffer", False, 300 + rank), ("part@local", "parameter", False, 400 + rank))),
+        Event("forward", 0, "layer", "Linear", "forward", 1, 0, values(("output", "value", True, 500 + rank))),
+        Event("backward", 0, "layer", "", "gradient of layer.weight", 2, -1,
+              values(("layer.weight", "gradient", True, 600 + rank))),
+        Event("optimizer", 0, "layer", "", "SGD.step of layer.weight", 3, -1, values(
+              ("settings.lr", "setting", False, 9), ("layer.weight.grad", "gradient", False, grad),
+              ("layer.weight", "parameter", False, weight), ("layer.weight.state.m", "state", False, state))),
+        Event("optimizer", 0, "layer", "", "SGD.step of layer.weight", 3, -1,
+              values(("layer.weight", "parameter", True, weight + 1), ("layer.weight.state.m", "state", True, state + 1))),
+        *more,
+    ]  # fmt: skip
+
+
+def parallel(path, ranks: int, of: dict[tuple[int, int], list[Event]] = {}) -> str:  # noqa: B006 (read only)
+    """A trace of several ranks, three iterations each."""
+    path.mkdir()
+    for rank in range(ranks):
+        steps = {n: of.get((rank, n), replica(rank, 1)) for n in range(3)}
+        written(path / f"rank{rank:05d}", steps)
+    return str(path)
+
+
+def test_replicas_that_agree(tmp_path) -> None:
+    path = parallel(tmp_path / "a", 3)
+    found = twinrun.compare_traces(path, replicas=True)
+    assert found.verdict == "same" and found.replicas == (0, 1, 2), (found.problems, str(found))
+    # Two ranks, three iterations, and what all hold alike: settings, weight; in the step five; out of it two.
+    assert found.values == 2 * 3 * (1 + 1 + 4 + 2) and found.conditions is None
+    assert any("parts of distributed tensors" in n for n in found.notes)
+    done = command("compare", path, "--replicas", "--json", tmp_path / "out.json")
+    assert done.status == 0 and "rank 0 is a, and is compared with rank 1, 2" in done.out
+    assert json.loads((tmp_path / "out.json").read_text())["replicas"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "change, phase, name",
+    [
+        ({"weight": 2}, "forward", "weight"),
+        ({"weight": 1, "grad": 70}, "optimizer", "layer.weight.grad"),
+        ({"weight": 1, "state": 80}, "optimizer", "layer.weight.state.m"),
+    ],
+)
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_a_replica_that_differs(tmp_path, change: dict, phase: str, name: str, odd: int) -> None:
+    wrong = {(odd, n): replica(odd, **change) for n in (1, 2)}
+    found = twinrun.compare_traces(parallel(tmp_path / "a", 3, wrong), replicas=True)
+    first = found.first_divergence
+    # The reference is of the majority, so that the rank that is named is the odd one.
+    assert found.verdict == "different" and list(found.firsts) == [odd] and found.replicas[0] != odd
+    assert (first.rank, first.site.iteration, first.site.phase, first.module) == (odd, 1, phase, "layer")
+    assert first.values[0].name == name
+    assert f"rank {odd}, iteration 1" in str(found) and not any("majority" in n for n in found.notes)
+
+
+def test_replicas_without_a_majority(tmp_path) -> None:
+    two = parallel(tmp_path / "two", 2, {(1, 2): replica(1, 3)})
+    four = parallel(tmp_path / "four", 4, {(r, 2): replica(r, 3) for r in (1, 2)})
+    for path, firsts in ((two, [1]), (four, [1, 2])):
+        found = twinrun.compare_traces(path, replicas=True)
+        assert found.verdict == "different" and list(found.firsts) == firsts
+        assert "no majority: it is not known whether rank 0 or another one is right" in found.notes
+    # Some of them: the two parts of a model have their own replicas.
+    assert twinrun.compare_traces(four, replicas=[1, 2]).same
+    assert twinrun.compare_traces(four, replicas=range(2)).verdict == "different"
+    assert command("compare", four, "--replicas", "--ranks", "1,2").status == 0
+    assert command("compare", four, "--replicas", "--ranks", "1:3", "-q").status == 1
+    done = command("compare", four, "--replicas", "--ranks", "1")
+    assert done.status == 2 and "fewer than two ranks" in done.err
+
+
+def test_replicas_that_cannot_be_compared(tmp_path) -> None:
+    more = parallel(tmp_path / "more", 2, {(1, 2): replica(1, 1, more=[event("layer", 4, role="parameter")])})
+    found = twinrun.compare_traces(more, replicas=True)
+    assert found.verdict == "incomparable" and "only in b" in found.problems[0]
+    one = written(tmp_path / "one", {0: [event("a", 1)]})
+    with pytest.raises(twinrun.Incomparable, match="has one rank"):
+        twinrun.compare_traces(one, replicas=True)
+    with pytest.raises(twinrun.TwinrunError, match="the ranks of one trace"):
+        twinrun.compare_traces(more, one, replicas=True)
+    with pytest.raises(twinrun.TwinrunError, match="nothing to compare"):
+        twinrun.compare_traces(more)
+    with pytest.raises(twinrun.TwinrunError, match="fewer than two"):
+        twinrun.compare_traces(more, replicas=[])
+    # Ranks that stopped, or have an iteration of their own, are never the same.
+    stopped = parallel(tmp_path / "stopped", 2)
+    shutil.rmtree(tmp_path / "stopped" / "rank00001")
+    written(tmp_path / "stopped" / "rank00001", {n: replica(1, 1) for n in range(3)}, ["the trace stopped"])
+    found = twinrun.compare_traces(stopped, replicas=True)
+    assert found.verdict == "incomparable" and found.problems[0] == "rank 1: the trace stopped"
+    shutil.rmtree(tmp_path / "stopped" / "rank00001")
+    written(tmp_path / "stopped" / "rank00001", {n: replica(1, 1) for n in range(2)})
+    assert twinrun.compare_traces(stopped, replicas=True).verdict == "incomparable"
+    assert twinrun.compare_traces(stopped, replicas=True, common=True).verdict == "same"
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    for words, said in (
+        (["compare", more, one, "--replicas"], "takes one run"), (["compare", more], "RUN_B"),
+        (["compare", tmp_path / "x.npy", "--replicas"], "is no trace"),
+        (["compare", more, "--replicas", "--atol", "1"], "--atol is not for traces"),
+        (["compare", more, "--replicas", "--ranks", "x"], "are not understood"),
+    ):  # fmt: skip
+        done = command(*words)
+        assert done.status == 2 and said in done.err and done.err.count("\n") == 1, done
+
+
 def test_ranks(tmp_path) -> None:
     for run, values in (("a", (1, 1, 1)), ("b", (1, 2, 3))):
         for rank, value in enumerate(values):
@@ -380,6 +553,92 @@ def test_the_command(tmp_path) -> None:
     done = command("compare", a, tmp_path / "plain")
     assert done.status == 2 and "is no trace" in done.err
     assert command("log", a).status == command("verify", a).status == 0
+
+
+def test_the_page_of_two_traces(tmp_path) -> None:
+    simulated(tmp_path / "a")
+    simulated(tmp_path / "b", "positions")
+    a, b = tmp_path / "a", tmp_path / "b"
+    page = tmp_path / "out.html"
+    done = command("compare", a, b, "--html", page)
+    assert done.status == 1 and done.err == f"wrote {page}\n"
+    text = page.read_text()
+    assert "Around the first divergence" in text and "<svg" in text and "prefers-color-scheme:dark" in text
+    assert "iteration 1, the model: 1 of 6 values differ" in text
+    assert ">100<" in text  # the table of what differs: of so many elements
+    twinrun.compare_traces(a, b).to_html(tmp_path / "again.html")
+    strip = re.compile(r"<dt>time</dt><dd>[^<]*</dd>")
+    assert strip.sub("", (tmp_path / "again.html").read_text()) == strip.sub("", text)
+    twinrun.compare_traces(a, a).to_html(page)
+    assert "Around" not in page.read_text() and ">same<" in page.read_text()
+    # An error replaces what was there: it must not look like the page of this comparison.
+    for words in ((a, tmp_path / "none"), (a, b, "--atol", "1"), (a, "--replicas")):
+        page.write_text("old")
+        (tmp_path / "out.json").write_text("old")
+        done = command("compare", *words, "--html", page, "--json", tmp_path / "out.json")
+        assert done.status == 2 and "incomparable" in page.read_text(), done
+        assert json.loads((tmp_path / "out.json").read_text())["verdict"] == "incomparable"
+
+
+def test_what_goes_in_comes_from_an_event_before(tmp_path) -> None:
+    def run(wrong: int) -> dict[int, list[Event]]:
+        def layer(name: str, number: int, given: int, made: int, weight: int) -> list[Event]:
+            into = event(name, given, out=False, call=number)
+            into.values.append(Traced("weight", False, "parameter", "float32", (2,), "", "", weight))
+            return [into, event(name, made, call=number)]
+
+        def step(weight: int) -> Event:
+            return event("b", weight, phase="optimizer", operation="SGD.step", role="parameter", call=9)
+
+        return {
+            0: [*layer("a", 1, 10, 11, 20), *layer("b", 2, 11, 12, 21), step(31)],
+            1: [*layer("a", 1, 10, 13, 20), *layer("b", 2, 13, 14 + wrong, 31), step(41)],
+        }
+
+    found = twinrun.compare_traces(written(tmp_path / "a", run(0)), written(tmp_path / "b", run(1)))
+    near = next(
+        n
+        for n in found.around
+        if n.site == Site(1, 0, "forward", "b", "forward") and n.state == "inputs agree"
+    )
+    x, weight = near.values
+    assert x.producer == Site(1, 0, "forward", "a", "forward") and not x.differs
+    assert weight.producer == Site(0, 0, "optimizer", "b", "SGD.step")
+    # What nobody gave before: the batch, and the first weights. Of an earlier iteration only the optimizer's results count.
+    first = next(n for n in found.around if n.site == Site(1, 0, "forward", "a", "forward"))
+    assert [p.producer for p in first.values] == [None, None]
+    at = next(n for n in found.around if n.state == "outputs differ")
+    assert [p.differs for p in at.values] == [True]
+    told = json.loads(json.dumps(trace_document(found)))
+    assert told["around"][0]["values"][0]["producer"] is None
+
+
+def test_a_status_for_git_bisect(tmp_path) -> None:
+    simulated(tmp_path / "a")
+    simulated(tmp_path / "b", "positions")
+    simulated(tmp_path / "c")
+    for name in ("x", "y"):
+        np.save(tmp_path / f"{name}.npy", np.full(3, float(name == "y")))
+    np.save(tmp_path / "z.npy", np.zeros(4))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes())
+    (tmp_path / "other" / "only.npy").write_bytes((tmp_path / "x.npy").read_bytes())
+    (tmp_path / "less").mkdir()
+    (tmp_path / "less" / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes())
+    for first, second, status in (
+        ("a", "c", 0), ("a", "b", 1), ("a", "none", 125), ("a", "x.npy", 125), ("x.npy", "x.npy", 0),
+        ("x.npy", "y.npy", 1), ("x.npy", "z.npy", 125), ("none", "x.npy", 125), ("other", "less", 125),
+    ):  # fmt: skip
+        done = command("compare", tmp_path / first, tmp_path / second, "--bisect")
+        assert done.status == status, (first, second, done)
+        assert (status == 125) == bool(done.err) and done.err.count("\n") == bool(done.err), done
+        plain = command("compare", tmp_path / first, tmp_path / second)
+        assert plain.status == min(status, 2)
+    # What is no comparison at all ends the search.
+    for wrong in (["--typo"], ["--ulp", "-3"], ["--replicas"]):
+        done = command("compare", tmp_path / "a", tmp_path / "c", "--bisect", *wrong)
+        assert done.status == 129 and done.err.count("\n") == 1, done
+    assert command("compare", tmp_path / "a", "--bisect").status == 129
 
 
 def test_words_of_hostile_names_are_one_line_each(tmp_path) -> None:

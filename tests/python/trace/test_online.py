@@ -10,10 +10,12 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4
 
 from commands import HANG  # noqa: E402
 from faults import AT, kernel  # noqa: E402
+from processes import checked  # noqa: E402
 from trainings import ITERATIONS, Training, one_thread, traced_training  # noqa: E402
 
 import twinrun  # noqa: E402
 from twinrun.torch import TraceDiverged, trace  # noqa: E402
+from twinrun.torch.stopping import StopMark  # noqa: E402
 from twinrun.trace.reading import TraceSubject  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("parallel_training.py")
@@ -50,7 +52,7 @@ def test_a_reference_calls_back_once(tmp_path) -> None:
         "lstm", tmp_path / "b", kernel("head"), reference=tmp_path / "a", on_divergence=found.append
     )
     assert [o.module for o in found] == ["head"] and len(training.losses) == 2 * ITERATIONS
-    with pytest.warns(RuntimeWarning, match=r"differs from .*: iteration 2, forward of head"):
+    with pytest.warns(RuntimeWarning, match=rf"differs from .*: iteration {AT}, forward of head"):
         traced_training("lstm", tmp_path / "c", kernel("head"), reference=tmp_path / "a")
 
 
@@ -141,3 +143,62 @@ class TestProcesses:
         assert ranks(again, "fsdp") == one
         found = twinrun.compare_traces(tmp_path / "fsdp", again / "fsdp")
         assert found.verdict == "same", (str(found), found.problems[:3])
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+def test_a_mark_in_a_store() -> None:
+    store = torch.distributed.HashStore()
+    first, second = StopMark(store), StopMark(store)
+    assert first.since(9) is None
+    assert second.put(3, "rank 1: x\ny\udc80")
+    # All stop at the same place: not in the iteration of the mark, which some of them ended before it was there.
+    assert first.since(3) is None and second.since(3) is None
+    assert first.since(4) == second.since(4) == "rank 1: x\ny?"
+    # Marks of a trace before do not count, and a store that fails has none.
+    assert StopMark(store).since(9) is None
+
+    class Lost:
+        calls = 0
+
+        def add(self, key, number):
+            self.calls += 1
+            if self.calls > 1:
+                raise RuntimeError("the connection was lost")
+            return 0
+
+        def set(self, key, text):
+            raise RuntimeError("the connection was lost")
+
+    lost = StopMark(Lost())
+    assert not lost.put(1, "x") and lost.since(9) is None
+    assert StopMark.of_the_job() is None
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+class TestProcessesThatMeet:
+    """What goes wrong in one process leaves no other one waiting."""
+
+    def test_two_processes(self, tmp_path) -> None:
+        checks = ("untraced", "full_disk", "no_digests", "no_digests_raise", "quantized", "stop", "alone")
+        zero, one = checked(tmp_path, 2, *checks)
+        bits = zero["untraced"]
+        assert one["untraced"] == bits
+        # The trace of one process stopped; both count the same iterations, and the training is as it would be.
+        assert (zero["full_disk"], one["full_disk"]) == (f"False 5 {bits}", f"True 5 {bits}")
+        for said in (zero, one):
+            assert said["no_digests"].startswith("False ['iteration 1: replicas: ")
+            assert "rank 1 has no digests: RuntimeError: a device fails'] " in said["no_digests"]
+            assert said["no_digests"].endswith(bits)
+            assert said["no_digests_raise"].startswith(
+                "raised: iteration 1: replicas were not compared: rank 1"
+            )
+            assert said["quantized"] == "(0, 1) ('2.bias',) 4 2"
+        assert zero["alone"] == one["alone"] == bits
+        # All end after the iteration that follows; in the last one, only the process that differs.
+        assert zero["stop"] == "5 ended | 5 ended | 3 another | 5 ended"
+        assert one["stop"] == "5 ended | 5 ended | 3 itself | 5 itself"
+
+    def test_groups_of_replicas(self, tmp_path) -> None:
+        right = "agree 3 0 | (1, 3) ('weight',) True | (1, 3) ('both@local',) True"
+        wrong = "ReplicasDiffer True | TwinrunError True | TwinrunError True"
+        assert [said["grid"] for said in checked(tmp_path, 4, "grid")] == [f"{right} | {wrong}"] * 4

@@ -131,6 +131,9 @@ def test_a_resumed_training_against_a_continuous_one(tmp_path) -> None:
                 "iteration 0: only in a", "iteration 1: only in a"
             ]  # fmt: skip
             assert (found.different_values == 0) is same
+            assert twinrun.compare_traces(tmp_path / "a", path, common=True).verdict == (
+                "same" if same else "different"
+            )
             if same:
                 assert found.verdict == "incomparable" and found.first_divergence is None
             else:
@@ -418,6 +421,125 @@ def test_nothing_is_left_behind(tmp_path) -> None:
     assert not traced.active
 
 
+class Graph:
+    """Plays the capture of a CUDA graph: to read digests, or to digest anything, would end it. There is no GPU here."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.captures, self.harmed = False, []
+        from twinrun.capture import events
+        from twinrun.runs import digest
+
+        read, made = digest._Batch.value, events.digests_of
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: self.captures)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.captures)
+        monkeypatch.setattr(digest._Batch, "value", self.watched(read, "read"))
+        monkeypatch.setattr(events, "digests_of", self.watched(made, "made"))
+
+    def watched(self, usual, name: str):
+        def call(*given):
+            if self.captures:
+                self.harmed.append(name)
+            return usual(*given)
+
+        return call
+
+
+@pytest.mark.parametrize("first", ["forward", "record", "optimizer", "outside"])
+def test_nothing_is_read_while_a_graph_is_captured(tmp_path, monkeypatch, first: str) -> None:
+    torch.manual_seed(4)
+    graph = Graph(monkeypatch)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    stops = first != "outside"
+    with trace(model, tmp_path / "a", optimizer=optimizer, every=1 if stops else 2) as traced:
+        for n in range(3):
+            optimizer.zero_grad()
+            if first == "outside":  # of an iteration that is not traced
+                graph.captures = n == 1
+            elif first == "forward" and n == 1:
+                traced.record("before", torch.ones(3))
+                graph.captures = True
+                with pytest.warns(RuntimeWarning, match=r"a CUDA graph is captured.*the training goes on"):
+                    model(torch.ones(3, 4))
+                # What was traced before is read once the capture ended, by whatever comes next.
+                assert traced.stopped and not graph.harmed
+                graph.captures = False
+            y = model(torch.ones(3, 4)).sum()
+            y.backward()
+            if n == 1 and first == "record":
+                graph.captures = True
+                with pytest.warns(RuntimeWarning, match="a CUDA graph is captured"):
+                    traced.record("y", y)
+            elif n == 1 and first == "optimizer":
+                graph.captures = True
+                with pytest.warns(RuntimeWarning, match="a CUDA graph is captured"):
+                    optimizer.step()
+                graph.captures = False
+                continue
+            optimizer.step()
+            if n == 1:
+                graph.captures = False
+    assert not graph.harmed
+    assert traced.stopped is stops
+    found = TraceSubject(tmp_path / "a")
+    assert found.iterations(0) == ([0, 1] if stops else [0, 2])
+    if stops:
+        events, problems, _ = found.events(0, 1)
+        assert "iteration 1: the trace stopped" in problems[0]
+        assert len(events) > 0
+        assert all(v.digest for e in events for v in e.values)
+
+
+def test_a_step_that_a_scaler_skips_ends_an_iteration(tmp_path) -> None:
+    def run(path, skipped: int | None) -> None:
+        torch.manual_seed(4)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        with trace(model, path, optimizer=optimizer, on_error="raise") as traced:
+            for n in range(4):
+                optimizer.zero_grad()
+                loss = model(torch.full((3, 4), 1.0 + n)).sum() * (float("inf") if n == skipped else 1)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                traced.step()
+        assert traced.iteration == 4
+
+    run(tmp_path / "a", 1)
+    run(tmp_path / "b", 1)
+    run(tmp_path / "c", None)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    subject = TraceSubject(tmp_path / "a")
+    assert subject.iterations(0) == [0, 1, 2, 3]
+    phases = [{e.phase for e in subject.events(0, n)[0]} for n in range(4)]
+    assert ["optimizer" in p for p in phases] == [True, False, True, True]
+    assert {e.microbatch for n in range(4) for e in subject.events(0, n)[0]} == {0}
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "c")
+    assert found.first_divergence.site.iteration == 1 and "iteration 4" not in " ".join(found.problems)
+
+
+def test_what_data_writes_is_seen(tmp_path) -> None:
+    """A parameter is digested each time: `.data`, and what devices do, give a tensor no new version."""
+
+    def run(path, changed: bool) -> None:
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with trace(model, path, optimizer=optimizer, on_error="raise"):
+            model(torch.ones(3, 4)).sum().backward()
+            version = model[1].weight._version
+            if changed:
+                model[1].weight.data.view(-1)[3] += 2**-10
+            assert model[1].weight._version == version
+            optimizer.step()
+
+    run(tmp_path / "a", False)
+    run(tmp_path / "b", True)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (first.site.phase, first.values[0].name, first.reason) == ("optimizer", "1.weight", "input")
+
+
 def test_names_that_look_alike_are_two_values(tmp_path) -> None:
     class Takes(nn.Module):
         def forward(self, given):
@@ -469,7 +591,7 @@ def test_parameters(tmp_path) -> None:
     for wrong, text in (
         ({"level": "kernels"}, "level"), ({"every": 0}, "every"), ({"every": True}, "every"),
         ({"on_error": "ignore"}, "on_error"), ({"rng": True}, "rng"), ({"replicas": 2}, "init_process_group"),
-        ({"replicas": -1}, "replicas"), ({"on_divergence": "fail"}, "on_divergence"),
+        ({"replicas": -1}, "replicas"), ({"on_divergence": "fail"}, "on_divergence"), ({"group": 3}, "group is for"),
         ({"reference": tmp_path / "none"}, "none"), ({"optimizer": [3]}, "no torch.optim.Optimizer"),
         ({"escalate": 3}, "not understood"),
     ):  # fmt: skip

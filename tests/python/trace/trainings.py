@@ -223,6 +223,7 @@ def traced_training(kind: str, path, plant=None, **options) -> Training:
             plant(training)
         options.setdefault("on_error", "raise")
         options.setdefault("rng", "all")
+        last = options.pop("last", ITERATIONS)
         with trace(training.model, path, optimizer=training.optimizer, **options) as traced:
-            training.run(traced)
+            training.run(traced, last=last)
         return training
