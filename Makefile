@@ -38,6 +38,8 @@ export TWINRUN_HACCIO ?= $(CURDIR)/$(BIN)/haccio
 export TWINRUN_FAKE_DEVICE_LIBRARY ?= $(CURDIR)/build/$(PRESET)/tests/libtwinrun_fake_device.so
 # The example that compares from C.
 export TWINRUN_COMPARE_C ?= $(CURDIR)/$(BIN)/compare_c
+# Plays a device, where there is none.
+export TWINRUN_FAKE_DEVICE ?= $(CURDIR)/build/$(PRESET)/tests/libtwinrun_fake_device.so
 
 .PHONY: help setup demo test test-cpp test-python test-mpi test-torch test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
         layers build clean wheels test-wheels

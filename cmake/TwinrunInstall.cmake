@@ -56,6 +56,10 @@ function(twinrun_install_package)
         "${PROJECT_SOURCE_DIR}/include/twinrun/twinrun.hpp"
         "${PROJECT_SOURCE_DIR}/include/twinrun/kokkos.hpp"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/twinrun")
+    # Programs to begin from, each folder with a project of its own.
+    install(DIRECTORY
+        "${PROJECT_SOURCE_DIR}/examples/capture" "${PROJECT_SOURCE_DIR}/examples/compare" "${PROJECT_SOURCE_DIR}/examples/veloc"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/twinrun/examples")
     twinrun_install_pkgconfig(twinrun DESCRIPTION "${PROJECT_DESCRIPTION}" LIBS "-L@libdir@ -ltwinrun" CFLAGS "-I@includedir@")
     configure_package_config_file(
         "${PROJECT_SOURCE_DIR}/cmake/twinrunConfig.cmake.in" "${PROJECT_BINARY_DIR}/twinrunConfig.cmake"

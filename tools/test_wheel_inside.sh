@@ -61,6 +61,16 @@ check 0 twinrun interpose -- ls
 check 0 twinrun completion bash
 check 0 twinrun manual man1
 
+# The library for GPUs, where its wheel is at hand: found, and of this version, also where there is no GPU.
+for wheel in /wheels/twinrun_cuda*.whl; do
+    [[ -e $wheel ]] || continue
+    name=$(basename "$wheel") && name=${name%%-*}
+    env/bin/pip install --quiet --no-index --find-links /wheels "$wheel"
+    check 0 twinrun show --devices
+    grep -q "/$name/libtwinrun_cuda.so" out.txt && ! grep -q 'belongs to another version' out.txt || { cat out.txt; exit 1; }
+    env/bin/pip uninstall --quiet --yes "$name"
+done
+
 env/bin/pip install --quiet --no-index --find-links /wheels 'twinrun[ensemble]'
 check 0 twinrun ensemble -r 5 -w 0 -- 'sleep 0.01' --vs 'sleep 0.02'
 grep -q 'sleep 0.01' out.txt

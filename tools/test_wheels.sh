@@ -4,7 +4,8 @@
 #
 #   tools/test_wheels.sh [SUITE...]     default: bookworm trixie
 #
-# Dependencies are fetched from PyPI before the clock starts. What is printed last is the time from `pip install` to the first verdict.
+# Dependencies are fetched from PyPI before the clock starts. It prints the size of each wheel, and of each tree the time from `pip install` to
+# the first verdict. A wheel twinrun-cuda12 or twinrun-cuda13 in build/dist (tools/cuda_wheel.sh) is tried too, without a GPU.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -23,6 +24,13 @@ fail() {
 ((EUID == 0)) || fail "root is needed: trees are made by debootstrap and entered by chroot"
 compgen -G "$dist/*.whl" >/dev/null || fail "there is no wheel in build/dist: run make wheels"
 command -v debootstrap >/dev/null || fail "debootstrap is not there: apt-get install debootstrap"
+
+limit=25000000
+for wheel in "$dist"/*.whl; do
+    size=$(stat -c %s "$wheel")
+    say "$(basename "$wheel"): $size bytes"
+    ((size <= limit)) || fail "$(basename "$wheel") has $size bytes: more than $((limit / 1000000)) MB"
+done
 
 suites=("$@")
 ((${#suites[@]})) || suites=(bookworm trixie)

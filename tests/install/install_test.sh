@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the build into a temporary folder, moves that folder, and builds and runs programs with it that know nothing of this
 # tree. Needs from tests/CMakeLists.txt: CMAKE, BUILD, SOURCE, LIBDIR, CC, CXX, FC (empty: no Fortran), KOKKOS (1 or empty), MPICC (empty:
-# no MPI), MPI_INCLUDE (folders of mpi.h, with : between them).
+# no MPI), MPIEXEC, MPI_INCLUDE (folders of mpi.h, with : between them).
 #
 # usage: install_test.sh find_package|pkg_config|headers|files
 set -euo pipefail
@@ -17,7 +17,11 @@ fail() {
 mv "$work/first" "$work/prefix"  # nothing may remember where it was installed
 prefix=$work/prefix
 cp -r "$SOURCE/tests/install/programs" "$work/programs"
-cp "$SOURCE"/examples/compare/compare.* "$work/programs"
+# The examples as whoever installed twinrun has them.
+capture=$prefix/share/twinrun/examples/capture
+compare=$prefix/share/twinrun/examples/compare
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe MPIR_CVAR_POLLS_BEFORE_YIELD=1
 cd "$work"
 
 # simulate NAME PROGRAM: a run in one go, and one that stops half-way and goes on, end alike.
@@ -28,8 +32,10 @@ simulate() {
     resumed=$("$program" "$work/$name-resumed" 40) || fail "$name: the second half failed"
     [[ -n $straight && $straight == "$resumed" ]] || fail "$name: '$straight' in one go, '$resumed' in two"
     [[ -d $work/$name-straight/step-0000000040 ]] || fail "$name: step 40 is not there"
-    # Whatever the language: within the tolerance it is the run of the C program. The settings come from outside.
-    if [[ $name != c && -d $work/c-straight ]]; then
+    # Whatever the language: within the tolerance it is the run of the C program. The settings come from outside. Ranks have the same sum.
+    if [[ $name == *-ranks ]]; then
+        [[ $straight == "$("$work/out/capture_c" "$work/$name-c" 40)" ]] || fail "$name: '$straight' is not the sum of one process"
+    elif [[ $name != c && -d $work/c-straight ]]; then
         printf 'reference = %s\nstop_on_divergence = true\n' "$work/c-straight" >"$work/against-c"
         TWINRUN_SETTINGS=$work/against-c "$program" "$work/$name-against-c" 40 >/dev/null || fail "$name: differs from C"
     fi
@@ -50,46 +56,66 @@ compare() {
     echo "$name: compares"
 }
 
+# collective NAME PROGRAM: collective writes of three ranks are aggregated, and the file has every rank's numbers.
+collective() {
+    local name=$1 program=$2
+    TWINRUN_MPIIO_REPORT=1 "$MPIEXEC" -n 3 "$program" "$work/$name.bin" 2>"$name.err" || { cat "$name.err"; fail "$name: the program failed"; }
+    grep -q ': 1 collective calls aggregated by 1 plans, 0 by MPI-IO$' "$name.err" || fail "$name: MPI-IO without twinrun: $(cat "$name.err")"
+    [[ $(od -An -v -w4 -t d4 "$work/$name.bin" | tr -d ' ') == "$(seq 0 2999)" ]] || fail "$name: another file"
+}
+
 case $1 in
 find_package)
-    options=(-DWITH_FORTRAN=OFF -DWITH_KOKKOS=OFF -DWITH_MPI=OFF)
-    [[ -z $FC ]] || options+=(-DWITH_FORTRAN=ON "-DCMAKE_Fortran_COMPILER=$FC")
-    [[ -z $KOKKOS ]] || options+=(-DWITH_KOKKOS=ON)
-    [[ -z $MPICC ]] || options+=(-DWITH_MPI=ON "-DMPI_C_COMPILER=$MPICC")
-    "$CMAKE" -S programs -B out -DCMAKE_BUILD_TYPE=Release "-DCMAKE_C_COMPILER=$CC" "-DCMAKE_CXX_COMPILER=$CXX" \
-        "-DCMAKE_PREFIX_PATH=$prefix" "${options[@]}" >configure.log 2>&1 || { cat configure.log; fail "configure failed"; }
-    "$CMAKE" --build out >build.log 2>&1 || { cat build.log; fail "build failed"; }
+    options=(-DCMAKE_BUILD_TYPE=Release "-DCMAKE_C_COMPILER=$CC" "-DCMAKE_CXX_COMPILER=$CXX" "-DCMAKE_PREFIX_PATH=$prefix")
+    [[ -z $FC ]] || options+=("-DCMAKE_Fortran_COMPILER=$FC")
+    [[ -z $MPICC ]] || options+=("-DMPI_C_COMPILER=$MPICC")
+    build() { # SOURCE OUT [OPTION...]: in a folder of its own
+        local source=$1 out=$2
+        shift 2
+        "$CMAKE" -S "$source" -B "$out" "${options[@]}" "$@" >configure.log 2>&1 || { cat configure.log; fail "$source: configure failed"; }
+        "$CMAKE" --build "$out" >build.log 2>&1 || { cat build.log; fail "$source: build failed"; }
+    }
+    build "$capture" out
     simulate c out/capture_c
     simulate cpp out/capture_cpp
     [[ -z $FC ]] || simulate fortran out/capture_f
     [[ -z $KOKKOS ]] || simulate kokkos out/capture_kokkos
-    compare c out/compare_c out/capture_c
-    compare cpp out/compare_cpp out/capture_c
-    [[ -z $FC ]] || compare fortran out/compare_f out/capture_c
     if [[ -n $MPICC ]]; then
-        out/error_text || fail "the aggregation alone: not one text of errors"
-        out/error_text_all || fail "all libraries: not one text of errors"
+        simulate mpi out/capture_mpi
+        printf '#!/bin/sh\nexec "%s" -n 3 "%s" "$@"\n' "$MPIEXEC" "$work/out/capture_mpi" >mpi_ranks
+        chmod +x mpi_ranks
+        simulate mpi-ranks ./mpi_ranks
+    fi
+    build "$compare" out-compare
+    compare c out-compare/compare_c out/capture_c
+    compare cpp out-compare/compare_cpp out/capture_c
+    [[ -z $FC ]] || compare fortran out-compare/compare_f out/capture_c
+    build programs out-programs "-DWITH_MPI=$([[ -n $MPICC ]] && echo ON || echo OFF)"
+    if [[ -n $MPICC ]]; then
+        out-programs/error_text || fail "the aggregation alone: not one text of errors"
+        out-programs/error_text_all || fail "all libraries: not one text of errors"
+        collective find_package out-programs/collective_write
     fi
     ;;
 pkg_config)
     export PKG_CONFIG_PATH=$prefix/$LIBDIR/pkgconfig LD_LIBRARY_PATH=$prefix/$LIBDIR
     [[ $(pkg-config --variable=prefix twinrun | xargs realpath) == "$(realpath "$prefix")" ]] || fail "twinrun.pc: wrong prefix"
     # shellcheck disable=SC2046  # flags are words
-    "$CC" programs/capture.c -o capture_c $(pkg-config --cflags --libs twinrun)
+    "$CC" "$capture"/capture.c -o capture_c $(pkg-config --cflags --libs twinrun)
     simulate c ./capture_c
     # shellcheck disable=SC2046
-    "$CXX" -std=c++17 programs/capture.cpp -o capture_cpp $(pkg-config --cflags --libs twinrun)
+    "$CXX" -std=c++17 "$capture"/capture.cpp -o capture_cpp $(pkg-config --cflags --libs twinrun)
     simulate cpp ./capture_cpp
     # shellcheck disable=SC2046
-    "$CC" programs/compare.c -o compare_c $(pkg-config --cflags --libs twinrun)
+    "$CC" "$compare"/compare.c -o compare_c $(pkg-config --cflags --libs twinrun)
     compare c ./compare_c ./capture_c
     if [[ -n $FC ]]; then
         # shellcheck disable=SC2046
-        "$FC" programs/capture.f90 -o capture_f $(pkg-config --cflags --libs twinrun-fortran)
+        "$FC" "$capture"/capture.f90 -o capture_f $(pkg-config --cflags --libs twinrun-fortran)
         simulate fortran ./capture_f
         # A compiler that cannot read our .mod file has the source.
         # shellcheck disable=SC2046
-        "$FC" "$prefix/share/twinrun/fortran/twinrun.f90" programs/capture.f90 -o capture_f_source \
+        "$FC" "$prefix/share/twinrun/fortran/twinrun.f90" "$capture"/capture.f90 -o capture_f_source \
             $(pkg-config --libs twinrun)
         simulate fortran-source ./capture_f_source
     fi
@@ -97,6 +123,9 @@ pkg_config)
         # shellcheck disable=SC2046
         "$MPICC" programs/error_text.c -o error_text $(pkg-config --cflags --libs twinrun-aggregate)
         ./error_text || fail "the aggregation alone: not one text of errors"
+        # shellcheck disable=SC2046
+        "$MPICC" programs/collective_write.c -o collective_write $(pkg-config --cflags --libs twinrun-mpiio)
+        collective pkg_config ./collective_write
         # Whatever comes first.
         for order in "twinrun-aggregate twinrun-mpi twinrun-veloc" "twinrun-veloc twinrun twinrun-aggregate"; do
             # shellcheck disable=SC2046,SC2086
@@ -141,7 +170,7 @@ headers)
         "$CXX" -std=c++17 "${strict[@]}" "-I$SOURCE/tests" -x c++ "$SOURCE/tests/$pin" || fail "$pin in C++"
     done
     for standard in c99 c11 c17 gnu17; do
-        "$CC" "-std=$standard" "${strict[@]}" programs/capture.c || fail "twinrun.h as $standard"
+        "$CC" "-std=$standard" "${strict[@]}" "$capture"/capture.c || fail "twinrun.h as $standard"
         # Twice, and after nothing else.
         printf '#include <twinrun/twinrun.h>\n#include <twinrun/twinrun.h>\ntwr_array a = TWR_ARRAY_INIT;\n' |
             "$CC" "-std=$standard" "${strict[@]}" -x c - || fail "twinrun.h alone as $standard"
@@ -149,11 +178,11 @@ headers)
     for standard in c++17 c++20 c++2b; do
         printf '#include <twinrun/twinrun.h>\ntwr_array a = TWR_ARRAY_INIT;\n' |
             "$CXX" "-std=$standard" "${strict[@]}" -x c++ - || fail "twinrun.h as $standard"
-        "$CXX" "-std=$standard" "${strict[@]}" -Wshadow -Wconversion programs/capture.cpp || fail "twinrun.hpp as $standard"
+        "$CXX" "-std=$standard" "${strict[@]}" -Wshadow -Wconversion "$capture"/capture.cpp || fail "twinrun.hpp as $standard"
     done
-    "$CC" -std=c99 "${strict[@]}" programs/compare.c || fail "compare.h as c99"
+    "$CC" -std=c99 "${strict[@]}" "$compare"/compare.c || fail "compare.h as c99"
     for standard in c++17 c++20 c++2b; do
-        "$CXX" "-std=$standard" "${strict[@]}" -Wshadow -Wconversion programs/compare.cpp || fail "compare.hpp as $standard"
+        "$CXX" "-std=$standard" "${strict[@]}" -Wshadow -Wconversion "$compare"/compare.cpp || fail "compare.hpp as $standard"
     done
     for standard in c++98 c++11; do
         printf '#include <twinrun/twinrun.h>\n#include <twinrun/compare.h>\n' | "$CXX" "-std=$standard" "${strict[@]}" -x c++ - || fail "twinrun.h as $standard"
@@ -164,9 +193,16 @@ files)
     for wanted in include/twinrun/status.h include/twinrun/twinrun.h include/twinrun/twinrun.hpp \
         include/twinrun/compare.h include/twinrun/compare.hpp include/twinrun/kokkos.hpp "$LIBDIR/libtwinrun.so" \
         "$LIBDIR/pkgconfig/twinrun.pc" "$LIBDIR/cmake/twinrun/twinrunConfig.cmake" \
-        "$LIBDIR/cmake/twinrun/twinrunConfigVersion.cmake"; do
+        "$LIBDIR/cmake/twinrun/twinrunConfigVersion.cmake" \
+        share/twinrun/examples/{capture,compare}/CMakeLists.txt share/twinrun/examples/veloc/heatdis.c; do
         [[ -e $prefix/$wanted ]] || fail "$wanted is not installed"
     done
+    if [[ -n $MPICC ]]; then
+        for wanted in mpi veloc aggregate mpiio; do
+            [[ -e $prefix/$LIBDIR/libtwinrun_$wanted.so && -e $prefix/$LIBDIR/pkgconfig/twinrun-$wanted.pc &&
+                -e $prefix/$LIBDIR/cmake/twinrun/twinrun-${wanted}Targets.cmake ]] || fail "$wanted is not installed whole"
+        done
+    fi
     if grep -rlE "$work/first|$BUILD" "$prefix" --include='*.cmake' --include='*.pc'; then fail "these hold absolute paths"; fi
     [[ -z $(find "$prefix" -name '*.a' -o -name 'result.hpp') ]] || fail "the core is installed"
     while IFS= read -r library; do

@@ -14,7 +14,7 @@ fail() {
 
 prefix=$work/prefix
 "$CMAKE" --install "$BUILD" --prefix "$prefix" >"$work/install.log" || { cat "$work/install.log"; fail "install failed"; }
-cp "$SOURCE/examples/veloc/heatdis.c" "$work"
+cp "$prefix/share/twinrun/examples/veloc/heatdis.c" "$work"
 cd "$work"
 export PKG_CONFIG_PATH=$prefix/$LIBDIR/pkgconfig
 

@@ -37,18 +37,32 @@ class _Simulation(NamedTuple):
     """A simulation of the demo, and what it runs where nobody says otherwise."""
 
     said: str
-    particles: int
+    module: str | None  # of this package; None: the program minihacc
+    particles: int | None  # None: as many as it has
     steps: int
     captures: str
     atol: float
+    # What the first and the second run are called with, and how that reads.
+    ways: tuple[tuple[str, str], tuple[str, str]] | None = None
+    needs: tuple[str, str] | None = None  # a package of Python, and what pip installs
 
 
-# In the package: seconds on two cores. minihacc is built from the source tree by `make demo`.
+# Seconds on two cores. minihacc is built from the source tree by `make demo`.
 _SIMULATIONS = {
-    "particles": _Simulation("particles that attract each other", 512, 300, "50,100,150,200,250,300", 1e-5),
-    "minihacc": _Simulation("a P3M N-body code", 200_000, 50, "10,20,30,40", 1e-4),
-}
-_THREADS = (2, 3)  # of the first and of the second run: so their sums have another order
+    "particles": _Simulation(
+        "gravity", "particles", 512, 300, "50,100,150,200,250,300", 1e-5,
+        (("--threads 2", "2 threads"), ("--threads 3", "3 threads")),
+    ),
+    "minihacc": _Simulation("a P3M N-body code", None, 200_000, 50, "10,20,30,40", 1e-4),
+    "pytorch": _Simulation(
+        "a small network that learns, in PyTorch", "training", None, 400, "1,100,200,300,400", 1e-6,
+        (("--threads 1", "1 thread"), ("--threads 2", "2 threads")), ("torch", "twinrun[torch]"),
+    ),
+    "lammps": _Simulation(
+        "a melt of 4000 atoms, in LAMMPS", "melt", None, 800, "200,400,600,800", 1e-6,
+        (("--newton on", "Newton's third law used"), ("--newton off", "not used")), ("lammps", "lammps[mpi]"),
+    ),
+}  # fmt: skip
 
 
 def _mark_of(run: str) -> bytes:
@@ -91,32 +105,53 @@ def _mark(run: str) -> None:
 
 
 def _simulate(
-    program: str | None, out: str, particles: int, steps: int, captures: str, atol: float, deterministic: bool, second: bool
+    chosen: _Simulation, program: str | None, out: str, particles: int | None, steps: int, captures: str, atol: float,
+    deterministic: bool, second: bool,
 ) -> None:  # fmt: skip
     import subprocess
 
     # Histories of an earlier demonstration are replaced, as was checked; anything else in the folder stays.
-    given = [
-        "--particles",
-        str(particles),
-        "--steps",
-        str(steps),
-        "--capture",
-        captures,
-        "--atol",
-        repr(atol),
-    ]
-    if program is not None:
+    given = ["--steps", str(steps), "--capture", captures, "--atol", repr(atol)]
+    given += [] if particles is None else ["--particles", str(particles)]
+    if chosen.module is None:
+        assert program is not None
         command = [program, *given, "--history", out, "--setting", "existing=replace", "--quiet"]
         command += ["--deterministic"] if deterministic else []
     else:
-        threads = _THREADS[second and not deterministic]
-        command = [sys.executable, "-m", "twinrun.cli.particles", out, *given, "--threads", str(threads)]
+        assert chosen.ways is not None
+        way = chosen.ways[second and not deterministic][0]
+        command = [sys.executable, "-m", f"twinrun.cli.{chosen.module}", out, *given, *way.split()]
     try:
         subprocess.run(command, check=True)
     except subprocess.CalledProcessError as e:
         raise TwinrunError(f"the simulation ended with status {e.returncode}", where=command[0]) from None
     _mark(out)
+
+
+def _choose(simulation: str, shorthand: str | None) -> tuple[_Simulation, str | None]:
+    """The simulation that the options name, and the program that it needs; raises what is missing."""
+
+    import importlib.util
+
+    if shorthand is not None:
+        if simulation not in ("auto", shorthand):
+            raise TwinrunError(
+                f"--{shorthand} and --simulation {simulation} name two simulations", fix="give one of them"
+            )
+        simulation = shorthand
+    program = find_minihacc() if simulation in ("auto", "minihacc") else None
+    if simulation == "minihacc" and program is None:
+        raise MissingFile(
+            "the simulation 'minihacc' is not built",
+            where=os.environ.get(MINIHACC),
+            fix=f"run 'make demo', set {MINIHACC} to the program, or leave out --simulation",
+        )
+    if simulation == "auto":
+        simulation = "particles" if program is None else "minihacc"
+    chosen = _SIMULATIONS[simulation]
+    if chosen.needs is not None and importlib.util.find_spec(chosen.needs[0]) is None:
+        raise MissingPackage.of(*chosen.needs, f"the simulation '{simulation}'")
+    return chosen, program
 
 
 def _free_name(folder: str, name: str, suffix: str, mark: bytes) -> str:
@@ -158,24 +193,28 @@ def _growth_lines(c: Comparison) -> list[str]:
 @click.command(cls=Verb)
 @click.option("--folder", type=click.Path(file_okay=False), default="twinrun-demo", show_default=True,
               help="Folder of the runs, the report and the picture; runs of an earlier demo are replaced, other histories never.")  # fmt: skip
+@click.option("--pytorch", "shorthand", flag_value="pytorch", default=None,
+              help="Train a small network of PyTorch instead, with 1 and with 2 threads.")  # fmt: skip
+@click.option("--lammps", "shorthand", flag_value="lammps",
+              help="Melt 4000 atoms with LAMMPS instead, with Newton's third law used and not.")  # fmt: skip
 @click.option(
     "--simulation",
     type=click.Choice(["auto", *_SIMULATIONS]),
     default="auto",
-    help="The one in the package, or minihacc; auto: minihacc where it is built (make demo builds it).",
+    help="auto: minihacc where it is built (make demo builds it), else the particles in the package.",
 )
 @click.option(
     "--particles",
     type=click.IntRange(1),
     default=None,
     show_default="512, minihacc: 200000",
-    help="Particles of the simulation.",
+    help="Particles of the simulation, where it has a choice.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(1),
     default=None,
-    show_default="300, minihacc: 50",
+    show_default="300, minihacc: 50, pytorch: 400, lammps: 800",
     help="Steps of the simulation.",
 )
 @click.option(
@@ -183,17 +222,22 @@ def _growth_lines(c: Comparison) -> list[str]:
     "captures",
     default=None,
     metavar="LIST",
-    show_default="six of them, minihacc: 10,20,30,40",
+    show_default="four to six of them",
     help="Steps to capture.",
 )
 @click.option(
-    "--atol", type=float, default=None, show_default="1e-5, minihacc: 1e-4", help="The error bound."
+    "--atol",
+    type=float,
+    default=None,
+    show_default="1e-5, minihacc: 1e-4, pytorch and lammps: 1e-6",
+    help="The error bound.",
 )
 @click.option(
     "--deterministic", is_flag=True, help="Run the simulation with a fixed order of sums: the runs are equal."
 )
 def demo(
     folder: str,
+    shorthand: str | None,
     simulation: str,
     particles: int | None,
     steps: int | None,
@@ -203,8 +247,8 @@ def demo(
 ) -> int:
     """Run a simulation twice with the same input, and show where the two runs differ.
 
-    Nothing random is planted. Threads add up forces in float32, and a sum depends on the order of its terms: here the
-    second run has another number of threads.
+    Nothing random is planted. A sum of floating-point numbers depends on the order of its terms, and the second run adds
+    in another order: it has another number of threads, or computes the force of a pair twice (--lammps).
     Exit status: 0 if the demonstration ran, with any verdict; 2 if it failed.
     """
 
@@ -214,14 +258,11 @@ def demo(
     from ..report.text import print_comparison
 
     out = console()
-    program = None if simulation == "particles" else find_minihacc()
-    if simulation == "minihacc" and program is None:
-        raise MissingFile(
-            "the simulation 'minihacc' is not built",
-            where=os.environ.get(MINIHACC),
-            fix=f"run 'make demo', set {MINIHACC} to the program, or leave out --simulation",
+    chosen, program = _choose(simulation, shorthand)
+    if particles is not None and chosen.particles is None:
+        raise TwinrunError(
+            f"--particles {particles}: {chosen.said}, has no choice of them", fix="leave it out"
         )
-    chosen = _SIMULATIONS["particles" if program is None else "minihacc"]
     particles, steps = particles or chosen.particles, steps or chosen.steps
     atol = chosen.atol if atol is None else atol
     if captures is None:
@@ -241,13 +282,11 @@ def demo(
     for run in runs:
         _check_replaceable(run)
     for second, run in enumerate(runs):
-        with_threads = "" if program is not None else f", {_THREADS[second and not deterministic]} threads"
-        out.print(
-            f"simulating {chosen.said}: {particles} of them, {steps} steps{with_threads}, into {run} …",
-            soft_wrap=True,
-        )
+        way = "" if chosen.ways is None else f", {chosen.ways[second and not deterministic][1]}"
+        count = "" if particles is None else f": {particles} particles"
+        out.print(f"running {chosen.said}{count}, {steps} steps{way}, into {run} …", soft_wrap=True)
         sys.stdout.flush()
-        _simulate(program, run, particles, steps, captures, atol, deterministic, bool(second))
+        _simulate(chosen, program, run, particles, steps, captures, atol, deterministic, bool(second))
     with progress_bar() as progress:
         result = compare_runs(*runs, progress=progress)
         # The runs are small: every element is compared too, for the exact growth and as a check of the three

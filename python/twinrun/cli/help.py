@@ -109,7 +109,8 @@ EXAMPLES: dict[str, list[tuple[str, str]]] = {
     ],
     "interpose": [("twinrun interpose -- mpirun -n 4 ./code", "")],
     "noise": [("twinrun noise --seconds 60", "")],
-    "demo": [("twinrun demo", "into the folder twinrun-demo"), ("twinrun demo --deterministic", "two equal runs")],
+    "demo": [("twinrun demo", "into the folder twinrun-demo"), ("twinrun demo --deterministic", "two equal runs"),
+             ("twinrun demo --pytorch", "a training; needs PyTorch"), ("twinrun demo --lammps", "a melt; needs LAMMPS")],
     "completion": [
         ('eval "$(twinrun completion bash)"', "for this shell; in ~/.bashrc for all later ones"),
         ("twinrun completion fish > ~/.config/fish/completions/twinrun.fish", "fish"),

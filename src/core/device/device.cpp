@@ -38,7 +38,11 @@ Library open_library() {
     if (const char* named = std::getenv("TWINRUN_CUDA_LIBRARY"); named != nullptr && *named != '\0') {
         places.emplace_back(named);
     } else if (const fs::path folder = own_folder(); !folder.empty()) {
-        places = {folder / kLibraryName, folder.parent_path() / "lib" / kLibraryName};
+        // Beside the module or program; in an installed tree; in the wheel twinrun-cuda13 or twinrun-cuda12, installed
+        // beside the package.
+        const fs::path above = folder.parent_path();
+        places = {folder / kLibraryName, above / "lib" / kLibraryName,
+                  above / "twinrun_cuda13" / kLibraryName, above / "twinrun_cuda12" / kLibraryName};
     }
     for (const fs::path& place : places) {
         std::error_code ignored;
@@ -62,10 +66,12 @@ Library open_library() {
         library.runtime = static_cast<const DeviceRuntime*>(runtime);
         return library;
     }
-    library.reason = places.empty() || std::getenv("TWINRUN_CUDA_LIBRARY") == nullptr
-                         ? std::string("this installation has no ") + kLibraryName +
-                               ": it is built where a CUDA compiler is found"
-                         : places.front().string() + ", which TWINRUN_CUDA_LIBRARY names, is not there";
+    library.reason =
+        places.empty() || std::getenv("TWINRUN_CUDA_LIBRARY") == nullptr
+            ? std::string("this installation has no ") + kLibraryName +
+                  ": pip install twinrun-cuda13 or twinrun-cuda12, or build it where there is a CUDA "
+                  "compiler"
+            : places.front().string() + ", which TWINRUN_CUDA_LIBRARY names, is not there";
     return library;
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from commands import HANG
 
 import twinrun
@@ -79,6 +80,44 @@ def test_the_check(tmp_path: Path, bump: float, options: str, status: int, verdi
     assert (tmp_path / "output").read_text() == f"verdict={verdict}\n"
     assert (tmp_path / "junit.xml").exists() and (tmp_path / "summary.md").exists()
     assert ("::error" in done.stdout) == (status != 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "calls"),
+    [
+        ("twinrun", ["python3 -m pip install --quiet --only-binary twinrun twinrun"]),
+        (
+            "twinrun[hdf5]==0.1.0",
+            ["python3 -m pip install --quiet --only-binary twinrun twinrun[hdf5]==0.1.0"],
+        ),
+        (
+            "source",
+            ["sudo apt-get update", "sudo apt-get install", "python3 -m pip install --quiet /the action"],
+        ),
+    ],
+)
+def test_a_compiler_is_installed_only_where_it_is_asked_for(
+    tmp_path: Path, wanted: str, calls: list[str]
+) -> None:
+    for name in ("python3", "sudo"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho {name} "$@" >> "$CALLS"\n')
+        program.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "CALLS": str(tmp_path / "calls"),
+        "WANTED": wanted,
+        "SOURCE": "/the action",
+    }
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script("Install twinrun")]
+    subprocess.run(command, env=environment, check=True, timeout=HANG)
+    made = (tmp_path / "calls").read_text().splitlines()
+    assert len(made) == len(calls) and all(map(str.startswith, made, calls)), made
+
+
+def test_a_wheel_is_what_is_installed_unless_said_otherwise() -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    assert action["inputs"]["install"]["default"] == "twinrun"
 
 
 def test_inputs_reach_the_shell_as_variables_only() -> None:
