@@ -23,6 +23,7 @@ TO_COME = (
     "python/twinrun/cli/",
     "python/twinrun/comparison/",
     "python/twinrun/golden/",
+    "python/twinrun/report/places.py",
     "python/twinrun/torch/",
     "python/twinrun/trace/",
     "src/core/engine/",

@@ -167,8 +167,7 @@ class _Grid:
         axes = [d for d in axes if shape[d] > 1] or axes[:1]
         axes = sorted(sorted(axes, key=lambda d: -shape[d])[:3])
         self.shape, self.axes, self.names = shape, axes, names
-        # Each bin except the last has the same number of indices: bins with one more would stand
-        # out.
+        # Each bin except the last has the same number of indices: bins with one more would stand out.
         self.size = {d: -(-shape[d] // _BINS) for d in axes}
         self.bins = {d: -(-shape[d] // self.size[d]) for d in axes}
         pairs = [(axes[i], axes[j]) for i in range(len(axes)) for j in range(i + 1, len(axes))]

@@ -295,7 +295,8 @@ TEST_P(ReadQueueTest, TruncatedFile) {
         const std::string& text = cut.error->message;
         EXPECT_TRUE(one_line(text));
         EXPECT_EQ(text.rfind(file->path() + ": truncated: ", 0), 0U) << text;
-        EXPECT_NE(text.find("4096 bytes requested at offset 8192, only 1808 there"), std::string::npos) << text;
+        EXPECT_NE(text.find("4096 bytes requested at offset 8192, only 1808 there"), std::string::npos)
+            << text;
         EXPECT_NE(text.find("the file has 10000 bytes"), std::string::npos) << text;
         const auto beyond = only(
             *queue,
