@@ -44,6 +44,7 @@ struct PySketch {
 };
 
 using Sketches = nb::typed<nb::list, PySketch>;
+using MadeSketches = std::vector<std::unique_ptr<PySketch>>;
 
 Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
     nb::list list;
@@ -64,9 +65,16 @@ class SketchMaker {
         TWR_TRY(FieldMetadata planned, plan_captured(field, settings_));
         const std::size_t number = count_++;
         if (field.device) {
-            OnDevice& there = on_devices_[field.device->device];
+            const auto [known, is_new] = on_devices_.try_emplace(field.device->device);
+            OnDevice& there = known->second;
+            if (is_new) {
+                there.stream =
+                    std::make_unique<SketchStream>([this, &there](std::size_t at, DeviceSketch sketch) {
+                        put(there.numbers[at], std::move(sketch));
+                    });
+            }
             there.numbers.push_back(number);
-            return there.stream.add(std::move(planned), *field.device);
+            return there.stream->add(std::move(planned), *field.device);
         }
         const std::uint64_t stride = field.stride == 0 ? item_bytes(field.dtype) : field.stride;
         on_host_.push_back({number, std::move(planned), field.data, stride});
@@ -75,37 +83,38 @@ class SketchMaker {
     // Whether add() of a field on this device may wait.
     [[nodiscard]] bool is_full(int device) const {
         const auto known = on_devices_.find(device);
-        return known != on_devices_.end() && known->second.stream.is_full();
+        return known != on_devices_.end() && known->second.stream->is_full();
     }
     // All were added. Makes what is on the host, while devices work.
     Result<> start() {
-        made_.resize(count_);
         for (auto& [device, there] : on_devices_)
-            TWR_CHECK(there.stream.start());
+            TWR_CHECK(there.stream->start());
         for (const OnHost& f : on_host_) {
             MemorySource source(f.planned.dtype, f.planned.items(), f.data, f.stride, false);
             TWR_TRY(HostSketch sketch, HostSketch::build(f.planned, source, options_));
-            made_[f.number].emplace(PySketch{std::move(sketch)});
+            put(f.number, std::move(sketch));
         }
         on_host_.clear();
         return success();
     }
     // After start(): waits for devices.
-    Result<std::vector<std::optional<PySketch>>> finish() {
-        for (auto& [device, there] : on_devices_) {
-            TWR_TRY(auto sketches, there.stream.finish());
-            for (std::size_t k = 0; k < sketches.size(); ++k)
-                made_[there.numbers[k]].emplace(PySketch{std::move(sketches[k])});
-        }
+    Result<MadeSketches> finish() {
+        for (auto& [device, there] : on_devices_)
+            TWR_CHECK(there.stream->finish());
         on_devices_.clear();
         return std::move(made_);
     }
 
    private:
     struct OnDevice {
-        SketchStream stream;
         std::vector<std::size_t> numbers;
+        std::unique_ptr<SketchStream> stream;
     };
+    template <class Sketch>
+    void put(std::size_t number, Sketch sketch) {
+        if (made_.size() < count_) made_.resize(count_);
+        made_[number] = std::make_unique<PySketch>(PySketch{std::move(sketch)});
+    }
     struct OnHost {
         std::size_t number;
         FieldMetadata planned;
@@ -117,7 +126,7 @@ class SketchMaker {
     std::size_t count_ = 0;
     std::map<int, OnDevice> on_devices_;
     std::vector<OnHost> on_host_;
-    std::vector<std::optional<PySketch>> made_;
+    MadeSketches made_;
 };
 
 HistorySettings sketch_settings(double atol, double rtol, unsigned residue_bits, std::uint32_t chunk_bytes,
@@ -133,19 +142,21 @@ HistorySettings sketch_settings(double atol, double rtol, unsigned residue_bits,
 Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, unsigned residue_bits,
                        std::uint32_t chunk_bytes, const std::string& digest, int threads) {
     SketchMaker maker(sketch_settings(atol, rtol, residue_bits, chunk_bytes, digest), threads);
-    const auto work = [&]() -> Result<std::vector<std::optional<PySketch>>> {
+    const auto work = [&]() -> Result<MadeSketches> {
         for (const CapturedField& field : fields.fields)
             TWR_CHECK(maker.add(field));
         TWR_CHECK(maker.start());
         return maker.finish();
     };
-    std::optional<Result<std::vector<std::optional<PySketch>>>> made;
+    std::optional<Result<MadeSketches>> made;
     {
         const nb::gil_scoped_release unlocked;
         made.emplace(work());
     }
-    auto all = take(std::move(*made));
-    return as_list(all);
+    nb::list list;
+    for (std::unique_ptr<PySketch>& one : take(std::move(*made)))
+        list.append(nb::cast(std::move(*one)));
+    return Sketches(list);
 }
 
 // The sketches of a container, which may still be at work on devices. Objects of Python are made for those that are asked for.
@@ -201,7 +212,7 @@ class SketchList {
     std::unique_ptr<SketchMaker> maker_;  // null: it is done
     std::unique_ptr<FieldList> list_;     // keeps the arrays until then
     std::vector<nb::object> names_;
-    std::vector<std::optional<PySketch>> made_;
+    MadeSketches made_;
     std::optional<Error> error_;
 };
 

@@ -36,10 +36,13 @@ Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetad
                          "sketches of arrays of several devices: build those of each by themselves"};
         }
     }
-    SketchStream stream(options);
+    std::vector<DeviceSketch> all(fields.size());
+    SketchStream stream([&](std::size_t number, DeviceSketch sketch) { all[number] = std::move(sketch); },
+                        options);
     for (std::size_t f = 0; f < fields.size(); ++f)
         TWR_CHECK(stream.add(*fields[f], *arrays[f]));
-    return stream.finish();
+    TWR_CHECK(stream.finish());
+    return all;
 } catch (const std::bad_alloc&) {
     return no_memory();
 }

@@ -9,6 +9,11 @@ Result<> SketchStream::add(FieldMetadata field, DeviceArray array) {
     if (auto checked = check_array(array); !checked)
         return std::move(checked).error().at("field '" + field.name + "'");
     Group& group = array.dense() ? dense_ : strided_;
+    if (group.numbers.empty()) {
+        group.numbers.reserve(next_);
+        group.fields.reserve(next_);
+        group.arrays.reserve(next_);
+    }
     group.numbers.push_back(count_++);
     group.bytes += field.data_bytes();
     group.fields.push_back(std::move(field));
@@ -29,11 +34,7 @@ Result<> SketchStream::start(Group& group) {
     while (is_full())
         TWR_CHECK(take_first());
     Group own = std::exchange(group, {});
-    std::vector<const FieldMetadata*> fields;
-    fields.reserve(own.fields.size());
-    for (const FieldMetadata& field : own.fields)
-        fields.push_back(&field);
-    TWR_TRY(own.started, StartedSketches::start(std::move(fields), std::move(own.arrays), options_));
+    TWR_TRY(own.started, StartedSketches::start(std::move(own.fields), std::move(own.arrays), options_));
     under_way_.push_back(std::move(own));
     return success();
 }
@@ -42,18 +43,16 @@ Result<> SketchStream::take_first() {
     Group group = std::move(under_way_.front());
     under_way_.pop_front();
     TWR_TRY(auto sketches, group.started->sketches());
-    if (made_.size() < count_) made_.resize(count_);
     for (std::size_t i = 0; i < sketches.size(); ++i)
-        made_[group.numbers[i]] = std::move(sketches[i]);
+        take_(group.numbers[i], std::move(sketches[i]));
     return success();
 }
 
-Result<std::vector<DeviceSketch>> SketchStream::finish() {
+Result<> SketchStream::finish() {
     TWR_CHECK(start());
-    made_.resize(count_);
     while (!under_way_.empty())
         TWR_CHECK(take_first());
-    return std::move(made_);
+    return success();
 }
 
 }  // namespace twinrun

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "metadata/metadata.hpp"
@@ -27,7 +29,11 @@ class SketchStream {
     // Groups that are under way at a time: each has scratch memory of its own.
     static constexpr std::size_t kUnderWay = 8;
 
-    explicit SketchStream(const DeviceBuildOptions& options = {}) : options_(options) {}
+    // Takes the sketch of an array by its number among those that were added, each once. Called by add() and finish(), by the thread that calls these.
+    using TakeSketch = std::function<void(std::size_t number, DeviceSketch sketch)>;
+
+    explicit SketchStream(TakeSketch take, const DeviceBuildOptions& options = {})
+        : take_(std::move(take)), options_(options) {}
 
     // Returns at once, unless too many groups are under way: see is_full(). The array must stay until finish() or the end; all
     // lie on one device. Errors: those of StartedSketches::start(), of any array that was added.
@@ -36,8 +42,8 @@ class SketchStream {
     // Starts what was added last, and arrays that must be gathered, which share all memory that there is. After it nothing is
     // added.
     Result<> start();
-    // start(), and waits. One sketch an array, in the order in which they were added.
-    Result<std::vector<DeviceSketch>> finish();
+    // start(), and waits until all are taken.
+    Result<> finish();
 
    private:
     struct Group {
@@ -50,12 +56,12 @@ class SketchStream {
     Result<> start(Group& group);
     Result<> take_first();
 
+    TakeSketch take_;
     DeviceBuildOptions options_;
     std::size_t count_ = 0;
     std::size_t next_ = kFirst;  // arrays of the next group
     Group dense_, strided_;
     std::deque<Group> under_way_;
-    std::vector<DeviceSketch> made_;
 };
 
 }  // namespace twinrun

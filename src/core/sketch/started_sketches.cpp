@@ -17,11 +17,12 @@ using namespace device_batch;
 
 namespace {
 
-std::vector<const DeviceArray*> pointers_to(const std::vector<DeviceArray>& arrays) {
-    std::vector<const DeviceArray*> all;
-    all.reserve(arrays.size());
-    for (const DeviceArray& array : arrays)
-        all.push_back(&array);
+template <class T>
+std::vector<const T*> pointers_to(const std::vector<T>& objects) {
+    std::vector<const T*> all;
+    all.reserve(objects.size());
+    for (const T& object : objects)
+        all.push_back(&object);
     return all;
 }
 
@@ -34,12 +35,20 @@ struct StartedSketches::Work {
           arrays(pointers_to(own_arrays)),
           fields(metadata, arrays),
           batch(fields) {}
+    Work(std::vector<FieldMetadata> all_fields, std::vector<DeviceArray> all_arrays)
+        : own_metadata(std::move(all_fields)),
+          metadata(pointers_to(own_metadata)),
+          own_arrays(std::move(all_arrays)),
+          arrays(pointers_to(own_arrays)),
+          fields(metadata, arrays),
+          batch(fields) {}
 
     Result<> start(const DeviceBuildOptions& options);
     Result<> reserve(const DeviceBuildOptions& options, std::uint64_t to_gather);
     Result<> submit();
     [[nodiscard]] std::size_t stats_bytes() const { return batch.pieces().size() * sizeof(Stats); }
 
+    std::vector<FieldMetadata> own_metadata;  // or the caller has them
     std::vector<const FieldMetadata*> metadata;
     std::vector<DeviceArray> own_arrays;
     std::vector<const DeviceArray*> arrays;
@@ -126,6 +135,16 @@ Result<std::unique_ptr<StartedSketches>> StartedSketches::start(std::vector<cons
     return no_memory();
 }
 
+Result<std::unique_ptr<StartedSketches>> StartedSketches::start(std::vector<FieldMetadata> fields,
+                                                                std::vector<DeviceArray> arrays,
+                                                                const DeviceBuildOptions& options) try {
+    auto work = std::make_unique<Work>(std::move(fields), std::move(arrays));
+    TWR_CHECK(work->start(options));
+    return std::unique_ptr<StartedSketches>(new StartedSketches(std::move(work)));
+} catch (const std::bad_alloc&) {
+    return no_memory();
+}
+
 Result<> StartedSketches::wait() {
     Work& w = *work_;
     return w.batch.pieces().empty() ? success() : w.scratch->stream().wait();
@@ -135,7 +154,11 @@ Result<std::vector<DeviceSketch>> StartedSketches::sketches() try {
     Work& w = *work_;
     std::vector<DeviceSketch> all(w.metadata.size());
     for (std::size_t f = 0; f < all.size(); ++f) {
-        all[f].field_ = *w.metadata[f];
+        if (w.own_metadata.empty()) {
+            all[f].field_ = *w.metadata[f];
+        } else {
+            all[f].field_ = std::move(w.own_metadata[f]);
+        }
         all[f].field_.counts = {};
         all[f].field_.largest_sampled = 0;
         all[f].memory_ = w.memory;

@@ -20,11 +20,15 @@ class StartedSketches {
     static Result<std::unique_ptr<StartedSketches>> start(std::vector<const FieldMetadata*> fields,
                                                           std::vector<DeviceArray> arrays,
                                                           const DeviceBuildOptions& options = {});
+    // The same for fields that become those of the sketches.
+    static Result<std::unique_ptr<StartedSketches>> start(std::vector<FieldMetadata> fields,
+                                                          std::vector<DeviceArray> arrays,
+                                                          const DeviceBuildOptions& options = {});
     ~StartedSketches();  // waits for the work
 
     // Waits until they are made.
     Result<> wait();
-    // Waits; one a field, which share one block of device memory.
+    // Waits; one a field, which share one block of device memory. Once.
     Result<std::vector<DeviceSketch>> sketches();
     // Waits, and brings all of them to the host, as build_on_device() does.
     Result<> bring(std::vector<BuiltField>& into, const TakeResidues& take = nullptr);

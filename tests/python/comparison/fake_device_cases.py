@@ -301,8 +301,9 @@ def test_whoever_asks_waits(ask: Callable) -> None:
     assert len(result.fields) == 50
 
 
-def test_later_work_of_the_stream_may_change_what_is_compared() -> None:
-    a, b = state(300), state(300)
+@pytest.mark.parametrize("count", [40, 200, 300])  # from 256 on another thread takes the results
+def test_later_work_of_the_stream_may_change_what_is_compared(count: int) -> None:
+    a, b = state(count), state(count)
     result = twinrun.compare(a, b, wait=False)
     made = twinrun.sketch(a, wait=False)
     runtime = fake_device.Runtime()
