@@ -43,6 +43,7 @@ __all__ = [
     "attribute_glob",
     "parse_periods",
     "parse_steps",
+    "periods_of",
     "read_tolerances",
 ]
 
@@ -477,3 +478,14 @@ def parse_periods(text: str) -> Periods:
             raise TwinrunError(f"period {text!r} is not understood", fix="write field=10x10x20,other=5")
         named.append((glob.strip(), lengths(value, "x")))
     return Periods((), tuple(named))
+
+
+def periods_of(period: str | float | Iterable[float] | None) -> Periods:
+    """The periods that a caller gave: a length, lengths by axis, or text as `parse_periods` takes it."""
+    if period is None:
+        return Periods()
+    if isinstance(period, str):
+        return parse_periods(period)
+    return parse_periods(
+        ",".join(repr(float(p)) for p in ([period] if isinstance(period, (int, float)) else period))
+    )

@@ -27,7 +27,7 @@ from .result import Comparison, Interrupted, histogram_edges
 from .schedule import compare_steps
 from .settings import Settings
 from .summary import Summary
-from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
+from .tolerances import Tolerances, parse_steps, periods_of, read_tolerances
 from .words import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def compare(
         devices=devices,
         ulps=ulp,
         tolerances=rules,
-        periods=_periods(period),
+        periods=periods_of(period),
     )
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
@@ -317,13 +317,3 @@ def _unknown(subject: Subject, wanted: Selection) -> Set[Place]:
 
 def _globs(given: str | Iterable[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
-
-
-def _periods(period: str | float | Iterable[float] | None) -> Periods:
-    if period is None:
-        return Periods()
-    if isinstance(period, str):
-        return parse_periods(period)
-    return parse_periods(
-        ",".join(repr(float(p)) for p in ([period] if isinstance(period, (int, float)) else period))
-    )
