@@ -87,6 +87,12 @@ def save(
     from ..golden import save as save_run
 
     tolerant = Tolerances() if tolerances is None else read_tolerances(tolerances)
+    if tolerant.renames:
+        raise TwinrunError(
+            "[[rename]] is for comparisons of two runs",
+            where=tolerances,
+            fix="leave it out: golden files keep names",
+        )
     rules = RulesInUse(tolerant)
     with progress_bar(quiet) as progress:
         facts = save_run(

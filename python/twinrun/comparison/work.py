@@ -22,6 +22,7 @@ from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import match_steps
 from .outcome import Outcome
+from .renames import Renamed, renames_of, unused
 from .request import Request, Selection
 from .result import Comparison, Interrupted, histogram_edges
 from .schedule import compare_steps
@@ -79,6 +80,7 @@ def compare(
     executor: Executor | None = None,
     leave_out: Iterable[str] = (),
     ignore_attributes: Iterable[str] = (),
+    rename: str | Mapping[str, str] | Iterable[str] | None = None,
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
@@ -166,6 +168,10 @@ def compare(
         Globs of fields and files that are not compared.
     ignore_attributes : iterable of str, default ()
         Globs of attributes that may differ, over `path@name`. A name alone is that attribute of anything.
+    rename : str, iterable of str, or dict, default None
+        Other names for the fields of `b`, before fields are matched: 'transformer.*=*', several of these, or
+        {old: new}. Each * or ? of the new name stands for what that of the old one matched; the first rule
+        that matches counts. A rule that matches nothing, and a name that two fields get, are problems.
 
     Returns
     -------
@@ -270,12 +276,16 @@ def compare(
         if is_trace(run):  # its bytes may agree though it says that something was not traced
             raise Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
     subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
+    held = _held(a, subject_a), _held(b, subject_b)
+    renames = (*renames_of(rename), *rules.renames)
+    if renames:
+        subject_b = Renamed(subject_b, renames)
     request = Request(
         subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time", progress
     )
     again = Again.of(
-        _held(a, subject_a), _held(b, subject_b), settings, globs=globs, key=key, use_metadata=use_metadata,
-        steps=steps, ranks=ranks, align=align, options=options, stream=stream,
+        *held, settings, globs=globs, key=key, use_metadata=use_metadata,
+        steps=steps, ranks=ranks, align=align, options=options, stream=stream, renames=renames,
     )  # fmt: skip
     summary = Summary(request)
     wanted = Selection(request, None)
@@ -296,6 +306,8 @@ def compare(
         said = f"{INTERRUPTED}{compared} of {len(matched.matches)} steps were compared"
         summary.end_here(said)
         raise Interrupted(summary.comparison(str(device), time.perf_counter() - start, again)) from None
+    for problem in unused(renames, summary.met.renamed, subject_b.label):
+        summary.add(Outcome(problems=[(-1, request.kept(problem))]))
     return summary.comparison(str(device), time.perf_counter() - start, again)
 
 
