@@ -21,6 +21,7 @@ from .choices import ALIGNMENTS, METHODS
 from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import match_steps
+from .options import CompareOptions, with_options
 from .outcome import Outcome
 from .renames import Renamed, renames_of, unused
 from .request import Request, Selection
@@ -74,7 +75,7 @@ def compare(
     cache: str = "auto",
     device: str = "auto",
     stream: object = None,
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, object] | CompareOptions | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     team: Team | None = None,
     executor: Executor | None = None,
@@ -152,8 +153,11 @@ def compare(
     stream : int or stream object, default None
         The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
         default the arrays themselves name it.
-    options : dict, default None
-        Options of the file formats: format, dtype, shape, and others of docs/formats.md.
+    options : dict or CompareOptions, default None
+        Options of the file formats: format, dtype, shape, and others of docs/formats.md. Or a
+        `CompareOptions`, which has all that does not say what counts as different: these, and the parameters
+        `method`, `use_metadata`, `residue_bits`, `chunk_bytes`, `threads`, `memory`, `io`, `cache`, `device`,
+        `stream`, `progress`, `team` and `executor`, which stay as keywords for one release.
     progress : callable, default None
         `progress(label, done, total)` is called now and then.
     team : Team, default None
@@ -224,6 +228,18 @@ def compare(
     'same'
     """
     start = time.perf_counter()
+    if isinstance(options, CompareOptions):
+        how = with_options(
+            options, method=method, use_metadata=use_metadata, residue_bits=residue_bits, chunk_bytes=chunk_bytes,
+            threads=threads, memory=memory, io=io, cache=cache, device=device, stream=stream, progress=progress,
+            team=team, executor=executor,
+        )  # fmt: skip
+        method, use_metadata, residue_bits, chunk_bytes = (
+            how.method, how.use_metadata, how.residue_bits, how.chunk_bytes,
+        )  # fmt: skip
+        threads, memory, io, cache, device = how.threads, how.memory, how.io, how.cache, how.device
+        stream, progress, team, executor = how.stream, how.progress, how.team, how.executor
+        options = how.formats
     if method not in METHODS:
         raise TwinrunError(f"unknown method {method!r}", fix="use one of " + ", ".join(METHODS))
     if align not in ALIGNMENTS:
