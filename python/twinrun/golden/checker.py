@@ -266,6 +266,13 @@ def _check_kind(
         entry, note = identity(of_ids.name, place, ids.dtype, matched)
         found.notes += [note] if note else []
     else:
+        (saved_rows,) = of_ids.shape
+        if saved_rows != ids.items and of_ids.dtype == ids.dtype:
+            raise Incomparable(
+                f"{saved_rows} particles in the golden files, {ids.items} in {label}: which of them are lost or "
+                "new, digests do not say",
+                fix=f"save again with --keep-values {saved_rows * ids.itemsize} to know",
+            )
         entry = check_field(kept.metadata, kept.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
                             **request.reading)  # fmt: skip
     found.fields.append(entry)

@@ -370,9 +370,8 @@ def _place(d: dict, version: int) -> GoldenPlace:
     told = d.get("attributes")
     attributes = None if told is None else tuple(_attribute(a) for a in _list(d, "attributes"))
     _need(all((f.key is not None) == bool(by_id) for f in fields), "has a field with a wrong key")
-    _need(
-        all(f.key is None or f.key in {g.name for g in fields} for f in fields), "has a field without its key"
-    )
+    known = {f.name: len(f.shape) for f in fields}
+    _need(all(f.key is None or known.get(f.key) == 1 for f in fields), "has a field without its key")
     return GoldenPlace(
         step,
         rank,

@@ -196,13 +196,15 @@ def _save_step(
     assert request.key is not None
     with contextlib.ExitStack() as stack:
         opened = [(rank, stack.enter_context(subject.open((step, rank)))) for rank in ranks]
-        fields = [(rank, {ref.name: ref for ref in request.fields_of(o, step)[0]}) for rank, o in opened]
-        rows = rows_by_id(fields, request.key, lambda name: True, subject.label, step)
+        chosen = {ref.name for _, o in opened for ref in request.fields_of(o, step)[0]}
+        rows = rows_by_id(opened, request.key, chosen.__contains__, subject.label, step)
         if rows.problems:
             raise rows.problems[0]
-        refs = [ref for kind in rows.kinds for ref in kind.fields.values()]
+        # IDs are kept wherever a field needs them, chosen or not.
+        kinds = [kind for kind in rows.kinds if len(kind.fields) > 1 or kind.key in chosen]
+        refs = [ref for kind in kinds for ref in kind.fields.values()]
         if refs:
-            keys = {name: kind.key for kind in rows.kinds for name in kind.fields}
+            keys = {name: kind.key for kind in kinds for name in kind.fields}
             yield _kept(request, subject.label, (step, 0), refs, keys)
         for rank, present in opened:
             saved = _save_opened(request, subject, (step, rank), present, rows.names)

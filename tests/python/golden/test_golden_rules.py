@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import check_error, command
+from commands import check_error, command, load_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import run_of_ranks
@@ -240,6 +240,40 @@ def test_new_and_missing_particle_fields(tmp_path: Path) -> None:
     assert result.status == 2 and "IDs are i64 in the golden files" in result.problems[0].text
     result = golden.check(tmp_path / "g", {**p, "x": p["x"][:7]})
     assert result.status == 2
+
+
+def test_chosen_fields_bring_their_ids(tmp_path: Path) -> None:
+    rng = np.random.default_rng(10)
+    p = particles(rng, 30)
+    golden.save(p, tmp_path / "g", key="id", fields=["x"])
+    q = shuffled(p, rng)
+    result = golden.check(tmp_path / "g", {**q, "v": q["v"] + 1})
+    assert result.same and [f.field for f in result.fields] == ["id", "x"]
+    assert golden.check(tmp_path / "g", {**q, "x": q["x"] + 1}).verdict == "different"
+    with pytest.raises(twinrun.Incomparable, match="no field"):
+        golden.save(p, tmp_path / "g", key="id", fields=["nothing"])
+    assert golden.check(tmp_path / "g", q).same
+    # Columns that are stored by column have no rows, as in a comparison.
+    golden.save({**p, "v": np.asfortranarray(p["v"])}, tmp_path / "g", key="id")
+    assert golden.check(tmp_path / "g", {**p, "v": np.asfortranarray(p["v"])}).same
+
+
+def test_lost_particles_in_reports(tmp_path: Path) -> None:
+    p = particles(np.random.default_rng(11), 30)
+    np.savez(tmp_path / "b.npz", **{n: v[2:] if n != "time" else v for n, v in p.items()})
+    golden.save(p, tmp_path / "g", key="id")
+    report = tmp_path / "j.json"
+    done = command("golden", "check", tmp_path / "g", tmp_path / "b.npz", "--json", report, "--junit", tmp_path / "j.xml",
+                   "--github")  # fmt: skip
+    assert (
+        done.status == 1
+        and "id: particles 2 lost (" in done.out
+        and "2 of id[0] to id[29] differ" in done.out
+    )
+    assert load_json(report.read_text())["different"] == 2
+    golden.save(p, tmp_path / "g", key="id", keep_values=0)
+    done = command("golden", "check", tmp_path / "g", tmp_path / "b.npz")
+    assert done.status == 2 and "save again" in done.out
 
 
 def test_two_kinds_of_particles(tmp_path: Path) -> None:
