@@ -142,7 +142,7 @@ def save(
 @click.option("--ulp", type=int, default=None, metavar="N",
               help="In place of the saved one: numbers at most N representable values apart agree.")  # fmt: skip
 @click.option("--key", default=None, metavar="GLOB",
-              help="Field with particle IDs, as it was saved; it is used in any case.")  # fmt: skip
+              help="Field with particle IDs: rows are matched by them, whatever their order.")  # fmt: skip
 @click.option(
     "--period", default=None, metavar="L", help="In place of the saved one: box lengths for positions."
 )

@@ -21,6 +21,7 @@ from ..comparison.work import parse_steps
 from ..errors import Incomparable, MissingFile, TwinrunError
 from ..runs.fields import FieldRef, check_alike
 from ..runs.opening import open_subject
+from ..runs.order import in_type
 from ..runs.subject import Opened, Place, Subject
 from .attributes import check_attributes, saved_attributes
 from .elements import check_values, compared, kept_ref
@@ -49,6 +50,7 @@ class _Request:
     fields: tuple[str, ...] | None
     ignored_attributes: tuple[str, ...]
     reading: Mapping[str, Any]
+    key: str | None = None
     ulp: int | None = None
     periods: Periods = field(default_factory=Periods)
 
@@ -141,11 +143,20 @@ def _check_place(request: _Request, place: GoldenPlace, of_run: Place) -> _Found
 
 
 def _check_opened(
-    request: _Request, place: GoldenPlace, kept: _Kept, opened: Opened, particles: Collection[str] = ()
+    request: _Request,
+    place: GoldenPlace,
+    kept: _Kept,
+    opened: Opened,
+    particles: Collection[str] = (),
+    skipped: Collection[str] = (),
 ) -> _Found:
-    """Compares one place, but for the fields of particles."""
+    """Compares one place.
+
+    particles: names of the run's fields that are compared by ID. skipped: of the saved ones.
+    """
     known = {f.name for f in place.fields}
-    wanted = {f.name: f for f in place.fields if is_chosen(f.name, request.fields)}
+    chosen = (f for f in place.fields if is_chosen(f.name, request.fields))
+    wanted = {f.name: f for f in chosen if f.name not in skipped}
     label = request.subject.label
     found = _Found()
 
@@ -244,60 +255,193 @@ def _check_kind(
     of_ids, saved: the field of IDs and the others, as they were saved. rows: of the run; None where it has
     none.
     """
+    if of_ids.name in kept.values:
+        names = [f.name for f in (of_ids, *saved) if f.name in kept.values]
+        golden = {n: kept_ref(kept.metadata, kept.numbers[n], kept.values[n]) for n in names}
+        return _check_rows(request, step, golden, of_ids, saved, rows, kept)
+    found = _wanted_rows(request, step, of_ids, saved, rows)
+    if rows is None or not _asked_for(request, of_ids, saved):
+        return found
+    label, place, ids = request.subject.label, (step, 0), rows.fields[of_ids.name]
+    (saved_rows,) = of_ids.shape
+    if saved_rows != ids.items and of_ids.dtype == ids.dtype:
+        raise Incomparable(
+            f"{saved_rows} particles in the golden files, {ids.items} in {label}: which of them are lost or "
+            "new, digests do not say",
+            fix=f"save again with --keep-values {saved_rows * ids.itemsize} to know",
+        )
+    entry = check_field(kept.metadata, kept.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
+                        **request.reading)  # fmt: skip
+    found.fields.append(entry)
+    for f in _asked_for(request, of_ids, saved):
+        if f is of_ids:
+            continue
+        try:
+            if f.name not in rows.fields:
+                raise Incomparable(f"not in {label}")
+            if entry.verdict != "same":
+                raise Incomparable(_OTHER_IDS, fix=_KEEP_ALL)
+            found.fields.append(
+                with_ids(_check_saved(request, f, kept, rows.fields[f.name], place), rows.ids)
+            )
+        except TwinrunError as e:
+            found.problems.append(GoldenProblem(step, None, f.name, str(e)))
+    return found
+
+
+_OTHER_IDS = "its rows belong to other IDs than the saved ones, and only digests are kept"
+_OTHER_ORDER = "only digests are kept, in the order of the run that was saved"
+_SAVE_BY_ID = "save again with --key, or with --keep-values for the whole field"
+_KEEP_ALL = "save again with --keep-values, as many bytes as the field has"
+
+
+def _asked_for(
+    request: _Request, of_ids: GoldenFieldFacts, saved: Sequence[GoldenFieldFacts]
+) -> list[GoldenFieldFacts]:
+    """The fields of a kind that are compared, its IDs first; none where nothing of it was asked for."""
+    others = [f for f in saved if is_chosen(f.name, request.fields)]
+    return [of_ids, *others] if others or is_chosen(of_ids.name, request.fields) else []
+
+
+def _wanted_rows(
+    request: _Request,
+    step: int | None,
+    of_ids: GoldenFieldFacts,
+    saved: Sequence[GoldenFieldFacts],
+    rows: Rows | None,
+) -> _Found:
+    """What only one side has of a kind of particles."""
     found = _Found()
-    label, place = request.subject.label, (step, 0)
-    wanted = [f for f in saved if is_chosen(f.name, request.fields)]
-    if not wanted and not is_chosen(of_ids.name, request.fields):
+    if not _asked_for(request, of_ids, saved):
         return found
     if rows is None:
-        found.problems.append(GoldenProblem(step, None, of_ids.name, f"not in {label}"))
+        text = f"not in {request.subject.label}"
+        found.problems.append(GoldenProblem(step, None, of_ids.name, text))
         return found
-    for name in rows.fields:
-        if name != of_ids.name and name not in {f.name for f in saved}:
-            text = f"not in {request.folder}: save again, or choose fields"
-            found.problems.append(GoldenProblem(step, None, name, text))
-    matched = None
-    ids = rows.fields[of_ids.name]
-    if of_ids.name in kept.values:
-        golden = kept_ref(kept.metadata, kept.numbers[of_ids.name], kept.values[of_ids.name])
-        if (golden.dtype, golden.unit, golden.kind) != (ids.dtype, ids.unit, ids.kind):
-            raise Incomparable(f"IDs are {golden.dtype} in the golden files, {ids.dtype} in {label}")
-        matched = match_ids(in_order(golden), in_order(ids))
-        entry, note = identity(of_ids.name, place, ids.dtype, matched)
-        found.notes += [note] if note else []
-    else:
-        (saved_rows,) = of_ids.shape
-        if saved_rows != ids.items and of_ids.dtype == ids.dtype:
-            raise Incomparable(
-                f"{saved_rows} particles in the golden files, {ids.items} in {label}: which of them are lost or "
-                "new, digests do not say",
-                fix=f"save again with --keep-values {saved_rows * ids.itemsize} to know",
-            )
-        entry = check_field(kept.metadata, kept.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
-                            **request.reading)  # fmt: skip
+    for name in rows.fields.keys() - {of_ids.name, *(f.name for f in saved)}:
+        text = f"not in {request.folder}: save again, or choose fields"
+        found.problems.append(GoldenProblem(step, None, name, text))
+    return found
+
+
+def _check_rows(
+    request: _Request,
+    step: int | None,
+    golden: Mapping[str, FieldRef],
+    of_ids: GoldenFieldFacts,
+    saved: Sequence[GoldenFieldFacts],
+    rows: Rows | None,
+    kept: _Kept | None,
+) -> _Found:
+    """Compares one kind of particles whose IDs keep their values.
+
+    golden: kept values of it, in the order of IDs. kept: digests of its rows in this order, for fields that
+    are not in `golden`; None where digests are of another order, which is a problem already. Others: as for `_check_kind`.
+    """
+    found = _wanted_rows(request, step, of_ids, saved, rows)
+    if rows is None or not _asked_for(request, of_ids, saved):
+        return found
+    label, place = request.subject.label, (step, 0)
+    then, now = golden[of_ids.name], rows.fields[of_ids.name]
+    if (then.dtype, then.unit, then.kind) != (now.dtype, now.unit, now.kind):
+        raise Incomparable(f"IDs are {then.dtype} in the golden files, {now.dtype} in {label}")
+    matched = match_ids(in_order(then), in_order(now))
+    entry, note = identity(of_ids.name, place, now.dtype, matched)
+    found.notes += [note] if note else []
     found.fields.append(entry)
-    for f in wanted:
+    for f in _asked_for(request, of_ids, saved)[1:]:
         try:
             if f.name not in rows.fields:
                 raise Incomparable(f"not in {label}")
             ref = rows.fields[f.name]
-            if entry.verdict == "same":
-                one = _check_saved(request, f, kept, ref, place)
-                found.fields.append(with_ids(one, rows.ids))
+            if f.name not in golden:
+                if kept is None:
+                    continue  # its places say why
+                if entry.verdict != "same":
+                    raise Incomparable(_OTHER_IDS, fix=_KEEP_ALL)
+                found.fields.append(with_ids(_check_saved(request, f, kept, ref, place), rows.ids))
                 continue
-            if matched is None or f.name not in kept.values:
-                raise Incomparable(
-                    "its rows belong to other IDs than the saved ones, and only digests are kept",
-                    fix="save again with --keep-values, as many bytes as the field has",
-                )
-            a = kept_ref(kept.metadata, kept.numbers[f.name], kept.values[f.name])
-            a, b = (chosen_rows(r, at) for r, at in ((a, matched.rows_a), (ref, matched.rows_b)))
+            a, b = golden[f.name], in_type(ref, f.dtype)
+            a, b = (chosen_rows(r, at) for r, at in ((a, matched.rows_a), (b, matched.rows_b)))
             check_alike(a, b, "rows", "the golden files", label)
-            chunk_bytes = kept.metadata.fields[kept.numbers[f.name]].chunk_bytes
-            one = compared(a, b, place, request.decision(f, b), chunk_bytes, **request.reading)
+            one = compared(
+                a, b, place, request.decision(f, b), request.manifest.chunk_bytes, **request.reading
+            )
             found.fields.append(with_ids(one, matched.ids))
         except TwinrunError as e:
             found.problems.append(GoldenProblem(step, None, f.name, str(e)))
+    return found
+
+
+def _check_step_by_values(
+    request: _Request, key: str, step: int | None, places: Sequence[GoldenPlace], of_run: Sequence[Place]
+) -> _Found:
+    """Compares a step by ID that was saved in the order of its run: as far as values are kept."""
+    found = _Found()
+    label = request.subject.label
+    sides = [(place, _Kept.open(request.folder, place)) for place in places]
+    refs = [
+        (place.rank, {n: kept_ref(k.metadata, k.numbers[n], values) for n, values in k.values.items()})
+        for place, k in sides
+    ]
+    facts = {f.name: f for place in places for f in place.fields}
+    with contextlib.ExitStack() as stack:
+        opened = [(rank, stack.enter_context(request.subject.open((s, rank)))) for s, rank in of_run]
+        then = rows_by_id(refs, key, lambda name: True, request.folder, step)
+        now = rows_by_id(opened, key, request.compares, label, step)
+        found.problems += [GoldenProblem(step, None, None, str(e)) for e in (*then.problems, *now.problems)]
+        kinds = {kind.key: kind for kind in now.kinds}
+        if not then.kinds:
+            raise Incomparable(
+                f"the golden files keep no values of a field of IDs {key!r}",
+                fix=f"save again with --key {key}",
+            )
+        for kind in then.kinds:
+            ours = kinds.pop(kind.key, None)
+            names = [
+                n
+                for n in facts
+                if n != kind.key and (n in kind.fields or (ours is not None and n in ours.fields))
+            ]
+            try:
+                found.add(
+                    _check_rows(
+                        request, step, kind.fields, facts[kind.key], [facts[n] for n in names], ours, None
+                    )
+                )
+            except TwinrunError as e:
+                found.problems.append(GoldenProblem(step, None, kind.key, str(e)))
+        for name in kinds:
+            if request.compares(name):
+                text = "no values of these IDs are kept: save again with --key"
+                found.problems.append(GoldenProblem(step, None, name, text))
+        done = then.names | now.names
+        # What belongs to a kind is compared by rows; where a place keeps only digests of it, it is not.
+        for place, kept in sides:
+            for f in place.fields:
+                if f.name in done - kept.values.keys() and is_chosen(f.name, request.fields):
+                    found.problems.append(
+                        GoldenProblem(step, place.rank, f.name, f"{_OTHER_ORDER}; {_SAVE_BY_ID}")
+                    )
+        by_rank = dict(opened)
+        alone = len(opened) == len(sides) == 1
+        for place, kept in sides:
+            present = (
+                opened[0][1] if alone and request.subject.kind == "arrays" else by_rank.pop(place.rank, None)
+            )
+            if present is not None:
+                by_rank.pop(opened[0][0] if alone else place.rank, None)
+                found.add(_check_opened(request, place, kept, present, done, skipped=done))
+            elif any(f.name not in done for f in place.fields):
+                found.problems.append(GoldenProblem(step, place.rank, None, f"not in {label}"))
+        for rank, present in by_rank.items():
+            left = [n for n in present if n not in done and request.compares(n)]
+            left += [n for n, _, _ in present.skipped if request.compares(n)]
+            if left or saved_attributes(
+                present, done, request.fields is not None, request.ignored_attributes
+            ):
+                text = f"not in {request.folder}: save again, or choose steps"
+                found.problems.append(GoldenProblem(step, rank, left[0] if left else None, text))
     return found
 
 
@@ -372,7 +516,10 @@ def _check_all(
     work: list[tuple[Place, Callable[[], _Found]]] = []
     if request.manifest.key is not None:
         groups, problems = _steps(request, steps)
-        work += [((step, 0), partial(_check_step, request, *group)) for group in groups for step in group[:1]]
+        work += [((group[0], 0), partial(_check_step, request, *group)) for group in groups]
+    elif request.key is not None:
+        groups, problems = _steps(request, steps)
+        work += [((g[0], 0), partial(_check_step_by_values, request, request.key, *g)) for g in groups]
     else:
         pairs, problems = _pairs(request, steps)
         for place, of_run in pairs:
@@ -435,7 +582,8 @@ def check(
         As for `save`, in place of what was saved, for fields whose values are kept. Fields of which only digests
         are kept become problems where this needs values.
     key : str, default None
-        The key that `save` was called with, which is used in any case. Another one is an error.
+        The key that `save` was called with is used in any case; another one is an error. Where `save` had none:
+        rows are matched by these IDs, for fields whose values are kept; others become problems.
     undecided : {'fail', 'pass'}
         Whether what cannot be decided within one cell counts as a failure.
     most_listed : int, default 100
@@ -485,17 +633,16 @@ def check(
         )
     manifest = Manifest.read(folder)
     rule_settings(None, None, ulp, period, False)
-    if key is not None and key != manifest.key:
-        kept = "without a key" if manifest.key is None else f"with the key {manifest.key!r}"
+    if key is not None and manifest.key not in (None, key):
         raise Incomparable(
-            f"was saved {kept}, so that the order of its rows is not that of {key!r}",
+            f"was saved with the key {manifest.key!r}, so that the order of its rows is not that of {key!r}",
             where=folder,
             fix=f"save again with --key {key}",
         )
     globs, ignored = field_globs(fields), attribute_globs(ignore_attributes)
     subject = open_subject(run, options)
     reading = {"most_listed": most_listed, "threads": threads, "memory": memory, "io": io}
-    request = _Request(folder, manifest, subject, globs, (*manifest.ignored_attributes, *ignored), reading, ulp,
+    request = _Request(folder, manifest, subject, globs, (*manifest.ignored_attributes, *ignored), reading, key, ulp,
                        periods_of(period))  # fmt: skip
     found = _check_all(request, steps, progress)
     found.notes[:0] = subject.notes
