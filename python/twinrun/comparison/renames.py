@@ -144,16 +144,16 @@ class Renamed(Subject):
             by_name: dict[str, list[FieldRef]] = {}
             for name, ref in opened.items():
                 by_name.setdefault(self.new_name(name), []).append(ref)
-            made = opened.with_fields(
-                {new: _called(refs[0], new) for new, refs in by_name.items() if len(refs) == 1}
-            )
-            made.skipped = [(self.new_name(name), where, why) for name, where, why in opened.skipped]
             for new, refs in by_name.items():
                 if len(refs) > 1:
                     said = ", ".join(repr(ref.name) for ref in refs[:5])
-                    made.skipped.append(
-                        (new, refs[0].where, f"several fields get this name by rename: {said}")
+                    raise Incomparable(
+                        f"several fields get the name {new!r} by rename: {said}",
+                        where=self.label,
+                        fix="give them different names",
                     )
+            made = opened.with_fields({new: _called(ref, new) for new, (ref,) in by_name.items()})
+            made.skipped = [(self.new_name(name), where, why) for name, where, why in opened.skipped]
             if opened.facts is not None:
                 made.facts, made.format_of = {}, {}
                 for label, fact in opened.facts.items():

@@ -126,11 +126,28 @@ def test_names_that_two_fields_get_are_a_problem(b: dict[str, float]) -> None:
     arrays = {n: np.full(3, v) for n, v in b.items()}
     rules = ["m.*=*", "n.*=*"] if "n.x" in b else ["m.*=*"]
     a = {"x": np.full(3, 1.0), "y": np.zeros(2)}
-    result = twinrun.compare(a, {**arrays, "y": np.zeros(2)}, rename=rules, partial=True)
-    assert result.verdict == "incomparable" and [f.field for f in result.fields] == ["y"]
-    assert any("several fields get this name by rename" in p for p in result.problems)
-    with pytest.raises(twinrun.TwinrunError):
-        twinrun.compare(a, {**arrays, "y": np.zeros(2)}, rename=rules)
+    b = {**arrays, "y": np.zeros(2)}
+    for how in (
+        {},
+        {"partial": True},
+        {"common": True},
+        {"partial": True, "common": True},
+        {"leave_out": "x"},
+    ):
+        with pytest.raises(
+            twinrun.Incomparable, match=r"several fields get the name 'x' by rename: 'm\.x', '"
+        ):
+            twinrun.compare(a, b, rename=rules, **how)
+
+
+def test_a_step_in_which_names_collide_is_not_compared(tmp_path: Path) -> None:
+    for name, prefix in (("a", ""), ("b", "m.")):
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(1, {f"{prefix}x": np.zeros(3)})
+            run.capture(2, {f"{prefix}x": np.zeros(3)} | ({"x": np.zeros(3)} if name == "b" else {}))
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b", rename="m.*=*", partial=True, common=True)
+    assert result.verdict == "incomparable" and [f.step for f in result.fields] == [1]
+    assert ["several fields get the name 'x'" in p for p in result.problems] == [True]
 
 
 def test_files_with_attributes_and_groups(tmp_path: Path) -> None:
