@@ -69,9 +69,9 @@ def as_compared(field: golden.GoldenField, a: np.ndarray, b: np.ndarray, **how: 
     index = [tuple(i) for part in parts for i in part.index.tolist()]
     assert [e.index for e in field.listed] == index
     for name in ("a", "b"):
-        told = np.array([getattr(e, name) for e in field.listed])
-        known = np.concatenate([getattr(part, name) for part in parts]) if parts else told
-        assert np.array_equal(told.astype(known.dtype), known, equal_nan=known.dtype.kind == "f")
+        known = np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0)
+        told = np.array([getattr(e, name) for e in field.listed], known.dtype)
+        assert np.array_equal(told, known, equal_nan=known.dtype.kind == "f")
     apart = [d for part in parts for d in part.abs_diff.tolist()]
     assert [e.at_least for e in field.listed] == [e.at_most for e in field.listed] == apart
     assert sum(s.different for s in field.spans) == field.different
