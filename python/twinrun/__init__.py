@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         write_part,
     )
     from .capture.run import CaptureFacts, Divergence, Run
+    from .comparison.options import CompareOptions
     from .comparison.work import Comparison, FieldComparison, compare
     from .errors import (
         DamagedFile,
@@ -66,6 +67,7 @@ __all__ = [
     "AggregationPlan",
     "CaptureFacts",
     "CompactFacts",
+    "CompareOptions",
     "Comparison",
     "DamagedFile",
     "Digest",
@@ -115,6 +117,7 @@ _PLACES = {
     "AggregationPlan": "aggregate.plan",
     "CaptureFacts": "capture.run",
     "CompactFacts": "capture.records",
+    "CompareOptions": "comparison.options",
     "Comparison": "comparison",
     "Digest": "runs.digest",
     "Divergence": "capture.run",
@@ -153,7 +156,7 @@ views_are(lambda: importlib.import_module(".report.views", __name__))
 
 
 def __getattr__(name: str) -> object:
-    if name in ("_core", "golden", "torch"):
+    if name in ("_core", "golden", "torch", "xarray"):
         return importlib.import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,12 +16,14 @@ __all__ = [
     "STUDY_FOLDERS",
     "STUDY_KEYS",
     "TRACE_EVENTS",
+    "VALUES_MAGIC",
 ]
 
 MANIFEST = "manifest.jsonl"  # of a history
 GOLDEN_MANIFEST = "golden.json"
 METADATA_MAGIC = b"\x89TWM\r\n\x1a\n"  # spec/metadata.md
 METADATA_SUFFIX = ".twm"
+VALUES_MAGIC = b"\x89TWV\r\n\x1a\n"  # spec/values.md
 TRACE_EVENTS = "trace.events"  # a field of a step that is part of a trace: spec/trace.md
 STEP_MARK = re.compile(r"\.twinrun-[0-9a-f]{32}")  # a file that says whose a step's folder is
 

@@ -28,6 +28,7 @@ from .marks import (
     STUDY_FILES,
     STUDY_FOLDERS,
     STUDY_KEYS,
+    VALUES_MAGIC,
 )
 
 if TYPE_CHECKING:
@@ -281,6 +282,8 @@ def _own_file(path: str) -> str | None:
             head = file.read(_HEAD)
             if head.startswith(METADATA_MAGIC):
                 return "metadata of a run"
+            if head.startswith(VALUES_MAGIC):
+                return "a golden file"
             if b'"twinrun":' in head and f'"kind": "{NOISE}"'.encode() in head:
                 return NOISE_MEASURED
             file.seek(0)

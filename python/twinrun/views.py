@@ -26,6 +26,9 @@ class Views(Protocol):
     def growth_figure(self, result: Any) -> Any:
         """As a figure of matplotlib's. Raises MissingPackage."""
 
+    def map_figure(self, result: Any, field: str | None, step: int | None) -> Any:
+        """Where a field differs, as a figure of matplotlib's. Raises MissingPackage, TwinrunError."""
+
 
 _find: Callable[[], Any] | None = None
 

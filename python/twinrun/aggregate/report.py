@@ -17,12 +17,14 @@ from ..errors import MissingPackage, one_line
 from ..markup import render
 from ..outputs import picture_form, save_figure
 from ..report.document import write_whole
+from ..report.parts import Table
 from ..words import aligned, byte_size
 from .plan import AggregationPlan, PlacementPlan
 
 __all__ = ["plan_document", "print_plan", "save_html", "save_picture", "svg"]
 
 _WIDTH = 1180  # of a picture, in its own units
+_MOST_ROWS = 200  # partitions in the table of a page
 _MOST_TITLES = 4000  # nodes with a tooltip: more would make files too large
 
 
@@ -119,6 +121,7 @@ class _Words:
     size: float
     text: str
     bold: bool = False
+    inside: bool = False  # a coloured shape, which they must stand out from
 
 
 @dataclass
@@ -161,9 +164,10 @@ def _node_name(plan: AggregationPlan, node: int) -> str:
     return f"core {node if place.core is None else place.core} ({where})"
 
 
-def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
+def _drawn(plan: AggregationPlan, placement: str, machine_only: bool = False) -> _Picture:
     """Draws the machine: a panel for each gateway (NUMA node, where nodes are cores), a square for each node
-    in the colour of its partition, a ring for an aggregator.
+    in the colour of its partition, a ring for an aggregator. And, unless `machine_only`, a heading, and what
+    the placements cost.
     """
     chosen = plan.placement(placement)
     shapes: list[_Box | _Dot | _Words] = [_Words(10, 26, 18, _headline(plan), True)]
@@ -183,9 +187,12 @@ def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
     cell = max(1.0, min(34.0, ((_WIDTH - 20) / columns - gap) / across))
     down = math.ceil(largest / across)
     top = 62.0
+    if machine_only:
+        shapes, top = [], 2.0
     squares = "a square a core; " if plan.places else ""
     words = f"{placement} placement: {squares}a colour a partition; ring: its aggregator; dot: node linked to its gateway directly"
-    shapes.append(_Words(10, 46, 12, words))
+    if not machine_only:
+        shapes.append(_Words(10, 46, 12, words))
     for k, (panel, nodes) in enumerate(sorted(panels.items())):
         left = 10 + k % columns * (across * cell + gap)
         upper = top + k // columns * (down * cell + gap + 12)
@@ -210,11 +217,19 @@ def _drawn(plan: AggregationPlan, placement: str) -> _Picture:
                 shapes.append(_Dot(*middle, cell * 0.34, _colour(mine[0]), "#000000"))
                 if len(mine) > 1 and cell >= 8:
                     shapes.append(
-                        _Words(middle[0] - cell * 0.15, middle[1] + cell * 0.16, cell * 0.45, str(len(mine)))
+                        _Words(
+                            middle[0] - cell * 0.15,
+                            middle[1] + cell * 0.16,
+                            cell * 0.45,
+                            str(len(mine)),
+                            inside=True,
+                        )
                     )
             if node in bridges and len(bridges) < plan.nodes:
                 shapes.append(_Dot(*middle, cell * 0.1, "#ffffff", "#000000"))
     y = top + math.ceil(len(panels) / columns) * (down * cell + gap + 12) + 16
+    if machine_only:
+        return _Picture(max(20 + columns * (across * cell + gap), 160.0), y - 24, shapes)
     shapes.append(_Words(10, y, 13, "Sum of C1 + C2 over partitions, and all partitions at once", True))
     longest = max([p.sum for p in plan.placements] + [1e-30])
     slowest = max([p.seconds for p in plan.placements] + [1e-30])
@@ -248,10 +263,74 @@ def svg(plan: AggregationPlan, placement: str | None = None) -> str:
     return render("aggregate/plan.svg.j2", picture=_drawn(plan, placement or plan.placements[0].placement))
 
 
+def _placements(plan: AggregationPlan) -> Table:
+    """What the placements cost."""
+    head = (
+        "placement",
+        "sum of C1 + C2",
+        "of rank order's",
+        "largest C1 + C2",
+        "all at once",
+        "nodes that aggregate",
+    )
+    rows = [
+        (
+            p.placement,
+            _seconds(p.sum),
+            "" if ratio is None else f"{ratio:.3f}",
+            _seconds(p.most),
+            _seconds(p.seconds),
+            len({a.node for a in p.aggregators}),
+        )
+        for p, ratio in _compared(plan)
+    ]
+    return Table(head, rows, text=(0,))
+
+
+def _partitions(plan: AggregationPlan) -> Table:
+    """The partitions, with the aggregators of the first placement."""
+    head = ("partition", "bytes", "ranks", "nodes", "aggregator", "where", "C1 gather", "C2 write")
+    rows = [
+        (
+            part.number if plan.files == 1 else f"{part.file}.{part.number}",
+            byte_size(part.bytes),
+            f"{part.first_rank} to {part.last_rank}",
+            part.nodes,
+            f"rank {a.rank}",
+            _node_name(plan, a.node),
+            _seconds(a.gather),
+            _seconds(a.write),
+        )
+        for part, a in zip(plan.partitions, plan.placements[0].aggregators, strict=True)
+    ]
+    return Table(head, rows, text=(0, 4, 5)).first(_MOST_ROWS)
+
+
+def _sentence(plan: AggregationPlan) -> str:
+    best = min(plan.placements, key=lambda p: p.sum)
+    said = f"Placement “{best.placement}” costs least: {_seconds(best.sum)} over all partitions"
+    ratio = next(r for p, r in _compared(plan) if p is best)
+    if ratio is None or best.placement == "rank":
+        return f"{said}."
+    if ratio > 0.995:
+        return f"{said}, as much as rank order."
+    return f"{said}, {ratio:.2f} of what rank order costs."
+
+
 def save_html(plan: AggregationPlan, path: str) -> None:
-    """A page with the picture of each placement."""
-    pictures = [_drawn(plan, p.placement) for p in plan.placements]
-    page = render("aggregate/plan.html.j2", title=_headline(plan), pictures=pictures)
+    """A page with what the placements cost, the picture of each, and the partitions."""
+    pictures = [_drawn(plan, p.placement, machine_only=True) for p in plan.placements]
+    page = render(
+        "aggregate/plan.html.j2",
+        title=f"twinrun: plan of aggregation: {_headline(plan)}",
+        headline=_headline(plan),
+        sentence=_sentence(plan),
+        placements=_placements(plan),
+        partitions=_partitions(plan),
+        square="core" if plan.places else "node",
+        first=plan.placements[0].placement,
+        pictures=list(zip([p.placement for p in plan.placements], pictures, strict=True)),
+    )
     write_whole(path, page, "HTML")
 
 

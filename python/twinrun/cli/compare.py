@@ -266,6 +266,12 @@ def _compare_traces(
     metavar="GLOB",
     help="Leave out these attributes (path@name, or a name alone); may be given again.",
 )
+@click.option(
+    "--rename",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Other names for the second run's fields, before they are matched: 'transformer.*=*'; may be given again.",
+)
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option(
@@ -323,6 +329,7 @@ def compare(
     replicas: bool,
     leave_out: tuple[str, ...],
     ignore_attributes: tuple[str, ...],
+    rename: tuple[str, ...],
     nan_differs: bool,
     tolerate_integers: bool,
     method: str,
@@ -366,7 +373,7 @@ def compare(
         asked = {
             "--atol": atol, "--rtol": rtol, "--field": fields, "--steps": steps, "--ranks": None if replicas else ranks,
             "--ulp": ulp, "--tolerances": tolerances, "--key": key, "--period": period,
-            "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--nan-differs": nan_differs,
+            "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--rename": rename, "--nan-differs": nan_differs,
             "--picture": picture, "--junit": junit, "--list-differences": list_differences,
         }  # fmt: skip
         if traces:
@@ -398,6 +405,7 @@ def compare(
                 common=common,
                 leave_out=leave_out,
                 ignore_attributes=ignore_attributes,
+                rename=rename,
                 partial=True,
                 tolerate_integers=tolerate_integers,
                 use_metadata=not no_metadata,

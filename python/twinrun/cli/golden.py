@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ from ..words import byte_size
 from .choices import GOLDEN_CHUNK
 from .common import SIZE, console, format_options, progress_bar, read_options
 from .help import Group
-
-if TYPE_CHECKING:
-    from ..comparison.tolerances import RulesInUse
 
 
 @click.group(cls=Group)
@@ -35,8 +31,18 @@ def golden() -> None:
 )
 @click.option("--atol", type=float, default=None, help="Absolute tolerance: |a-b| <= atol + rtol |a|.")
 @click.option("--rtol", type=float, default=None, help="Relative tolerance.")
+@click.option(
+    "--ulp", type=int, default=None, metavar="N", help="Numbers at most N representable values apart agree."
+)
 @click.option("--tolerances", type=click.Path(), default=None, metavar="FILE",
-              help="Rules by field and step, as for 'twinrun compare': atol, rtol and skip.")  # fmt: skip
+              help="Rules by field and step, as for 'twinrun compare'.")  # fmt: skip
+@click.option("--key", default=None, metavar="GLOB",
+              help="Field with particle IDs: rows are kept in their order, of all ranks together.")  # fmt: skip
+@click.option(
+    "--period", default=None, metavar="L", help="Box lengths for positions, as for 'twinrun compare'."
+)
+@click.option("--keep-values", type=SIZE, default="64K", show_default=True,
+              help="Arrays up to this size keep their values; 0: none.")  # fmt: skip
 @click.option("--residue-bits", type=click.Choice(["0", "2", "4"]), default="4", show_default=True,
               help="Bits an element that show small differences; 0: only whether cells are the same.")  # fmt: skip
 @click.option(
@@ -57,7 +63,11 @@ def save(
     output: str,
     atol: float | None,
     rtol: float | None,
+    ulp: int | None,
     tolerances: str | None,
+    key: str | None,
+    period: str | None,
+    keep_values: int,
     residue_bits: str,
     chunk: int,
     fields: tuple[str, ...],
@@ -77,6 +87,12 @@ def save(
     from ..golden import save as save_run
 
     tolerant = Tolerances() if tolerances is None else read_tolerances(tolerances)
+    if tolerant.renames:
+        raise TwinrunError(
+            "[[rename]] is for comparisons of two runs",
+            where=tolerances,
+            fix="leave it out: golden files keep names",
+        )
     rules = RulesInUse(tolerant)
     with progress_bar(quiet) as progress:
         facts = save_run(
@@ -84,7 +100,11 @@ def save(
             output,
             atol=atol,
             rtol=rtol,
-            tolerances=lambda step, name: _tolerance(rules, step, name),
+            ulp=ulp,
+            tolerances=lambda step, name: rules.find(name, step),
+            key=key,
+            period=period,
+            keep_values=keep_values,
             leave_out=tolerant.skipped(),
             ignore_attributes=[*ignore_attributes, *tolerant.ignored()],
             keep=lambda step, name: (rule := rules.find(name, step)) is None or not rule.skip,
@@ -112,19 +132,6 @@ def save(
     return 0
 
 
-def _tolerance(rules: RulesInUse, step: int | None, name: str) -> tuple[float, float] | None:
-    rule = rules.find(name, step)
-    if rule is None or rule.skip:
-        return None
-    if rule.ulps is not None or rule.period or rule.integers or rule.equal_nan is False:
-        raise TwinrunError(
-            f"{rule.label}: golden files know atol and rtol only",
-            where=rules.tolerances.source,
-            fix="write another rule for it",
-        )
-    return rule.atol or 0.0, rule.rtol or 0.0
-
-
 @golden.command()
 @click.argument("folder", metavar="GOLDEN", type=click.Path())
 @click.argument("run", type=click.Path())
@@ -132,6 +139,13 @@ def _tolerance(rules: RulesInUse, step: int | None, name: str) -> tuple[float, f
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
 )
 @click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
+@click.option("--ulp", type=int, default=None, metavar="N",
+              help="In place of the saved one: numbers at most N representable values apart agree.")  # fmt: skip
+@click.option("--key", default=None, metavar="GLOB",
+              help="Field with particle IDs: rows are matched by them, whatever their order.")  # fmt: skip
+@click.option(
+    "--period", default=None, metavar="L", help="In place of the saved one: box lengths for positions."
+)
 @click.option("--undecided", type=click.Choice(["fail", "pass"]), default="fail", show_default=True,
               help="Whether a field that is undecided within one cell counts as different, or passes.")  # fmt: skip
 @click.option(
@@ -151,6 +165,9 @@ def check(
     run: str,
     fields: tuple[str, ...],
     steps: str | None,
+    ulp: int | None,
+    key: str | None,
+    period: str | None,
     undecided: str,
     json_file: str | None,
     junit: str | None,
@@ -161,7 +178,7 @@ def check(
     options: dict,
     reading: dict,
 ) -> int:
-    """Say whether RUN agrees with golden files; if not: which elements differ, and by how many cells.
+    """Say whether RUN agrees with golden files; if not: which elements differ, and by how much.
 
     Exit status: 0 the same, 1 different or undecided, 2 something could not be compared.
     """
@@ -182,6 +199,9 @@ def check(
                 run,
                 fields=fields or None,
                 steps=steps,
+                ulp=ulp,
+                key=key,
+                period=period,
                 undecided=undecided,
                 most_listed=most_listed,
                 ignore_attributes=ignore_attributes,

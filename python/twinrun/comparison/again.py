@@ -12,6 +12,7 @@ from .. import _core
 from ..errors import TwinrunError
 from ..runs.opening import open_subject
 from ..runs.subject import Subject
+from .renames import Rename, Renamed
 from .settings import Settings
 
 __all__ = ["Again", "Gone"]
@@ -93,6 +94,7 @@ class Again:
     align: str
     options: Mapping[str, object] | None
     stream: object
+    renames: tuple[Rename, ...] = ()
 
     @classmethod
     def of(cls, a: object, b: object, settings: Settings, **asked: Any) -> Again:
@@ -109,7 +111,8 @@ class Again:
 
     def open(self) -> tuple[Subject, Subject]:
         """Opens both sides. Raises TwinrunError where one is gone."""
-        return self._side(self.a), self._side(self.b)
+        b = self._side(self.b)
+        return self._side(self.a), Renamed(b, self.renames) if self.renames else b
 
     def _side(self, held: object) -> Subject:
         if isinstance(held, (str, Subject)):

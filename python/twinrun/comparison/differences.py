@@ -35,7 +35,7 @@ else:
 if TYPE_CHECKING:
     from .result import Comparison
 
-__all__ = ["Differences", "differences"]
+__all__ = ["Differences", "abs_diff", "differences"]
 
 _WINDOW = 4 << 20  # bytes of a field that are compared at a time
 _ROWS = 1 << 18  # differences that are returned at a time, at most
@@ -247,7 +247,7 @@ class _Walk:
                     None,
                     of_a,
                     of_b,
-                    _abs_diff(of_a, of_b, part, decision),
+                    abs_diff(of_a, of_b, part, decision),
                     parts_a=parts_a,
                 )
 
@@ -312,7 +312,7 @@ class _Walk:
                             m.ids[rows],
                             values_a,
                             values_b,
-                            _abs_diff(values_a, values_b, part, decision),
+                            abs_diff(values_a, values_b, part, decision),
                             rows_a=m.rows_a[rows],
                             parts_a=parts_a,
                         )
@@ -404,7 +404,7 @@ def _scalar_values(raw: np.ndarray, dtype: str) -> np.ndarray:
     return values
 
 
-def _abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decision) -> np.ndarray:
+def abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decision) -> np.ndarray:
     """|a - b| as float64, on the circle where there is one."""
     if a.dtype.kind in "iu":
         high, low = np.maximum(a, b), np.minimum(a, b)

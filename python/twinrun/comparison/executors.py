@@ -21,6 +21,7 @@ from ..errors import Stale, TwinrunError
 from ..runs.opening import open_subject
 from .outcome import Outcome
 from .parallel import batches
+from .renames import Renamed
 from .request import Request
 from .shares import Unit
 from .unit import Worker
@@ -144,6 +145,8 @@ class _Job:
             open_subject(side.label if near else os.path.join(folder, side.label), options)
             for side in (request.a, request.b)
         )
+        if isinstance(request.b, Renamed):
+            b = Renamed(b, request.b.renames)
         self._worker = Worker(replace(request, a=a, b=b))
 
     def run(self, unit: Unit) -> Outcome:

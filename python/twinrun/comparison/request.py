@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
 from ..formats.texts import MASK
 from ..runs.subject import Subject
 from .matching import StepMatch
+from .renames import Renamed
 from .settings import Settings
 from .tolerances import Met, RulesInUse
 
@@ -79,6 +80,7 @@ class Selection:
     """
 
     def __init__(self, request: Request, step: int | None) -> None:
+        self._request = request
         self._globs, self._step = request.globs, step
         self._tolerances = request.settings.tolerances
         self._rules = RulesInUse(self._tolerances)
@@ -108,4 +110,6 @@ class Selection:
 
     def met(self) -> Met:
         """Which rules matched, and which names met none, so far."""
-        return self._rules.met()
+        met = self._rules.met()
+        other = self._request.b
+        return replace(met, renamed=frozenset(other.used)) if isinstance(other, Renamed) else met

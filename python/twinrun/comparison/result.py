@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..errors import one_line
+from ..errors import TwinrunError, one_line
 from ..runs.provenance import Difference, Provenance, difference
 from ..views import views
 from ..words import byte_size, counted
@@ -296,11 +296,27 @@ class Comparison:
         """
         views().write_html(self, path)
 
-    def plot(self) -> matplotlib.figure.Figure:
-        """Draws the growth of |a - b| over steps, a line for each field. Notebooks show it.
+    def plot(
+        self, kind: str = "growth", *, field: str | None = None, step: int | None = None
+    ) -> matplotlib.figure.Figure:
+        """Draws the growth of |a - b| over steps, or a map of where a field differs. Notebooks show it.
 
-        >>> figure = twinrun.compare({"x": np.zeros(4)}, {"x": np.ones(4)}).plot()
-        >>> figure.savefig("growth.png")
+        >>> a, b = np.zeros((30, 40)), np.zeros((30, 40))
+        >>> b[5:9, 7:30] = 1
+        >>> result = twinrun.compare({"x": a}, {"x": b})
+        >>> result.plot().savefig("growth.png")
+        >>> result.plot("map").savefig("map.png")
+
+        Parameters
+        ----------
+        kind : {'growth', 'map'}
+            'growth': the largest |a - b| by step, a line for each field. 'map': where one field differs, and the
+            largest |a - b| there: of a 2-D field in its plane, of a 3-D field in three planes, of a 1-D
+            field along it, of particles in the planes of their positions. The runs are read again for it.
+        field : str, default None
+            For a map: the field; None for the first that differs.
+        step : int, default None
+            For a map: the step; None for the first in which the field differs.
 
         Returns
         -------
@@ -311,7 +327,16 @@ class Comparison:
         ------
         MissingPackage
             matplotlib is not installed.
+        TwinrunError
+            `kind` is unknown; or there is no map: nothing differs there, or the field has no axes.
+        Stale
+            The data was changed since the comparison.
         """
+        if kind == "map":
+            return views().map_figure(self, field, step)
+        if kind != "growth" or field is not None or step is not None:
+            known = "'growth' or 'map'; field and step are for maps"
+            raise TwinrunError(f"plot({kind!r}) is not understood", fix=f"kind is {known}")
         return views().growth_figure(self)
 
     def _repr_html_(self) -> str:

@@ -14,6 +14,7 @@ from .outcome import Outcome
 from .request import Request
 from .result import Comparison
 from .schedule import StepOutcome
+from .tolerances import Met
 
 __all__ = ["Summary"]
 
@@ -49,6 +50,11 @@ class Summary:
         if outcome.order is not None and not self._noted_order:
             self._noted_order = True
             step.remarks.notes.append(outcome.order[1])
+
+    @property
+    def met(self) -> Met:
+        """What was met of the rules so far."""
+        return self._found.remarks.met
 
     def end_here(self, why: str) -> None:
         """Makes a comparison of what was found so far: it is incomparable, whatever the caller asked for."""

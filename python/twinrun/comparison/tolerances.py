@@ -18,6 +18,10 @@
     attribute = "*@history"   # a glob, or a list of them, over path@name: attributes have no tolerance
     skip = true
 
+    [[rename]]                # of the second run's fields, before they are matched: see `renames`
+    from = "transformer.*"
+    to = "*"
+
 Fields that no rule matches get the tolerance of the caller (--atol, --rtol), else what their metadata was
 made for, else equality.
 """
@@ -34,6 +38,7 @@ from typing import Any
 
 from ..documents import nearest, read_toml
 from ..errors import TwinrunError
+from .renames import Rename
 
 __all__ = [
     "Met",
@@ -43,6 +48,7 @@ __all__ = [
     "attribute_glob",
     "parse_periods",
     "parse_steps",
+    "periods_of",
     "read_tolerances",
 ]
 
@@ -139,13 +145,14 @@ class Met:
     """What a comparison met of its rules.
 
     matched: numbers of the rules that matched. without: fields that no rule matched. skipped: names that a
-    rule left out. left_out: whether one of these is no attribute.
+    rule left out. left_out: whether one of these is no attribute. renamed: numbers of the renames that matched.
     """
 
     matched: frozenset[int] = frozenset()
     without: frozenset[str] = frozenset()
     skipped: frozenset[str] = frozenset()
     left_out: bool = False
+    renamed: frozenset[int] = frozenset()
 
     def __or__(self, other: Met) -> Met:
         return Met(
@@ -153,15 +160,17 @@ class Met:
             self.without | other.without,
             self.skipped | other.skipped,
             self.left_out or other.left_out,
+            self.renamed | other.renamed,
         )
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Rules in their order."""
+    """Rules in their order. renames: other names for the fields of the second run."""
 
     rules: tuple[Rule, ...] = ()
     source: str = ""
+    renames: tuple[Rename, ...] = ()
 
     def find(self, name: str, step: int | None) -> Rule | None:
         """The first rule that matches a field."""
@@ -204,7 +213,7 @@ class Tolerances:
             )
             for glob in attributes
         ]
-        return Tolerances((*front, *self.rules), self.source)
+        return Tolerances((*front, *self.rules), self.source, self.renames)
 
     def skipped(self) -> list[str]:
         """Globs of the rules that leave fields out at every step.
@@ -296,15 +305,42 @@ def read_tolerances(path: str | os.PathLike[str]) -> Tolerances:
     """
     path = os.fspath(path)
     document = read_toml(path, "file of tolerances")
-    wrong = sorted(set(document) - {"tolerance", "comment"})
+    wrong = sorted(set(document) - {"tolerance", "rename", "comment"})
     if wrong:
         raise TwinrunError(
-            f"{wrong[0]!r} is not understood", where=path, fix="rules are [[tolerance]] tables"
+            f"{wrong[0]!r} is not understood",
+            where=path,
+            fix="rules are [[tolerance]] tables, and other names [[rename]] tables",
         )
     given = document.get("tolerance", [])
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
         raise TwinrunError("tolerance must be tables", where=path, fix="write [[tolerance]] above each rule")
-    return Tolerances(tuple(_rule(entry, n + 1, path) for n, entry in enumerate(given)), path)
+    return Tolerances(
+        tuple(_rule(entry, n + 1, path) for n, entry in enumerate(given)), path, _renames(document, path)
+    )
+
+
+def _renames(document: Mapping[str, Any], path: str) -> tuple[Rename, ...]:
+    given = document.get("rename", [])
+    if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
+        raise TwinrunError("rename must be tables", where=path, fix="write [[rename]] above each rule")
+    found = []
+    for number, entry in enumerate(given):
+        where = f"{path}: rename {number + 1}"
+        unknown = sorted(set(entry) - {"from", "to", "comment"})
+        if unknown:
+            raise TwinrunError(
+                f"{unknown[0]!r} is not understood", where=where, fix="known are comment from to"
+            )
+        if not all(isinstance(entry.get(key), str) for key in ("from", "to")):
+            raise TwinrunError(
+                "needs from and to", where=where, fix='write from = "transformer.*" and to = "*"'
+            )
+        try:
+            found.append(Rename(entry["from"], entry["to"]))
+        except TwinrunError as e:
+            raise TwinrunError(e.what, where=where, fix=e.fix) from None
+    return tuple(found)
 
 
 def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
@@ -477,3 +513,14 @@ def parse_periods(text: str) -> Periods:
             raise TwinrunError(f"period {text!r} is not understood", fix="write field=10x10x20,other=5")
         named.append((glob.strip(), lengths(value, "x")))
     return Periods((), tuple(named))
+
+
+def periods_of(period: str | float | Iterable[float] | None) -> Periods:
+    """The periods that a caller gave: a length, lengths by axis, or text as `parse_periods` takes it."""
+    if period is None:
+        return Periods()
+    if isinstance(period, str):
+        return parse_periods(period)
+    return parse_periods(
+        ",".join(repr(float(p)) for p in ([period] if isinstance(period, (int, float)) else period))
+    )

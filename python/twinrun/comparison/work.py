@@ -21,15 +21,17 @@ from .choices import ALIGNMENTS, METHODS
 from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import match_steps
+from .options import CompareOptions, with_options
 from .outcome import Outcome, Remarks
 from .pending import pending
+from .renames import Renamed, renames_of, unused
 from .request import Request, Selection
 from .result import Comparison, Interrupted, histogram_edges
 from .schedule import compare_steps
 from .settings import Settings
 from .start import may_start, start
 from .summary import Summary
-from .tolerances import Periods, Tolerances, parse_periods, parse_steps, read_tolerances
+from .tolerances import Tolerances, parse_steps, periods_of, read_tolerances
 from .words import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -75,13 +77,14 @@ def compare(
     cache: str = "auto",
     device: str = "auto",
     stream: object = None,
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, object] | CompareOptions | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     team: Team | None = None,
     executor: Executor | None = None,
     leave_out: Iterable[str] = (),
     ignore_attributes: Iterable[str] = (),
     wait: bool = True,
+    rename: str | Mapping[str, str] | Iterable[str] | None = None,
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
@@ -153,8 +156,11 @@ def compare(
     stream : int or stream object, default None
         The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
         default the arrays themselves name it.
-    options : dict, default None
-        Options of the file formats: format, dtype, shape, and others of docs/formats.md.
+    options : dict or CompareOptions, default None
+        Options of the file formats: format, dtype, shape, and others of docs/formats.md. Or a
+        `CompareOptions`, which has all that does not say what counts as different: these, and the parameters
+        `method`, `use_metadata`, `residue_bits`, `chunk_bytes`, `threads`, `memory`, `io`, `cache`, `device`,
+        `stream`, `progress`, `team` and `executor`, which stay as keywords for one release.
     progress : callable, default None
         `progress(label, done, total)` is called now and then.
     team : Team, default None
@@ -174,6 +180,10 @@ def compare(
         who asks the result for anything but `done()` waits. Until then the tensors are kept, and only later
         work of PyTorch's current stream may change them. What else there is to compare is compared before
         this returns (docs/guide.md).
+    rename : str, iterable of str, or dict, default None
+        Other names for the fields of `b`, before fields are matched: 'transformer.*=*', several of these, or
+        {old: new}. Each * or ? of the new name stands for what that of the old one matched; the first rule
+        that matches counts. A rule that matches nothing, and a name that two fields get, are problems.
 
     Returns
     -------
@@ -226,6 +236,18 @@ def compare(
     'same'
     """
     begin = time.perf_counter()
+    if isinstance(options, CompareOptions):
+        how = with_options(
+            options, method=method, use_metadata=use_metadata, residue_bits=residue_bits, chunk_bytes=chunk_bytes,
+            threads=threads, memory=memory, io=io, cache=cache, device=device, stream=stream, progress=progress,
+            team=team, executor=executor,
+        )  # fmt: skip
+        method, use_metadata, residue_bits, chunk_bytes = (
+            how.method, how.use_metadata, how.residue_bits, how.chunk_bytes,
+        )  # fmt: skip
+        threads, memory, io, cache, device = how.threads, how.memory, how.io, how.cache, how.device
+        stream, progress, team, executor = how.stream, how.progress, how.team, how.executor
+        options = how.formats
     if method not in METHODS:
         raise TwinrunError(f"unknown method {method!r}", fix="use one of " + ", ".join(METHODS))
     if align not in ALIGNMENTS:
@@ -269,7 +291,7 @@ def compare(
         devices=devices,
         ulps=ulp,
         tolerances=rules,
-        periods=_periods(period),
+        periods=periods_of(period),
     )
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
@@ -277,18 +299,24 @@ def compare(
     for run in (a, b):
         if is_trace(run):  # its bytes may agree though it says that something was not traced
             raise Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
+    renames = (*renames_of(rename), *rules.renames)
     started = None
-    plain = globs is None and key is None and use_metadata and shared is None and progress is None
+    plain = (
+        globs is None and key is None and use_metadata and shared is None and progress is None and not renames
+    )
     if plain and stream is None and may_start(a, b, settings):
         subject_a, subject_b, started = start(a, b, settings, not wait)
     else:
         subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
+    own = subject_a, subject_b
+    if renames:
+        subject_b = Renamed(subject_b, renames)
     request = Request(
         subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time", progress, started
     )  # fmt: skip
     again = Again.of(
-        _held(a, subject_a), _held(b, subject_b), settings, globs=globs, key=key, use_metadata=use_metadata,
-        steps=steps, ranks=ranks, align=align, options=options, stream=stream,
+        _held(a, own[0]), _held(b, own[1]), settings, globs=globs, key=key, use_metadata=use_metadata,
+        steps=steps, ranks=ranks, align=align, options=options, stream=stream, renames=renames,
     )  # fmt: skip
     summary = Summary(request)
     wanted = Selection(request, None)
@@ -313,6 +341,8 @@ def compare(
             said = f"{INTERRUPTED}{compared} of {len(matched.matches)} steps were compared"
             summary.end_here(said)
             raise Interrupted(summary.comparison(str(device), seconds(), again)) from None
+        for problem in unused(renames, summary.met.renamed, subject_b.label):
+            summary.add(Outcome(problems=[(-1, request.kept(problem))]))
         return summary.comparison(str(device), seconds(), again)
 
     if wait or started is None or not started.leave():
@@ -338,13 +368,3 @@ def _unknown(subject: Subject, wanted: Selection) -> Set[Place]:
 
 def _globs(given: str | Iterable[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
-
-
-def _periods(period: str | float | Iterable[float] | None) -> Periods:
-    if period is None:
-        return Periods()
-    if isinstance(period, str):
-        return parse_periods(period)
-    return parse_periods(
-        ",".join(repr(float(p)) for p in ([period] if isinstance(period, (int, float)) else period))
-    )

@@ -16,6 +16,10 @@ folder        a folder of golden files: which files are golden files, how they a
 manifest      golden.json
 selection     which steps, fields and attributes a call names
 attributes    attributes of files, saved and checked
+values        the values file: elements of small arrays
+elements      one field against its kept values
+particles     rows in the order of their IDs
+rules         what counts as different, as for `compare`
 fields        golden digests of one field, made and checked, of these:
   plan        the rule under which a field is digested
   proof       what digests and residues of one chunk prove

@@ -22,7 +22,7 @@ from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, Settled, equal_cells_prove, settle
 from .result import GoldenElement, GoldenField, GoldenSpan
 
-__all__ = ["check_field", "golden_bytes", "known_fields"]
+__all__ = ["alike", "check_field", "describes", "golden_bytes", "known_fields", "told_labels", "values_of"]
 
 _MEMORY = "/dev/shm"
 
@@ -70,12 +70,13 @@ def golden_bytes(
 
 def known_fields(metadata: _core.Metadata) -> dict[str, int]:
     """{field: its number} of golden digests, without the labels of units and kinds."""
-    _, labels = _told(metadata)
+    _, labels = labels_told({f.name: f.shape for f in metadata.fields})
     return {f.name: at for at, f in enumerate(metadata.fields) if f.name not in labels}
 
 
-def _told(metadata: _core.Metadata) -> tuple[dict[str, dict[str, str]], set[str]]:
-    return labels_told({f.name: f.shape for f in metadata.fields})
+def told_labels(metadata: _core.Metadata) -> dict[str, dict[str, str]]:
+    """What labels say of golden digests: {field: its unit and kind}."""
+    return labels_told({f.name: f.shape for f in metadata.fields})[0]
 
 
 def _digests(metadata: _core.Metadata, at: int, facts: _core.FieldFacts) -> np.ndarray:
@@ -103,7 +104,7 @@ def _residues(packed: np.ndarray, scalars: int, block_scalars: int, bits: int) -
     return np.concatenate(parts)[:scalars]
 
 
-def _values(raw: bytes, dtype: str) -> np.ndarray:
+def values_of(raw: bytes, dtype: str) -> np.ndarray:
     """Scalars in numpy types that hold every value: floats or integers; complex numbers as pairs."""
     if dtype == "bf16":
         return (np.frombuffer(raw, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -121,7 +122,11 @@ def _rule_of(facts: _core.FieldFacts) -> Rule:
     return Rule(kind, facts.residue_bits, facts.fine_exponent, origin)
 
 
-def _alike(known: _core.FieldFacts, told: Mapping[str, str], ref: FieldRef, label: str) -> None:
+def alike(known: _core.FieldFacts, told: Mapping[str, str], ref: FieldRef, label: str) -> None:
+    """Raises Incomparable where a field is of another type, unit or shape than the golden one.
+
+    told: what labels say of the golden field.
+    """
     shape = known.shape
     shape = shape[::-1] if known.fortran_order else shape
     if known.dtype != ref.dtype:
@@ -166,7 +171,7 @@ def check_field(
     """
     known = golden.fields[at]
     ref = in_type(ref, known.dtype)
-    _alike(known, _told(golden)[0].get(known.name, {}), ref, label)
+    alike(known, told_labels(golden).get(known.name, {}), ref, label)
     ref = read_by_column(ref) if known.fortran_order else read_by_row(ref)
     if ref.source() is None:
         raise Incomparable("only its metadata is available, and golden checks read data", where=ref.where)
@@ -200,6 +205,20 @@ def check_field(
         kind=ref.kind,
         **tally.facts(),
     )
+
+
+def describes(golden: _core.Metadata, at: int, ref: FieldRef) -> bool:
+    """Whether the digests of field number `at` are those of these elements, bit for bit."""
+    known = golden.fields[at]
+    plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,
+                      chunk_bytes=known.chunk_bytes, digest="linear")  # fmt: skip
+    with _moment(ref.items * ref.itemsize) as folder:
+        target = os.path.join(folder, "values.twm")
+        build(target, [ref], [], lambda _: plan)
+        now = _core.Metadata(target)
+        return all(
+            golden.section(at, section) == now.section(0, section) for section in ("tree", "fine", "residues")
+        )
 
 
 def _cell(rule: Rule) -> float:
@@ -240,7 +259,7 @@ def _settled(
     for chunk in chunks.tolist():
         first = chunk * chunk_scalars
         n = min(chunk_scalars, scalars - first)
-        x = _values(bytes(_core.read_source(source, first // per_item, n // per_item)), ref.dtype)
+        x = values_of(bytes(_core.read_source(source, first // per_item, n // per_item)), ref.dtype)
         residues: list[np.ndarray | None] = [None, None]
         if packed is not None:
             lines = slice(chunk * chunk_lines, (chunk + 1) * chunk_lines)
@@ -323,7 +342,7 @@ class _Tally:
             self.at_most = None
             self.different_is_exact = False
             if s.different:
-                self.at_least = max(self.at_least, self.atol)
+                self.at_least = max(self.at_least, self.atol, float(s.least.max(initial=0.0)))
         if s.verdict == SAME:
             return
         if s.verdict == DIFFERENT:
@@ -358,7 +377,7 @@ class _Tally:
                 ref.index(first + i),
                 x[i].item() if ref.tell is None else ref.tell(first + i),
                 int(s.cells[i]) if s.exact else None,
-                float(s.least[i]) if s.exact else self.atol,
+                float(s.least[i]),
                 float(s.most[i]),
                 "different" if s.state[i] == DIFFERENT else "undecided",
             )

@@ -14,21 +14,23 @@ from ..formats.files import file_size
 from ..outputs import replacing
 from ..runs.subject import Place
 from .fields import known_fields
-from .manifest import MANIFEST, GoldenPlace, Manifest, checksum, is_golden_file, is_manifest
+from .manifest import MANIFEST, GoldenFile, GoldenPlace, Manifest, checksum, is_golden_file, is_manifest
+from .values import KeptValues, is_values_file, parsed_values
 
-__all__ = ["file_name", "old_files", "open_metadata", "put_in_place"]
+__all__ = ["file_name", "old_files", "open_place", "put_in_place"]
 
-_OWN_FILE = re.compile(r"(step_-?[0-9]+_)?rank_[0-9]+\.twm")
+_OWN_FILE = re.compile(r"(step_-?[0-9]+_)?(rank_[0-9]+|particles)\.tw[mv]")
 _RESTORE = "restore it, or move it away and save again with 'twinrun golden save'"
 
 
-def file_name(place: Place) -> str:
-    """The name of the file with the digests of a place."""
+def file_name(place: Place, by_id: bool = False) -> str:
+    """The name of the file with the digests of a place. by_id: of the particles of all ranks."""
     step, rank = place
-    return f"rank_{rank}.twm" if step is None else f"step_{step}_rank_{rank}.twm"
+    what = "particles" if by_id else f"rank_{rank}"
+    return f"{what}.twm" if step is None else f"step_{step}_{what}.twm"
 
 
-def old_files(folder: str) -> dict[str, GoldenPlace]:
+def old_files(folder: str) -> dict[str, GoldenFile]:
     """The golden files that `save` may replace, by name: those that golden.json lists, unchanged.
 
     Any other file in the folder may be the user's.
@@ -52,19 +54,25 @@ def old_files(folder: str) -> dict[str, GoldenPlace]:
         listed = Manifest.read(folder).places
     except DamagedFile:  # a damaged manifest proves nothing about the files
         return {}
-    return {p.file: p for p in listed if _OWN_FILE.fullmatch(p.file) and _is_listed(folder, p)}
+    return {
+        f.file: f for p in listed for f in p.files() if _OWN_FILE.fullmatch(f.file) and _is_listed(folder, f)
+    }
 
 
-def _is_listed(folder: str, place: GoldenPlace) -> bool:
-    """Whether the file of a place is, bit for bit, the one that golden.json lists."""
-    path = os.path.join(folder, place.file)
-    if not is_golden_file(path) or os.path.getsize(path) != place.bytes:
+def _is_golden(path: str) -> bool:
+    return is_values_file(path) if path.endswith(".twv") else is_golden_file(path)
+
+
+def _is_listed(folder: str, listed: GoldenFile) -> bool:
+    """Whether a file is, bit for bit, the one that golden.json lists."""
+    path = os.path.join(folder, listed.file)
+    if not _is_golden(path) or os.path.getsize(path) != listed.bytes:
         return False
     with open(path, "rb") as file:
-        return checksum(file.read()) == place.xxh3
+        return checksum(file.read()) == listed.xxh3
 
 
-def put_in_place(made: str, folder: str, old: Mapping[str, GoldenPlace], names: Collection[str]) -> None:
+def put_in_place(made: str, folder: str, old: Mapping[str, GoldenFile], names: Collection[str]) -> None:
     """Moves new files over old ones, the manifest last.
 
     A check that runs meanwhile reports damaged files, and no false result. The files in the folder are
@@ -79,7 +87,7 @@ def put_in_place(made: str, folder: str, old: Mapping[str, GoldenPlace], names: 
         if not os.path.lexists(path) or (name in old and _is_listed(folder, old[name])):
             continue
         # An interrupted `save` of the same run leaves this file.
-        if name in names and is_golden_file(path) and filecmp.cmp(path, os.path.join(made, name), False):
+        if name in names and _is_golden(path) and filecmp.cmp(path, os.path.join(made, name), False):
             continue
         raise TwinrunError(
             "is there already, and is not the file that golden.json lists", where=path, fix="move it away"
@@ -92,20 +100,31 @@ def put_in_place(made: str, folder: str, old: Mapping[str, GoldenPlace], names: 
             os.unlink(os.path.join(folder, name))
 
 
-def open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
-    """Opens the digests of a place. Raises an error unless they are those that the manifest lists."""
-    path = os.path.join(folder, place.file)
+def _content(folder: str, listed: GoldenFile) -> bytes:
+    """The bytes of a file. Raises an error unless they are those that the manifest lists."""
+    path = os.path.join(folder, listed.file)
     try:
         if os.path.exists(path):
             file_size(path)  # reading a pipe would block
         with open(path, "rb") as file:
-            content = file.read(place.bytes + 1)
+            content = file.read(listed.bytes + 1)
     except FileNotFoundError:
         raise MissingFile("no such file", where=path, fix=_RESTORE) from None
     except OSError as e:
         raise TwinrunError(f"cannot be read: {e.strerror}", where=path) from None
-    if len(content) != place.bytes or checksum(content) != place.xxh3:
+    if len(content) != listed.bytes or checksum(content) != listed.xxh3:
         raise DamagedFile("is not the file that golden.json names", where=path, fix=_RESTORE)
+    return content
+
+
+def open_place(folder: str, place: GoldenPlace) -> tuple[_core.Metadata, dict[str, KeptValues]]:
+    """Opens what is kept of a place: its digests, and the values of small fields.
+
+    Raises an error unless they are those that the manifest lists.
+    """
+    digests, *others = place.files()
+    content = _content(folder, digests)
+    path = os.path.join(folder, digests.file)
     metadata = _core.Metadata(path)
     fields = metadata.fields
     known = [
@@ -114,4 +133,9 @@ def open_metadata(folder: str, place: GoldenPlace) -> _core.Metadata:
     ]
     if known != [(f.name, f.dtype, f.shape, f.fortran_order) for f in place.fields]:
         raise DamagedFile("holds other fields than golden.json says", where=path, fix=_RESTORE)
-    return metadata
+    values: dict[str, KeptValues] = {}
+    for listed in others:
+        values = parsed_values(_content(folder, listed), os.path.join(folder, listed.file), content)
+    if not {*values} <= {f.name for f in place.fields}:
+        raise DamagedFile("has values of other fields than golden.json says", where=path, fix=_RESTORE)
+    return metadata, values

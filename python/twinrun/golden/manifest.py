@@ -12,13 +12,14 @@ import os
 import re
 import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import _core
+from ..comparison.settings import Decision
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ..formats.files import file_size
-from ..formats.model import ITEMSIZE
+from ..formats.model import FLOATING, ITEMSIZE
 from ..marks import GOLDEN_MANIFEST as MANIFEST
 from ..marks import METADATA_MAGIC
 
@@ -27,6 +28,7 @@ __all__ = [
     "VERSION",
     "GoldenAttribute",
     "GoldenFieldFacts",
+    "GoldenFile",
     "GoldenPlace",
     "Manifest",
     "checksum",
@@ -34,10 +36,13 @@ __all__ = [
     "is_manifest",
 ]
 
-VERSION = 1
+VERSION = 2
+_PLAIN_VERSION = 1  # of manifests without what version 2 added, so that older readers know them
 _FORMAT = "twinrun golden"
 _MOST_BYTES = 1 << 28
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,80}\.twm")
+_VALUES_FILE = re.compile(r"[A-Za-z0-9_-]{1,80}\.twv")
+_MOST_ULPS = (1 << 64) - 2
 _DIGITS = re.compile(r"[0-9a-f]{16}")
 
 
@@ -45,7 +50,8 @@ _DIGITS = re.compile(r"[0-9a-f]{16}")
 class GoldenFieldFacts:
     """A field as it was saved.
 
-    shape: as the user knows it. atol, rtol: the checked tolerance; digests have another.
+    shape: as the user knows it. atol, rtol: the checked tolerance; digests have another. ulps, period,
+    equal_nan: as in `Decision`. key: the field with the IDs of its rows, in whose order these are.
     """
 
     name: str
@@ -54,6 +60,31 @@ class GoldenFieldFacts:
     fortran_order: bool
     atol: float
     rtol: float
+    ulps: int | None = None
+    period: tuple[float, ...] = ()
+    equal_nan: bool = True
+    key: str | None = None
+
+    @property
+    def decision(self) -> Decision:
+        """What counts as different in it, for elements row by row."""
+        return Decision(self.atol, self.rtol, self.ulps, self.period, 1, self.equal_nan)
+
+    def added(self) -> dict[str, Any]:
+        """What version 2 of the manifest says of it."""
+        said = {"ulp": self.ulps, "period": list(self.period), "nan_differs": not self.equal_nan}
+        return {
+            key: value for key, value in {**said, "key": self.key}.items() if value not in (None, [], False)
+        }
+
+
+@dataclass(frozen=True)
+class GoldenFile:
+    """A file beside the manifest, by name: its size and checksum."""
+
+    file: str
+    bytes: int
+    xxh3: str
 
 
 @dataclass(frozen=True)
@@ -80,7 +111,9 @@ class GoldenPlace:
     """The fields of one step and rank, and the file of their digests.
 
     attributes: facts of the files beside their elements; None for arrays, which have none, and for
-    golden files of a version that did not keep attributes (then not `knows_attributes`).
+    golden files of a version that did not keep attributes (then not `knows_attributes`). values: the file
+    with the values of small fields; None where there is none. by_id: it holds the rows of all ranks, in the
+    order of their IDs.
     """
 
     step: int | None
@@ -92,6 +125,13 @@ class GoldenPlace:
     fields: tuple[GoldenFieldFacts, ...]
     attributes: tuple[GoldenAttribute, ...] | None = None
     knows_attributes: bool = True
+    values: GoldenFile | None = None
+    by_id: bool = False
+
+    def files(self) -> list[GoldenFile]:
+        """The files of the place."""
+        digests = GoldenFile(self.file, self.bytes, self.xxh3)
+        return [digests] if self.values is None else [digests, self.values]
 
 
 def is_manifest(path: str) -> bool:
@@ -129,7 +169,8 @@ class Manifest:
     """The content of a folder of golden files.
 
     chosen_fields, chosen_steps: what `save` was asked to keep; None for everything. left_out, ignored_attributes:
-    globs of fields, and of attributes, that it was asked to leave out.
+    globs of fields, and of attributes, that it was asked to leave out. key: the field, or glob, with the IDs
+    of particles, by which rows are ordered.
     """
 
     places: tuple[GoldenPlace, ...]
@@ -141,6 +182,13 @@ class Manifest:
     twinrun: str = ""
     left_out: tuple[str, ...] = ()
     ignored_attributes: tuple[str, ...] = ()
+    key: str | None = None
+
+    @property
+    def version(self) -> int:
+        """The smallest version of the format that can say all of it."""
+        new = self.key is not None or any(f.added() for p in self.places for f in p.fields)
+        return VERSION if new else _PLAIN_VERSION
 
     def keeps(self, name: str) -> bool:
         """Whether `save` was asked to keep a field of this name."""
@@ -150,9 +198,9 @@ class Manifest:
 
     def text(self) -> str:
         """JSON with a line for each field, so that small changes are small in a diff."""
-        head = {
+        head: dict[str, Any] = {
             "format": _FORMAT,
-            "version": VERSION,
+            "version": self.version,
             "twinrun": self.twinrun,
             "residue_bits": self.residue_bits,
             "chunk_bytes": self.chunk_bytes,
@@ -162,17 +210,23 @@ class Manifest:
             "ignored_attributes": list(self.ignored_attributes),
             "provenance": self.provenance,
         }
+        if self.key is not None:
+            head["key"] = self.key
         lines = ["{"]
         lines += [f" {json.dumps(k)}: {json.dumps(v, sort_keys=True)}," for k, v in head.items()]
         lines.append(' "places": [')
         for at, place in enumerate(self.places):
-            facts = {"step": place.step, "rank": place.rank, "file": place.file, "bytes": place.bytes,
+            facts: dict[str, Any] = {"step": place.step, "rank": place.rank, "file": place.file, "bytes": place.bytes,
                      "xxh3": place.xxh3, "one_array": place.one_array}  # fmt: skip
+            if place.values is not None:
+                facts["values"] = vars(place.values)
+            if place.by_id:
+                facts["by_id"] = True
             inner = ", ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in facts.items())
             lines.append(f'  {{{inner}, "fields": [')
             for n, f in enumerate(place.fields):
                 fact = {"name": f.name, "dtype": f.dtype, "shape": list(f.shape), "fortran_order": f.fortran_order,
-                        "atol": f.atol, "rtol": f.rtol}  # fmt: skip
+                        "atol": f.atol, "rtol": f.rtol, **f.added()}  # fmt: skip
                 lines.append("   " + json.dumps(fact) + ("," if n + 1 < len(place.fields) else ""))
             end = "," if at + 1 < len(self.places) else ""
             if not place.knows_attributes:
@@ -223,17 +277,18 @@ class Manifest:
             _need(isinstance(d, dict) and d.get("format") == _FORMAT, "is no manifest of golden files")
             version = d.get("version")
             _need(type(version) is int and version > 0, "has no version")
-            if version != VERSION:
+            if version not in (_PLAIN_VERSION, VERSION):
                 raise Unsupported(
-                    f"has version {version}, and this is for version {VERSION}",
+                    f"has version {version}, and this is for versions {_PLAIN_VERSION} and {VERSION}",
                     where=path,
                     fix="update twinrun",
                 )
             said = d.pop("checksum", None)
             _need(said == _checksum(d), "has another checksum than content: it is damaged, or was edited")
-            places = tuple(_place(p) for p in _list(d, "places"))
-            _need(len({(p.step, p.rank) for p in places}) == len(places), "has a place twice")
-            _need(len({p.file for p in places}) == len(places), "has a file twice")
+            places = tuple(_place(p, version) for p in _list(d, "places"))
+            _need(len({(p.step, p.rank, p.by_id) for p in places}) == len(places), "has a place twice")
+            names = [f.file for p in places for f in p.files()]
+            _need(len({*names}) == len(names), "has a file twice")
             _need(bool(places), "has no places")
             fields = d.get("chosen_fields")
             _need(
@@ -256,6 +311,9 @@ class Manifest:
             _need(type(chunk) is int and 4096 <= chunk <= 1 << 20, "has a wrong chunk_bytes")
             provenance = d.get("provenance")
             _need(provenance is None or isinstance(provenance, dict), "has a wrong provenance")
+            key = d.get("key") if version > _PLAIN_VERSION else None
+            _need(key is None or (isinstance(key, str) and bool(key)), "has a wrong key")
+            _need(key is not None or not any(p.by_id for p in places), "has no key of its particles")
             said = d.get("twinrun")
             return cls(
                 places,
@@ -267,6 +325,7 @@ class Manifest:
                 said if isinstance(said, str) else "",
                 tuple(left_out),
                 tuple(ignored),
+                key,
             )
         except _Wrong as e:
             raise DamagedFile(str(e), where=path, fix=_RESTORE) from None
@@ -295,23 +354,47 @@ def _list(d: dict, name: str) -> list:
     return value
 
 
-def _place(d: dict) -> GoldenPlace:
+def _place(d: dict, version: int) -> GoldenPlace:
     step, rank = _given(d, "step"), _given(d, "rank")
     _need(step is None or (type(step) is int and -(1 << 63) <= step < 1 << 63), "has a wrong step")
     _need(type(rank) is int and 0 <= rank < 1 << 32, "has a wrong rank")
+    digests = _file(d, _FILE)
+    values = _given(d, "values")
+    _need(values is None or isinstance(values, dict), "has wrong values")
+    by_id = _given(d, "by_id") if version > _PLAIN_VERSION else None
+    _need(by_id is None or type(by_id) is bool, "has a wrong by_id")
+    _need(type(d.get("one_array")) is bool, "has a wrong one_array")
+    fields = tuple(_field(f, version) for f in _list(d, "fields"))
+    _need(len({f.name for f in fields}) == len(fields), "has a field twice")
+    _need(bool(fields) or version > _PLAIN_VERSION, "has a place without fields")
+    told = d.get("attributes")
+    attributes = None if told is None else tuple(_attribute(a) for a in _list(d, "attributes"))
+    _need(all((f.key is not None) == bool(by_id) for f in fields), "has a field with a wrong key")
+    known = {f.name: len(f.shape) for f in fields}
+    _need(all(f.key is None or known.get(f.key) == 1 for f in fields), "has a field without its key")
+    return GoldenPlace(
+        step,
+        rank,
+        digests.file,
+        digests.bytes,
+        digests.xxh3,
+        d["one_array"],
+        fields,
+        attributes,
+        "attributes" in d,
+        None if values is None else _file(values, _VALUES_FILE),
+        bool(by_id),
+    )
+
+
+def _file(d: dict, named: re.Pattern[str]) -> GoldenFile:
     file, size, digest = _given(d, "file"), _given(d, "bytes"), _given(d, "xxh3")
     _need(
-        isinstance(file, str) and _FILE.fullmatch(file) is not None, "names a file that is not one of its own"
+        isinstance(file, str) and named.fullmatch(file) is not None, "names a file that is not one of its own"
     )
     _need(type(size) is int and 0 <= size < 1 << 62, "has a wrong size")
     _need(isinstance(digest, str) and _DIGITS.fullmatch(digest) is not None, "has a wrong checksum")
-    _need(type(d.get("one_array")) is bool, "has a wrong one_array")
-    fields = tuple(_field(f) for f in _list(d, "fields"))
-    _need(len({f.name for f in fields}) == len(fields), "has a field twice")
-    _need(bool(fields), "has a place without fields")
-    told = d.get("attributes")
-    attributes = None if told is None else tuple(_attribute(a) for a in _list(d, "attributes"))
-    return GoldenPlace(step, rank, file, size, digest, d["one_array"], fields, attributes, "attributes" in d)
+    return GoldenFile(file, size, digest)
 
 
 def _attribute(d: dict) -> GoldenAttribute:
@@ -323,7 +406,7 @@ def _attribute(d: dict) -> GoldenAttribute:
     return GoldenAttribute(owner, name, digest, text, d["meaning"])
 
 
-def _field(d: dict) -> GoldenFieldFacts:
+def _field(d: dict, version: int) -> GoldenFieldFacts:
     name, dtype, shape = _given(d, "name"), _given(d, "dtype"), _given(d, "shape")
     _need(isinstance(name, str), "has a field without a name")
     _need(isinstance(dtype, str) and dtype in ITEMSIZE, "has a field of an unknown type")
@@ -338,7 +421,31 @@ def _field(d: dict) -> GoldenFieldFacts:
     atol, rtol = _given(d, "atol"), _given(d, "rtol")
     for key, value in (("atol", atol), ("rtol", rtol)):
         _need(type(value) in (int, float) and 0 <= value <= sys.float_info.max, f"has a wrong {key}")
-    return GoldenFieldFacts(name, dtype, tuple(shape), d["fortran_order"], float(atol), float(rtol))
+    facts = GoldenFieldFacts(name, dtype, tuple(shape), d["fortran_order"], float(atol), float(rtol))
+    return facts if version == _PLAIN_VERSION else _with_added(facts, d)
+
+
+def _with_added(facts: GoldenFieldFacts, d: dict) -> GoldenFieldFacts:
+    """What version 2 says of a field besides."""
+    ulps, period, key = _given(d, "ulp"), _given(d, "period"), _given(d, "key")
+    _need(ulps is None or (type(ulps) is int and 0 <= ulps <= _MOST_ULPS), "has a wrong ulp")
+    lengths = [] if period is None else period
+    _need(isinstance(lengths, list) and len(lengths) <= 4, "has a wrong period")
+    for length in lengths:
+        _need(type(length) in (int, float) and 0 <= length <= sys.float_info.max, "has a wrong period")
+    _need(len(lengths) < 2 or facts.shape[-1:] == (len(lengths),), "has a period of other components")
+    _need(type(d.get("nan_differs", False)) is bool, "has a wrong nan_differs")
+    _need(key is None or isinstance(key, str), "has a wrong key")
+    plain = facts.dtype not in FLOATING or facts.dtype in ("c64", "c128")
+    _need(not (plain and lengths), "has a period of a field that cannot have one")
+    _need(facts.dtype in FLOATING or ulps is None, "has an ulp of a field that cannot have one")
+    return replace(
+        facts,
+        ulps=ulps,
+        period=tuple(map(float, lengths)),
+        equal_nan=not d.get("nan_differs", False),
+        key=key,
+    )
 
 
 def _checksum(document: dict) -> str:

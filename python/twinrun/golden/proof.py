@@ -381,7 +381,27 @@ class Settled:
     different: int
 
 
-def _unexplained(state: np.ndarray, c: np.ndarray, different: int) -> Settled:
+def _least_outside(
+    v: _Values, c: np.ndarray, rule: Rule, atol: float, rtol: float, outside: np.ndarray
+) -> np.ndarray:
+    """What |a - b| of elements that are proven to differ is at least, though their cells are not known; 0 for
+    the others.
+
+    It is above the tolerance. Under an absolute rule the golden value lies c cells from b, or a multiple of
+    2^bits cells more or less; without a cell it lies farther away, at least 64 cells, than any of these.
+    """
+    with np.errstate(all="ignore"):
+        least = (atol + rtol * np.abs(v.x.astype(np.float64))) / (1.0 + rtol) * (1.0 - 2.0**-50)
+        least = np.where(np.isfinite(least), least, atol)
+        if rule.kind == "absolute":
+            away = [_bounds(v, c + n * (1 << rule.bits), rule)[0] for n in (-1, 0, 1)]
+            least = np.fmax(least, np.minimum.reduce(away))
+    return np.where(outside, least, 0.0)
+
+
+def _unexplained(
+    state: np.ndarray, c: np.ndarray, different: int, least: np.ndarray | None = None
+) -> Settled:
     verdict = DIFFERENT if different else UNDECIDED
     return Settled(
         verdict,
@@ -389,7 +409,7 @@ def _unexplained(state: np.ndarray, c: np.ndarray, different: int) -> Settled:
         False,
         state.astype(np.int8),
         c,
-        np.zeros(c.size),
+        np.zeros(c.size) if least is None else least,
         np.full(c.size, np.inf),
         different,
     )
@@ -454,13 +474,16 @@ def settle(
             # If all were within tolerance, their cells would be c apart and the digests would agree: so one
             # element differs.
             different = max(int(outside.sum()), int(complete))
+            unexplained = functools.partial(
+                _unexplained, np.where(outside, DIFFERENT, UNKNOWN), c.copy(), different
+            )
+            least = _least_outside(v, c, rule, atol, rtol, outside)
             if alone is None:
-                return _unexplained(np.where(outside, DIFFERENT, UNKNOWN), c, different)
+                return unexplained(least)
             located = True
             c[alone[0]] += alone[1] << rule.bits
             if _states(v, c, rule, atol, rtol)[alone[0]] != DIFFERENT:
-                c[alone[0]] -= alone[1] << rule.bits
-                return _unexplained(np.where(outside, DIFFERENT, UNKNOWN), c, different)
+                return unexplained(least)
     state = _states(v, c, rule, atol, rtol).astype(np.int8)
     least, most = _bounds(v, c, rule)
     different = int((state == DIFFERENT).sum())

@@ -60,11 +60,17 @@ class GoldenElement:
     b : float, int or str
         Its value now.
     cells : int or None
-        How many cells the golden value lies above b; None where only the residue is known.
+        How many cells the golden value lies above b; None where only the residue is known, or where the
+        golden value itself is.
     at_least, at_most : float
-        Bounds of |a - b|. `at_most` may be infinite.
+        Bounds of |a - b|. `at_most` may be infinite. Where the golden value is kept, both are |a - b|,
+        rounded to the nearest number.
     verdict : {'different', 'undecided'}
         Whether it is known to differ.
+    a : float, int or None
+        The golden value; None where only its digest is kept.
+    id : int or None
+        Of a particle that was matched by its ID: the ID. `index` is then that of the component.
     """
 
     index: tuple[int, ...]
@@ -73,6 +79,8 @@ class GoldenElement:
     at_least: float
     at_most: float
     verdict: str
+    a: float | int | None = None
+    id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,12 @@ class GoldenSpan:
     undecided: int = 0
 
 
+def brackets(index: tuple[int, ...], id: int | None = None) -> str:
+    """'[3, 7]', '[id 12, 0]', ''."""
+    at = [*([] if id is None else [f"id {id}"]), *map(str, index)]
+    return f"[{', '.join(at)}]" if at else ""
+
+
 @dataclass
 class GoldenField:
     """What golden digests show of one field at one step and rank.
@@ -135,7 +149,7 @@ class GoldenField:
     residue_bits : int
         Bits an element in the golden files.
     cell : float
-        Width of a cell; 0 where the rule has none.
+        Width of a cell; 0 where the rule has none, or where values are kept.
     different : int
         Scalars that differ, at least.
     different_is_exact : bool
@@ -154,6 +168,13 @@ class GoldenField:
         Bounds of the largest |a - b|. `at_most` is None where none is known.
     kind : str or None
         What elements are that are no numbers; `listed` then has them as text.
+    values_kept : bool
+        True: the golden files keep the values, and the result is that of `twinrun.compare`. Nothing is
+        undecided.
+    ulps : int or None
+        Representable values between a and b that still count as the same.
+    period : tuple of float
+        Lengths of the circles that values lie on, by component; empty on a line.
     verdict : {'same', 'different', 'undecided'}
         'undecided': cannot be decided within one cell.
     first : GoldenElement or None
@@ -184,6 +205,9 @@ class GoldenField:
     at_least: float = 0.0
     at_most: float | None = 0.0
     kind: str | None = None
+    values_kept: bool = False
+    ulps: int | None = None
+    period: tuple[float, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -217,8 +241,7 @@ class GoldenField:
         """
         parts = [] if self.step is None else [f"step {self.step}"]
         parts.append(f"rank {self.rank}")
-        at = "" if not index else "[" + ", ".join(map(str, index)) + "]"
-        return ", ".join([*parts, self.field + at])
+        return ", ".join([*parts, self.field + brackets(index or ())])
 
 
 @dataclass(frozen=True)

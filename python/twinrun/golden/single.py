@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from .. import _core
-from ..errors import TwinrunError, one_line
-from ..formats.model import FLOATING
-from ..formats.texts import never_tolerated
+from ..comparison.settings import Decision
+from ..errors import Incomparable, TwinrunError, one_line
 from ..outputs import write_whole
 from ..runs.containers import flattened, is_container, named_arrays
 from ..runs.fields import FieldRef
 from ..runs.opening import open_subject
+from ..runs.order import read_by_row
+from .elements import check_values
 from .fields import GoldenField, check_field, golden_bytes, known_fields
 from .manifest import is_golden_file
+from .rules import needs_values, rule_settings
+from .values import KEEP_VALUES, KeptValues, is_values_file, read_values, values_bytes, values_name
 
 __all__ = ["NotReproduced", "Reproducible", "file_name"]
 
@@ -80,6 +84,37 @@ def _write(path: Path, content: bytes) -> bool:
     return True
 
 
+def _write_values(path: Path, content: bytes | None) -> bool:
+    """Writes the values file beside a golden file, or removes an old one; False if nothing changed."""
+    target = Path(values_name(str(path)))
+    if content is None:
+        if not is_values_file(str(target)):
+            return False
+        target.unlink()
+        return True
+    with contextlib.suppress(OSError):
+        if target.read_bytes() == content:
+            return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, content, durable=False, ours=is_values_file)
+    return True
+
+
+def _check_one(
+    metadata: _core.Metadata, at: int, kept: KeptValues | None, ref: FieldRef, decision: Decision
+) -> GoldenField:
+    if kept is not None:
+        return check_values(metadata, at, kept, ref, (None, 0), decision, label="this test", most_listed=20)
+    if needed := needs_values(decision):
+        raise Incomparable(
+            f"{needed} needs values, and only digests are kept",
+            fix=f"write the file again, with keep_values={ref.items * ref.itemsize} or more",
+        )
+    return check_field(
+        metadata, at, ref, (None, 0), decision.atol, decision.rtol, label="this test", most_listed=20
+    )
+
+
 class Reproducible:
     """Golden files of one test: what the fixture `reproducible` of the pytest plugin gives.
 
@@ -131,6 +166,9 @@ class Reproducible:
         tolerate_integers: bool = False,
         residue_bits: int = 4,
         undecided: str = "fail",
+        ulp: int | None = None,
+        period: str | float | Iterable[float] | None = None,
+        keep_values: int = KEEP_VALUES,
     ) -> list[GoldenField] | None:
         """Raises `NotReproduced` unless arrays agree with their golden file.
 
@@ -155,6 +193,12 @@ class Reproducible:
             Bits an element, when the file is written.
         undecided : {'fail', 'pass'}
             Whether what cannot be decided within one cell counts as a failure.
+        ulp : int, default None
+            Floating-point numbers that are at most so many representable values apart agree. Needs values.
+        period : float, iterable of float, or str, default None
+            Lengths of the periodic box, as for `twinrun.compare`. Needs values.
+        keep_values : int, default 65536
+            Bytes of the largest array of which the values are kept, when the file is written.
 
         Returns
         -------
@@ -169,7 +213,10 @@ class Reproducible:
             A parameter has no meaning, the name was used before, or a file that is not twinrun's has the
             name.
         DamagedFile
-            The golden file contradicts its checksums.
+            The golden file contradicts its checksums, or the values that it keeps are not those of its
+            digests.
+        Incomparable
+            `ulp` or `period` is given for an array that is too large to keep its values.
         """
         __tracebackhide__ = True
         if not isinstance(name, str) or not name:
@@ -190,17 +237,34 @@ class Reproducible:
         path = self.folder / f"{file_name(name)}.twm"
         subject = open_subject(fields)
 
-        def tolerance(ref: FieldRef) -> tuple[float, float]:
-            tolerant = ref.dtype in FLOATING or (tolerate_integers and not never_tolerated(ref.name))
-            return (float(atol), float(rtol)) if tolerant else (0.0, 0.0)
+        settings_of = rule_settings(atol, rtol, ulp, period, tolerate_integers)
+
+        def decision(ref: FieldRef) -> Decision:
+            return settings_of.decision(ref, ref, None)
 
         with subject.open(subject.places[0]) as refs:
             if self._update:
-                content = golden_bytes(refs.values(), tolerance, residue_bits=residue_bits, chunk_bytes=_CHUNK_BYTES,
-                                       place=(None, 0))  # fmt: skip
-                self._written.append((path, _write(path, content)))
+                kept = [read_by_row(ref) for ref in refs.values()]
+                for ref in kept:
+                    needed, size = needs_values(decision(ref)), ref.items * ref.itemsize
+                    if needed and size > keep_values:
+                        raise Incomparable(
+                            f"{ref.name!r}: {needed} needs values, and of {size} bytes only digests are kept",
+                            fix=f"give keep_values={size}",
+                        )
+                tolerance = {ref.name: decision(ref) for ref in kept}
+                content = golden_bytes(
+                    kept,
+                    lambda ref: (tolerance[ref.name].atol, tolerance[ref.name].rtol),
+                    residue_bits=residue_bits,
+                    chunk_bytes=_CHUNK_BYTES,
+                    place=(None, 0),
+                )
+                changed = _write_values(path, values_bytes(kept, keep_values, content))
+                changed = _write(path, content) or changed
+                self._written.append((path, changed))
                 return None
-            problems, results = self._held(path, refs, tolerance)
+            problems, results = self._held(path, refs, decision)
         wrong = [
             f
             for f in results
@@ -211,7 +275,7 @@ class Reproducible:
         return results
 
     def _held(
-        self, path: Path, refs: Mapping[str, FieldRef], tolerance: Callable[[FieldRef], tuple[float, float]]
+        self, path: Path, refs: Mapping[str, FieldRef], decision: Callable[[FieldRef], Decision]
     ) -> tuple[list[str], list[GoldenField]]:
         __tracebackhide__ = True
         if not path.exists():
@@ -225,6 +289,8 @@ class Reproducible:
             raise NotReproduced(
                 f"{path} is no golden file: it is metadata of data files, which 'twinrun index' makes"
             )
+        values_path = values_name(str(path))
+        values = read_values(values_path, path.read_bytes()) if os.path.lexists(values_path) else {}
         known = known_fields(metadata)
         problems = [f"{n!r} is not in the golden file" for n in refs if n not in known]
         problems += [f"{n!r} is in the golden file only" for n in known if n not in refs]
@@ -234,15 +300,7 @@ class Reproducible:
                 continue
             try:
                 results.append(
-                    check_field(
-                        metadata,
-                        known[name],
-                        ref,
-                        (None, 0),
-                        *tolerance(ref),
-                        label="this test",
-                        most_listed=20,
-                    )
+                    _check_one(metadata, known[name], values.get(name), ref, decision(read_by_row(ref)))
                 )
             except TwinrunError as e:
                 problems.append(f"{name!r}: {e}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import glob
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from .. import _core
 from .._core import __version__
 from ..arguments import check_settings, checked_path
 from ..comparison.field import place_text
+from ..comparison.settings import Decision, Settings
+from ..comparison.tolerances import Rule, Tolerances
 from ..errors import Incomparable, TwinrunError, Uncompared
-from ..formats.model import FLOATING
-from ..formats.texts import never_tolerated
 from ..runs.fields import FieldRef
 from ..runs.opening import open_subject
 from ..runs.order import read_by_row
@@ -26,9 +26,12 @@ from ..runs.subject import Opened, Place, Subject
 from .attributes import saved_attributes
 from .fields import golden_bytes
 from .folder import file_name, old_files, put_in_place
-from .manifest import MANIFEST, GoldenFieldFacts, GoldenPlace, Manifest, checksum
+from .manifest import MANIFEST, GoldenFieldFacts, GoldenFile, GoldenPlace, Manifest, checksum
+from .particles import rows_by_id
 from .result import SaveFacts
+from .rules import needs_values, rule_settings
 from .selection import attribute_globs, chosen_places, field_globs, is_chosen, matches
+from .values import KEEP_VALUES, values_bytes, values_name
 
 __all__ = ["CHUNK_BYTES", "save"]
 
@@ -50,27 +53,39 @@ class _Request:
     leave_out: tuple[str, ...]
     keep: Callable[[int | None, str], bool] | None
     ignored_attributes: tuple[str, ...]
-    atol: float | None
-    rtol: float | None
-    tolerances: Callable[[int | None, str], tuple[float, float] | None] | None
-    tolerate_integers: bool
+    tolerances: Callable[[int | None, str], Rule | tuple[float, float] | None] | None
+    settings: Settings
+    key: str | None
+    keep_values: int
     reading: Mapping[str, Any]
 
     def keeps(self, step: int | None, name: str) -> bool:
         """Whether the caller does not leave a field out; it may still not be among the chosen ones."""
         return self.keep(step, name) if self.keep is not None else not matches(name, self.leave_out)
 
-    def tolerance(self, step: int | None, ref: FieldRef) -> tuple[float, float]:
-        """The tolerance (atol, rtol) of a field. Raises TwinrunError where it has no meaning."""
+    def decision(self, step: int | None, ref: FieldRef) -> Decision:
+        """What counts as different in a field, as `compare` has it. Raises TwinrunError where it has no
+        meaning.
+        """
         own = self.tolerances(step, ref.name) if self.tolerances is not None and ref.kind is None else None
-        if own is None and self.atol is None and self.rtol is None and ref.facts is not None:
-            return ref.facts.atol, ref.facts.rtol
-        atol, rtol = (self.atol or 0.0, self.rtol or 0.0) if own is None else own
-        integers = self.tolerate_integers and not never_tolerated(ref.name)
-        if ref.kind is not None or (ref.dtype not in FLOATING and not integers):
-            return 0.0, 0.0
-        _core.check_tolerance(float(atol), float(rtol))
-        return float(atol), float(rtol)
+        settings = self.settings
+        if own is not None:
+            rule = (
+                replace(own, fields=("*",), steps=None)
+                if isinstance(own, Rule)
+                else Rule(atol=own[0], rtol=own[1])
+            )
+            settings = replace(settings, tolerances=Tolerances((rule,)))
+        found = settings.decision(ref, ref, step)
+        _core.check_tolerance(float(found.atol), float(found.rtol))
+        size = ref.items * ref.itemsize
+        if needs_values(found) and size > self.keep_values:
+            raise Incomparable(
+                f"{place_text((step, 0)) if step is not None else 'field'} {ref.name!r}: {needs_values(found)} needs "
+                f"values, and of {size} bytes only digests are kept (--keep-values {self.keep_values})",
+                fix=f"give --keep-values {size} (keep_values={size}), or an atol in a rule for this field",
+            )
+        return found
 
     def refuse(self, entries: Iterable[tuple[str, str, str]], step: int | None) -> None:
         """Raises Uncompared where something cannot be kept, and the caller does not leave it out."""
@@ -98,50 +113,103 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Saved:
-    """One place, kept. content: its digests. left_out: globs of fields that are not kept."""
+    """One place, kept. contents: of its files, by name. left_out: globs of fields that are not kept."""
 
     place: GoldenPlace
-    content: bytes
+    contents: dict[str, bytes]
     data_bytes: int
     notes: list[str]
     left_out: list[str]
 
 
-def _save_place(request: _Request, subject: Subject, place: Place) -> _Saved:
-    step, rank = place
-    with subject.open(place) as present:
-        refs, left_out = request.fields_of(present, step)
-        request.refuse(present.skipped, step)
-        named = request.fields is not None
-        attributes = saved_attributes(present, [r.name for r in refs], named, request.ignored_attributes)
-        if not refs:
+def _kept(
+    request: _Request,
+    label: str,
+    place: Place,
+    refs: Sequence[FieldRef],
+    keys: Mapping[str, str] | None = None,
+) -> _Saved:
+    """Fields of a place, kept. keys: of particles, for each field that of its IDs; None for the rest."""
+    step = place[0]
+    for ref in refs:
+        if ref.source() is None:
             raise Incomparable(
-                f"{place_text(place)}: no field to save", where=subject.label, fix="check --field"
+                f"{place_text(place)}: field {ref.name!r}: only its metadata is available",
+                where=ref.where,
+                fix="save golden files where the data is",
             )
-        for ref in refs:
-            if ref.source() is None:
-                raise Incomparable(
-                    f"{place_text(place)}: field {ref.name!r}: only its metadata is available",
-                    where=ref.where,
-                    fix="save golden files where the data is",
-                )
-        tolerance = functools.partial(request.tolerance, step)
-        content = golden_bytes(refs, tolerance, place=place, **request.reading)
-        facts = tuple(
-            GoldenFieldFacts(r.name, r.dtype, r.user_shape, r.fortran_order, *tolerance(r)) for r in refs
+    by_id = keys is not None
+    decisions = {ref.name: request.decision(step, ref) for ref in refs}
+    tolerance = {name: (d.atol, d.rtol) for name, d in decisions.items()}
+    content = golden_bytes(refs, lambda ref: tolerance[ref.name], place=place, **request.reading)
+    name = file_name(place, by_id)
+    contents = {name: content}
+    values = values_bytes(refs, request.keep_values, content)
+    if values is not None:
+        contents[values_name(name)] = values
+    facts = tuple(
+        GoldenFieldFacts(
+            r.name, r.dtype, r.user_shape, r.fortran_order, d.atol, d.rtol, d.ulps or None, d.period, d.equal_nan,
+            keys[r.name] if keys is not None else None,
         )
-        made = GoldenPlace(
-            step,
-            rank,
-            file_name(place),
-            len(content),
-            checksum(content),
-            present.array_name is not None,  # a folder's names are kept, and count
-            facts,
-            attributes,
-        )
-        data_bytes = sum(r.items * r.itemsize for r in refs)
-        return _Saved(made, content, data_bytes, present.notes, left_out)
+        for r, d in ((ref, decisions[ref.name]) for ref in refs)
+    )  # fmt: skip
+    files = [GoldenFile(n, len(c), checksum(c)) for n, c in contents.items()]
+    made = GoldenPlace(
+        step,
+        place[1],
+        files[0].file,
+        files[0].bytes,
+        files[0].xxh3,
+        False,
+        facts,
+        values=files[1] if len(files) > 1 else None,
+        by_id=by_id,
+    )
+    return _Saved(made, contents, sum(r.items * r.itemsize for r in refs), [], [])
+
+
+def _save_opened(
+    request: _Request, subject: Subject, place: Place, present: Opened, particles: Collection[str] = ()
+) -> _Saved | None:
+    """Keeps a place. particles: names of fields that are kept by ID. None where nothing is left beside them."""
+    refs, left_out = request.fields_of(present, place[0])
+    request.refuse(present.skipped, place[0])
+    named = request.fields is not None
+    names = [r.name for r in refs]
+    attributes = saved_attributes(present, names, named, request.ignored_attributes)
+    refs = [ref for ref in refs if ref.name not in particles]
+    if not refs and not particles:
+        raise Incomparable(f"{place_text(place)}: no field to save", where=subject.label, fix="check --field")
+    if not refs and not attributes:
+        return None
+    saved = _kept(request, subject.label, place, refs)
+    one_array = present.array_name is not None  # a folder's names are kept, and count
+    made = replace(saved.place, one_array=one_array, attributes=attributes)
+    return replace(saved, place=made, notes=present.notes, left_out=left_out)
+
+
+def _save_step(
+    request: _Request, subject: Subject, step: int | None, ranks: Sequence[int]
+) -> Iterator[_Saved]:
+    """Keeps all ranks of a step: particles by ID, and the rest by rank."""
+    assert request.key is not None
+    with contextlib.ExitStack() as stack:
+        opened = [(rank, stack.enter_context(subject.open((step, rank)))) for rank in ranks]
+        chosen = {ref.name for _, o in opened for ref in request.fields_of(o, step)[0]}
+        rows = rows_by_id(opened, request.key, chosen.__contains__, subject.label, step)
+        if rows.problems:
+            raise rows.problems[0]
+        # IDs are kept wherever a field needs them, chosen or not.
+        kinds = [kind for kind in rows.kinds if len(kind.fields) > 1 or kind.key in chosen]
+        refs = [ref for kind in kinds for ref in kind.fields.values()]
+        if refs:
+            keys = {name: kind.key for kind in kinds for name in kind.fields}
+            yield _kept(request, subject.label, (step, 0), refs, keys)
+        for rank, present in opened:
+            saved = _save_opened(request, subject, (step, rank), present, rows.names)
+            if saved is not None:
+                yield saved
 
 
 def _save_places(
@@ -151,14 +219,36 @@ def _save_places(
     made: str,
     progress: Callable[[str, int, int], None] | None,
 ) -> list[_Saved]:
-    """Writes the digests of all places into the folder `made`. What it returns has no content any more."""
+    """Writes what is kept of all places into the folder `made`. What it returns has no content any more."""
     found = []
-    for done, place in enumerate(places):
-        saved = _save_place(request, subject, place)
-        _write(os.path.join(made, saved.place.file), saved.content)
-        found.append(replace(saved, content=b""))
+
+    def write(saved: _Saved) -> None:
+        for name, content in saved.contents.items():
+            _write(os.path.join(made, name), content)
+        found.append(replace(saved, contents={}))
+
+    steps: dict[object, list[Place]] = {}
+    for place in places:
+        steps.setdefault(place if request.key is None else place[0], []).append(place)
+    done = 0
+    for group in steps.values():
+        if request.key is None:
+            with subject.open(group[0]) as present:
+                saved = _save_opened(request, subject, group[0], present)
+                assert saved is not None
+                write(saved)
+        else:
+            for saved in _save_step(request, subject, group[0][0], [rank for _, rank in group]):
+                write(saved)
+        done += len(group)
         if progress is not None:
-            progress(place_text(place), done + 1, len(places))
+            progress(place_text(group[-1]), done, len(places))
+    if request.key is not None and not any(saved.place.by_id for saved in found):
+        raise Incomparable(
+            f"no field of IDs matches the key {request.key!r}",
+            where=subject.label,
+            fix="name a field of integers in one dimension with --key",
+        )
     return found
 
 
@@ -190,7 +280,11 @@ def save(
     *,
     atol: float | None = None,
     rtol: float | None = None,
-    tolerances: Callable[[int | None, str], tuple[float, float] | None] | None = None,
+    ulp: int | None = None,
+    tolerances: Callable[[int | None, str], Rule | tuple[float, float] | None] | None = None,
+    key: str | None = None,
+    period: str | float | Iterable[float] | None = None,
+    keep_values: int = KEEP_VALUES,
     residue_bits: int = 4,
     chunk_bytes: int = CHUNK_BYTES,
     fields: Iterable[str] | None = None,
@@ -205,7 +299,7 @@ def save(
     progress: Callable[[str, int, int], None] | None = None,
     ignore_attributes: Iterable[str] = (),
 ) -> SaveFacts:
-    """Keeps the digests of a run: 13% of the bytes of float32 data, or 0.4% without residue bits.
+    """Keeps the digests of a run: 13% of the bytes of float32 data; of small arrays also the values.
 
     >>> from twinrun import golden
     >>> x = np.linspace(0, 1, 1000)
@@ -223,8 +317,21 @@ def save(
     atol, rtol : float, default None
         The tolerance of floating-point fields: |a - b| <= atol + rtol |a|. `atol` has the unit of the data.
         With neither: the tolerance that the run was captured for, or equality.
+    ulp : int, default None
+        Floating-point numbers that are at most so many representable values apart agree. Needs values: see
+        `keep_values`.
     tolerances : callable, default None
-        `tolerances(step, field)` gives (atol, rtol) of one field, or None for the common tolerance.
+        `tolerances(step, field)` gives (atol, rtol) of one field, a rule of a file of tolerances, or None for
+        the common tolerance.
+    key : str, default None
+        The field, or a glob of the fields, with the IDs of particles; 'auto' takes what the files say. Their
+        rows are kept in the order of the IDs, those of all ranks together, and `check` does the same with
+        those of its run.
+    period : float, iterable of float, or str, default None
+        Lengths of the periodic box, as for `twinrun.compare`. Needs values: see `keep_values`.
+    keep_values : int, default 65536
+        Bytes of the largest array of which the values are kept beside the digests. `check` then says what
+        `twinrun.compare` would say: each element that differs, and by how much. 0: of none.
     residue_bits : {4, 2, 0}
         Bits an element. They decide how far apart `check` can tell values (docs/golden.md).
     chunk_bytes : int, default 16384
@@ -274,16 +381,18 @@ def save(
     """
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))
+    if type(keep_values) is not int or keep_values < 0:
+        raise TwinrunError(f"keep_values must be a number of bytes, not {keep_values!r}")
     folder = checked_path(output)
     request = _Request(
         field_globs(fields),
         tuple(leave_out),
         keep,
         attribute_globs(ignore_attributes),
-        atol,
-        rtol,
         tolerances,
-        tolerate_integers,
+        rule_settings(atol, rtol, ulp, period, tolerate_integers),
+        key,
+        keep_values,
         {
             "residue_bits": residue_bits,
             "chunk_bytes": chunk_bytes,
@@ -317,19 +426,20 @@ def save(
             __version__,
             (*request.leave_out, *dict.fromkeys(name for p in saved for name in p.left_out)),
             request.ignored_attributes,
+            key,
         )
         text = manifest.text().encode()
         Manifest.parse(text, os.path.join(folder, MANIFEST))
         _write(os.path.join(made, MANIFEST), text)
         try:
-            put_in_place(made, folder, old, {p.place.file for p in saved})
+            put_in_place(made, folder, old, {f.file for p in saved for f in p.place.files()})
         except OSError as e:
             raise TwinrunError(f"cannot be written: {e.strerror or e}", where=folder) from None
     return SaveFacts(
         folder,
-        len(saved) + 1,
+        sum(len(p.place.files()) for p in saved) + 1,
         sum(len(p.place.fields) for p in saved),
         sum(p.data_bytes for p in saved),
-        sum(p.place.bytes for p in saved) + len(text),
+        sum(f.bytes for p in saved for f in p.place.files()) + len(text),
         list(dict.fromkeys([*notes, *(note for p in saved for note in p.notes), *notes_of_it])),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..markup import render
 from ..words import number
-from .charts import COLOURS, Line, Picture, line_chart
+from .charts import COLOURS, NARROW, Line, Picture, line_chart
 from .document import _plain, write_whole
 from .document import write_json as write_document
 from .parts import BAD, GOOD, OPEN, Table
@@ -33,7 +33,7 @@ def _drawn(found: Any) -> list[Any]:
     return several[:_LINES]
 
 
-def _picture(found: Any) -> Picture | None:
+def _picture(found: Any, *width: float) -> Picture | None:
     """How far runs are apart, by step: reference runs, and the farthest new run."""
     lines = []
     for k, f in enumerate(_drawn(found)):
@@ -44,7 +44,8 @@ def _picture(found: Any) -> Picture | None:
                 for p in points
             ]
             lines.append(Line(f"{f.field}: {name}", (2 * k + shift) % COLOURS, said))
-    return line_chart(lines, [], "Distance to the reference runs, while differences grow") if lines else None
+    title = "Distance to the reference runs, while differences grow"
+    return line_chart(lines, [], title, *width) if lines else None
 
 
 def _names(found: Any) -> list[tuple[str, int]]:
@@ -99,6 +100,7 @@ def page(found: Any) -> str:
         tests=tests,
         growth=number(found.growth),
         picture=_picture(found),
+        narrow=_picture(found, NARROW),
         names=_names(found),
         alarms="" if found.alarms is None else str(found.alarms),
         detectable=_said(found.detectable),

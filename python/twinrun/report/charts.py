@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["COLOURS", "Line", "Picture", "bars", "density", "heat_map", "line_chart"]
+__all__ = ["COLOURS", "NARROW", "Line", "Picture", "bars", "density", "heat_map", "line_chart"]
 
 COLOURS = 8  # --line0 to --line7 of the page
 _WIDTH = 900
+NARROW = 360  # of a picture that fits a telephone
 _MOST_MARKED = 60  # points of a line with a mark each
 _MOST_POINTS = 600
 _FEW = 40  # points that are drawn larger
@@ -149,12 +150,18 @@ def _ticks(low: float, high: float, most: int = 8) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step) + 1)]
 
 
-def line_chart(lines: Sequence[Line], rules: Sequence[tuple[float, str, int | None]], title: str) -> Picture:
+def line_chart(
+    lines: Sequence[Line],
+    rules: Sequence[tuple[float, str, int | None]],
+    title: str,
+    width: float = _WIDTH,
+) -> Picture:
     """Lines over steps, the y axis logarithmic, with a place of its own for 0 and one for infinity.
 
     rules: (y, label, colour or None) of dashed lines across.
     """
-    left, right, top, bottom, height = 62, 12, 12, 34, 330
+    narrow = width < _WIDTH
+    left, right, top, bottom, height = 44 if narrow else 62, 12, 12, 34, 270 if narrow else 330
     values = [y for line in lines for _, y, _, _ in line.points]
     finite = [y for y in (*values, *(y for y, _, _ in rules)) if 0 < y < math.inf]
     low, high = (min(finite), max(finite)) if finite else (0.1, 1.0)
@@ -169,7 +176,7 @@ def line_chart(lines: Sequence[Line], rules: Sequence[tuple[float, str, int | No
 
     def at_x(x: float) -> float:
         share = (x - x_low) / (x_high - x_low) if x_high > x_low else 0.5
-        return left + 8 + share * (_WIDTH - left - right - 16)
+        return left + 8 + share * (width - left - right - 16)
 
     def at_exponent(exponent: float) -> float:
         return y0 - (exponent - first) / (last - first) * (y0 - y1)
@@ -181,33 +188,35 @@ def line_chart(lines: Sequence[Line], rules: Sequence[tuple[float, str, int | No
             return top + 6
         return at_exponent(math.log10(y))
 
-    picture = Picture(_WIDTH, height, title)
+    picture = Picture(width, height, title)
     out = picture.shapes
     for exponent in range(first, last + 1, max(1, math.ceil((last - first) / 7))):
         y = at_exponent(exponent)
-        out += [Rule(left, y, _WIDTH - right, y), Text(left - 6, y + 4, f"1e{exponent}", "end")]
+        out += [Rule(left, y, width - right, y), Text(left - 6, y + 4, f"1e{exponent}", "end")]
     for shown, y, text in ((zero, 0.0, "0"), (infinite, math.inf, "∞")):
         if shown:
             at = at_y(y)
             out += [
-                Rule(left, at, _WIDTH - right, at, "stroke:var(--rule);stroke-dasharray:1 4"),
+                Rule(left, at, width - right, at, "stroke:var(--rule);stroke-dasharray:1 4"),
                 Text(left - 6, at + 4, text, "end"),
             ]
-    marks = sorted(set(steps)) if len(set(steps)) <= 12 else _ticks(x_low, x_high)
+    # As many labels as there is room for.
+    most = min(12, int((width - left - right) / (9 * max(len(f"{x:.15g}") for x in (x_low, x_high)))))
+    marks = sorted(set(steps)) if len(set(steps)) <= most else _ticks(x_low, x_high, max(1, min(8, most)))
     for x in marks:
         out.append(Text(at_x(x), height - bottom + 16, f"{x:.15g}"))
-    out.append(Text((left + _WIDTH) / 2, height - 3, "step"))
+    out.append(Text((left + width) / 2, height - 3, "step"))
     for y, label, colour in rules:
         stroke = "var(--text)" if colour is None else f"var(--line{colour})"
         out += [
             Rule(
                 left,
                 at_y(y),
-                _WIDTH - right,
+                width - right,
                 at_y(y),
                 f"stroke:{stroke};stroke-width:1.3;stroke-dasharray:7 4",
             ),
-            Text(_WIDTH - right - 3, at_y(y) - 4, label, "end", f"fill:{stroke}"),
+            Text(width - right - 3, at_y(y) - 4, label, "end", f"fill:{stroke}"),
         ]
     for line in lines:
         points = _thinned(line.points)

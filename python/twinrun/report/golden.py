@@ -147,7 +147,9 @@ def _print_table(console: Console, shown: list[GoldenField]) -> None:
         cells = ([Text("" if f.step is None else str(f.step))] if with_step else []) + (
             [Text(str(f.rank))] if with_rank else []
         )
-        if f.at_most is not None and math.isfinite(f.at_most):
+        if f.values_kept and math.isinf(f.at_least):
+            most = "inf"
+        elif f.at_most is not None and math.isfinite(f.at_most):
             most = ("≤ " if f.at_most > f.at_least else "") + number(f.at_most)
         else:
             most = f"≥ {number(f.at_least)}" if f.at_least else "?"

@@ -23,7 +23,7 @@ from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError
 from ..markup import render
 from ..words import byte_size, exact, number
-from .charts import COLOURS, Line, Picture, bars, density, heat_map, line_chart
+from .charts import COLOURS, NARROW, Line, Picture, bars, density, heat_map, line_chart
 from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
 from .places import Places, look
@@ -130,6 +130,7 @@ def _sums(histograms: Iterable[list[int]]) -> list[int]:
 @dataclass
 class _Growth:
     picture: Picture
+    narrow: Picture
     legend: list[str]  # names of lines, in the order of their colours
     notes: list[str]
     numbers: Table
@@ -198,7 +199,7 @@ def html(comparison: Comparison) -> str:
     facts = _Facts.of(c)
     return render(
         "report/comparison.html.j2",
-        title=f"twinrun: {c.verdict}: {_title(c.a, c.b)}",
+        title=f"twinrun: {c.verdict}: {c.a} against {c.b}",
         runs=_title(c.a, c.b),
         c=c,
         kind=_CLASSES[c.verdict],
@@ -225,7 +226,7 @@ def error_html(a: str, b: str, error: str) -> str:
     """The page of two runs that could not be compared."""
     return render(
         "report/incomparable.html.j2",
-        title=f"twinrun: incomparable: {_title(a, b)}",
+        title=f"twinrun: incomparable: {a} against {b}",
         runs=_title(a, b),
         kind=OPEN,
         error=error,
@@ -375,8 +376,10 @@ def _growth(facts: _Facts) -> _Growth | None:
         for name in names
         if (g := facts.by_field.get((step, name))) is not None
     ]
+    title = "Largest and root mean square |a − b| by step and field, logarithmic"
     return _Growth(
-        line_chart(lines, rules, "Largest and root mean square |a − b| by step and field, logarithmic"),
+        line_chart(lines, rules, title),
+        line_chart(lines, rules, title, NARROW),
         names,
         notes,
         _numbers(("step", "field", "max |a − b|", "RMS", "different", "of"), rows, (1,)),

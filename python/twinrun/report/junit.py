@@ -15,6 +15,7 @@ from ..comparison.work import Comparison, FieldComparison
 from ..errors import one_line
 from ..golden import GoldenCheck, GoldenField
 from ..golden.words import element_text, span_text
+from ..golden.words import tolerance_text as golden_tolerance
 from ..words import exact, number
 from .document import write_whole
 from .golden import field_text, golden_line
@@ -114,7 +115,7 @@ def _case_of_golden(c: GoldenCheck, f: GoldenField) -> _Case:
     counted = "" if f.different_is_exact else "at least "
     case.output = (
         f"{counted}{f.different} of {f.elements} elements differ; {f.undecided} undecided",
-        f"tolerance: {f.atol:g} + {f.rtol:g} |a|",
+        f"tolerance: {golden_tolerance(f)}",
         f"max |a-b|: at least {number(f.at_least)}"
         + ("" if f.at_most is None else f", at most {number(f.at_most)}"),
     )

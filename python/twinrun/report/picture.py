@@ -8,14 +8,18 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..comparison.work import Comparison
-from ..errors import MissingPackage
+from ..comparison.work import Comparison, FieldComparison
+from ..errors import MissingPackage, TwinrunError
 from ..outputs import picture_form, save_figure
+from .places import BINS, Plane, look
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
+else:
+    from ..later import numpy as np
 
-__all__ = ["growth", "growth_figure", "save_growth"]
+__all__ = ["growth", "growth_figure", "map_figure", "save_growth"]
 
 
 def growth(
@@ -89,3 +93,71 @@ def growth_figure(comparison: Comparison, title: str | None = None) -> Figure:
     axes.set_title(title or f"{comparison.a} against {comparison.b}")
     axes.grid(alpha=0.3)
     return figure
+
+
+def map_figure(comparison: Comparison, field: str | None = None, step: int | None = None) -> Figure:
+    """Draws where a field differs: the first that does, or the one of this name, at this step.
+
+    Raises MissingPackage without matplotlib, TwinrunError where there is nothing to draw.
+    """
+    try:
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPackage.of("matplotlib", "twinrun[plot]") from None
+
+    def wanted(f: FieldComparison) -> bool:
+        return (field is None or f.field == field) and (step is None or f.step == step)
+
+    found, said = look(comparison, 1, wanted=wanted)
+    if not found:
+        what = "no field" if field is None else f"field {field!r}"
+        at = "" if step is None else f" at step {step}"
+        raise TwinrunError(
+            said or f"{what}{at} has elements that differ: there is no map", where=comparison.b
+        )
+    (places,) = found
+    f = places.field
+    if places.line is None and not places.planes:
+        raise TwinrunError(f"field {f.field!r} has no axes for a map", where=comparison.b)
+    panels = max(1, len(places.planes))
+    figure = Figure(figsize=(4.8 * panels + 1.2, 4.6), layout="constrained")
+    all_axes = figure.subplots(1, panels, squeeze=False)[0]
+    if places.line is not None:
+        at_index = np.arange(places.line.size) * places.bin_size
+        all_axes[0].bar(at_index, places.line, width=places.bin_size, align="edge")
+        all_axes[0].set_xlim(0, places.line_length)
+        all_axes[0].set_xlabel("axis 0")
+        all_axes[0].set_ylabel("elements that differ")
+    for axes, plane in zip(all_axes, places.planes, strict=False):
+        values = plane.counts if plane.largest is None else plane.largest
+        finite = np.isfinite(values)
+        most = float(values[finite].max(initial=0.0)) or 1.0
+        # A NaN against a number is beyond the scale: matplotlib draws nothing for infinity itself.
+        shown = np.ma.masked_where(plane.counts == 0, np.where(finite, values, 2 * most))
+        image = axes.imshow(shown, extent=_extent(plane), aspect="auto", interpolation="nearest", vmin=0, vmax=most,
+                            origin="lower" if plane.upwards else "upper",
+                            cmap=colormaps["viridis"].with_extremes(over="#d62728"))  # fmt: skip
+        axes.set_facecolor("#eeeeee")
+        axes.set_xlabel(plane.labels[0])
+        axes.set_ylabel(plane.labels[1])
+        said = "elements that differ" if plane.largest is None else "largest |a − b|"
+        if not finite.all():
+            said += " (red: not finite)"
+        figure.colorbar(image, ax=axes, label=said)
+    at = "" if f.step is None else f", step {f.step}"
+    figure.suptitle(
+        f"{f.field}{at}: {f.different} of {f.elements} elements differ"
+        + ("" if not places.note else " (a part is shown)")
+    )
+    return figure
+
+
+def _extent(plane: Plane) -> tuple[float, float, float, float]:
+    """Left, right, bottom and top of the picture of a plane, in its axes' units."""
+    if plane.upwards:
+        return (*plane.ranges[0], *plane.ranges[1])
+    ends = []  # rows of a grid go down, as in the array; bins have as many indices each
+    for (_, last), bins in zip(plane.ranges, plane.counts.shape[::-1], strict=True):
+        ends.append(bins * -(-int(last + 1) // BINS) - 0.5)
+    return -0.5, ends[0], ends[1], -0.5

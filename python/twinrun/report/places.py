@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["Places", "Plane", "look"]
+__all__ = ["BINS", "Places", "Plane", "look"]
 
-_BINS = 128  # along an axis
+BINS = 128  # along an axis
 _PARTICLE_BINS = 96
 _LISTED = 20  # differences that are listed
 _MOST_PARTICLES = 4_000_000
@@ -41,7 +41,8 @@ _AXES = "xyz"
 class Plane:
     """Counts of differing elements in the plane of two axes, (rows, columns). behind: of all particles.
 
-    ranges, labels: of columns and rows. upwards: the first row is the lowest.
+    ranges, labels: of columns and rows. upwards: the first row is the lowest. largest: the largest |a - b| of
+    each entry, where that is known; 0 where nothing differs.
     """
 
     counts: np.ndarray
@@ -49,6 +50,7 @@ class Plane:
     labels: tuple[str, str]
     behind: np.ndarray | None = None
     upwards: bool = False
+    largest: np.ndarray | None = None
 
 
 @dataclass
@@ -72,15 +74,19 @@ class Places:
 
 
 def look(
-    comparison: Comparison, most: int = 4, bytes_each: int = 256 << 20, seconds: float = 8.0
+    comparison: Comparison,
+    most: int = 4,
+    bytes_each: int = 256 << 20,
+    seconds: float = 8.0,
+    wanted: Callable[[FieldComparison], bool] | None = None,
 ) -> tuple[list[Places], str]:
     """Pictures of the first differing fields, one for each name, and a note where there are none.
 
-    bytes_each: bytes that are read of both runs for one field, at most. seconds: for all, about.
+    wanted: which fields; all by default. bytes_each: bytes that are read of both runs for one field, at most. seconds: for all, about.
     """
     chosen: dict[str, FieldComparison] = {}
     for f in comparison.fields:
-        if not f.same and f.particles is None and f.elements > 1:
+        if not f.same and f.particles is None and f.elements > 1 and (wanted is None or wanted(f)):
             chosen.setdefault(f.field, f)
             if len(chosen) >= most:
                 break
@@ -168,10 +174,11 @@ class _Grid:
         axes = sorted(sorted(axes, key=lambda d: -shape[d])[:3])
         self.shape, self.axes, self.names = shape, axes, names
         # Each bin except the last has the same number of indices: bins with one more would stand out.
-        self.size = {d: -(-shape[d] // _BINS) for d in axes}
+        self.size = {d: -(-shape[d] // BINS) for d in axes}
         self.bins = {d: -(-shape[d] // self.size[d]) for d in axes}
         pairs = [(axes[i], axes[j]) for i in range(len(axes)) for j in range(i + 1, len(axes))]
         self.counts = {pair: np.zeros((self.bins[pair[0]], self.bins[pair[1]]), np.int64) for pair in pairs}
+        self.largest = {pair: np.zeros(counts.shape) for pair, counts in self.counts.items()}
         self.line = np.zeros(self.bins[axes[0]], np.int64) if len(axes) == 1 else None
 
     def add(self, part: Differences) -> None:
@@ -179,8 +186,9 @@ class _Grid:
         if self.line is not None:
             self.line += np.bincount(at[self.axes[0]], minlength=self.line.size)
         for (row, column), counts in self.counts.items():
-            flat = np.bincount(at[row] * counts.shape[1] + at[column], minlength=counts.size)
-            counts += flat.reshape(counts.shape)
+            places = at[row] * counts.shape[1] + at[column]
+            counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
+            np.maximum.at(self.largest[row, column].reshape(-1), places, part.abs_diff)
 
     def finish(self, result: Places) -> None:
         result.line = self.line
@@ -188,7 +196,8 @@ class _Grid:
         result.bin_size = self.size[self.axes[0]]
         for (row, column), counts in self.counts.items():
             ranges = ((0.0, float(self.shape[column] - 1)), (0.0, float(self.shape[row] - 1)))
-            result.planes.append(Plane(counts, ranges, (self.names[column], self.names[row])))
+            names = self.names[column], self.names[row]
+            result.planes.append(Plane(counts, ranges, names, largest=self.largest[row, column]))
 
 
 class _Cloud:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..comparison.work import Comparison
     from ..trace.comparison import TraceComparison
 
-__all__ = ["as_text", "growth_figure", "write_html", "write_trace_html"]
+__all__ = ["as_text", "growth_figure", "map_figure", "write_html", "write_trace_html"]
 
 
 def as_text(comparison: Comparison) -> str:
@@ -46,3 +46,10 @@ def growth_figure(comparison: Comparison) -> matplotlib.figure.Figure:
     from .picture import growth_figure as draw
 
     return draw(comparison)
+
+
+def map_figure(comparison: Comparison, field: str | None, step: int | None) -> matplotlib.figure.Figure:
+    """Where a field differs. Raises MissingPackage without matplotlib, TwinrunError where there is no map."""
+    from .picture import map_figure as draw
+
+    return draw(comparison, field, step)

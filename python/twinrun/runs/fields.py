@@ -83,6 +83,7 @@ class FieldRef:
     # Of digests of texts: the text at an index.
     text: Callable[[tuple[int, ...]], str] | None = None
     told_as_text: bool = False  # see formats.Field
+    stored_name: str = ""  # in the record that holds its elements, where it is not `name`
 
     @property
     def items(self) -> int:
@@ -156,7 +157,7 @@ class FieldRef:
             return None
         if self.recorded is not None and self.items:
             store, step = self.recorded
-            return store.source(step, self.name, self.dtype, self.items)
+            return store.source(step, self.stored_name or self.name, self.dtype, self.items)
         if self.memory is not None:
             m = self.memory
             if isinstance(m, DeviceArrayView):

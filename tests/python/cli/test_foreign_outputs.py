@@ -568,7 +568,7 @@ def test_reports_replace_nothing_of_a_history(two: tuple[Path, Path], tmp_path: 
     before = looks(tmp_path)
     step = tmp_path / "h/step-0000000001"
     own = [tmp_path / "h/manifest.jsonl", *step.glob("rank-*"), *(tmp_path / "g").iterdir()]
-    assert len(own) == 5
+    assert len(own) == 6
     for path in own:
         _refused(before, tmp_path, "--json", "interpose", "--json", path, "--", "touch", tmp_path / "ran")
         _refused(before, tmp_path, "--html", "compare", *two, "--html", path)

@@ -21,7 +21,7 @@ from twinrun_spec.metadata import verify
 
 import twinrun
 from twinrun import golden
-from twinrun.golden.fields import _residues, _values
+from twinrun.golden.fields import _residues, values_of
 from twinrun.golden.plan import digest_settings
 from twinrun.golden.proof import SMALLEST_SUM, TOKEN_LIMIT, P, Rule, weights
 from twinrun.golden.proof import _values as cells_of
@@ -31,7 +31,7 @@ TIMES = settings(max_examples=80)
 
 
 def checked(a: np.ndarray, b: np.ndarray, folder: Path, bits: int = 4, **save: object) -> golden.GoldenField:
-    golden.save({"x": a}, folder / "golden", residue_bits=bits, chunk_bytes=4096, **save)
+    golden.save({"x": a}, folder / "golden", residue_bits=bits, chunk_bytes=4096, keep_values=0, **save)
     result = golden.check(folder / "golden", {"x": b}, most_listed=10**6)
     assert result.problems == []
     (field,) = result.fields
@@ -252,9 +252,9 @@ def test_residues_are_unpacked_as_the_specification_packs_them(bits: int, scalar
 
 
 def test_values_of_every_type() -> None:
-    assert _values(np.array([0x3F80, 0xC000], np.uint16).tobytes(), "bf16").tolist() == [1.0, -2.0]
-    assert _values(bytes([0, 1, 7]), "bool").tolist() == [0, 1, 1]
-    assert _values(np.array([1 + 2j], np.complex64).tobytes(), "c64").tolist() == [1.0, 2.0]
+    assert values_of(np.array([0x3F80, 0xC000], np.uint16).tobytes(), "bf16").tolist() == [1.0, -2.0]
+    assert values_of(bytes([0, 1, 7]), "bool").tolist() == [0, 1, 1]
+    assert values_of(np.array([1 + 2j], np.complex64).tobytes(), "c64").tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("atol", [1e-6, 2.0**-10, 3e-3, 7.5, 0.9, 1.75])
@@ -377,7 +377,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 if name == "parted" and step == 20:
                     x[3, 7] += 1e-3
                 run.capture(step, {"x": x, "id": np.arange(500)})
-    assert command("golden", "save", folder / "a", "--output", folder / "golden").status == 0
+    assert (
+        command("golden", "save", folder / "a", "--output", folder / "golden", "--keep-values", 0).status == 0
+    )
     return folder
 
 
@@ -479,7 +481,7 @@ def test_saving_again_replaces(tmp_path: Path, runs: Path) -> None:
     target = tmp_path / "golden"
     golden.save(runs / "a", target)
     golden.save({"x": np.arange(3.0)}, target)
-    assert sorted(f.name for f in target.iterdir()) == ["golden.json", "rank_0.twm"]
+    assert sorted(f.name for f in target.iterdir()) == ["golden.json", "rank_0.twm", "rank_0.twv"]
     assert golden.check(target, {"x": np.arange(3.0)}).same
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("x")
@@ -500,7 +502,9 @@ def test_saving_again_replaces(tmp_path: Path, runs: Path) -> None:
         "README.md",
         "golden.json",
         "rank_0.twm",
+        "rank_0.twv",
         "step_10_rank_0.twm",
+        "step_10_rank_0.twv",
     ]
 
 
@@ -511,7 +515,7 @@ def test_saving_again_takes_away_what_the_manifest_lists_and_no_more(tmp_path: P
         with twinrun.Run(run) as r:
             for step in (1, 2):
                 r.capture(step, {"x": np.arange(9.0) + step + number})
-    golden.save(runs[0], target)
+    golden.save(runs[0], target, keep_values=0)
     own = (target / "step_1_rank_0.twm").read_bytes()
     (target / "step_99_rank_0.twm").write_bytes(own)  # somebody's, by a name as ours
     (target / "rank_7.twm").write_bytes(own)
@@ -519,9 +523,9 @@ def test_saving_again_takes_away_what_the_manifest_lists_and_no_more(tmp_path: P
     before = {f.name: f.read_bytes() for f in target.iterdir()}
     for run, options in ((runs[1], {}), (runs[0], {}), (runs[1], {"steps": "2"})):
         with pytest.raises(twinrun.TwinrunError, match=r"step_2_rank_0\.twm: is there already.*move it away"):
-            golden.save(run, target, **options)
+            golden.save(run, target, keep_values=0, **options)
         assert {f.name: f.read_bytes() for f in target.iterdir()} == before
-    golden.save(runs[1], target, steps="1")
+    golden.save(runs[1], target, steps="1", keep_values=0)
     after = {f.name: f.read_bytes() for f in target.iterdir()}
     assert sorted(after) == sorted(before) and golden.check(target, runs[1], steps="1").same
     for name in ("step_99_rank_0.twm", "rank_7.twm", "step_2_rank_0.twm"):
@@ -637,7 +641,20 @@ def test_a_manifest_with_wrong_content_is_an_error(runs: Path, tmp_path: Path) -
         lambda d: d["places"][0]["fields"].append(d["places"][0]["fields"][0]),
         lambda d: d["places"].append(d["places"][0]),
         lambda d: d.update(places=[]),
-        lambda d: d.update(version=2),
+        lambda d: d.update(version=3),
+        lambda d: d.update(version=2, key=7),
+        lambda d: d.update(version=2, key=""),
+        lambda d: d["places"][0].update(values=[]),
+        lambda d: d["places"][0].update(values={"file": "rank_0.twm", "bytes": 1, "xxh3": "0" * 16}),
+        lambda d: d["places"][0].update(values={"file": "../x.twv", "bytes": 1, "xxh3": "0" * 16}),
+        lambda d: (d.update(version=2), d["places"][0].update(by_id=True)),
+        lambda d: (d.update(version=2), d["places"][0].update(by_id=1)),
+        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(ulp=-1)),
+        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(ulp=True)),
+        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(period=[1.0] * 5)),
+        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(period=["1"])),
+        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(nan_differs=1)),
+        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(key="id")),
         lambda d: d.update(version=True),
         lambda d: d.update(format="else"),
         lambda d: d.update(residue_bits=3),
@@ -728,8 +745,10 @@ def test_rules_by_field(tmp_path: Path) -> None:
     np.savez(tmp_path / "more.npz", x=x, y=x, timer_total=x, timer_new=x)
     assert command("golden", "check", tmp_path / "g", tmp_path / "more.npz").status == 0
     rules.write_text('[[tolerance]]\nfield = "x"\nulp = 4\n')
-    refused = command("golden", "save", tmp_path / "a.npz", "-o", tmp_path / "h", "--tolerances", rules)
-    assert refused.status == 2 and "atol and rtol only" in refused.err
+    save = ("golden", "save", tmp_path / "a.npz", "-o", tmp_path / "h", "--tolerances", rules)
+    refused = command(*save, "--keep-values", 1000)
+    assert refused.status == 2 and "ulp needs values" in refused.err and "--keep-values 40000" in refused.err
+    assert not (tmp_path / "h").exists() and command(*save).status == 0
 
 
 def test_rules_leave_out_what_they_say_and_nothing_else(tmp_path: Path) -> None:
@@ -764,7 +783,7 @@ def test_rules_leave_out_what_they_say_and_nothing_else(tmp_path: Path) -> None:
 def test_a_difference_is_told_however_little_is_listed(tmp_path: Path) -> None:
     """Of a chunk whose elements are not known, behind others that are undecided."""
     a = np.full(3072, 1e-4, np.float32)
-    golden.save(a, tmp_path / "g", atol=1e-3, chunk_bytes=4096)
+    golden.save(a, tmp_path / "g", atol=1e-3, chunk_bytes=4096, keep_values=0)
     b = a.copy()
     b[5] += np.float32(1e-3)
     b[1024:1600:3] += 7

@@ -17,9 +17,10 @@ import pytest
 import twinrun
 from twinrun import errors
 
+pytest.importorskip("xarray")
 pytest.importorskip("pandas")  # ensemble's names need the packages of analyses
 
-ROOMS = ("", "acceptance", "golden", "formats", "ensemble", "noise")
+ROOMS = ("", "acceptance", "golden", "formats", "ensemble", "noise", "xarray")
 PLUGIN = "twinrun.pytest_plugin"
 # Classes whose attributes are what a call found.
 RESULTS = (
@@ -42,6 +43,7 @@ RESULTS = (
     "comparison.attributes.AttributeDifference",
     "comparison.differences.Differences",
     "comparison.field.FieldComparison",
+    "comparison.options.CompareOptions",
     "comparison.work.Comparison",
     "ensemble.analysis.findings.Findings",
     "ensemble.analysis.result.Analysis",

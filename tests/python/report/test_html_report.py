@@ -449,19 +449,22 @@ def test_without_these_packages_the_command_is_named(
 
 LOOK = """(() => {
   const inside = e => { const r = e.getBoundingClientRect(); return r.top >= 0 && r.bottom <= innerHeight && r.left >= 0 && r.right <= innerWidth };
+  const seen = [...document.querySelectorAll('svg')].filter(s => s.getClientRects().length);
   const first = document.querySelector('#first-divergence'), verdict = document.querySelector('.verdict');
   return {width: innerWidth, height: innerHeight, wide: document.documentElement.scrollWidth,
     first: first && inside(first), verdict: inside(verdict),
     loaded: performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('data:')),
-    flat: [...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().height < 40).length,
-    pictures: document.querySelectorAll('svg').length,
-    outside: [...document.querySelectorAll('svg text')].filter(t => { const r = t.getBoundingClientRect(), s = t.closest('svg').getBoundingClientRect();
+    flat: seen.filter(s => s.getBoundingClientRect().height < 40).length,
+    growth: [...document.querySelectorAll('#growth svg')].filter(s => s.getClientRects().length).map(s => { const r = s.getBoundingClientRect(),
+      b = s.parentElement; return [r.left >= 0 && r.right <= innerWidth && b.scrollWidth <= b.clientWidth, 12 * r.width / s.viewBox.baseVal.width] }),
+    pictures: seen.length,
+    outside: seen.flatMap(s => [...s.querySelectorAll('text')]).filter(t => { const r = t.getBoundingClientRect(), s = t.closest('svg').getBoundingClientRect();
       return r.left < s.left - 2 || r.right > s.right + 2 || r.bottom > s.bottom + 2 }).map(t => t.textContent),
     background: getComputedStyle(document.body).backgroundColor}
 })()"""
 
 
-SIZES = [(1280, 800), (390, 844)]
+SIZES = [(1280, 800), (390, 844), (1920, 1080)]
 
 
 def check_answers(answers: list, sizes: list) -> None:
@@ -482,8 +485,9 @@ def test_the_first_divergence_is_seen_without_scrolling(
     check_answers(seen.answers, SIZES)
     for answer in seen.answers:
         assert answer["first"] and answer["pictures"] >= 5 and answer["outside"] == []
-        red, green, blue = map(int, re.findall(r"\d+", answer["background"])[:3])
-        assert (red + green + blue < 150) == dark
+        ((whole, letters),) = answer["growth"]  # one of its two pictures, whole, and large enough to read
+        assert whole and letters >= 9
+        assert is_dark(answer) == dark
 
 
 def test_hostile_names_do_nothing_in_a_browser(tmp_path: Path) -> None:
@@ -497,7 +501,13 @@ def test_hostile_names_do_nothing_in_a_browser(tmp_path: Path) -> None:
     check_answers(seen.answers, SIZES[:1])
 
 
-def test_the_page_of_an_ensemble_in_a_browser(tmp_path: Path) -> None:
+def is_dark(answer: dict) -> bool:
+    red, green, blue = map(int, re.findall(r"\d+", answer["background"])[:3])
+    return red + green + blue < 150
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_of_an_ensemble_in_a_browser(tmp_path: Path, dark: bool) -> None:
     for package in ("pandas", "scipy", "statsmodels", "ruptures", "matplotlib"):
         pytest.importorskip(package)
     from ensemble_simulation import study
@@ -510,9 +520,43 @@ def test_the_page_of_an_ensemble_in_a_browser(tmp_path: Path) -> None:
         analyse_frame(study(3, sigma=0.15), Options(permutations=1999, resamples=499), only=["spread"]),
         str(tmp_path / "e.html"),
     )
-    seen = open_page(tmp_path / "e.html", LOOK, SIZES)
-    assert seen.console == [] and [a["pictures"] for a in seen.answers] == [1, 1]
+    seen = open_page(tmp_path / "e.html", LOOK, SIZES, dark)
+    assert seen.console == [] and [a["pictures"] for a in seen.answers] == [1] * len(SIZES)
     check_answers(seen.answers, SIZES)
+    assert [is_dark(a) for a in seen.answers] == [dark] * len(SIZES)
+
+
+PLAN = (
+    """(() => { const look = """
+    + LOOK
+    + """; const text = document.querySelector('svg text'), svg = document.querySelector('svg');
+  return {...look, filter: getComputedStyle(svg).filter, text: getComputedStyle(text).fill, heading: document.querySelector('h1').textContent,
+    ground: [...document.querySelectorAll('svg rect')].filter(r => getComputedStyle(r).fill === 'rgb(255, 255, 255)').length}
+})()"""
+)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_of_a_plan_in_a_browser(tmp_path: Path, dark: bool) -> None:
+    from twinrun.aggregate.report import save_html
+
+    plan = twinrun.plan_aggregation(
+        "torus:4x4x2", ranks_per_node=4, aggregators=8, placements=("cost", "rank")
+    )
+    save_html(plan, str(tmp_path / "p.html"))
+    check_page(re.sub(r' xmlns="[^"]*"', "", (tmp_path / "p.html").read_text()))
+    seen = open_page(tmp_path / "p.html", PLAN, SIZES, dark)
+    assert seen.console == []
+    check_answers(seen.answers, SIZES)
+    for answer in seen.answers:
+        assert (
+            answer["heading"].startswith("Plan of aggregation: torus 4x4x2: 128 ranks")
+            and answer["pictures"] == 2
+        )
+        assert answer["filter"] == "none" and answer["ground"] == 0 and answer["outside"] == []
+        assert is_dark(answer) == dark
+        light = sum(map(int, re.findall(r"\d+", answer["text"])[:3])) > 500
+        assert light == dark
 
 
 def test_the_browser_would_tell(tmp_path: Path) -> None:
@@ -522,7 +566,7 @@ def test_the_browser_would_tell(tmp_path: Path) -> None:
         "<!DOCTYPE html><html><body style='width:3000px'><p class=verdict style='margin-top:2000px'>x</p>"
         "<img src='http://nowhere.invalid/x.png'><script>missing()</script></body></html>"
     )
-    seen = open_page(bad, LOOK, SIZES[1:])
+    seen = open_page(bad, LOOK, SIZES[1:2])
     assert any("missing is not defined" in line for line in seen.console)
     (answer,) = seen.answers
     assert (

@@ -1,0 +1,203 @@
+"""Other names for the fields of the second run: 'transformer.*=*', before fields are matched.
+
+[[rename]]                # in a file of tolerances
+from = "transformer.*"    # a name of the second run; * and ? stand for what the first run's name takes over
+to = "*"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import Incomparable, TwinrunError
+from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
+from ..formats.texts import MASK
+from ..runs.fields import FieldRef
+from ..runs.subject import Listed, Opened, Place, Subject
+
+__all__ = ["Rename", "Renamed", "parse_rename", "renames_of", "unused"]
+
+_WILDCARD = re.compile(r"[*?]")
+_OWN_NAMES = frozenset({SUMMARY, NOT_COMPARED})  # of twinrun's, in metadata
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A rule: names of the second run that match `pattern` become `target`.
+
+    The n-th * or ? of the target stands for what the n-th of the pattern matched.
+    """
+
+    pattern: str
+    target: str
+
+    def __post_init__(self) -> None:
+        given, asked = (len(_WILDCARD.findall(text)) for text in (self.pattern, self.target))
+        if not self.pattern or not self.target or asked not in (0, given):
+            raise TwinrunError(
+                f"rename {str(self)!r} is not understood",
+                fix="write OLD=NEW, with as many * and ? in NEW as in OLD, or none: 'transformer.*=*'",
+            )
+        if _WILDCARD.sub("", self.pattern) == "" and self.pattern == self.target:
+            raise TwinrunError(f"rename {str(self)!r} changes no name", fix="write OLD=NEW")
+        parts = ("(.*)" if c == "*" else "(.)" if c == "?" else re.escape(c) for c in self.pattern)
+        object.__setattr__(self, "_expression", re.compile("".join(parts), re.DOTALL))
+
+    def __str__(self) -> str:
+        return f"{self.pattern}={self.target}"
+
+    def __reduce__(self) -> tuple:
+        return Rename, (self.pattern, self.target)
+
+    def of(self, name: str) -> str | None:
+        """The new name; None where the rule does not match."""
+        found: re.Match[str] | None = self._expression.fullmatch(name)  # type: ignore[attr-defined]
+        if found is None:
+            return None
+        taken = iter(found.groups())
+        return _WILDCARD.sub(lambda _: next(taken), self.target)
+
+
+def parse_rename(text: str) -> Rename:
+    """'transformer.*=*'. Raises TwinrunError."""
+    pattern, equals, target = text.partition("=")
+    if not equals:
+        raise TwinrunError(f"rename {text!r} is not understood", fix="write OLD=NEW, as in 'transformer.*=*'")
+    return Rename(pattern, target)
+
+
+def renames_of(given: str | Mapping[str, str] | Iterable[str] | None) -> tuple[Rename, ...]:
+    """The rules that a caller gave: one text, several, or {old: new}. Raises TwinrunError."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (parse_rename(given),)
+    if isinstance(given, Mapping):
+        return tuple(Rename(str(old), str(new)) for old, new in given.items())
+    return tuple(one if isinstance(one, Rename) else parse_rename(one) for one in given)
+
+
+def unused(renames: Sequence[Rename], used: frozenset[int], label: str) -> list[Incomparable]:
+    """Problems for rules that matched no name. used: the numbers of those that did. label: of the run."""
+    return [
+        Incomparable(
+            f"rename {str(rule)!r} matches no field", where=label, fix="check the pattern, or leave it out"
+        )
+        for at, rule in enumerate(renames)
+        if at not in used
+    ]
+
+
+class Renamed(Subject):
+    """A run whose fields have other names. It gives no lists to the core: its fields are compared one by one.
+
+    used: the numbers of the rules that matched a name, in this process.
+    """
+
+    def __init__(self, inner: Subject, renames: Sequence[Rename]) -> None:
+        super().__init__(
+            inner.kind,
+            inner.label,
+            inner.places,
+            inner.notes,
+            inner.provenance,
+            inner.skipped,
+            inner.unknown,
+            inner.unknown_names,
+        )
+        self.renames = tuple(renames)
+        self.used: set[int] = set()
+        self._inner = inner
+        self.skipped = [(self.new_name(name), where, why) for name, where, why in inner.skipped]
+        self.unknown_names = [self.new_name(name) for name in inner.unknown_names]
+
+    def new_name(self, name: str) -> str:
+        """The name that the first matching rule gives; the name itself where none matches."""
+        if name in _OWN_NAMES:
+            return name
+        base = name.removesuffix(MASK)
+        for at, rule in enumerate(self.renames):
+            new = rule.of(base)
+            if new is not None:
+                self.used.add(at)
+                return new + name[len(base) :]
+        owner, at_sign, attribute = name.partition("@")
+        if at_sign and base == name:  # an attribute that is a field goes with its owner
+            return self.new_name(owner) + at_sign + attribute
+        return name
+
+    def _new_fact(self, fact: Fact) -> Fact:
+        owner = self.new_name(fact.owner) if fact.owner else ""
+        if not fact.order:
+            return replace(fact, owner=owner)
+        old, new = (f"{name}/" if name else "" for name in (fact.owner, owner))
+        order = (self.new_name(old + name) for name in fact.order)
+        return replace(fact, owner=owner, order=tuple(name.removeprefix(new) for name in order))
+
+    @contextlib.contextmanager
+    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+        with self._inner.open(place, use_metadata) as opened:
+            by_name: dict[str, list[FieldRef]] = {}
+            for name, ref in opened.items():
+                by_name.setdefault(self.new_name(name), []).append(ref)
+            for new, refs in by_name.items():
+                if len(refs) > 1:
+                    said = ", ".join(repr(ref.name) for ref in refs[:5])
+                    raise Incomparable(
+                        f"several fields get the name {new!r} by rename: {said}",
+                        where=self.label,
+                        fix="give them different names",
+                    )
+            made = opened.with_fields({new: _called(ref, new) for new, (ref,) in by_name.items()})
+            made.skipped = [(self.new_name(name), where, why) for name, where, why in opened.skipped]
+            if opened.facts is not None:
+                made.facts, made.format_of = {}, {}
+                for label, fact in opened.facts.items():
+                    renamed = self._new_fact(fact)
+                    new = f"{renamed.owner}@{renamed.name}" + "'" * (len(label) - len(label.rstrip("'")))
+                    while new in made.facts:
+                        new += "'"
+                    made.facts[new] = renamed
+                    if label in opened.format_of:
+                        made.format_of[new] = opened.format_of[label]
+            yield made
+
+    @contextlib.contextmanager
+    def listed(self, place: Place) -> Iterator[Listed | None]:
+        yield None
+
+    def times(self) -> dict[int | None, float]:
+        return self._inner.times()
+
+    def size(self, place: Place) -> int:
+        return self._inner.size(place)
+
+    def entry(self, place: Place) -> object:
+        return self._inner.entry(place)
+
+    def stamp(self, place: Place) -> str:
+        return self._inner.stamp(place)
+
+    def know(self, entries: Mapping[Place, Any]) -> None:
+        self._inner.know(entries)
+
+    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
+        return self._inner.explained(error, step)
+
+    def without_places(self) -> Renamed:
+        has_ranks = self.has_ranks
+        light = Renamed(self._inner.without_places(), self.renames)
+        light.has_ranks = has_ranks
+        light.places, light.notes, light.provenance = [], [], []
+        return light
+
+
+def _called(ref: FieldRef, name: str) -> FieldRef:
+    """A field by another name; what its file calls it stays known."""
+    if ref.name == name:
+        return ref
+    return replace(ref, name=name, own_name=ref.own_name or ref.name, stored_name=ref.stored_name or ref.name)

@@ -1,0 +1,162 @@
+"""One field against its kept values: both sides are known, so that the result is that of `compare`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from ..comparison.differences import abs_diff
+from ..comparison.settings import Decision, Settings
+from ..errors import DamagedFile, Incomparable, Stale
+from ..runs.fields import FieldRef
+from ..runs.order import in_type, read_by_row
+from ..runs.subject import Place
+from .fields import alike, describes, told_labels, values_of
+from .result import GoldenElement, GoldenField, GoldenSpan
+from .values import KeptValues
+
+__all__ = ["check_values", "compared", "kept_ref"]
+
+
+def kept_ref(golden: _core.Metadata, at: int, kept: KeptValues) -> FieldRef:
+    """The kept elements of field number `at` as a field. Raises DamagedFile unless its digests are theirs."""
+    known = golden.fields[at]
+    ref = kept.ref(known.name, golden.path)
+    told = told_labels(golden).get(known.name, {})
+    ref.unit, ref.kind = told.get("unit"), told.get("kind")
+    fits = (kept.dtype, kept.shape) == (known.dtype, known.shape) and not known.fortran_order
+    if not fits or not describes(golden, at, ref):
+        raise DamagedFile(
+            f"field {known.name!r}: the kept values are not those of the digests beside them",
+            where=golden.path,
+            fix="restore both files, or save again",
+        )
+    return ref
+
+
+def check_values(
+    golden: _core.Metadata,
+    at: int,
+    kept: KeptValues,
+    ref: FieldRef,
+    place: Place,
+    decision: Decision,
+    *,
+    label: str,
+    most_listed: int = 100,
+    threads: int = 0,
+    memory: int = 1 << 28,
+    io: str = "auto",
+) -> GoldenField:
+    """Compares a field with its kept values, as `compare` compares two runs. The result has the name that was
+    saved.
+
+    at: the field's number in the digests, which must be those of the values. label: names the run in
+    messages. Others: as for `compared`. Raises Incomparable, DamagedFile, and what reading the field raises.
+    """
+    known = golden.fields[at]
+    a = kept_ref(golden, at, kept)
+    b = in_type(ref, known.dtype)
+    alike(known, told_labels(golden).get(known.name, {}), b, label)
+    return compared(a, b, place, decision, known.chunk_bytes, most_listed=most_listed, threads=threads,
+                    memory=memory, io=io)  # fmt: skip
+
+
+def compared(
+    a: FieldRef,
+    b: FieldRef,
+    place: Place,
+    decision: Decision,
+    chunk_bytes: int,
+    *,
+    most_listed: int = 100,
+    threads: int = 0,
+    memory: int = 1 << 28,
+    io: str = "auto",
+) -> GoldenField:
+    """Compares two fields of one type and shape; a is the golden one.
+
+    chunk_bytes: how many of them make an entry of the result's spans. most_listed: elements, and chunks, to
+    list. Raises Incomparable where the run has no data.
+    """
+    b = read_by_row(b)
+    source_a, source_b = a.need_source(), b.source()
+    if source_b is None:
+        raise Incomparable("only its metadata is available, and golden checks read data", where=b.where)
+    settings = Settings(method="direct", threads=threads, memory=memory, io=io, device="cpu")
+    rule = decision.rule()
+    side_a, side_b = (_core.FieldSide(source, None, 0) for source in (source_a, source_b))
+    found = _core.compare(side_a, side_b, rule, settings.options())
+    scalars = np.empty(0, np.uint64)
+    if found.different:
+        scalars = _core.list_differences(source_a, source_b, 0, a.items, rule)
+    if scalars.size != found.different:
+        raise Stale("the data changed while it was compared", where=b.where, fix="check again")
+    largest = 0.0 if a.kind is not None else found.max_abs
+    return GoldenField(
+        step=place[0],
+        rank=place[1],
+        field=a.name,
+        dtype=a.dtype,
+        shape=a.user_shape,
+        atol=decision.atol,
+        rtol=decision.rtol,
+        elements=found.scalars,
+        bytes=a.items * a.itemsize,
+        chunks=-(-a.items * a.itemsize // chunk_bytes),
+        residue_bits=0,
+        cell=0.0,
+        kind=b.kind,
+        ulps=decision.ulps,
+        period=decision.period,
+        values_kept=True,
+        different=found.different,
+        at_least=largest,
+        at_most=largest,
+        **_spans(scalars, found.scalars, a, chunk_bytes, most_listed),
+        **_listed(scalars[:most_listed], a, b, decision),
+        listed_left_out=max(int(scalars.size) - most_listed, 0),
+    )
+
+
+def _spans(scalars: np.ndarray, total: int, ref: FieldRef, chunk_bytes: int, most: int) -> dict[str, Any]:
+    """The facts of chunks that differ. scalars: numbers of those that differ. total: how many there are."""
+    per_chunk = chunk_bytes // (ref.itemsize // (2 if ref.dtype in ("c64", "c128") else 1))
+    chunks, counts = np.unique(scalars // np.uint64(per_chunk), return_counts=True)
+    spans = []
+    for chunk, count in zip(chunks[:most].tolist(), counts[:most].tolist(), strict=True):
+        first, last = chunk * per_chunk, min((chunk + 1) * per_chunk, total) - 1
+        spans.append(
+            GoldenSpan(first, last, ref.index(first), ref.index(last), count, True, False, "different")
+        )
+    return {
+        "spans": spans,
+        "spans_left_out": max(int(chunks.size) - most, 0),
+        "chunks_different": int(chunks.size),
+    }
+
+
+def _listed(scalars: np.ndarray, a: FieldRef, b: FieldRef, decision: Decision) -> dict[str, Any]:
+    """The elements of these numbers, which differ."""
+    at = scalars.astype(np.int64)
+    if not at.size:
+        return {"listed": []}
+    per_item = 2 if a.dtype in ("c64", "c128") else 1
+    begin, end = int(at[0]) // per_item, int(at[-1]) // per_item + 1
+    of_a, of_b = (
+        values_of(bytes(_core.read_source(ref.need_source(), begin, end - begin)), ref.dtype)[
+            at - begin * per_item
+        ]
+        for ref in (a, b)
+    )
+    apart = abs_diff(of_a, of_b, scalars, decision)
+    listed = []
+    for n, x, y, d in zip(at.tolist(), of_a, of_b, apart.tolist(), strict=True):
+        element = GoldenElement(a.index(n), y.item(), None, d, d, "different", x.item())
+        if b.tell is not None:  # a code: only the run's file can say what it stands for
+            element = replace(element, b=b.tell(n), a=None)
+        listed.append(element)
+    return {"listed": listed}

@@ -1,0 +1,39 @@
+"""What counts as different in golden fields: as for `compare`, and what of it needs values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..comparison.settings import Decision, Settings
+from ..comparison.tolerances import periods_of
+from ..errors import TwinrunError
+
+__all__ = ["needs_values", "rule_settings"]
+
+
+def needs_values(decision: Decision) -> str:
+    """What digests alone cannot prove of a decision: 'ulp'; '' where they can prove all of it."""
+    if decision.ulps:
+        return "ulp"
+    if any(decision.period):
+        return "period"
+    return "" if decision.equal_nan else "nan_differs"
+
+
+def rule_settings(
+    atol: float | None,
+    rtol: float | None,
+    ulp: int | None,
+    period: str | float | Iterable[float] | None,
+    tolerate_integers: bool,
+) -> Settings:
+    """The settings that decide about fields. Raises TwinrunError where a parameter has no meaning."""
+    if ulp is not None and not (type(ulp) is int and 0 <= ulp < (1 << 64) - 1):
+        raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
+    return Settings(
+        atol=None if atol is None else float(atol),
+        rtol=None if rtol is None else float(rtol),
+        ulps=ulp,
+        periods=periods_of(period),
+        integers=tolerate_integers,
+    )
