@@ -132,8 +132,7 @@ bool FieldList::any_on_device() const {
                        [](const TakenField& field) { return field.device != kHostMemory; });
 }
 
-CapturedField captured_field(const TakenField& field,
-                             const std::map<std::string, Tolerance>& tolerances,
+CapturedField captured_field(const TakenField& field, const std::map<std::string, Tolerance>& tolerances,
                              const std::shared_ptr<const void>& owner) {
     CapturedField f;
     f.name = field.text;

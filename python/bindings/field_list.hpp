@@ -41,8 +41,7 @@ std::shared_ptr<const void> held_by_work(nanobind::object object);
 
 // An array of a list as it is captured and sketched. tolerances: of fields that have one of their own. owner: keeps the array, for
 // work that goes on.
-CapturedField captured_field(const TakenField& field,
-                             const std::map<std::string, Tolerance>& tolerances,
+CapturedField captured_field(const TakenField& field, const std::map<std::string, Tolerance>& tolerances,
                              const std::shared_ptr<const void>& owner);
 
 // All fields of a place, taken at once.
@@ -96,8 +95,8 @@ class FieldList {
 
     std::vector<TakenField> fields_;
     std::vector<Other> rest_;
-    std::deque<std::uint64_t> numbers_;  // addresses stay
-    std::deque<std::string> names_;      // of fields of files; addresses stay
+    std::deque<std::uint64_t> numbers_;        // addresses stay
+    std::deque<std::string> names_;            // of fields of files; addresses stay
     std::vector<FieldsOfFiles::Texts> texts_;  // of files
     bool made_ = false;                        // not all are arrays that the caller keeps
     std::shared_ptr<MetadataFile> file_;

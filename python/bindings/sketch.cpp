@@ -219,10 +219,9 @@ class SketchList {
 // The sketches of a container whose arrays the core can take, begun while it is walked. Null where Python has to look at
 // anything, or where something is wrong with it: Python says what.
 std::unique_ptr<SketchList> start_sketches(nb::handle container, const nb::object& flatten,
-                                           const std::map<std::string, Tolerance>& tolerances,
-                                           double atol, double rtol, unsigned residue_bits,
-                                           std::uint32_t chunk_bytes, const std::string& digest,
-                                           int threads) {
+                                           const std::map<std::string, Tolerance>& tolerances, double atol,
+                                           double rtol, unsigned residue_bits, std::uint32_t chunk_bytes,
+                                           const std::string& digest, int threads) {
     ArrayWalk walk(container, flatten, true);
     auto maker = std::make_unique<SketchMaker>(sketch_settings(atol, rtol, residue_bits, chunk_bytes, digest),
                                                threads);  // ends before the walk

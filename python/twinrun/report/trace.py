@@ -1,4 +1,5 @@
-"""The page of a comparison of traces: the first operation that differs, what is around it, and modules by iteration.
+"""The page of a comparison of traces: the first operation that differs, what is around it, and
+modules by iteration.
 
 What is made here is data; the markup: templates/trace.html.j2.
 """

@@ -89,8 +89,9 @@ def captured_entries(
 ) -> tuple[_core.CapturedFields, list[object]]:
     """The arrays of a container in the form that the core captures.
 
-    fields: a container of arrays, see `containers`. tolerances: of fields that have one of their own. stream: the GPU stream
-    that computes the arrays. where: the run, for messages. ids: {field: its field of IDs}.
+    fields: a container of arrays, see `containers`. tolerances: of fields that have one of their
+    own. stream: the GPU stream that computes the arrays. where: the run, for messages. ids: {field:
+    its field of IDs}.
 
     Returns the arrays, and objects that must live until the core has read them. Raises TwinrunError for two
     fields of one name, an array that cannot be captured, and names in `ids` or `global_place` that are not

@@ -97,7 +97,9 @@ def open_and_start(
     options: _core.CompareOptions,
     may_leave: bool,
 ) -> tuple[Arrays, Arrays, _core.StartedPairs | None]:
-    """`open_arrays` of two containers, whose arrays on devices are compared meanwhile: see `_core.start_lists`."""
+    """`open_arrays` of two containers, whose arrays on devices are compared meanwhile: see
+    `_core.start_lists`.
+    """
     a, b = state_of(a), state_of(b)
     list_a, list_b, started = _core.start_lists(
         a, b, flattened, True, of_floating, of_others, options, may_leave

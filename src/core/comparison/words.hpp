@@ -1,4 +1,5 @@
-// The words of a comparison's verdict, problems and notes. Python's comparison takes them from here, where both say the same.
+// The words of a comparison's verdict, problems and notes. Python's comparison takes them from
+// here, where both say the same.
 #pragma once
 
 #include <array>
@@ -25,9 +26,11 @@ std::string listed(std::span<const std::string> words);
 std::string rounded(double value, int digits);
 // "1e-09 + 0.5 |a|", "4 ulp or 1e-09"
 std::string tolerance_text(const Tolerance& tolerance, std::optional<std::uint64_t> ulps);
-// "0.4667538 against 0.4667436": with the digits in which they differ, and two more. difference: |a - b|
+// "0.4667538 against 0.4667436": with the digits in which they differ, and two more. difference: |a
+// - b|
 std::string values_text(double a, double b, double difference);
-// " (0.0022%)": how large a difference is beside the value of the reference. Empty where that says nothing.
+// " (0.0022%)": how large a difference is beside the value of the reference. Empty where that says
+// nothing.
 std::string percent_text(double a, double difference);
 // "; metadata proves it, no element was read": how many of the elements were read. Empty: all.
 std::string proof_text(std::uint64_t read, std::uint64_t elements);
@@ -37,7 +40,8 @@ inline constexpr std::string_view kNoMetadata =
     "no metadata at hand: every element is compared, which reads no more than building metadata would";
 // Of a field.
 inline constexpr std::string_view kNoData = "only its metadata is available, and its data is needed";
-// How names of fields end to which no tolerance applies: digests of texts, masks and shapes, as Python stores them.
+// How names of fields end to which no tolerance applies: digests of texts, masks and shapes, as
+// Python stores them.
 inline constexpr std::array<std::string_view, 3> kExactLabels = {"@text", "@mask", "@shape"};
 [[nodiscard]] bool never_tolerated(std::string_view name);
 

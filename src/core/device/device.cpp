@@ -38,8 +38,8 @@ Library open_library() {
     if (const char* named = std::getenv("TWINRUN_CUDA_LIBRARY"); named != nullptr && *named != '\0') {
         places.emplace_back(named);
     } else if (const fs::path folder = own_folder(); !folder.empty()) {
-        // Beside the module or program; in an installed tree; in the wheel twinrun-cuda13 or twinrun-cuda12, installed
-        // beside the package.
+        // Beside the module or program; in an installed tree; in the wheel twinrun-cuda13 or
+        // twinrun-cuda12, installed beside the package.
         const fs::path above = folder.parent_path();
         places = {folder / kLibraryName, above / "lib" / kLibraryName,
                   above / "twinrun_cuda13" / kLibraryName, above / "twinrun_cuda12" / kLibraryName};

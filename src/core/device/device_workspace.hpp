@@ -74,7 +74,8 @@ class DeviceWorkspaces {
         DeviceWorkspaces* pool_ = nullptr;
         std::unique_ptr<DeviceWorkspace> workspace_;
     };
-    // Of those that are free the smallest one with so much memory on the device, else the largest; or a new one.
+    // Of those that are free the smallest one with so much memory on the device, else the largest;
+    // or a new one.
     Result<Lease> lease(int device, std::size_t bytes = std::numeric_limits<std::size_t>::max());
     // Gives the memory of those that nobody uses back to the devices. device: kHostMemory for all.
     void release_idle(int device = kHostMemory);

@@ -1,4 +1,5 @@
-// For kernels (*.cu, *.cuh): bytes on their way from global to shared memory while a kernel works (cp.async).
+// For kernels (*.cu, *.cuh): bytes on their way from global to shared memory while a kernel works
+// (cp.async).
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ struct ReadPolicy {
     }
 };
 
-// Starts the copy of 16 bytes; both addresses are multiples of 16. The L2 cache brings whole lines: the warp asks for their
-// other parts at once. EvictFirst: by `policy`.
+// Starts the copy of 16 bytes; both addresses are multiples of 16. The L2 cache brings whole lines:
+// the warp asks for their other parts at once. EvictFirst: by `policy`.
 template <bool EvictFirst = true>
 __device__ inline void stage_16(std::byte* to, const void* from, ReadPolicy policy) {
 #if defined(__CUDA_ARCH__)

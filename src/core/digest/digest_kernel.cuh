@@ -74,8 +74,9 @@ __device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, s
 #endif
 }
 
-// As stage_16() where only the first `valid` bytes are there, which may be none (or negative) or all (or more); zeros take the
-// others' place. No clamp: ptxas 13.0 takes clamp(valid, 0, 16) == 16 for true where it is not.
+// As stage_16() where only the first `valid` bytes are there, which may be none (or negative) or
+// all (or more); zeros take the others' place. No clamp: ptxas 13.0 takes clamp(valid, 0, 16) == 16
+// for true where it is not.
 __device__ inline void stage_some(std::byte* to, const std::byte* from, int valid) {
     if (valid >= 16) {
         stage_16<false>(to, from, {});
@@ -168,8 +169,9 @@ struct F32 {
     static constexpr unsigned kItemShift = 2;
     static constexpr unsigned kStages = 3;      // of the ring in shared memory
     static constexpr unsigned kStageSteps = 2;  // steps in each
-    static constexpr unsigned kPad = 32;        // bytes between rows: no bank is asked twice in one access
-    static constexpr bool kNarrow = true;       // no value is as small as a seed of a token
+    // Bytes between rows: no bank is asked twice in one access.
+    static constexpr unsigned kPad = 32;
+    static constexpr bool kNarrow = true;  // no value is as small as a seed of a token
     static constexpr bool kHighOnly = false;
     using Pair = float2;
     __device__ static double first(Pair p) { return p.x; }
@@ -211,8 +213,9 @@ struct F64 {
     __device__ static double first(Pair p) { return p.x; }
     __device__ static double second(Pair p) { return p.y; }
 };
-// Words of bits, each its own cell: integers of 1, 2 or 4 bytes under the absolute rule with a spacing of 1. With its highest bit
-// turned round a word is its cell and the bias, in as many planes as it has bytes.
+// Words of bits, each its own cell: integers of 1, 2 or 4 bytes under the absolute rule with a
+// spacing of 1. With its highest bit turned round a word is its cell and the bias, in as many
+// planes as it has bytes.
 struct Word8 {
     static constexpr DType kScalar = DType::i8;
     static constexpr bool kFixed = true;
@@ -330,13 +333,14 @@ struct Cells<CellKind::relative> {
         const std::uint64_t v = static_cast<std::uint64_t>(key >> exponent) + kBias;
         return sum - kSmallest < 0x7FF0000000000000ULL - kSmallest || sum == 0 ? v : ~0ULL;
     }
-    // Whether every finite value whose sum with the origin is finite has a narrow cell: that sum is no smaller than the origin,
-    // and 59 bits of a key are left.
+    // Whether every finite value whose sum with the origin is finite has a narrow cell: that sum is
+    // no smaller than the origin, and 59 bits of a key are left.
     __device__ static bool all_narrow(double origin, int exponent) {
         return origin >= kSmallestSum && exponent >= 4;
     }
-    // What biased() is for a narrow cell, in half the instructions. largest: the upper half of the largest sum so far; from
-    // 0x7FF00000 on there is a value without a narrow cell among those seen. floor(-d / 2^e) = ~((d - 1) >> e).
+    // What biased() is for a narrow cell, in half the instructions. largest: the upper half of the
+    // largest sum so far; from 0x7FF00000 on there is a value without a narrow cell among those
+    // seen. floor(-d / 2^e) = ~((d - 1) >> e).
     __device__ static std::uint64_t plain(double x, double origin, int exponent, std::uint32_t& largest) {
         const std::uint64_t sum = bits_of(fabs(x) + origin);
         largest = max(largest, static_cast<std::uint32_t>(sum >> 32));
@@ -352,7 +356,8 @@ struct Cells<CellKind::tokens> {
     static constexpr int kPlanes = 8;
     static constexpr std::uint64_t kNeutral = 0;
     static constexpr std::uint64_t kBias = 0;
-    // Whether the token of a float64 with these bits is made in another way than by one mixing. The bits are not those of -0.0.
+    // Whether the token of a float64 with these bits is made in another way than by one mixing. The
+    // bits are not those of -0.0.
     // Narrow: the value was a float16, bfloat16 or float32, none of which is as small as a seed.
     template <bool Narrow>
     __device__ static bool special(std::uint64_t number) {
@@ -389,8 +394,9 @@ class Worker {
     static constexpr bool kExact = Kind == CellKind::tokens;
     static constexpr bool kOneDigest = kExact || kWords;  // the coarse digest is the fine one
     static_assert(!kWords || (Kind == CellKind::absolute && Bits == 0));
-    // Where little is written, what is read makes room in the L2 cache first, and what is written stays together: 4275 GB/s
-    // against 4110 (float32, chunks of 4 KiB, H200). With residues it is the other way: 3890 against 4100.
+    // Where little is written, what is read makes room in the L2 cache first, and what is written
+    // stays together: 4275 GB/s against 4110 (float32, chunks of 4 KiB, H200). With residues it is
+    // the other way: 3890 against 4100.
     static constexpr bool kEvictFirst = Bits == 0;
     static constexpr unsigned kStages = Source::kStages;
     static constexpr unsigned kStageSteps = Source::kStageSteps;
@@ -630,8 +636,8 @@ class Worker {
         }
     }
 
-    // The same of tokens: mixed bits, which need not be reduced to be multiplied. No branch for each value: whether one of eight is
-    // special is asked once.
+    // The same of tokens: mixed bits, which need not be reduced to be multiplied. No branch for
+    // each value: whether one of eight is special is asked once.
     __device__ void tokens_of_row(const Tile& tile, unsigned step, unsigned half, const double (&x)[8],
                                   std::uint32_t (&low)[8], std::uint32_t (&high)[8]) {
         using Tokens = Cells<CellKind::tokens>;
@@ -640,7 +646,8 @@ class Worker {
 #pragma unroll
         for (unsigned i = 0; i < 8; ++i) {
             std::uint64_t number = Tokens::number_of(x[i]);
-            if constexpr (Source::kHighOnly) number &= 0xFFFFFFFF00000000ULL;  // known to be 0: less to mix
+            // Known to be 0: less to mix.
+            if constexpr (Source::kHighOnly) number &= 0xFFFFFFFF00000000ULL;
             largest = max(largest, static_cast<std::uint32_t>(number >> 32) & 0x7FFFFFFFU);
             if constexpr (!Source::kNarrow) small |= Tokens::special<false>(number);
             const std::uint64_t v = splitmix64(number);

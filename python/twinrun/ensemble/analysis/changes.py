@@ -5,9 +5,10 @@ is no change. PELT (`ruptures`) finds the segments that fit best for a penalty, 
 many; here it is what the best single change, or half of the best stretch that differs from the rest, gains in
 series whose order was shuffled, at most in a share alpha of them.
 
-Tasks that resemble the ones before have stretches that differ, and no change: the best stretch is held also
-against series of a first-order autoregression (`serial`). There its gain is divided by what such series gain
-by themselves, by their own correlation with the one before. A trend is the simpler answer: a change must fit clearly better.
+Tasks that resemble the ones before have stretches that differ, and no change: the best stretch is
+held also against series of a first-order autoregression (`serial`). There its gain is divided by
+what such series gain by themselves, by their own correlation with the one before. A trend is the
+simpler answer: a change must fit clearly better.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
 __all__ = ["changes", "gains"]
 
 _SEGMENT = 3  # tasks that a segment has at least
-_BINS = 128  # a longer series is binned, because the number of stretches is the square of its length
+# A longer series is binned, because the number of stretches is the square of its length.
+_BINS = 128
 
 
 def best_stretch(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +47,8 @@ def best_stretch(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     begin, wide = np.zeros(rows, dtype=int), np.full(rows, n)
     for width in range(_SEGMENT, n - _SEGMENT + 1):
         inside = sums[:, width:] - sums[:, :-width]
-        # A stretch of this width against the rest: n / (width (n - width)) of its centred sum squared.
+        # A stretch of this width against the rest: n / (width (n - width)) of its centred sum
+        # squared.
         gain = inside**2 * (n / (width * (n - width)))
         gain[:, 1:-1] /= 2
         at = gain.argmax(axis=1)
@@ -67,7 +70,9 @@ def gains(z: np.ndarray) -> np.ndarray:
 
 @dataclass
 class _Series:
-    """What is left of the times without conditions, in order of start; a long series is binned. at: where bins begin and end."""
+    """What is left of the times without conditions, in order of start; a long series is binned. at:
+    where bins begin and end.
+    """
 
     over: Left
     options: Options
@@ -93,7 +98,9 @@ class _Series:
         return z / z.std(axis=1, keepdims=True)
 
     def alone(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The gain, the same against that of series that resemble the ones before as much, and how much that is."""
+        """The gain, the same against that of series that resemble the ones before as much, and how
+        much that is.
+        """
         z = self.binned(rows)
         gain, before = best_stretch(z)
         much = np.clip(before, 0, 0.95)

@@ -1,11 +1,13 @@
 """Whether there is a bad node.
 
-A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many: with 64
-nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies. Each node is tested against
-the rest instead, corrected for their number twice over: Benjamini-Hochberg on t tests, and the largest |t| of
-all nodes under permutation within blocks, which also knows about tails that are not normal. A node is called
-bad only if both say so. It is then taken out before the next is looked at. One fast run does not acquit a node, so the sentence names the effect that could
-have been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing denied.
+A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many:
+with 64 nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies. Each node
+is tested against the rest instead, corrected for their number twice over: Benjamini-Hochberg on t
+tests, and the largest |t| of all nodes under permutation within blocks, which also knows about
+tails that are not normal. A node is called bad only if both say so. It is then taken out before the
+next is looked at. One fast run does not acquit a node, so the sentence names the effect that could
+have been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing
+denied.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ def variance_share(y: np.ndarray, groups: np.ndarray, confidence: float) -> tupl
 
 @dataclass
 class _Nodes:
-    """The tasks of each node. member: 1 where a task (row) ran on a node (column). inside: the block of each task, within which
-    values are shuffled; None: there are none.
+    """The tasks of each node. member: 1 where a task (row) ran on a node (column). inside: the
+    block of each task, within which values are shuffled; None: there are none.
     """
 
     labels: list[str]
@@ -99,8 +101,8 @@ class _Nodes:
     def one_after_another(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """p of each node, the t that it was seen with, and the values without the nodes that were found.
 
-        A slow node makes all others look fast beside a rest that holds it. So the farthest is taken out before the next is looked
-        at, and a later p is never smaller than an earlier one.
+        A slow node makes all others look fast beside a rest that holds it. So the farthest is taken
+        out before the next is looked at, and a later p is never smaller than an earlier one.
         """
         labels, member = self.labels, self.member
         rest, open_, before = self.over.values, list(range(len(labels))), 0.0
@@ -125,7 +127,9 @@ class _Nodes:
         return p, seen_as, rest
 
     def effects(self, found: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """How much slower each node is than the rest, without those that were found, and half of its interval; in logarithms."""
+        """How much slower each node is than the rest, without those that were found, and half of
+        its interval; in logarithms.
+        """
         count, left, member = len(self.labels), self.over.values, self.member
         effect, error = np.zeros(count), np.zeros(count)
         for k in range(count):
@@ -140,13 +144,15 @@ class _Nodes:
         return effect, stats.t.ppf(1 - self.options.alpha / (2 * count), self.freedom) * error
 
     def could_see(self, rest: np.ndarray, level: float) -> float:
-        """The smallest effect that would be found where the node with the fewest runs is slower, in shuffled residuals.
+        """The smallest effect that would be found where the node with the fewest runs is slower, in
+        shuffled residuals.
 
         rest: values without the nodes that were found.
         """
         n, total, member, options = self.n, self.tasks, self.member, self.options
         random = np.random.default_rng(options.seed)
-        values = rest - (rest @ member / n) @ member.T + rest.mean()  # without what nodes do, found or not
+        # Without what nodes do, found or not.
+        values = rest - (rest @ member / n) @ member.T + rest.mean()
         values = values * np.sqrt(total / max(total - len(self.labels), 1))
         slow = member[:, int(n.argmin())]
         series = self.over.again(permuted(values, self.inside, STUDIES, random)) * self.over.scale
@@ -264,7 +270,9 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
 
 
 def _sentence(result: Analysis, judge: Judge, options: Options, part: str, most: float) -> tuple[str, str]:
-    """What is said, and its state. part: of the variance, and of which data. most: what no node is off by more than; a logarithm."""
+    """What is said, and its state. part: of the variance, and of which data. most: what no node is
+    off by more than; a logarithm.
+    """
     bad = [c for c in result.claims if judge.holds(c)]
     if bad:
         told = "; ".join(
