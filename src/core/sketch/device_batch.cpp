@@ -46,7 +46,7 @@ Piece Fields::piece(std::size_t f, std::uint64_t first, std::uint64_t count) con
 }
 
 void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
-    std::size_t end = pieces_.size() * sizeof(Stats);
+    std::size_t end = stats_ ? pieces_.size() * sizeof(Stats) : 0;
     for (Piece& p : pieces_) {
         p.sums = end;
         end += p.sums_bytes;
@@ -137,7 +137,13 @@ Result<> Batch::submit(const Tables& tables, DeviceStream& stream, std::byte* ar
         followed.push_back(theirs);
         TWR_CHECK(stream.follow(theirs));
     }
-    TWR_CHECK(to_result(tables.runtime->fill(device, arena, 0, cleared_bytes_, stream.get())));
+    return put(tables, device, stream.get(), arena, scratch, host);
+}
+
+Result<> Batch::put(const Tables& tables, int device, StreamHandle stream, std::byte* arena,
+                    std::byte* scratch, std::byte* host) {
+    if (cleared_bytes_ != 0)
+        TWR_CHECK(to_result(tables.runtime->fill(device, arena, 0, cleared_bytes_, stream)));
     std::byte* const digest_scratch = scratch + gather_bytes_;
     std::byte* const sums_scratch = digest_scratch + digest_bytes_;
     std::byte* const tree_scratch = sums_scratch + sums_bytes_;
@@ -151,28 +157,26 @@ Result<> Batch::submit(const Tables& tables, DeviceStream& stream, std::byte* ar
                 tables.element->gather(device,
                                        gather_of(*fields_->arrays[p.field], p.first_item + part.first,
                                                  part.items, scratch + part.gathered),
-                                       stream.get())));
+                                       stream)));
         }
         digest_items(wave, arena, scratch, items);
         if (items.empty()) continue;
         TWR_CHECK(to_result(
-            tables.digest->digest(device, items.data(), items.size(), digest_scratch, host, stream.get())));
+            tables.digest->digest(device, items.data(), items.size(), digest_scratch, host, stream)));
         std::size_t on_device = 0;
         std::size_t on_host = 0;
         tables.digest->scratch(items.data(), items.size(), &on_device, &on_host);
         host += device_aligned(on_host);
         sums_items(wave, arena, scratch, sums);
         if (sums.empty()) continue;
-        TWR_CHECK(
-            to_result(tables.sums->add(device, sums.data(), sums.size(), sums_scratch, host, stream.get())));
+        TWR_CHECK(to_result(tables.sums->add(device, sums.data(), sums.size(), sums_scratch, host, stream)));
         tables.sums->scratch(sums.data(), sums.size(), &on_device, &on_host);
         host += device_aligned(on_host);
     }
     std::vector<DeviceTreeItem> trees;
     tree_items(arena, trees);
     if (trees.empty()) return success();
-    return to_result(
-        tables.tree->build(device, trees.data(), trees.size(), tree_scratch, host, stream.get()));
+    return to_result(tables.tree->build(device, trees.data(), trees.size(), tree_scratch, host, stream));
 }
 
 const std::byte* Batch::data_of(const Part& part, const std::byte* gathered) const {
@@ -218,9 +222,11 @@ void Batch::digest_items(const Wave& wave, std::byte* arena, std::byte* gathered
         to.leaves = reinterpret_cast<std::uint64_t*>(arena + p.tree) + (leaves + chunk) * words;
         if (p.fine_bytes != 0) to.fine = reinterpret_cast<std::uint64_t*>(arena + p.fine) + chunk;
         if (p.residue_bytes != 0) to.residues = arena + p.residues + chunk * shape.residue_bytes_per_chunk;
-        auto* const stats = reinterpret_cast<Stats*>(arena) + part.piece;
-        to.counts = &stats->counts;
-        to.largest = &stats->largest;
+        if (stats_) {
+            auto* const stats = reinterpret_cast<Stats*>(arena) + part.piece;
+            to.counts = &stats->counts;
+            to.largest = &stats->largest;
+        }
         into.push_back(to);
     }
 }
@@ -228,7 +234,7 @@ void Batch::digest_items(const Wave& wave, std::byte* arena, std::byte* gathered
 void Batch::tree_items(std::byte* arena, std::vector<DeviceTreeItem>& into) const {
     into.clear();
     for (const Piece& p : pieces_) {
-        if (!p.whole) continue;
+        if (!p.whole || p.chunks == 1) continue;  // the leaf of one chunk is its root
         const FieldMetadata& field = *fields_->fields[p.field];
         into.push_back({reinterpret_cast<std::uint64_t*>(arena + p.tree), field.chunks(), field.settings.kind,
                         field.chunking().blocks_per_chunk});

@@ -112,6 +112,8 @@ class Batch {
         arena_bytes_ = cleared_bytes_ = scratch_bytes_ = host_bytes_ = 0;
     }
     void add(const Piece& piece) { pieces_.push_back(piece); }
+    // Of what is laid out from now on nothing is noted but digests: no Stats in the arena.
+    void leave_out_stats() { stats_ = false; }
     [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
     [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
     [[nodiscard]] std::size_t scratch_bytes() const { return scratch_bytes_; }
@@ -126,9 +128,13 @@ class Batch {
     // Gives everything its place. gather_bytes: device memory for gathered elements; at least one slice is taken.
     void lay_out(const Tables& tables, std::uint64_t gather_bytes);
 
-    // Puts all work into the stream. arena, scratch, host: areas of the sizes above.
+    // Puts all work into the stream, behind what is in the arrays' streams now. arena, scratch, host:
+    // areas of the sizes above.
     Result<> submit(const Tables& tables, DeviceStream& stream, std::byte* arena, std::byte* scratch,
                     std::byte* host);
+    // The same into any stream of the device, behind what is in it now.
+    Result<> put(const Tables& tables, int device, StreamHandle stream, std::byte* arena, std::byte* scratch,
+                 std::byte* host);
 
    private:
     // Items of a piece that are digested in one call.
@@ -162,6 +168,7 @@ class Batch {
     std::size_t digest_bytes_ = 0;
     std::size_t sums_bytes_ = 0;
     std::size_t tree_bytes_ = 0;
+    bool stats_ = true;
 };
 
 // What may be taken of a device's memory, given what we hold of it already.

@@ -33,6 +33,7 @@ class Queued final : public QueuedRoots {
     friend class RootQueue;
     RootQueue* queue_ = nullptr;
     DeviceEvent made_;
+    StreamHandle stream_ = nullptr;
     std::size_t begin_ = 0;  // of its part of the ring
     std::size_t end_ = 0;
     std::vector<std::size_t> places_;  // of the roots in the ring; kNone: no element
@@ -43,8 +44,9 @@ class Queued final : public QueuedRoots {
 
 constexpr std::size_t kNone = ~std::size_t{0};
 
-// Work of one device, in the order of its stream. The page-locked memory is a ring: a call has one
-// part of it, for what goes to the device and for what comes back.
+// Work of one device, one call after the other. A call works in the stream of its arrays: each call
+// to the driver takes microseconds, and no stream has to wait for another one. The page-locked memory
+// is a ring: a call has one part of it, for what goes to the device and for what comes back.
 class RootQueue {
    public:
     Result<std::shared_ptr<QueuedRoots>> add(std::vector<FieldMetadata> fields,
@@ -146,7 +148,6 @@ Result<> RootQueue::begin(int device, const Batch& batch) {
     if (bytes <= workspace_->device_bytes()) return success();
     while (!under_way_.empty())  // it grows only where nothing is under way
         settle_first();
-    TWR_CHECK(workspace_->stream().wait());
     return workspace_->reserve_device(bytes);
 }
 
@@ -165,17 +166,26 @@ Result<> RootQueue::submit(const Tables& tables, Work& work, Queued& to) {
     if (!at) return no_memory();
     std::byte* const arena = workspace_->device_memory();
     std::byte* const host = workspace_->host_memory() + *at;
-    DeviceStream& stream = workspace_->stream();
-    TWR_CHECK(batch.submit(tables, stream, arena, arena + batch.arena_bytes(), host));
-    TWR_CHECK(to_result(
-        tables.runtime->copy(stream.device(), host + back, arena + trees_begin, trees, stream.get())));
-    TWR_CHECK(to.made_.make(stream.device()));
-    TWR_CHECK(to.made_.record(stream.get()));
+    const int device = work.arrays[0]->device;
     std::set<StreamHandle> theirs;
     for (const DeviceArray* array : work.arrays)
         theirs.insert(array->stream);
-    for (const StreamHandle each : theirs)
-        TWR_CHECK(stream.lead(each));
+    const bool one = theirs.size() == 1;
+    DeviceStream& own = workspace_->stream();
+    to.stream_ = one ? *theirs.begin() : own.get();
+    for (const StreamHandle each : theirs) {
+        if (!one) TWR_CHECK(own.follow(each));
+    }
+    // The call before has the same memory.
+    if (!under_way_.empty() && under_way_.back()->stream_ != to.stream_)
+        TWR_CHECK(under_way_.back()->made_.hold_up(device, to.stream_));
+    TWR_CHECK(batch.put(tables, device, to.stream_, arena, arena + batch.arena_bytes(), host));
+    TWR_CHECK(to_result(tables.runtime->copy(device, host + back, arena + trees_begin, trees, to.stream_)));
+    TWR_CHECK(to.made_.make(device));
+    TWR_CHECK(to.made_.record(to.stream_));
+    for (const StreamHandle each : theirs) {
+        if (!one) TWR_CHECK(own.lead(each));
+    }
     to.begin_ = *at;
     to.end_ = *at + back + device_aligned(trees);
     for (const Piece& p : pieces)
@@ -207,6 +217,7 @@ Result<std::shared_ptr<QueuedRoots>> RootQueue::add(std::vector<FieldMetadata> f
         to->settled_ = true;
         return std::shared_ptr<QueuedRoots>(std::move(to));
     }
+    work.batch.leave_out_stats();
     work.batch.lay_out(tables, kGatherBytes);
     const std::lock_guard guard(mutex_);
     TWR_CHECK(begin(device, work.batch));
@@ -216,7 +227,7 @@ Result<std::shared_ptr<QueuedRoots>> RootQueue::add(std::vector<FieldMetadata> f
         // What was put into the stream before must end before its memory is used again.
         while (!under_way_.empty())
             settle_first();
-        static_cast<void>(workspace_->stream().wait());
+        static_cast<void>(tables.runtime->wait_stream(device, to->stream_));
         return std::move(submitted).error();
     }
     under_way_.push_back(to);
