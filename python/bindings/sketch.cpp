@@ -458,7 +458,7 @@ void twinrun::define_sketches(nb::module_& m) {
         "start_sketches", &start_sketches, "container"_a.none(), "flatten"_a, "tolerances"_a, "atol"_a,
         "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "threads"_a = 0,
         nb::sig("def start_sketches(container: object, flatten: Callable[[str, object], dict[str, object]], "
-                "tolerances: Mapping[str, tuple[float, float]], atol: float, rtol: float, residue_bits: int, "
+                "tolerances: Mapping[str, Tolerance], atol: float, rtol: float, residue_bits: int, "
                 "chunk_bytes: int, digest: str, threads: int = 0) -> SketchList | None"),
         "Those of a container, begun while it is walked. None where Python has to look at anything in it.");
     m.def("sketch_fields", &sketch_fields, "fields"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a,
