@@ -19,12 +19,15 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/utf8.hpp"
 #include "engine/batch.hpp"
 #include "engine/listed_fields.hpp"
 #include "engine/packed_layouts.hpp"
 #include "engine/packed_results.hpp"
 #include "history/field.hpp"
+#include "history/history.hpp"
 #include "listed_arrays.hpp"
+#include "metadata/expected.hpp"
 #include "shared.hpp"
 #include "source/device_array.hpp"
 #include "source/plain_files.hpp"
@@ -91,26 +94,44 @@ class FieldList {
     // elements that must be decoded.
     static std::optional<FieldList> of_metadata(const PyMetadata& metadata, bool has_data) {
         FieldList list;
-        list.file_ = metadata.file;
-        list.has_data_ = has_data;
-        for (std::uint32_t at = 0; at < metadata.file->directory().data_files.size(); ++at)
-            list.paths_.push_back(metadata.file->data_path(at));
-        const Directory& directory = metadata.file->directory();
-        if (directory.fields.empty()) return std::nullopt;
-        list.fields_.reserve(directory.fields.size());
-        for (std::size_t number = 0; number < directory.fields.size(); ++number) {
-            const FieldMetadata& own = directory.fields[number];
-            if (own.name.find('@') != std::string::npos || !own.key.empty()) return std::nullopt;
-            if (own.extents.empty() && own.items() != 0 && has_data) return std::nullopt;
-            TakenField field;
-            field.text = own.name;
-            field.dtype = own.dtype;
-            field.fortran_order = own.order == ArrayOrder::column_major;
-            field.items = own.items();
-            field.shape = own.shape;
-            field.metadata = &own;
-            field.number = number;
-            list.fields_.push_back(std::move(field));
+        if (!list.add_metadata(metadata.file, has_data)) return std::nullopt;
+        return list;
+    }
+
+    // The same of many places of a history, one after another, each in its folder below `history`: fields belong to those at the
+    // same place of the other list. Nothing also where a file is not the one of the journal, or does not fit its data.
+    static std::optional<FieldList> of_history(const std::string& history,
+                                               const std::vector<std::string>& folders,
+                                               const std::vector<const RankFiles*>& files, int threads) {
+        if (folders.size() != files.size()) raise({ErrorCode::invalid_argument, "a folder for each place"});
+        std::vector<ExpectedMetadata> expected;
+        std::size_t fields = 0;
+        expected.reserve(files.size());
+        for (std::size_t at = 0; at < files.size(); ++at) {
+            const RankFiles& own = *files[at];
+            if (own.difference != kNoBase || own.metadata.empty()) return std::nullopt;
+            expected.push_back({joined_path(joined_path(history, folders[at]), own.metadata),
+                                own.metadata_bytes, own.header_checksum, !own.data.empty()});
+        }
+        StreamOptions stream;
+        stream.threads = threads;
+        std::vector<std::shared_ptr<MetadataFile>> opened;
+        {
+            const nb::gil_scoped_release unlocked;
+            opened = open_expected(expected, worker_count(stream));
+        }
+        for (const auto& file : opened) {
+            if (file == nullptr) return std::nullopt;
+            fields += file->directory().fields.size();
+        }
+        FieldList list;
+        list.in_order_ = true;
+        list.fields_.reserve(fields);
+        for (std::size_t at = 0; at < files.size(); ++at) {
+            for (const FieldMetadata& field : opened[at]->directory().fields) {
+                if (!is_utf8(field.name)) return std::nullopt;
+            }
+            if (!list.add_metadata(opened[at], !files[at]->data.empty())) return std::nullopt;
         }
         return list;
     }
@@ -158,8 +179,9 @@ class FieldList {
                 list.fields_.push_back(std::move(field));
             }
             list.texts_.push_back({files[at]->has_texts, std::move(files[at]->texts)});
+            if (files[at]->in_memory != nullptr) list.in_memory_.push_back(std::move(files[at]->in_memory));
         }
-        list.paths_ = paths;
+        list.places_.push_back({nullptr, true, paths, 0});
         list.in_order_ = !unique;
         if (list.fields_.empty()) return std::nullopt;
         return list;
@@ -181,7 +203,25 @@ class FieldList {
     }
 
     [[nodiscard]] const std::vector<TakenField>& fields() const { return fields_; }
-    [[nodiscard]] ListedFiles files() const { return {file_.get(), has_data_, paths_}; }
+    [[nodiscard]] ListedFiles files(const TakenField& field) const {
+        if (places_.empty()) return {};
+        const Place& place = places_[field.place];
+        return {place.file.get(), place.has_data, place.paths};
+    }
+    [[nodiscard]] FilesInMemory in_memory() const { return in_memory_; }
+    // Of each place of a history.
+    [[nodiscard]] std::vector<std::size_t> counts() const {
+        std::vector<std::size_t> found;
+        for (const Place& place : places_)
+            found.push_back(place.file == nullptr ? 0 : place.file->directory().fields.size());
+        return found;
+    }
+    [[nodiscard]] std::vector<std::uint64_t> bytes_read() const {
+        std::vector<std::uint64_t> found;
+        for (const Place& place : places_)
+            found.push_back(place.file == nullptr ? 0 : place.bytes_read);
+        return found;
+    }
 
     // An array or a text that Python has to look at, and its place among all fields.
     struct Other {
@@ -258,6 +298,46 @@ class FieldList {
         ArrayTaker taker;
         nb::object flatten;
     };
+    // What the fields of a place share.
+    struct Place {
+        std::shared_ptr<MetadataFile> file;
+        bool has_data = true;
+        std::vector<std::string> paths;
+        std::uint64_t bytes_read = 0;  // that opening the metadata took
+    };
+
+    // As os.path.join() does.
+    static std::string joined_path(const std::string& folder, const std::string& name) {
+        if (name.starts_with('/') || folder.empty()) return name;
+        return folder.ends_with('/') ? folder + name : folder + '/' + name;
+    }
+
+    // False where Python has to look at a field.
+    bool add_metadata(const std::shared_ptr<MetadataFile>& file, bool has_data) {
+        Place place{file, has_data, {}, file->bytes_read()};
+        for (std::uint32_t at = 0; at < file->directory().data_files.size(); ++at)
+            place.paths.push_back(file->data_path(at));
+        const Directory& directory = file->directory();
+        if (directory.fields.empty()) return false;
+        if (fields_.empty()) fields_.reserve(directory.fields.size());
+        for (std::size_t number = 0; number < directory.fields.size(); ++number) {
+            const FieldMetadata& own = directory.fields[number];
+            if (own.name.find('@') != std::string::npos || !own.key.empty()) return false;
+            if (own.extents.empty() && own.items() != 0 && has_data) return false;
+            TakenField field;
+            field.text = own.name;
+            field.dtype = own.dtype;
+            field.fortran_order = own.order == ArrayOrder::column_major;
+            field.items = own.items();
+            field.shape = own.shape;
+            field.metadata = &own;
+            field.number = number;
+            field.place = places_.size();
+            fields_.push_back(std::move(field));
+        }
+        places_.push_back(std::move(place));
+        return true;
+    }
 
     static bool is_dictionary(nb::handle value) {
         if (PyDict_CheckExact(value.ptr())) return true;
@@ -395,10 +475,9 @@ class FieldList {
     };
     std::vector<Texts> texts_;  // of files
     bool made_ = false;         // not all are arrays that the caller keeps
-    std::shared_ptr<MetadataFile> file_;
-    bool has_data_ = true;
+    std::deque<Place> places_;  // addresses stay; of arrays none
+    std::vector<std::shared_ptr<InputFile>> in_memory_;
     bool in_order_ = false;
-    std::vector<std::string> paths_;
 };
 
 // The results of all fields, in the order of the first run.
@@ -424,10 +503,28 @@ class ListResults {
         bytes_ += r.scalars / scalars_per_item(layouts_.get(at).dtype) * item_bytes(layouts_.get(at).dtype);
         if (!r.same()) different_.push_back(at);
     }
-    // When all were taken. Raises where somebody interrupted it.
-    void finish() {
-        if (interrupted_) raise({ErrorCode::interrupted, "interrupted"});
+    // When all were taken. interrupt: the exception that came meanwhile, if there was one.
+    void finish(nb::object interrupt) {
+        if (interrupted_ && !interrupt.is_valid()) raise({ErrorCode::interrupted, "interrupted"});
+        interrupt_ = std::move(interrupt);
         std::sort(different_.begin(), different_.end());
+    }
+    // To be raised; None where nobody interrupted it. Gives it away: it would keep alive what it came through.
+    [[nodiscard]] nb::object take_interrupt() {
+        return interrupt_.is_valid() ? std::exchange(interrupt_, nb::object()) : nb::none();
+    }
+
+    // Those of the fields [first, last), none of which failed.
+    [[nodiscard]] ListResults part(std::size_t first, std::size_t last) const {
+        if (first > last || last > size()) throw nb::index_error();
+        ListResults some(last - first);
+        for (std::size_t at = first; at < last; ++at) {
+            if (!results_.has(at)) throw nb::index_error();
+            some.describe(layouts_.get(at), names_of_files_);
+        }
+        for (std::size_t at = first; at < last; ++at)
+            some.take(at - first, results_.get(at));
+        return some;
     }
 
     [[nodiscard]] std::size_t size() const { return results_.size(); }
@@ -500,6 +597,7 @@ class ListResults {
     std::uint64_t bytes_read_ = 0;
     bool names_of_files_ = false;
     bool interrupted_ = false;
+    nb::object interrupt_;
 };
 
 // How fields are compared that a rule is for.
@@ -520,8 +618,9 @@ void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, L
     };
     run();
     // An interrupt may come when all is done: nobody was stopped by it then.
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
-    results.finish();
+    nb::object interrupt;
+    if (PyErr_Occurred() != nullptr) interrupt = nb::borrow(nb::python_error().value());
+    results.finish(std::move(interrupt));
 }
 
 // chosen: of each field of a the number of its rule, kLeftOut for none.
@@ -539,6 +638,8 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
     const auto count = static_cast<std::size_t>(
         std::count_if(chosen.begin(), chosen.end(), [](int rule) { return rule != kLeftOut; }));
     ListSources sources(count * 2, options.cache);
+    sources.take_from(a.in_memory());
+    sources.take_from(b.in_memory());
     std::vector<FieldPair> pairs(count);
     ListResults results(count);
     for (std::size_t i = 0, at = 0; i < a.fields().size(); ++i) {
@@ -546,12 +647,13 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
         const ListRule& rule = rules.at(static_cast<std::size_t>(chosen[i]));
         const TakenField& field = a.fields()[i];
         FieldPair& pair = pairs[at++];
-        pair.a = sources.side(a.files(), field);
-        pair.b = sources.side(b.files(), b.fields()[(*of_b)[i]]);
+        const TakenField& other = b.fields()[(*of_b)[i]];
+        pair.a = sources.side(a.files(field), field);
+        pair.b = sources.side(b.files(other), other);
         pair.rule = rule.rule;
         if (field.metadata != nullptr && rule.own_tolerance) {
             const Tolerance& own = field.metadata->settings.tolerance;
-            const Tolerance& theirs = b.fields()[(*of_b)[i]].metadata->settings.tolerance;
+            const Tolerance& theirs = other.metadata->settings.tolerance;
             if (own.atol != theirs.atol || own.rtol != theirs.rtol) return std::nullopt;
             pair.rule.tolerance = own;
         }
@@ -643,6 +745,13 @@ void define_field_lists(nb::module_& m) {
             "where the container is not for a list: see runs.containers.")
         .def_static("of_metadata", &FieldList::of_metadata, "metadata"_a, "has_data"_a,
                     "The fields of metadata, and their data. None where Python has to look at one of them.")
+        .def_static("of_history", &FieldList::of_history, "history"_a, "folders"_a, "files"_a,
+                    "threads"_a = 0,
+                    "The fields of metadata of many places of a history, place after place, and their data. "
+                    "They belong to "
+                    "those at the same place of another list. None where Python has to look at one of them.")
+        .def_prop_ro("counts", &FieldList::counts, "How many fields each place of a history has.")
+        .def_prop_ro("bytes_read", &FieldList::bytes_read, "Of each place: what opening its metadata read.")
         .def_static(
             "of_files", &FieldList::of_files, "paths"_a, "names"_a, "format"_a, "without_metadata"_a = true,
             "unique"_a = true, "threads"_a = 0,
@@ -733,6 +842,10 @@ void define_field_lists(nb::module_& m) {
     results.def_prop_ro("different", &ListResults::different, "Numbers of the fields that differ, ascending.")
         .def_prop_ro("failed", &ListResults::failed,
                      "Numbers of the fields that could not be compared: comparing each alone says why.")
+        .def("take_interrupt", &ListResults::take_interrupt,
+             nb::sig("def take_interrupt(self) -> BaseException | None"),
+             "The exception that ended the work, to be raised. The fields that were not reached failed.")
+        .def("part", &ListResults::part, "first"_a, "last"_a, "Those of the fields [first, last).")
         .def_prop_ro("bytes", &ListResults::bytes, "Of one run.")
         .def_prop_ro("bytes_read", &ListResults::bytes_read)
         .def("__getstate__", &ListResults::state)
@@ -742,6 +855,22 @@ void define_field_lists(nb::module_& m) {
     nb::class_<ListRule>(m, "ListRule", "The rule of fields of a list.")
         .def(nb::init<DifferenceRule, bool>(), "rule"_a, "own_tolerance"_a = false,
              "own_tolerance: that of the metadata counts.");
+    m.def(
+        "are_npy",
+        [](const std::vector<nb::bytes>& paths) {
+            std::vector<std::string> names;
+            names.reserve(paths.size());
+            for (const nb::bytes& path : paths)
+                names.emplace_back(path.c_str(), path.size());
+            StreamOptions every_core;
+            std::vector<char> found;
+            {
+                const nb::gil_scoped_release unlocked;
+                found = are_npy(names, worker_count(every_core));
+            }
+            return std::vector<bool>(found.begin(), found.end());
+        },
+        "paths"_a, "Whether each of these files begins as .npy files do.");
     m.def(
         "compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "options"_a,
         "chosen: of each field of a the number of its rule, -1: it is left out. None where the lists do not "

@@ -22,6 +22,7 @@ namespace twinrun {
 struct TakenField : ListedField {
     nanobind::object name;   // str; of metadata made when it is asked for
     nanobind::object owner;  // the array, or the number; of metadata none
+    std::size_t place = 0;   // in a list of many places
 };
 
 // Takes arrays of numpy and tensors of PyTorch. Made for one container: what is imported, and the current streams, are asked once.

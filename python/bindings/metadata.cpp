@@ -201,6 +201,12 @@ WrittenMetadata write_metadata(const std::string& path, std::int64_t step, std::
     std::vector<std::shared_ptr<ElementSource>> sources;
     for (const Source* source : elements)
         sources.push_back(source->elements);
+    std::vector<ElementSource*> all;
+    std::vector<std::shared_ptr<const std::vector<std::uint64_t>>> ids;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        all.push_back(sources[i].get());
+        ids.push_back(fields[i]->ids);
+    }
     std::uint64_t bytes_read = 0;
     const auto work = [&]() -> Result<> {
         // The user may have named a folder by a link.
@@ -211,10 +217,7 @@ WrittenMetadata write_metadata(const std::string& path, std::int64_t step, std::
                 .string();
         TWR_TRY(auto writer, MetadataWriter::create(posix_file_system(), name, std::move(directory)));
         writer->may_replace();
-        for (std::size_t i = 0; i < sources.size(); ++i) {
-            TWR_TRY(const StreamStats stats, build_field(*writer, i, *sources[i], options, fields[i]->ids));
-            bytes_read += stats.bytes_read;
-        }
+        TWR_TRY(bytes_read, build_fields(*writer, all, options, ids));
         return durable ? writer->commit() : writer->finish_temporary();
     };
     Result<> result = success();

@@ -45,7 +45,7 @@ Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
     return Sketches(list);
 }
 
-// One batch a device; the others one after the other.
+// One batch a device, and one of the host.
 Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, unsigned residue_bits,
                        std::uint32_t chunk_bytes, const std::string& digest, int threads) {
     const std::vector<CapturedField>& captured = fields.fields;
@@ -67,13 +67,20 @@ Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, u
         }
         for (const auto& [device, numbers] : of_device) {
             if (device == kHost) {
+                std::vector<MemorySource> sources;
+                std::vector<const FieldMetadata*> mine;
+                std::vector<ElementSource*> elements;
+                sources.reserve(numbers.size());  // pointers to these are kept
                 for (const std::size_t i : numbers) {
                     const CapturedField& f = captured[i];
                     const std::uint64_t stride = f.stride == 0 ? item_bytes(f.dtype) : f.stride;
-                    MemorySource source(f.dtype, planned[i].items(), f.data, stride, false);
-                    TWR_TRY(HostSketch sketch, HostSketch::build(planned[i], source, options));
-                    made[i].emplace(PySketch{std::move(sketch)});
+                    sources.emplace_back(f.dtype, planned[i].items(), f.data, stride, false);
+                    mine.push_back(&planned[i]);
+                    elements.push_back(&sources.back());
                 }
+                TWR_TRY(auto sketches, HostSketch::build(mine, elements, options));
+                for (std::size_t k = 0; k < numbers.size(); ++k)
+                    made[numbers[k]].emplace(PySketch{std::move(sketches[k])});
                 continue;
             }
             std::vector<const FieldMetadata*> mine;

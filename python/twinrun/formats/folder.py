@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile, TwinrunError
 from ..marks import MANIFEST
-from . import by_name, by_suffix, detect, format_named, formats, is_npy, open_file, open_whatever
+from . import by_name, by_suffix, detect, format_named, formats, npy_among, open_file, open_whatever
 from .files import is_own, reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
@@ -215,7 +215,9 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
         )  # fmt: skip
     described = bool({"dtype", "fields", "arrays"} & given)
     sidecars: list[tuple[str, str]] = []
-    for path, relative, is_folder, is_file in _walk(folder, listing, forced, sidecars):
+    entries = _walk(folder, listing, forced, sidecars)
+    npy = npy_among(path for path, _, _, is_file in entries if is_file) if forced is None else frozenset()
+    for path, relative, is_folder, is_file in entries:
         if not is_folder and not is_file:
             dangling = os.path.islink(path) and not os.path.exists(path)
             reason = "a link that leads nowhere" if dangling else "not a regular file"
@@ -228,7 +230,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
         elif forced is not None:
             found = forced if forced.opens_files else None
         else:
-            found = _format_of(path, described)
+            found = format_named("npy") if path in npy else _format_of(path, described)
         if found is None:
             listing.unknown.append((relative, _why_unknown(path, is_folder, forced, described)))
             listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
@@ -277,8 +279,6 @@ def _format_of(path: str, described: bool) -> Format | None:
 
     described: options describe raw files.
     """
-    if is_npy(path):
-        return format_named("npy")
     promised = by_suffix(path)
     try:
         found = detect(path)

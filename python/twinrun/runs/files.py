@@ -21,9 +21,11 @@ from ..formats.naming import field_name
 from ..formats.safetensors import texts_of_header
 from .fields import FieldRef, refs_of_fields
 from .metadata import attach, metadata_path
-from .subject import Listed, Opened, Place, Subject
+from .subject import Listed, ListedPlaces, Opened, Place, Subject
 
 __all__ = ["Files", "one_array_format"]
+
+_MOST_FILES = 16_384  # of a list of many places
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,8 @@ class Files(Subject):
     def listed(self, place: Place) -> Iterator[Listed | None]:
         yield self._listed(place)
 
-    def arrays_of(self, places: Sequence[Place]) -> tuple[_core.FieldList, list[int]] | None:
-        """The arrays of .npy files of many places as one list, place after place, and how many are at each. None where a place
-        has anything else.
-        """
+    def listed_together(self, places: Sequence[Place]) -> ListedPlaces | None:
+        """The arrays of .npy files. None where a place has anything else."""
         known = format_named("npy")
         if self._options or self.kind != "folder" or known is None or not is_plain(known):
             return None
@@ -172,7 +172,10 @@ class Files(Subject):
             if counts[-1] > 1 and len({*names[before:]}) < counts[-1]:
                 return None
         found = _headers(paths, names, "npy", unique=False)
-        return None if found is None else (found, counts)
+        return None if found is None else ListedPlaces(found, "files", counts, [0] * len(counts))
+
+    def part_of_list(self, place: Place) -> float:
+        return len(self._by_place[place]) / _MOST_FILES
 
     def _listed(self, place: Place) -> Listed | None:
         parts = self._by_place[place]

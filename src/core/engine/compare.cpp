@@ -140,6 +140,9 @@ const FieldMetadata* metadata_of(const FieldSide& side) {
     return side.metadata == nullptr ? nullptr : &side.metadata->directory().fields[side.field];
 }
 
+// Bytes of the field's metadata that were read so far: other threads may read other fields of the same file.
+std::uint64_t read_of(const FieldSide& side) { return side.metadata->bytes_read(side.field); }
+
 // Largest |a - b| over everything: exact where it was read, else what the proofs allow.
 void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
     result.max_abs_unread = largest_unread(result.proven, rule.tolerance);
@@ -201,6 +204,12 @@ void note_devices(const DeviceOutcome& outcome, FieldResult& result) {
     if (!outcome.note.empty()) result.device_reason += "; " + outcome.note;
 }
 
+// Workers of devices are others than those that compare on the CPU.
+StreamOptions on_its_own(StreamOptions options) {
+    options.team = nullptr;
+    return options;
+}
+
 // What a stage on elements finds, wherever it ran.
 struct ElementsFound {
     StreamStats stream;
@@ -221,7 +230,7 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
     TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
     if (!place.devices.empty()) {
         auto found = compare_elements_on(place.devices, a, b, chunk_items, chunks, options.rule,
-                                         options.stream, options.device.direct_storage);
+                                         on_its_own(options.stream), options.device.direct_storage);
         if (found) {
             note_devices(found->outcome, result);
             DifferenceStats stats = found->stats;
@@ -275,7 +284,7 @@ Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_
 Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& proof,
                       std::vector<Range>& open, const CompareOptions& options, FieldResult& result) {
     const Stopwatch watch;
-    const std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
+    const std::uint64_t before = read_of(a) + read_of(b);
     const bool elements_at_hand = a.elements != nullptr && b.elements != nullptr;
     const auto note = [&](std::vector<Range> left, std::uint64_t chunks_read, const StreamStats& stats) {
         result.io = stats.io;
@@ -283,8 +292,7 @@ Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& 
         open = std::move(left);
         result.sketch.chunks_in = chunks_read;
         result.sketch.chunks_out = count_chunks(open) - (result.tree.chunks_out - chunks_read);
-        result.sketch.bytes_read =
-            stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+        result.sketch.bytes_read = stats.bytes_read + read_of(a) + read_of(b) - before;
         result.sketch.seconds = watch.seconds();
     };
     DeviceWork work;
@@ -293,7 +301,7 @@ Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& 
     TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
     if (!place.devices.empty()) {
         auto found = check_sketches_on(place.devices, *a.metadata, a.field, *b.metadata, b.field, open, proof,
-                                       elements_at_hand, options.cache, options.stream);
+                                       elements_at_hand, options.cache, on_its_own(options.stream));
         if (found) {
             note_devices(found->outcome, result);
             note(std::move(found->open), found->chunks_read, found->outcome.stream);
@@ -320,7 +328,7 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     if (options.ranges && asked.empty()) return success();
 
     const Stopwatch tree_watch;
-    std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
+    std::uint64_t before = read_of(a) + read_of(b);
     std::vector<Range> open;
     if (proof.by_tree()) {
         MetadataNodes nodes_a(*a.metadata, a.field);
@@ -334,7 +342,7 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     }
     result.tree.chunks_in = result.chunks;
     result.tree.chunks_out = count_chunks(open);
-    result.tree.bytes_read = a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+    result.tree.bytes_read = read_of(a) + read_of(b) - before;
     result.tree.seconds = tree_watch.seconds();
     result.proven = proof.drift();
     result.proven.by_tree = proof.scalars(asked) - proof.scalars(open);

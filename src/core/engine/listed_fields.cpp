@@ -23,6 +23,12 @@ bool are_alike(const ListedField& a, const ListedField& b) {
 
 ListSources::ListSources(std::size_t fields, CacheUse cache) : cache_(cache) { memory_.reserve(fields); }
 
+void ListSources::take_from(FilesInMemory files) {
+    if (cache_ == CacheUse::direct) return;
+    for (const std::shared_ptr<InputFile>& file : files)
+        open_files_->keep(file);
+}
+
 FieldSide ListSources::side(const ListedFiles& list, const ListedField& field) {
     if (field.metadata == nullptr && field.device != kHostMemory) {
         devices_.push_back(std::make_unique<DeviceSource>(array_of(field)));

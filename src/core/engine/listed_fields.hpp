@@ -80,11 +80,16 @@ struct ListedFiles {
     std::span<const std::string> paths;  // of the data
 };
 
+// How lists hold files that were read whole with their headers.
+using FilesInMemory = std::span<const std::shared_ptr<InputFile>>;
+
 // The sources of both lists' elements. The lists outlive them.
 class ListSources {
    public:
     // fields: of both lists together, at most.
     ListSources(std::size_t fields, CacheUse cache);
+    // Elements in these files are taken from memory, unless reads are to go around the page cache.
+    void take_from(FilesInMemory files);
     FieldSide side(const ListedFiles& list, const ListedField& field);
 
    private:

@@ -1,6 +1,7 @@
 #include "sketch/build.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -378,6 +379,27 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, Elem
     return Error{ErrorCode::out_of_memory, "not enough memory for the digests of field '" +
                                                writer.directory().fields[number].name +
                                                "': use larger chunks"};
+}
+
+Result<std::uint64_t> build_fields(MetadataWriter& writer, std::span<ElementSource* const> sources,
+                                   const StreamOptions& options,
+                                   std::span<const std::shared_ptr<const std::vector<std::uint64_t>>> ids) {
+    std::vector<std::uint64_t> bytes;
+    std::vector<bool> in_order;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        const FieldMetadata& field = writer.directory().fields[i];
+        bytes.push_back(field.data_bytes());
+        // Sums of parts lie in the file in the order in which they were made.
+        in_order.push_back(field.partial() || !(sources[i]->in_memory() || sources[i]->in_files()) ||
+                           sources[i]->device_array() != nullptr);
+    }
+    std::atomic<std::uint64_t> read{0};
+    TWR_CHECK(run_pieces(bytes, in_order, options, [&](std::size_t i, const StreamOptions& own) -> Result<> {
+        TWR_TRY(const StreamStats stats, build_field(writer, i, *sources[i], own, ids[i]));
+        read += stats.bytes_read;
+        return success();
+    }));
+    return read.load();
 }
 
 Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t> numbers,

@@ -40,6 +40,12 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t field, Eleme
                                 const StreamOptions& options,
                                 std::shared_ptr<const std::vector<std::uint64_t>> ids = nullptr);
 
+// The same for all fields of the writer, from sources in their order; small ones that lie in memory or in files are divided over
+// threads. The file is that of one build_field() after another. ids: of each field, or null. Returns the bytes read.
+Result<std::uint64_t> build_fields(MetadataWriter& writer, std::span<ElementSource* const> sources,
+                                   const StreamOptions& options,
+                                   std::span<const std::shared_ptr<const std::vector<std::uint64_t>>> ids);
+
 // The same for fields whose elements are on devices: fields numbers[i] from arrays[i], all in one go. data_sums: empty, to
 // leave them out, or those of each field, as sum_data() makes them.
 Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t> numbers,

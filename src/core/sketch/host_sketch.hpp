@@ -2,6 +2,9 @@
 // not on one. Comparisons say the same, whichever holds them.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "sketch/device_sketch.hpp"
 
 namespace twinrun {
@@ -10,6 +13,10 @@ class HostSketch {
    public:
     static Result<HostSketch> build(const FieldMetadata& field, ElementSource& source,
                                     const StreamOptions& options = {});
+    // Of many arrays, in their order: small ones are divided over threads.
+    static Result<std::vector<HostSketch>> build(std::span<const FieldMetadata* const> fields,
+                                                 std::span<ElementSource* const> sources,
+                                                 const StreamOptions& options = {});
     // From a metadata file, whose checksums are checked.
     static Result<HostSketch> load(MetadataFile& file, std::size_t field);
     // A copy of what a device has.

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "element/dtype.hpp"
+#include "platform/file_io.hpp"
 
 namespace twinrun {
 
@@ -30,6 +32,7 @@ struct PlainFile {
     std::vector<PlainArray> arrays;  // in the order of the header
     bool has_texts = false;          // .safetensors: there are texts beside the arrays, if only none
     std::vector<std::pair<std::string, std::string>> texts;
+    std::shared_ptr<InputFile> in_memory;  // a small file, which was read with its header; null: it was not
 };
 
 enum class PlainFormat : std::uint8_t { npy, safetensors };
@@ -43,5 +46,8 @@ enum class PlainFormat : std::uint8_t { npy, safetensors };
 // Reads the headers of these files, by several threads where there are many.
 [[nodiscard]] std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths,
                                                                      PlainFormat format, int threads);
+
+// Whether each of these files begins as .npy files do; links are followed. A file that cannot be read does not.
+[[nodiscard]] std::vector<char> are_npy(std::span<const std::string> paths, int threads);
 
 }  // namespace twinrun

@@ -53,6 +53,39 @@ Pair pair_of(std::size_t n, unsigned residue_bits, DigestKind kind, const std::v
     return {field, sketch_of(field, x), sketch_of(field, y)};
 }
 
+TEST(HostSketches, ManyAreThoseOfOneAfterAnother) {
+    std::vector<std::vector<float>> values;
+    std::vector<FieldMetadata> fields;
+    for (unsigned at = 0; at < 120; ++at) {
+        values.push_back(normal(at == 50 ? 2'000'000 : at * 37, at));
+        fields.push_back(
+            field_of(values.back().size(), at % 3 == 0 ? 0 : 1e-3, at % 2 == 0 ? 4 : 0, DigestKind::linear));
+    }
+    std::vector<MemorySource> sources;
+    sources.reserve(values.size());
+    std::vector<const FieldMetadata*> all;
+    std::vector<ElementSource*> elements;
+    for (std::size_t at = 0; at < values.size(); ++at) {
+        sources.emplace_back(DType::f32, values[at].size(), values[at].data(), sizeof(float), false);
+        all.push_back(&fields[at]);
+        elements.push_back(&sources.back());
+    }
+    for (const int threads : {1, 2, 5}) {
+        StreamOptions options;
+        options.threads = threads;
+        const auto made = HostSketch::build(all, elements, options).value();
+        ASSERT_EQ(made.size(), values.size());
+        for (std::size_t at = 0; at < values.size(); ++at) {
+            const HostSketch one = sketch_of(fields[at], values[at]);
+            EXPECT_EQ(made[at].built().tree, one.built().tree);
+            EXPECT_EQ(made[at].built().fine, one.built().fine);
+            EXPECT_EQ(made[at].built().residues, one.built().residues);
+            EXPECT_EQ(made[at].field().counts.nans, one.field().counts.nans);
+            EXPECT_EQ(made[at].field().largest_sampled, one.field().largest_sampled);
+        }
+    }
+}
+
 TEST(HostSketches, WhatIsProvenAndWhatIsOpen) {
     const std::size_t n = 10 * 1024 + 5;
     const Pair pair = pair_of(n, 4, DigestKind::linear, {2, 10});
