@@ -149,13 +149,10 @@ class FieldList {
         std::vector<std::optional<PlainFile>> files;
         {
             const nb::gil_scoped_release unlocked;
-            for (const std::string& path : paths) {
-                if (without_metadata && is_there(path + kMetadataSuffix)) return std::nullopt;
-            }
             StreamOptions stream;
             stream.threads = threads;
             files = read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors,
-                                     worker_count(stream));
+                                     worker_count(stream), without_metadata ? kMetadataSuffix : "");
         }
         std::unordered_set<std::string_view> known;
         for (std::size_t at = 0; at < files.size(); ++at) {

@@ -189,7 +189,8 @@ inline Found compare(DType scalar, const std::byte* a, const std::byte* b, std::
         const Number y = number(scalar, b + i * bytes);
         double d = 0;
         bool differs = false;
-        if (x.whole) {
+        if (x.value == y.value && x.magnitude == y.magnitude) {  // the same number: nothing to decide
+        } else if (x.whole) {
             const bool apart = x.negative != y.negative;
             const std::uint64_t larger = std::max(x.magnitude, y.magnitude);
             const std::uint64_t smaller = std::min(x.magnitude, y.magnitude);

@@ -28,7 +28,6 @@ from .outcome import Outcome
 from .ranges import DIRECT, FieldPart, put_together
 from .request import Request, Selection
 from .settings import Decision, Settings
-from .tolerances import Met
 
 __all__ = ["Kept", "ListedFields", "Rules", "StepsTogether", "compare_lists", "compare_places"]
 
@@ -193,35 +192,35 @@ class _Places:
     ) -> None:
         self._request, self._matches = request, matches
         self.rules = Rules()
-        self.places: list[Place] = []
-        self._met: list[Met] = []  # of each place
+        self.places: list[Place] = [
+            (match.step, rank)
+            for match in matches
+            for rank in (match.ranks_a if match.step_a is not None else match.ranks_b)
+        ]
         self._opening = [x + y for x, y in zip(a.bytes_read, b.bytes_read, strict=True)]
-        self._ends: list[int] = []  # where the results of each place end
-        chosen: list[int] = []
-        names, floating = a.fields.names if _by_name(request) else None, a.fields.floating
-        ends = [0, *itertools.accumulate(a.counts)]
-        for match in matches:
-            for rank in match.ranks_a if match.step_a is not None else match.ranks_b:
-                at = len(self.places)
-                wanted = Selection(request, match.step)
-                fields = slice(ends[at], ends[at + 1])
-                own = _chosen(
-                    request,
-                    match.step,
-                    None if names is None else names[fields],
-                    floating[fields],
-                    a.kind == "metadata",
-                    wanted,
-                    self.rules,
-                )
-                if own is None:
-                    self.chosen: list[int] | None = None
-                    return
-                chosen += own
-                self.places.append((match.step, rank))
-                self._ends.append((self._ends[-1] if self._ends else 0) + len(own) - own.count(-1))
-                self._met.append(wanted.met())
-        self.chosen = chosen
+        self._met = [Selection(request, None).met()] * len(self.places)
+        ends = [*itertools.accumulate(a.counts)]
+        self._ends = ends  # where the results of each place end
+        floating, by_metadata = a.fields.floating, a.kind == "metadata"
+        self.chosen: list[int] | None
+        if not _by_name(request):
+            self.chosen = _chosen(request, None, None, floating, by_metadata, None, self.rules)
+            return
+        names = a.fields.names
+        self.chosen, self._ends, self._met = [], [], []
+        begin = 0
+        for (step, _), end in zip(self.places, ends, strict=True):
+            wanted = Selection(request, step)
+            own = _chosen(
+                request, step, names[begin:end], floating[begin:end], by_metadata, wanted, self.rules
+            )
+            if own is None:
+                self.chosen = None
+                return
+            self.chosen += own
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(own) - own.count(-1))
+            self._met.append(wanted.met())
+            begin = end
 
     def steps(self, results: _core.ListResults) -> list[StepsTogether]:
         """What the core found, in the order of the steps."""
@@ -388,16 +387,16 @@ def _chosen(
     names: Sequence[str] | None,
     floating: Sequence[bool],
     by_metadata: bool,
-    wanted: Selection,
+    wanted: Selection | None,
     rules: Rules,
 ) -> list[int] | None:
     """Of each field of a place the number of its rule; -1 where it is left out. None where fields must be looked at one by one.
 
-    names: None where rules do not depend on them.
+    names: None where rules do not depend on them; then the step and what is wanted do not matter.
     """
     settings = request.settings
     reason = DIRECT if not by_metadata and settings.method == "auto" else ""
-    if names is None:
+    if names is None or wanted is None:
         of_floating, of_others = (
             rules.number(decision, reason, own)
             for decision, own in (_asked_for(settings, "", kind, step, by_metadata) for kind in (True, False))

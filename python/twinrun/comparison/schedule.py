@@ -80,8 +80,9 @@ def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[St
                     steps.found.order = _order_of(own, units, steps.found)
                     if steps.found.order is not None:
                         worker.order_was_noted(index)
-                for unit in units if overall is not None else ():
-                    overall.ended(unit)
+                if overall is not None:
+                    for unit in units:
+                        overall.ended(unit)
                 yield StepOutcome([steps.found], None, steps=len(steps.matches))
                 continue
             outcomes = []

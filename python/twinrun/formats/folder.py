@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import FormatError, MissingFile, TwinrunError
 from ..marks import MANIFEST
 from . import by_name, by_suffix, detect, format_named, formats, npy_among, open_file, open_whatever
-from .files import is_own, reading
+from .files import is_own, may_be_own, reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
 from .opaque import NAME as BYTES
@@ -217,6 +217,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
     sidecars: list[tuple[str, str]] = []
     entries = _walk(folder, listing, forced, sidecars)
     npy = npy_among(path for path, _, _, is_file in entries if is_file) if forced is None else frozenset()
+    npy_format = format_named("npy")
     for path, relative, is_folder, is_file in entries:
         if not is_folder and not is_file:
             dangling = os.path.islink(path) and not os.path.exists(path)
@@ -230,7 +231,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
         elif forced is not None:
             found = forced if forced.opens_files else None
         else:
-            found = format_named("npy") if path in npy else _format_of(path, described)
+            found = npy_format if path in npy else _format_of(path, described)
         if found is None:
             listing.unknown.append((relative, _why_unknown(path, is_folder, forced, described)))
             listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
@@ -240,7 +241,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
             DataFile(path, relative, found.name, place.step, place.rank, place.name or "data")
         )
     described_files = {f.relative for f in listing.data() if f.format in ("raw", "veloc")}
-    described_by = frozenset().union(*(formats()[f.format].describers for f in listing.data()))
+    described_by = frozenset().union(*(formats()[f].describers for f in {f.format for f in listing.data()}))
     for path, relative in sidecars:  # a JSON file beside a file that needs no description is data
         if (
             relative.removesuffix(".json") not in described_files
@@ -322,7 +323,7 @@ def _walk(
         for entry in entries:
             name, below = entry.name, entry.path
             label = f"{relative}/{name}" if relative else name
-            if is_own(below):
+            if may_be_own(name) and is_own(below):
                 continue
             beside = name.endswith(".json") and name[:-5] in names and not name.startswith(".")
             if beside or name in describers:
@@ -397,6 +398,7 @@ def _settle_names(listing: Listing) -> None:
     everything = {f.prefix for f in listing.data()}
     many = {f.prefix for f in listing.files if not kinds[f.format].one_array}
     places: dict[tuple[int | None, int, str], list[int]] = {}
+    one_array = {name: kind.one_array for name, kind in kinds.items()}
     for at, file in enumerate(listing.files):
         if file.format == BYTES:  # named by its path
             if file.prefix in everything:
@@ -404,7 +406,7 @@ def _settle_names(listing: Listing) -> None:
             continue
         # A file of a format with one array may still hold several: members of records, several arrays in
         # sequence.
-        others = everything if kinds[file.format].one_array else many
+        others = everything if one_array[file.format] else many
         if len(others) > 1:
             listing.files[at] = DataFile(
                 file.path, file.relative, file.format, file.step, file.rank, file.prefix, True, file.leads_to

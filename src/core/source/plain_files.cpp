@@ -339,11 +339,12 @@ std::optional<PlainFile> read_plain_file(const std::string& path, PlainFormat fo
 }  // namespace
 
 std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths, PlainFormat format,
-                                                       int threads) {
+                                                       int threads, std::string_view without) {
     std::vector<std::optional<PlainFile>> found(paths.size());
     std::atomic<std::uint64_t> in_memory{0};
     in_parallel(paths.size(), threads, kFilesOfAThread, [&](std::size_t at, std::size_t /*thread*/) {
         try {
+            if (!without.empty() && is_there(std::string(paths[at]).append(without))) return;
             found[at] = read_plain_file(paths[at], format, in_memory.load() < kMostInMemory ? kSmallFile : 0);
             if (found[at] && found[at]->in_memory) in_memory += found[at]->in_memory->size();
         } catch (const std::exception&) {  // no memory: others say so

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,9 +44,11 @@ enum class PlainFormat : std::uint8_t { npy, safetensors };
 [[nodiscard]] std::optional<PlainFile> plain_safetensors(std::span<const std::byte> header,
                                                          std::uint64_t file_bytes);
 
-// Reads the headers of these files, by several threads where there are many.
+// Reads the headers of these files, by several threads where there are many. without: nothing where the file's name with this
+// behind it is there, too; empty: that does not matter.
 [[nodiscard]] std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths,
-                                                                     PlainFormat format, int threads);
+                                                                     PlainFormat format, int threads,
+                                                                     std::string_view without = {});
 
 // Whether each of these files begins as .npy files do; links are followed. A file that cannot be read does not.
 [[nodiscard]] std::vector<char> are_npy(std::span<const std::string> paths, int threads);
