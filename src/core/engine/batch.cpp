@@ -287,7 +287,13 @@ class Batch {
     }
 
     // threads: that do this.
-    void take_blocks(bool polls, std::uint64_t threads) {
+    void take_blocks(bool polls, std::uint64_t threads) noexcept {
+        try {
+            take_each_block(polls, threads);
+        } catch (const std::exception&) {  // no memory: other threads take what is left, or run() says so
+        }
+    }
+    void take_each_block(bool polls, std::uint64_t threads) {
         StreamTeam team;
         CompareOptions own = options_;
         own.stream.threads = 1;
