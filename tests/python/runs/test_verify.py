@@ -348,7 +348,7 @@ def test_a_comparison_tells_that_a_step_left(
     with twinrun.Run(path, keep_steps=2) as run:
         for step in (0, 1):
             run.capture(step, x(step))
-        meanwhile(monkeypatch, histories.HistorySubject, "metadata", lambda: run.capture(2, x(2)))
+        meanwhile(monkeypatch, histories.HistorySubject, "listed_together", lambda: run.capture(2, x(2)))
         options = ("--common",) if common else ()
         done = command("compare", path, tmp_path / "b", *options)
     said = done.out + done.err
