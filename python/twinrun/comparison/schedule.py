@@ -70,21 +70,23 @@ def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[St
         for steps in found:
             if steps.interrupt is not None:
                 raise steps.interrupt
-            units: list[Unit] = []
-            for match in steps.matches:
+            for _ in steps.matches:
                 left.popleft()
-                units += _units(request, match, index + len(units))
-            index += len(units)
             if steps.found is not None:
+                end = index + sum(len(match.ranks_a) for match in steps.matches)
                 if not worker.order_is_noted:
-                    steps.found.order = _order_of(own, units, steps.found)
+                    steps.found.order = _order_of(own, steps.matches, steps.found)
                     if steps.found.order is not None:
-                        worker.order_was_noted(index)
+                        worker.order_was_noted(end)
                 if overall is not None:
-                    for unit in units:
-                        overall.ended(unit)
+                    for match in steps.matches:
+                        for unit in _units(request, match, index):
+                            overall.ended(unit)
+                index = end
                 yield StepOutcome([steps.found], None, steps=len(steps.matches))
                 continue
+            units = _units(request, steps.matches[0], index)
+            index += len(units)
             outcomes = []
             for unit in units:
                 outcomes.append(worker.run(unit))
@@ -97,19 +99,18 @@ def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[St
                 yield StepOutcome(outcomes, worker.run(again), again.recut or ())
 
 
-def _order_of(request: Request, units: Sequence[Unit], found: Outcome) -> tuple[int, str] | None:
+def _order_of(request: Request, matches: Sequence[StepMatch], found: Outcome) -> tuple[int, str] | None:
     """The first note about particles in another order, of places that were compared together."""
     lists: dict[Place, list[FieldComparison]] = {}
     for _, group in found.results:
         assert isinstance(group, ListedFields)
         for one in group.lists_of_integers():
             lists.setdefault((one.step, one.rank), []).append(one)
-    for unit in units if lists else ():
-        assert unit.ranks is not None
-        match = unit.match
-        place = (match.step, unit.ranks[0] if match.step_a is not None else unit.ranks[1])
-        if (note := order_of_lists(request, match, unit.ranks, place, lists.get(place, ()))) is not None:
-            return note
+    for match in matches if lists else ():
+        for ranks in zip(match.ranks_a, match.ranks_b, strict=True):
+            place = (match.step, ranks[0] if match.step_a is not None else ranks[1])
+            if (note := order_of_lists(request, match, ranks, place, lists.get(place, ()))) is not None:
+                return note
     return None
 
 

@@ -64,7 +64,7 @@ def _data_set(path: str, forced: Format | None) -> Format | None:
     return forced if forced.is_folder is not None and forced.is_folder(path) else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DataFile:
     """A data file of a folder.
 
