@@ -10,8 +10,9 @@
 
 namespace twinrun {
 
-// work(i, thread) for each i below count, on at most `threads` threads, the caller's among them, which is number 0, and on no more
-// than there are `least` pieces for. Returns when all are done. work must not throw.
+// work(i, thread) for each i below count, on at most `threads` threads, the caller's among them,
+// which is number 0, and on no more than there are `least` pieces for. Returns when all are done.
+// work must not throw.
 template <class Work>
 void in_parallel(std::size_t count, int threads, std::size_t least, const Work& work) {
     std::atomic<std::size_t> next{0};

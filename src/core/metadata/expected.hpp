@@ -18,7 +18,8 @@ struct ExpectedMetadata {
     bool has_data = true;  // then no data file may have changed since
 };
 
-// Each file, opened; null where it is another one, cannot be read, or does not fit its data: who opens it alone learns why.
+// Each file, opened; null where it is another one, cannot be read, or does not fit its data: who
+// opens it alone learns why.
 std::vector<std::shared_ptr<MetadataFile>> open_expected(std::span<const ExpectedMetadata> files,
                                                          int threads);
 

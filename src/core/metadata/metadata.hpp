@@ -167,8 +167,8 @@ class MetadataFile {
     Result<> residues(std::size_t field, std::uint64_t first, std::span<std::uint8_t> to);
     // Lets storage bring these bytes, where they are not read with all others.
     void will_need(std::uint64_t offset, std::uint64_t bytes) const;
-    // Bytes read from the file so far, for the report: of a file that was read at once, those that were needed. Of a field:
-    // without those of the directory.
+    // Bytes read from the file so far, for the report: of a file that was read at once, those that
+    // were needed. Of a field: without those of the directory.
     [[nodiscard]] std::uint64_t bytes_read() const;
     [[nodiscard]] std::uint64_t bytes_read(std::size_t field) const;
     [[nodiscard]] std::uint64_t header_checksum() const { return header_checksum_; }  // XXH3-64 of the header
@@ -176,7 +176,8 @@ class MetadataFile {
    private:
     [[nodiscard]] Error is_older_than(const std::string& data) const;
     MetadataFile() = default;
-    // Bytes of the file, not checked: where they are in memory, or in `own` where they were read for this.
+    // Bytes of the file, not checked: where they are in memory, or in `own` where they were read
+    // for this.
     Result<std::span<const std::byte>> fetch(std::uint64_t offset, std::size_t bytes,
                                              std::vector<std::byte>& own);
     struct Sums;

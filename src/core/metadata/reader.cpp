@@ -16,7 +16,8 @@ namespace twinrun {
 
 namespace {
 constexpr std::size_t kMostAnnounced = 64;  // fields: beyond, the calls cost more than they save
-// A file up to this size is read with its header: one read costs no more than the several that its fields take.
+// A file up to this size is read with its header: one read costs no more than the several that its
+// fields take.
 constexpr std::uint64_t kSmallFile = 64 << 10;
 // Metadata of so many fields that are so small is read at once: a page of it holds several fields' sections.
 constexpr std::uint64_t kMostBytesAtOnce = 64 << 20;

@@ -252,7 +252,8 @@ Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path,
     }
     // We plan our reads: what the kernel would read ahead of small ones (megabytes on some machines) nobody asked for.
     static_cast<void>(::posix_fadvise(file->descriptor_, 0, 0, POSIX_FADV_RANDOM));
-    // Left on, io_uring would answer EAGAIN instead of waiting for the disk. No other flag of the file can be set this way.
+    // Left on, io_uring would answer EAGAIN instead of waiting for the disk. No other flag of the
+    // file can be set this way.
     if (::fcntl(file->descriptor_, F_SETFL, 0) != 0) return system_error(path, "set up for reading", errno);
     return file;
 } catch (const std::bad_alloc&) {

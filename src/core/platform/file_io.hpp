@@ -34,7 +34,8 @@ struct FileStamp {
 // and, where the file system has it, opens a second one with O_DIRECT on demand.
 class InputFile {
    public:
-    // most_in_memory: a file of at most so many bytes is read at once, and closed. Reads then copy what was read.
+    // most_in_memory: a file of at most so many bytes is read at once, and closed. Reads then copy
+    // what was read.
     static Result<std::shared_ptr<InputFile>> open(const std::string& path, std::uint64_t most_in_memory = 0);
     ~InputFile();
     InputFile(const InputFile&) = delete;
@@ -44,7 +45,8 @@ class InputFile {
     const FileStamp& stamp() const { return stamp_; }
     std::uint64_t size() const { return stamp_.size; }
     int descriptor() const { return descriptor_; }  // -1 where all bytes are in memory
-    // Whether all bytes were read when it was opened: read_at() is what reads them, and no queue is needed.
+    // Whether all bytes were read when it was opened: read_at() is what reads them, and no queue is
+    // needed.
     bool in_memory() const { return content_ != nullptr; }
     std::span<const std::byte> content() const {
         return {content_.get(), in_memory() ? static_cast<std::size_t>(size()) : 0};

@@ -24,7 +24,8 @@ namespace {
 constexpr std::size_t kNpyStart = 512;                // NumPy's headers have 128 bytes, as a rule
 constexpr std::uint64_t kLongestHeader = 1ULL << 25;  // of .safetensors: some 300,000 tensors
 constexpr std::size_t kMostDimensions = 32;
-// Files up to this size are read with their headers, as long as all of them together take no more than that.
+// Files up to this size are read with their headers, as long as all of them together take no more
+// than that.
 constexpr std::uint64_t kSmallFile = 64 << 10;
 constexpr std::uint64_t kMostInMemory = 64 << 20;
 constexpr std::size_t kFilesOfAThread = 64;  // more of them are worth a thread

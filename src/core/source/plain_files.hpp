@@ -44,13 +44,14 @@ enum class PlainFormat : std::uint8_t { npy, safetensors };
 [[nodiscard]] std::optional<PlainFile> plain_safetensors(std::span<const std::byte> header,
                                                          std::uint64_t file_bytes);
 
-// Reads the headers of these files, by several threads where there are many. without: nothing where the file's name with this
-// behind it is there, too; empty: that does not matter.
+// Reads the headers of these files, by several threads where there are many. without: nothing where
+// the file's name with this behind it is there, too; empty: that does not matter.
 [[nodiscard]] std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths,
                                                                      PlainFormat format, int threads,
                                                                      std::string_view without = {});
 
-// Whether each of these files begins as .npy files do; links are followed. A file that cannot be read does not.
+// Whether each of these files begins as .npy files do; links are followed. A file that cannot be
+// read does not.
 [[nodiscard]] std::vector<char> are_npy(std::span<const std::string> paths, int threads);
 
 }  // namespace twinrun

@@ -88,7 +88,8 @@ Result<> StreamTeam::register_buffer(int worker, std::span<std::byte> buffer) {
 
 void StreamTeam::forget_buffers() {
     for (Queue& kept : queues_) {
-        // The kernel reads into the pages that it was told of, whatever has their addresses by then.
+        // The kernel reads into the pages that it was told of, whatever has their addresses by
+        // then.
         if (kept.knows_buffer && !kept.queue->register_buffers({})) kept.queue = nullptr;
         kept.knows_buffer = false;
     }

@@ -1,5 +1,5 @@
-// What one run of slices leaves for the next one: threads that sleep, queues and buffers. So many small runs, one after another,
-// start no thread and no queue each.
+// What one run of slices leaves for the next one: threads that sleep, queues and buffers. So many
+// small runs, one after another, start no thread and no queue each.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@
 
 namespace twinrun {
 
-// Aligned memory, of large pages where there is much of it and the kernel has them: fewer faults, faster pinning.
+// Aligned memory, of large pages where there is much of it and the kernel has them: fewer faults,
+// faster pinning.
 class StreamMemory {
    public:
     static Result<StreamMemory> make(std::size_t bytes);
@@ -37,8 +38,8 @@ class StreamTeam {
     StreamTeam(const StreamTeam&) = delete;
     StreamTeam& operator=(const StreamTeam&) = delete;
 
-    // work(worker) for each worker below `workers`, on a thread each, as far as the system has threads; the caller is worker 0.
-    // It must not throw.
+    // work(worker) for each worker below `workers`, on a thread each, as far as the system has
+    // threads; the caller is worker 0. It must not throw.
     void run(int workers, const std::function<void(int worker)>& work);
     // The queue of a worker. Nothing is outstanding in it.
     Result<ReadQueue*> queue(int worker, const ReadQueueOptions& options);
