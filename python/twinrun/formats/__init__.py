@@ -141,8 +141,9 @@ def is_plain(format: Format) -> bool:
 
 
 def npy_among(paths: Iterable[str]) -> Set[str]:
-    """Those of these regular files of which `detect` finds that they are .npy, by their suffixes and their first bytes; of others
-    more must be looked at.
+    """Those of these regular files of which `detect` finds that they are .npy, by suffix and first bytes.
+
+    Of others more must be looked at.
     """
     named = [path for path in paths if path.endswith(".npy")]
     if _extra or not named:

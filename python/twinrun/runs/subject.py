@@ -67,8 +67,9 @@ class Listed:
 
 @dataclass
 class ListedPlaces:
-    """Fields of many places as the core takes them. kind: as of `Listed`. counts: of the fields of each place. bytes_read: to
-    open each.
+    """Fields of many places as the core takes them.
+
+    kind: as of `Listed`. counts: of the fields of each place. bytes_read: to open each.
     """
 
     fields: _core.FieldList
@@ -118,11 +119,17 @@ class Subject:
         yield None
 
     def listed_together(self, places: Sequence[Place]) -> ListedPlaces | None:
-        """The fields of many places as one list, place after place. None where they must be listed place by place."""
+        """The fields of many places as one list, place after place.
+
+        None where they must be listed place by place.
+        """
         return None
 
     def part_of_list(self, place: Place) -> float:
-        """Which part a place is of the largest list of many places: its fields, memory and open files are bounded."""
+        """Which part a place is of the largest list of many places.
+
+        Fields, memory and open files of a list are bounded.
+        """
         return 0.0
 
     def times(self) -> dict[int | None, float]:
