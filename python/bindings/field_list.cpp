@@ -4,7 +4,9 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "base/utf8.hpp"
 #include "history/field.hpp"
+#include "metadata/expected.hpp"
 #include "source/device_array.hpp"
 #include "source/plain_files.hpp"
 
@@ -16,6 +18,12 @@ namespace {
 
 // Dictionaries that are nested deeper are walked in Python, which has its own limit.
 constexpr std::size_t kDeepest = 64;
+
+// As os.path.join() does.
+std::string joined_path(const std::string& folder, const std::string& name) {
+    if (name.starts_with('/') || folder.empty()) return name;
+    return folder.ends_with('/') ? folder + name : folder + '/' + name;
+}
 
 // Of a str, as long as that lives.
 std::optional<std::string_view> utf8(nb::handle text) {
@@ -66,20 +74,61 @@ std::optional<FieldList> FieldList::of_arrays(nb::handle container, const nb::ob
 }
 
 void FieldList::take(std::vector<ListedField> fields) {
-    fields_.reserve(fields.size());
+    if (fields_.empty()) fields_.reserve(fields.size());
     for (ListedField& field : fields)
-        fields_.push_back({std::move(field), {}, {}});
+        fields_.push_back({std::move(field), {}, {}, places_.size()});
+}
+
+bool FieldList::add_metadata(const std::shared_ptr<MetadataFile>& file, bool has_data) {
+    auto fields = fields_of(file->directory(), has_data);
+    if (!fields) return false;
+    take(std::move(*fields));
+    Place place{file, has_data, {}, file->bytes_read()};
+    for (std::uint32_t at = 0; at < file->directory().data_files.size(); ++at)
+        place.paths.push_back(file->data_path(at));
+    places_.push_back(std::move(place));
+    return true;
 }
 
 std::optional<FieldList> FieldList::of_metadata(const PyMetadata& metadata, bool has_data) {
-    auto fields = fields_of(metadata.file->directory(), has_data);
-    if (!fields) return std::nullopt;
     FieldList list;
-    list.take(std::move(*fields));
-    list.file_ = metadata.file;
-    list.has_data_ = has_data;
-    for (std::uint32_t at = 0; at < metadata.file->directory().data_files.size(); ++at)
-        list.paths_.push_back(metadata.file->data_path(at));
+    if (!list.add_metadata(metadata.file, has_data)) return std::nullopt;
+    return list;
+}
+
+std::optional<FieldList> FieldList::of_history(const std::string& history,
+                                               const std::vector<std::string>& folders,
+                                               const std::vector<const RankFiles*>& files, int threads) {
+    if (folders.size() != files.size()) raise({ErrorCode::invalid_argument, "a folder for each place"});
+    std::vector<ExpectedMetadata> expected;
+    std::size_t fields = 0;
+    expected.reserve(files.size());
+    for (std::size_t at = 0; at < files.size(); ++at) {
+        const RankFiles& own = *files[at];
+        if (own.difference != kNoBase || own.metadata.empty()) return std::nullopt;
+        expected.push_back({joined_path(joined_path(history, folders[at]), own.metadata), own.metadata_bytes,
+                            own.header_checksum, !own.data.empty()});
+    }
+    StreamOptions stream;
+    stream.threads = threads;
+    std::vector<std::shared_ptr<MetadataFile>> opened;
+    {
+        const nb::gil_scoped_release unlocked;
+        opened = open_expected(expected, worker_count(stream));
+    }
+    for (const auto& file : opened) {
+        if (file == nullptr) return std::nullopt;
+        fields += file->directory().fields.size();
+    }
+    FieldList list;
+    list.in_order_ = true;
+    list.fields_.reserve(fields);
+    for (std::size_t at = 0; at < files.size(); ++at) {
+        for (const FieldMetadata& field : opened[at]->directory().fields) {
+            if (!is_utf8(field.name)) return std::nullopt;
+        }
+        if (!list.add_metadata(opened[at], !files[at]->data.empty())) return std::nullopt;
+    }
     return list;
 }
 
@@ -93,23 +142,35 @@ std::optional<FieldList> FieldList::of_files(const std::vector<std::string>& pat
     std::optional<FieldsOfFiles> found;
     {
         const nb::gil_scoped_release unlocked;
-        for (const std::string& path : paths) {
-            if (without_metadata && is_there(path + kMetadataSuffix)) return std::nullopt;
-        }
         StreamOptions stream;
         stream.threads = threads;
-        found = fields_of(
-            read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors, worker_count(stream)),
-            names, unique);
+        found = fields_of(read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors,
+                                           worker_count(stream), without_metadata ? kMetadataSuffix : ""),
+                          names, unique);
     }
     if (!found) return std::nullopt;
     FieldList list;
     list.take(std::move(found->fields));
     list.names_ = std::move(found->names);
     list.texts_ = std::move(found->texts);
-    list.paths_ = paths;
+    list.in_memory_ = std::move(found->in_memory);
+    list.places_.push_back({nullptr, true, paths, 0});
     list.in_order_ = !unique;
     return list;
+}
+
+std::vector<std::size_t> FieldList::counts() const {
+    std::vector<std::size_t> found;
+    for (const Place& place : places_)
+        found.push_back(place.file == nullptr ? 0 : place.file->directory().fields.size());
+    return found;
+}
+
+std::vector<std::uint64_t> FieldList::bytes_read() const {
+    std::vector<std::uint64_t> found;
+    for (const Place& place : places_)
+        found.push_back(place.file == nullptr ? 0 : place.bytes_read);
+    return found;
 }
 
 nb::list FieldList::texts() const {
@@ -139,7 +200,8 @@ CapturedField captured_field(const TakenField& field, const std::map<std::string
     f.dtype = field.dtype;
     f.shape = field.shape;
     f.order = field.fortran_order ? ArrayOrder::column_major : ArrayOrder::row_major;
-    if (field.fortran_order) std::reverse(f.shape.begin(), f.shape.end());  // as the caller indexes them
+    // As the caller indexes them.
+    if (field.fortran_order) std::reverse(f.shape.begin(), f.shape.end());
     if (field.device == kHostMemory) {
         f.data = field.data;
     } else {
@@ -211,7 +273,8 @@ class HeldBefore {
 };
 
 HeldBefore& held_before() {
-    static auto* const all = new HeldBefore;  // never destroyed: Python may be gone before it would be
+    // Never destroyed: Python may be gone before it would be.
+    static auto* const all = new HeldBefore;
     return *all;
 }
 

@@ -15,12 +15,14 @@
 #include <vector>
 
 #include "engine/listed_fields.hpp"
+#include "history/history.hpp"
 #include "listed_arrays.hpp"
 #include "shared.hpp"
 
 namespace twinrun {
 
-// Where the arrays were, without keeping them alive. Lists of the same arrays share it: see FieldList::held().
+// Where the arrays were, without keeping them alive. Lists of the same arrays share it: see
+// FieldList::held().
 struct HeldArrays {
     struct Array {
         nanobind::object name;
@@ -39,23 +41,31 @@ struct HeldArrays {
 // An object that the core may release in any thread, when its work is done.
 std::shared_ptr<const void> held_by_work(nanobind::object object);
 
-// An array of a list as it is captured and sketched. tolerances: of fields that have one of their own. owner: keeps the array, for
-// work that goes on.
+// An array of a list as it is captured and sketched. tolerances: of fields that have one of their
+// own. owner: keeps the array, for work that goes on.
 CapturedField captured_field(const TakenField& field, const std::map<std::string, Tolerance>& tolerances,
                              const std::shared_ptr<const void>& owner);
 
 // All fields of a place, taken at once.
 class FieldList {
    public:
-    // The arrays and numbers of a dictionary, nested or not. What is neither is given to flatten(name, value), which tells its
-    // arrays by name; those that Python has to look at are in rest(). Nothing where that cannot be done, or where Python has to
-    // look at all of them.
+    // The arrays and numbers of a dictionary, nested or not. What is neither is given to
+    // flatten(name, value), which tells its arrays by name; those that Python has to look at are in
+    // rest(). Nothing where that cannot be done, or where Python has to look at all of them.
     static std::optional<FieldList> of_arrays(nanobind::handle container, const nanobind::object& flatten,
                                               bool on_devices);
-    // The fields of metadata, with their data where it was kept; nothing where Python has to look at one.
+    // The fields of metadata, with their data where it was kept; nothing where Python has to look
+    // at one.
     static std::optional<FieldList> of_metadata(const PyMetadata& metadata, bool has_data);
-    // The fields of files that hold arrays as they lie in memory. names: of the fields of .npy files, and what stands before those
-    // of .safetensors files. Nothing where Python has to look at one: the readers of formats know more, and say what is wrong.
+    // The same of many places of a history, one after another, each in its folder below `history`:
+    // fields belong to those at the same place of the other list. Nothing also where a file is not
+    // the one of the journal, or does not fit its data.
+    static std::optional<FieldList> of_history(const std::string& history,
+                                               const std::vector<std::string>& folders,
+                                               const std::vector<const RankFiles*>& files, int threads);
+    // The fields of files that hold arrays as they lie in memory. names: of the fields of .npy
+    // files, and what stands before those of .safetensors files. Nothing where Python has to look
+    // at one: the readers of formats know more, and say what is wrong.
     static std::optional<FieldList> of_files(const std::vector<std::string>& paths,
                                              const std::vector<std::string>& names, const std::string& format,
                                              bool without_metadata, bool unique, int threads);
@@ -64,7 +74,15 @@ class FieldList {
     [[nodiscard]] nanobind::list texts() const;
 
     [[nodiscard]] const std::vector<TakenField>& fields() const { return fields_; }
-    [[nodiscard]] ListedFiles files() const { return {file_.get(), has_data_, paths_}; }
+    [[nodiscard]] ListedFiles files(const TakenField& field) const {
+        if (places_.empty()) return {};
+        const Place& place = places_[field.place];
+        return {place.file.get(), place.has_data, place.paths};
+    }
+    [[nodiscard]] FilesInMemory in_memory() const { return in_memory_; }
+    // Of each place of a history: how many fields it has, and what opening its metadata read.
+    [[nodiscard]] std::vector<std::size_t> counts() const;
+    [[nodiscard]] std::vector<std::uint64_t> bytes_read() const;
 
     // An array or a text that Python has to look at, and its place among all fields.
     struct Other {
@@ -82,8 +100,9 @@ class FieldList {
     [[nodiscard]] CapturedFields captured(const std::map<std::string, Tolerance>& tolerances,
                                           const std::shared_ptr<const void>& owner) const;
 
-    // Nothing where some of them were made for this list. Of the last lists it is remembered: weak references to thousands of arrays
-    // take long to make, and longer from Python's collector of garbage.
+    // Nothing where some of them were made for this list. Of the last lists it is remembered: weak
+    // references to thousands of arrays take long to make, and longer from Python's collector of
+    // garbage.
     [[nodiscard]] std::optional<HeldArrays> held() const;
     // All of them, in their order.
     [[nodiscard]] nanobind::dict arrays() const;
@@ -91,7 +110,18 @@ class FieldList {
    private:
     friend class ArrayWalk;
 
+    // What the fields of a place share.
+    struct Place {
+        std::shared_ptr<MetadataFile> file;
+        bool has_data = true;
+        std::vector<std::string> paths;
+        std::uint64_t bytes_read = 0;  // that opening the metadata took
+    };
+
+    // Of the place that is added next.
     void take(std::vector<ListedField> fields);
+    // False where Python has to look at a field.
+    bool add_metadata(const std::shared_ptr<MetadataFile>& file, bool has_data);
 
     std::vector<TakenField> fields_;
     std::vector<Other> rest_;
@@ -99,19 +129,19 @@ class FieldList {
     std::deque<std::string> names_;            // of fields of files; addresses stay
     std::vector<FieldsOfFiles::Texts> texts_;  // of files
     bool made_ = false;                        // not all are arrays that the caller keeps
-    std::shared_ptr<MetadataFile> file_;
-    bool has_data_ = true;
+    std::deque<Place> places_;                 // addresses stay; of arrays none
+    std::vector<std::shared_ptr<InputFile>> in_memory_;
     bool in_order_ = false;
-    std::vector<std::string> paths_;
 };
 
-// Takes the arrays of a dictionary one after another, so that work on the first ones can begin before the last one is looked at.
+// Takes the arrays of a dictionary one after another, so that work on the first ones can begin
+// before the last one is looked at.
 class ArrayWalk {
    public:
     ArrayWalk(nanobind::handle container, nanobind::object flatten, bool on_devices);
 
-    // Goes on until at least one more field is in the list, or among its rest. False: there is none, or Python has to look at the
-    // container.
+    // Goes on until at least one more field is in the list, or among its rest. False: there is
+    // none, or Python has to look at the container.
     bool next();
     // What was taken until now; its fields move in memory while the walk goes on.
     [[nodiscard]] const FieldList& list() const { return list_; }
@@ -122,7 +152,8 @@ class ArrayWalk {
     // A dictionary that is walked.
     struct Level {
         nanobind::object dictionary;
-        nanobind::object keys;    // iterator, where a plain walk does not know the order; else invalid
+        // Iterator, where a plain walk does not know the order; else invalid.
+        nanobind::object keys;
         Py_ssize_t position = 0;  // of a plain walk
         Py_ssize_t left = 0;      // entries that should follow
         nanobind::object prefix;  // of names, with its dot; invalid: none

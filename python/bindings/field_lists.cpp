@@ -1,4 +1,5 @@
-// Fields by the thousand, of arrays of the caller or of metadata: taken and compared with no work of Python for each.
+// Fields by the thousand, of arrays of the caller or of metadata: taken and compared with no work
+// of Python for each.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -31,6 +32,7 @@
 #include "field_list.hpp"
 #include "shared.hpp"
 #include "source/device_array.hpp"
+#include "source/plain_files.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -70,13 +72,33 @@ class ListResults {
         failed_.resize(results_.size());
     }
     [[nodiscard]] bool has(std::size_t at) const { return results_.has(at); }
-    // When all were taken. Raises where somebody interrupted it.
-    void finish() {
-        check();
+    // When all were taken. interrupt: the exception that came meanwhile, if there was one; else
+    // raises where somebody interrupted it.
+    void finish(nb::object interrupt) {
+        if (!interrupt.is_valid()) check();
+        interrupt_ = std::move(interrupt);
         std::sort(different_.begin(), different_.end());
     }
     void check() const {
         if (interrupted_) raise({ErrorCode::interrupted, "interrupted"});
+    }
+    // To be raised; None where nobody interrupted it. Gives it away: it would keep alive what it
+    // came through.
+    [[nodiscard]] nb::object take_interrupt() {
+        return interrupt_.is_valid() ? std::exchange(interrupt_, nb::object()) : nb::none();
+    }
+
+    // Those of the fields [first, last), none of which failed.
+    [[nodiscard]] ListResults part(std::size_t first, std::size_t last) const {
+        if (first > last || last > size()) throw nb::index_error();
+        ListResults some(last - first);
+        for (std::size_t at = first; at < last; ++at) {
+            if (!results_.has(at)) throw nb::index_error();
+            some.describe(layouts_.get(at), names_of_files_);
+        }
+        for (std::size_t at = first; at < last; ++at)
+            some.take(at - first, results_.get(at));
+        return some;
     }
 
     [[nodiscard]] std::size_t size() const { return results_.size(); }
@@ -152,6 +174,7 @@ class ListResults {
     std::uint64_t bytes_read_ = 0;
     bool names_of_files_ = false;
     bool interrupted_ = false;
+    nb::object interrupt_;
 };
 
 // How fields are compared that a rule is for.
@@ -198,9 +221,10 @@ class ChosenRules {
     std::vector<int> each_;
 };
 
-// numbers: of the pairs among the results. results_lock: of the results, where others add to them too.
-void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, ListResults& results,
-              std::span<const std::size_t> numbers, std::mutex& results_lock) {
+// Returns the exception that came meanwhile; invalid: none did. numbers: of the pairs among the
+// results. results_lock: of the results, where others add to them too.
+nb::object run_list(std::span<const FieldPair> pairs, const CompareOptions& options, ListResults& results,
+                    std::span<const std::size_t> numbers, std::mutex& results_lock) {
     const auto run = [&] {
         const nb::gil_scoped_release unlocked;
         compare_fields(pairs, options, [&](std::size_t at, const Result<FieldResult>& result) {
@@ -210,7 +234,8 @@ void run_list(std::span<const FieldPair> pairs, const CompareOptions& options, L
     };
     run();
     // An interrupt may come when all is done: nobody was stopped by it then.
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    if (PyErr_Occurred() != nullptr) return nb::borrow(nb::python_error().value());
+    return {};
 }
 
 bool is_same(const DifferenceRule& x, const DifferenceRule& y) {
@@ -222,8 +247,9 @@ bool is_same(const DifferenceRule& x, const DifferenceRule& y) {
 
 bool in_columns(const TakenField& field) { return field.fortran_order && order_matters(field.shape); }
 
-// Two dictionaries of arrays that are compared while they are walked: pairs on devices whose names are at the same place in both.
-// What the lists are compared with later decides whether the results count: they are read only, so that nothing is lost else.
+// Two dictionaries of arrays that are compared while they are walked: pairs on devices whose names
+// are at the same place in both. What the lists are compared with later decides whether the results
+// count: they are read only, so that nothing is lost else.
 class StartedPairs {
    public:
     StartedPairs(const DifferenceRule& of_floating, const DifferenceRule& of_others,
@@ -240,7 +266,8 @@ class StartedPairs {
     StartedPairs(const StartedPairs&) = delete;
     StartedPairs& operator=(const StartedPairs&) = delete;
 
-    // Begins what can be of the fields that were taken since the last call. False: names part from here on.
+    // Begins what can be of the fields that were taken since the last call. False: names part from
+    // here on.
     bool add(const FieldList& a, const FieldList& b) {
         const std::size_t known = std::min(a.fields().size(), b.fields().size());
         started_.resize(known);
@@ -288,8 +315,8 @@ class StartedPairs {
     ListResults& results() { return results_; }
     std::mutex& results_lock() { return results_lock_; }
 
-    // After start(true), leaves the work to the devices: the arrays may change by later work of their streams. False where anything would have to be
-    // looked at again: it is not left then.
+    // After start(true), leaves the work to the devices: the arrays may change by later work of
+    // their streams. False where anything would have to be looked at again: it is not left then.
     bool leave() {
         if (!queue_ || !lists_[0].is_valid()) return false;
         for (const nb::object& side : lists_) {
@@ -307,7 +334,8 @@ class StartedPairs {
     }
     [[nodiscard]] bool is_left() const { return is_left_; }
     [[nodiscard]] bool is_done() const { return !queue_ || queue_->is_done(); }
-    // After finish(): raises where a pair that was left to a device has no result, as its arrays may have changed.
+    // After finish(): raises where a pair that was left to a device has no result, as its arrays
+    // may have changed.
     void check(std::size_t count) const {
         if (!is_left_) return;
         for (std::size_t at = 0; at < count; ++at) {
@@ -398,7 +426,8 @@ class StartedPairs {
     std::optional<PairQueue> queue_;  // ends before what it uses
 };
 
-// The lists of two containers, as FieldList::of_arrays() gives them, and what was begun of them; None where nothing was.
+// The lists of two containers, as FieldList::of_arrays() gives them, and what was begun of them;
+// None where nothing was.
 nb::tuple start_lists(nb::handle a, nb::handle b, const nb::object& flatten, bool on_devices,
                       const DifferenceRule& of_floating, const DifferenceRule& of_others,
                       const PyCompareOptions& how, bool may_leave) {
@@ -448,14 +477,17 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
         results.expect(count);
     }
     ListSources sources(count * 2, options.cache);
+    sources.take_from(a.in_memory());
+    sources.take_from(b.in_memory());
     std::vector<FieldPair> pairs;
     std::vector<std::size_t> numbers;  // of pairs
     const auto add = [&](std::size_t i, std::size_t at) {
         const ListRule& rule = rules.at(static_cast<std::size_t>(chosen[i]));
         const TakenField& field = a.fields()[i];
         FieldPair& pair = pairs.emplace_back();
-        pair.a = sources.side(a.files(), field);
-        pair.b = sources.side(b.files(), b.fields()[(*of_b)[i]]);
+        const TakenField& other = b.fields()[(*of_b)[i]];
+        pair.a = sources.side(a.files(field), field);
+        pair.b = sources.side(b.files(other), other);
         pair.rule = rule.rule;
         if (field.metadata != nullptr && rule.own_tolerance)
             pair.rule.tolerance = field.metadata->settings.tolerance;
@@ -482,8 +514,12 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
         if (started == nullptr || !started->has_started(i)) add(i, at);
         ++at;
     }
-    run_list(pairs, options, results, numbers, results_lock);
+    nb::object interrupt = run_list(pairs, options, results, numbers, results_lock);
     if (started != nullptr) {
+        if (interrupt.is_valid()) {
+            PyErr_SetObject(interrupt.type().ptr(), interrupt.ptr());
+            throw nb::python_error();
+        }
         started->finish();
         pairs.clear();
         numbers.clear();
@@ -492,9 +528,9 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
         }
         results.check();
         started->check(count);
-        run_list(pairs, options, results, numbers, results_lock);
+        interrupt = run_list(pairs, options, results, numbers, results_lock);
     }
-    results.finish();
+    results.finish(std::move(interrupt));
     return std::move(results);
 }
 
@@ -531,8 +567,7 @@ class PairList {
         std::vector<std::size_t> numbers(pairs_.size());
         std::iota(numbers.begin(), numbers.end(), std::size_t{0});
         std::mutex lock;
-        run_list(pairs_, how.options, results, numbers, lock);
-        results.finish();
+        results.finish(run_list(pairs_, how.options, results, numbers, lock));
         return results;
     }
     [[nodiscard]] std::size_t size() const { return pairs_.size(); }
@@ -581,6 +616,13 @@ void define_field_lists(nb::module_& m) {
             "where the container is not for a list: see runs.containers.")
         .def_static("of_metadata", &FieldList::of_metadata, "metadata"_a, "has_data"_a,
                     "The fields of metadata, and their data. None where Python has to look at one of them.")
+        .def_static("of_history", &FieldList::of_history, "history"_a, "folders"_a, "files"_a,
+                    "threads"_a = 0,
+                    "The fields of metadata of many places of a history, place after place, and their data. "
+                    "They belong to "
+                    "those at the same place of another list. None where Python has to look at one of them.")
+        .def_prop_ro("counts", &FieldList::counts, "How many fields each place of a history has.")
+        .def_prop_ro("bytes_read", &FieldList::bytes_read, "Of each place: what opening its metadata read.")
         .def_static(
             "of_files", &FieldList::of_files, "paths"_a, "names"_a, "format"_a, "without_metadata"_a = true,
             "unique"_a = true, "threads"_a = 0,
@@ -671,6 +713,10 @@ void define_field_lists(nb::module_& m) {
     results.def_prop_ro("different", &ListResults::different, "Numbers of the fields that differ, ascending.")
         .def_prop_ro("failed", &ListResults::failed,
                      "Numbers of the fields that could not be compared: comparing each alone says why.")
+        .def("take_interrupt", &ListResults::take_interrupt,
+             nb::sig("def take_interrupt(self) -> BaseException | None"),
+             "The exception that ended the work, to be raised. The fields that were not reached failed.")
+        .def("part", &ListResults::part, "first"_a, "last"_a, "Those of the fields [first, last).")
         .def_prop_ro("bytes", &ListResults::bytes, "Of one run.")
         .def_prop_ro("bytes_read", &ListResults::bytes_read)
         .def("__getstate__", &ListResults::state)
@@ -683,6 +729,22 @@ void define_field_lists(nb::module_& m) {
     nb::class_<RulesByKind>(m, "RulesByKind",
                             "The numbers of the rules of floating-point fields, and of all others.")
         .def(nb::init<int, int>(), "of_floating"_a, "of_others"_a);
+    m.def(
+        "are_npy",
+        [](const std::vector<nb::bytes>& paths) {
+            std::vector<std::string> names;
+            names.reserve(paths.size());
+            for (const nb::bytes& path : paths)
+                names.emplace_back(path.c_str(), path.size());
+            const StreamOptions every_core;
+            std::vector<char> found;
+            {
+                const nb::gil_scoped_release unlocked;
+                found = are_npy(names, worker_count(every_core));
+            }
+            return std::vector<bool>(found.begin(), found.end());
+        },
+        "paths"_a, "Whether each of these files begins as .npy files do.");
     m.def("compare_lists", &compare_lists, "a"_a, "b"_a, "rules"_a, "chosen"_a, "options"_a,
           "started"_a.none() = nb::none(),
           "chosen: of each field of a the number of its rule, -1: it is left out; or by kind. started: what "

@@ -1,4 +1,5 @@
-// Arrays of the caller as fields of a list: taken from what their packages say of them, without a call of Python's code.
+// Arrays of the caller as fields of a list: taken from what their packages say of them, without a
+// call of Python's code.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,17 +23,20 @@ namespace twinrun {
 struct TakenField : ListedField {
     nanobind::object name;   // str; of metadata made when it is asked for
     nanobind::object owner;  // the array, or the number; of metadata none
+    std::size_t place = 0;   // in a list of many places
 };
 
-// Takes arrays of numpy and tensors of PyTorch. Made for one container: what is imported, and the current streams, are asked once.
+// Takes arrays of numpy and tensors of PyTorch. Made for one container: what is imported, and the
+// current streams, are asked once.
 class ArrayTaker {
    public:
     // on_devices: whether tensors on devices are taken, with PyTorch's current stream.
     explicit ArrayTaker(bool on_devices);
     [[nodiscard]] bool knows_any() const { return ndarray_.is_valid() || tensor_.is_valid(); }
 
-    // The array, without its name and owner. False for other types, and for arrays that Python has to look at: strided ones on
-    // the host, other than native numbers, tensors with names, in other layouts, or with a pending operation.
+    // The array, without its name and owner. False for other types, and for arrays that Python has
+    // to look at: strided ones on the host, other than native numbers, tensors with names, in other
+    // layouts, or with a pending operation.
     bool take(nanobind::handle value, TakenField& field);
 
    private:
@@ -56,8 +60,9 @@ class ArrayTaker {
     bool on_devices_;
     Names names_;
     nanobind::object ndarray_, torch_, tensor_, parameter_, strided_;
-    const dlpack::Exchange* exchange_ = nullptr;              // of tensors
-    nanobind::object is_neg_, is_conj_, has_names_;           // methods of tensors; invalid: there is none
+    const dlpack::Exchange* exchange_ = nullptr;  // of tensors
+    // Methods of tensors; invalid: there is none.
+    nanobind::object is_neg_, is_conj_, has_names_;
     std::vector<std::pair<nanobind::object, DType>> dtypes_;  // of PyTorch
     std::map<int, std::optional<StreamHandle>> streams_;      // nothing: the device cannot be used
 };

@@ -1,4 +1,5 @@
-// Sketches: digests of arrays that stay where the arrays are, on a device or the host, and what two of them say.
+// Sketches: digests of arrays that stay where the arrays are, on a device or the host, and what two
+// of them say.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
@@ -53,8 +54,8 @@ Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
     return Sketches(list);
 }
 
-// Sketches of fields, made while more fields are added: those on devices in groups, the others one after the other at the end.
-// Used by one thread at a time, with or without the lock.
+// Sketches of fields, made while more fields are added: those on devices in groups, the others
+// together at the end. Used by one thread at a time, with or without the lock.
 class SketchMaker {
    public:
     SketchMaker(const HistorySettings& settings, int threads)
@@ -89,11 +90,18 @@ class SketchMaker {
     Result<> start() {
         for (auto& [device, there] : on_devices_)
             TWR_CHECK(there.stream->start());
+        std::vector<MemorySource> sources;
+        std::vector<const FieldMetadata*> fields;
+        std::vector<ElementSource*> elements;
+        sources.reserve(on_host_.size());  // pointers to these are kept
         for (const OnHost& f : on_host_) {
-            MemorySource source(f.planned.dtype, f.planned.items(), f.data, f.stride, false);
-            TWR_TRY(HostSketch sketch, HostSketch::build(f.planned, source, options_));
-            put(f.number, std::move(sketch));
+            sources.emplace_back(f.planned.dtype, f.planned.items(), f.data, f.stride, false);
+            fields.push_back(&f.planned);
+            elements.push_back(&sources.back());
         }
+        TWR_TRY(auto sketches, HostSketch::build(fields, elements, options_));
+        for (std::size_t i = 0; i < sketches.size(); ++i)
+            put(on_host_[i].number, std::move(sketches[i]));
         on_host_.clear();
         return success();
     }
@@ -159,7 +167,8 @@ Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, u
     return Sketches(list);
 }
 
-// The sketches of a container, which may still be at work on devices. Objects of Python are made for those that are asked for.
+// The sketches of a container, which may still be at work on devices. Objects of Python are made
+// for those that are asked for.
 class SketchList {
    public:
     SketchList(std::unique_ptr<SketchMaker> maker, FieldList list)
@@ -216,8 +225,8 @@ class SketchList {
     std::optional<Error> error_;
 };
 
-// The sketches of a container whose arrays the core can take, begun while it is walked. Null where Python has to look at
-// anything, or where something is wrong with it: Python says what.
+// The sketches of a container whose arrays the core can take, begun while it is walked. Null where
+// Python has to look at anything, or where something is wrong with it: Python says what.
 std::unique_ptr<SketchList> start_sketches(nb::handle container, const nb::object& flatten,
                                            const std::map<std::string, Tolerance>& tolerances, double atol,
                                            double rtol, unsigned residue_bits, std::uint32_t chunk_bytes,
@@ -330,8 +339,8 @@ Sketches move_sketches(const std::vector<PySketch*>& sketches, int device) {
     return as_list(made);
 }
 
-// The root of each tree: one number for all coarse digests of a field; 0 where it has no element. A sketch on a device is read
-// here, and not before.
+// The root of each tree: one number for all coarse digests of a field; 0 where it has no element. A
+// sketch on a device is read here, and not before.
 std::vector<std::uint64_t> sketch_roots(const std::vector<PySketch*>& sketches) {
     std::vector<std::uint64_t> roots;
     roots.reserve(sketches.size());

@@ -1,7 +1,7 @@
 """Fields of a place, compared by one call of the core: they become objects when somebody looks at them.
 
-What is found is what comparing them one by one finds. See `place`, which does that with everything else, also with the few
-fields of a container that the core cannot take.
+What is found is what comparing them one by one finds. See `place`, which does that with everything
+else, also with the few fields of a container that the core cannot take.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import bisect
 import contextlib
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,8 +19,7 @@ from .. import _core
 from ..errors import TwinrunError
 from ..formats.model import FLOATING
 from ..runs.fields import FieldRef
-from ..runs.files import Files
-from ..runs.subject import Listed, Opened, Place
+from ..runs.subject import ListedPlaces, Opened, Place
 from .facts import compare_facts
 from .field import FieldComparison, FieldGroup, bytes_read_by, place_text
 from .matching import StepMatch
@@ -29,7 +29,15 @@ from .ranges import DIRECT, FieldPart, put_together
 from .request import Request, Selection
 from .settings import Decision, Settings
 
-__all__ = ["ListedFields", "Rules", "asked_for", "compare_lists", "compare_places"]
+__all__ = [
+    "Kept",
+    "ListedFields",
+    "Rules",
+    "StepsTogether",
+    "asked_for",
+    "compare_lists",
+    "compare_places",
+]
 
 
 @dataclass
@@ -57,8 +65,8 @@ class Rules:
 class ListedFields(FieldGroup):
     """The comparison of each field of two lists, made when it is asked for.
 
-    listed: of each field its number in the results, -1: it is beside them; None: they are the results. beside: the others by
-    their place. where: the first run.
+    listed: of each field its number in the results, -1: it is beside them; None: they are the
+    results. beside: the others by their place. where: the first run.
     """
 
     def __init__(
@@ -142,46 +150,145 @@ class FieldsOfPlaces(ListedFields):
         return self._places[bisect.bisect_right(self._ends, at)]
 
 
-def compare_places(request: Request, matches: Sequence[StepMatch]) -> Outcome | None:
-    """Compares steps whose ranks match by one call, where all that is there are arrays of .npy files. None where that is not so,
-    or where anything must be looked at place by place.
+@dataclass
+class StepsTogether:
+    """Steps that follow one another and were compared by one call. found: None where they must be
+    compared one by one.
+
+    interrupt: an exception that ended the comparison after these steps.
+    """
+
+    matches: Sequence[StepMatch]
+    found: Outcome | None
+    interrupt: BaseException | None = None
+
+
+def compare_places(request: Request, matches: Sequence[StepMatch]) -> list[StepsTogether] | None:
+    """Compares steps whose ranks match by one call of the core. None where they must be compared
+    one by one. A step in which a field cannot be compared is compared alone, and the results of the
+    others stay.
     """
     settings = request.settings
-    if not (isinstance(request.a, Files) and isinstance(request.b, Files)):
+    if request.key is not None or not request.use_metadata or settings.device == "cuda":
         return None
-    if request.globs is not None or request.key is not None or not request.use_metadata:
+    if settings.periods.axes or settings.periods.named:
         return None
-    if settings.tolerances.rules or settings.periods.axes or settings.periods.named:
+    # The second run first: it is the one that has no lists where its fields have other names.
+    b = request.b.listed_together([(m.step_b, rank) for m in matches for rank in m.ranks_b])
+    if b is None:
         return None
-    if settings.device == "cuda" or settings.method not in ("auto", "direct"):
+    a = request.a.listed_together([(m.step_a, rank) for m in matches for rank in m.ranks_a])
+    if a is None or a.kind != b.kind or [*a.counts] != [*b.counts]:
         return None
-    a, b = (
-        side.arrays_of([(step, rank) for step, ranks in places for rank in ranks])
-        for side, places in (
-            (request.a, [(match.step_a, match.ranks_a) for match in matches]),
-            (request.b, [(match.step_b, match.ranks_b) for match in matches]),
+    if settings.method not in _methods(a.kind):
+        return None
+    places = _Places(request, matches, a, b)
+    if places.chosen is None:
+        return None
+    results = _compare(request, a.fields, b.fields, places.rules, places.chosen, places.places[0])
+    return None if results is None else places.steps(results)
+
+
+class _Places:
+    """The places of steps that are compared by one call.
+
+    chosen: of each field the number of its rule, -1 where it is left out; None where fields must be
+    looked at one by one.
+    """
+
+    def __init__(
+        self, request: Request, matches: Sequence[StepMatch], a: ListedPlaces, b: ListedPlaces
+    ) -> None:
+        self._request, self._matches = request, matches
+        self.rules = Rules()
+        self.places: list[Place] = [
+            (match.step, rank)
+            for match in matches
+            for rank in (match.ranks_a if match.step_a is not None else match.ranks_b)
+        ]
+        self._opening = [x + y for x, y in zip(a.bytes_read, b.bytes_read, strict=True)]
+        self._met = [Selection(request, None).met()] * len(self.places)
+        ends = [*itertools.accumulate(a.counts)]
+        self._ends = ends  # where the results of each place end
+        by_metadata = a.kind == "metadata"
+        self.chosen: list[int] | _core.RulesByKind | None
+        if not _by_name(request):
+            self.chosen = _chosen_by_kind(request, by_metadata, self.rules)
+            return
+        names, floating = a.fields.names, a.fields.floating
+        chosen: list[int] = []
+        self._ends, self._met = [], []
+        begin = 0
+        for (step, _), end in zip(self.places, ends, strict=True):
+            wanted = Selection(request, step)
+            own = _chosen(
+                request, step, names[begin:end], floating[begin:end], by_metadata, wanted, self.rules
+            )
+            if own is None:
+                self.chosen = None
+                return
+            chosen += own
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(own) - own.count(-1))
+            self._met.append(wanted.met())
+            begin = end
+        self.chosen = chosen
+
+    def steps(self, results: _core.ListResults) -> list[StepsTogether]:
+        """What the core found, in the order of the steps."""
+        interrupt = results.take_interrupt()
+        failed = {bisect.bisect_right(self._ends, at) for at in results.failed}  # places
+        found: list[StepsTogether] = []
+        at, first, begin = 0, 0, 0  # a place; the first step and place of those that are together
+        for number, match in enumerate(self._matches):
+            end = at + len(match.ranks_a)
+            if any(place in failed for place in range(at, end)):
+                if number > first:
+                    found.append(self._group(results, (first, number), (begin, at)))
+                if interrupt is not None:
+                    found.append(StepsTogether([], None, interrupt))
+                    return found
+                found.append(StepsTogether([match], None))
+                first, begin = number + 1, end
+            at = end
+        if first < len(self._matches):
+            found.append(self._group(results, (first, len(self._matches)), (begin, at)))
+        if interrupt is not None:
+            found.append(StepsTogether([], None, interrupt))
+        return found
+
+    def _group(
+        self, results: _core.ListResults, steps: tuple[int, int], places: tuple[int, int]
+    ) -> StepsTogether:
+        begin, end = places
+        before = self._ends[begin - 1] if begin else 0
+        if end - begin < len(self.places):
+            results = results.part(before, self._ends[end - 1])
+        group = FieldsOfPlaces(
+            results,
+            self.places[begin:end],
+            [own - before for own in self._ends[begin:end]],
+            self.rules,
+            self._request.a.label,
         )
-    )
-    if a is None or b is None or a[1] != b[1]:
-        return None
-    places: list[Place] = [
-        (match.step, rank)
-        for match in matches
-        for rank in (match.ranks_a if match.step_a is not None else match.ranks_b)
-    ]
-    rules = Rules()
-    reason = DIRECT if settings.method == "auto" else ""
-    of_floating, of_others = (
-        rules.number(asked_for(settings, "", floating, None, False)[0], reason) for floating in (True, False)
-    )
-    chosen = _core.RulesByKind(of_floating, of_others)
-    results = _compare(request, a[0], b[0], rules, chosen, places[0])
-    if results is None or results.failed:
-        return None
-    group = FieldsOfPlaces(results, places, list(itertools.accumulate(a[1])), rules, request.a.label)
-    if next(group.lists_of_integers(), None) is not None:
-        return None  # they may be IDs in another order, which is noted place by place
-    return Outcome(results=[(0, group)])
+        met = functools.reduce(operator.or_, self._met[begin:end])
+        remarks = Remarks(opening=sum(self._opening[begin:end]), met=met)
+        found = Outcome(results=[(0, group)], remarks=remarks)
+        return StepsTogether(self._matches[steps[0] : steps[1]], found)
+
+
+@dataclass
+class Kept:
+    """The results of a list in which some fields could not be compared: comparing each of these
+    alone says why.
+    """
+
+    results: _core.ListResults
+    rules: Rules
+
+
+def _methods(kind: str) -> tuple[str, str]:
+    """The methods that compare fields of this kind as they lie."""
+    return ("auto", "staged") if kind == "metadata" else ("auto", "direct")
 
 
 def _compare(
@@ -201,7 +308,9 @@ def _compare(
 def _in_order(
     count: int, others: Mapping[int, FieldComparison | None]
 ) -> tuple[Sequence[int], dict[int, FieldComparison]]:
-    """The number in the lists of each field that has a result (-1: beside them), and the results beside them by their place in that."""
+    """The number in the lists of each field that has a result (-1: beside them), and the results
+    beside them by their place in that.
+    """
     listed = array.array("q")
     made: dict[int, FieldComparison] = {}
     left = iter(range(count))
@@ -221,8 +330,9 @@ def compare_lists(
     place: Place,
     wanted: Selection,
     compare_rest: Callable[[Request], Outcome],
-) -> Outcome | None:
-    """Compares a place by one call. None where something else is to be compared, or not all of it can be compared.
+) -> Outcome | Kept | None:
+    """Compares a place by one call. None where something else is to be compared; what is kept,
+    where not all of it can be compared.
 
     compare_rest: compares the fields that no list takes.
     """
@@ -241,16 +351,28 @@ def compare_lists(
             return None
         if settings.device == "cuda" and not a.fields.any_on_device:
             return None
-        if settings.method not in (("auto", "staged") if a.kind == "metadata" else ("auto", "direct")):
+        if settings.method not in _methods(a.kind):
             return None
         found = Outcome(remarks=Remarks(opening=a.bytes_read + b.bytes_read))
         rules = Rules()
-        chosen = _chosen(request, match.step, a, wanted, rules)
+        by_metadata = a.kind == "metadata"
+        chosen: Sequence[int] | _core.RulesByKind | None
+        if not _by_name(request):
+            chosen = _chosen_by_kind(request, by_metadata, rules)
+        elif a.rest_places:
+            return None
+        else:
+            names, floating = a.fields.names, a.fields.floating
+            chosen = _chosen(request, match.step, names, floating, by_metadata, wanted, rules)
         if chosen is None:
             return None
         results = _compare(request, a.fields, b.fields, rules, chosen, place)
-        if results is None or results.failed:
+        if results is None:
             return None
+        if (interrupt := results.take_interrupt()) is not None:
+            raise interrupt
+        if results.failed:
+            return Kept(results, rules)
         if a.opened is not None and b.opened is not None and (a.opened.facts or b.opened.facts):
             sides = [_with_names(side.opened, side.fields) for side in (a, b) if side.opened is not None]
             found.add(compare_facts(request, match, ([sides[0]], [sides[1]]), place, wanted))
@@ -272,36 +394,58 @@ def compare_lists(
 
 
 def _with_names(opened: Opened, fields: _core.FieldList) -> Opened:
-    """What files say beside their fields, with the names of these, which is all that is asked of fields there."""
+    """What files say beside their fields, with the names of these, which is all that is asked of
+    fields there.
+    """
     return opened.with_fields(dict.fromkeys(fields.names))  # type: ignore[arg-type]
 
 
-def _chosen(
-    request: Request, step: int | None, of: Listed, wanted: Selection, rules: Rules
-) -> Sequence[int] | _core.RulesByKind | None:
-    """Of each field of a list the number of its rule; -1 where it is left out. None where fields must be looked at one by one."""
+def _by_name(request: Request) -> bool:
+    """Whether rules depend on the names of fields."""
+    return request.globs is not None or bool(request.settings.tolerances.rules)
+
+
+def _reason(settings: Settings, by_metadata: bool) -> str:
+    """Why the method of a list is what it is."""
+    return DIRECT if not by_metadata and settings.method == "auto" else ""
+
+
+def _chosen_by_kind(request: Request, by_metadata: bool, rules: Rules) -> _core.RulesByKind:
+    """The numbers of the rules of fields whose names and steps do not matter."""
     settings = request.settings
-    by_metadata = of.kind == "metadata"
-    reason = DIRECT if not by_metadata and settings.method == "auto" else ""
-    if request.globs is None and not settings.tolerances.rules:
-        of_floating, of_others = (
-            rules.number(decision, reason, own)
-            for decision, own in (
-                asked_for(settings, "", floating, step, by_metadata) for floating in (True, False)
-            )
+    reason = _reason(settings, by_metadata)
+    of_floating, of_others = (
+        rules.number(decision, reason, own)
+        for decision, own in (
+            asked_for(settings, "", floating, None, by_metadata) for floating in (True, False)
         )
-        return _core.RulesByKind(of_floating, of_others)
-    if of.rest_places:
-        return None
+    )
+    return _core.RulesByKind(of_floating, of_others)
+
+
+def _chosen(
+    request: Request,
+    step: int | None,
+    names: Sequence[str],
+    floating: Sequence[bool],
+    by_metadata: bool,
+    wanted: Selection,
+    rules: Rules,
+) -> list[int] | None:
+    """Of each field of a place the number of its rule; -1 where it is left out. None where fields
+    must be looked at one by one.
+    """
+    settings = request.settings
+    reason = _reason(settings, by_metadata)
     found: list[int] = []
     known: dict[tuple[int | None, bool], int] = {}
-    for name, floating in zip(of.fields.names, of.fields.floating, strict=True):
+    for name, kind in zip(names, floating, strict=True):
         if not wanted(name):
             found.append(-1)
             continue
-        key = settings.tolerances.number(name, step), floating
+        key = settings.tolerances.number(name, step), kind
         if key not in known:
-            decision, own = asked_for(settings, name, floating, step, by_metadata)
+            decision, own = asked_for(settings, name, kind, step, by_metadata)
             if decision.period:
                 return None
             known[key] = rules.number(decision, reason, own)

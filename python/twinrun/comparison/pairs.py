@@ -1,7 +1,8 @@
 """Field pairs of a place that Python opened and matched, compared by one call of the core.
 
-Pairs that need more than that (decoded elements, metadata that is built first, texts, circles, parts of fields) are compared one
-by one, and so are those that the core could not compare: their errors then say where and why.
+Pairs that need more than that (decoded elements, metadata that is built first, texts, circles,
+parts of fields) are compared one by one, and so are those that the core could not compare: their
+errors then say where and why.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..runs.fields import FieldRef
 from ..runs.subject import Place
 from .entry import compare_entry
 from .field import FieldComparison, place_text
-from .lists import ListedFields, Rules
+from .lists import Kept, ListedFields, Rules
 from .matching import StepMatch
 from .outcome import Outcome
 from .ranges import DIRECT, NOT_WORTH_IT, is_small
@@ -37,35 +38,47 @@ def compare_pieces(
     pieces: Sequence[Piece],
     place: Place,
     is_whole: bool,
+    kept: Kept | None = None,
 ) -> Outcome:
-    """Compares these pieces of the field pairs of a place. is_whole: they are all of it."""
+    """Compares these pieces of the field pairs of a place. is_whole: they are all of it.
+
+    kept: what was found already; its fields that failed are compared again, alone.
+    """
     found = Outcome()
     at_once = _Pairs(request, place)
     listed = array.array("q")  # of each piece its number in the list; -1: it is not there
-    if len(pieces) >= _LEAST and request.settings.device != "cuda":
-        for piece in pieces:
-            alone = piece.part[1] > 1 or not at_once.take(*pairs[piece.at])
-            listed.append(-1 if alone else len(at_once) - 1)
-    results = at_once.compare() if len(at_once) >= _LEAST else None
+    results, rules = None, at_once.rules
+    if kept is not None and is_whole:
+        there = {kept.results.name(number): number for number in range(len(kept.results))}
+        listed.extend(there.pop(pairs[piece.at][0].name, -1) for piece in pieces)
+        if not there:  # else the place is another one by now
+            results, rules = kept.results, kept.rules
+    if results is None:
+        listed = array.array("q")
+        if len(pieces) >= _LEAST and request.settings.device != "cuda":
+            for piece in pieces:
+                alone = piece.part[1] > 1 or not at_once.take(*pairs[piece.at])
+                listed.append(-1 if alone else len(at_once) - 1)
+        results = at_once.compare() if len(at_once) >= _LEAST else None
     failed = set() if results is None else {*results.failed}
     beside: dict[int, FieldComparison] = {}
     numbers = array.array("Q")
-    kept = array.array("q")
+    used = array.array("q")
     for at, piece in enumerate(pieces):
         if results is not None and listed[at] >= 0 and listed[at] not in failed:
             numbers.append(piece.at)
-            kept.append(listed[at])
+            used.append(listed[at])
             continue
         one = compare_entry(request, match, *pairs[piece.at], place, piece)
         if results is not None and one.result is not None:
-            beside[len(kept)] = one.result
+            beside[len(used)] = one.result
             numbers.append(piece.at)
-            kept.append(-1)
+            used.append(-1)
             one.result = None
         found.add_entry(one)
     if results is not None:
         group = ListedFields(
-            results, place, at_once.rules, request.a.label, kept, beside, None if is_whole else numbers
+            results, place, rules, request.a.label, used, beside, None if is_whole else numbers
         )
         found.results.append((0, group))
     return found
@@ -119,7 +132,10 @@ class _Pairs:
         """The results of all, in their order."""
         progress = self._request.progress
         advance = None if progress is None else functools.partial(progress, place_text(self._place))
-        return self._list.compare(self.rules.core, self._request.settings.options(advance))
+        results = self._list.compare(self.rules.core, self._request.settings.options(advance))
+        if (interrupt := results.take_interrupt()) is not None:
+            raise interrupt
+        return results
 
 
 def _is_text(name: str) -> bool:
@@ -132,7 +148,9 @@ def _is_text(name: str) -> bool:
 
 
 def _is_plain(ref: FieldRef) -> bool:
-    """Whether its elements lie in memory or in files as they are, and are numbers; or only its metadata is there."""
+    """Whether its elements lie in memory or in files as they are, and are numbers; or only its
+    metadata is there.
+    """
     if ref.kind is not None or ref.text is not None or ref.tell is not None or ref.parts is not None:
         return False
     if ref.no_data:
@@ -145,7 +163,9 @@ def _is_plain(ref: FieldRef) -> bool:
 
 
 def _how(a: FieldRef, b: FieldRef, settings: Settings) -> tuple[str, bool] | None:
-    """The reason of the method, and whether metadata is used, as `compare_part` decides; None: that has more to do."""
+    """The reason of the method, and whether metadata is used, as `compare_part` decides; None: that
+    has more to do.
+    """
     method = settings.method
     have = [ref.metadata is not None for ref in (a, b)]
     at_hand = not (a.no_data or b.no_data)

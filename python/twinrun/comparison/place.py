@@ -13,13 +13,13 @@ from .attributes import under_one_name, with_summaries
 from .entry import pieces_of_share
 from .facts import compare_facts
 from .field import FieldComparison
-from .lists import ListedFields, compare_lists
+from .lists import Kept, ListedFields, compare_lists
 from .matching import StepMatch, at_place, match_fields
 from .outcome import Outcome
 from .pairs import compare_pieces
 from .request import Request, Selection
 
-__all__ = ["compare_place"]
+__all__ = ["compare_place", "order_of_lists"]
 
 
 def compare_place(
@@ -37,6 +37,7 @@ def compare_place(
     order_is_noted: particles in another order were noted already.
     """
     found = Outcome()
+    kept: Kept | None = None
     step = match.step
     place = (step, ranks[0] if match.step_a is not None else ranks[1])
     wanted = Selection(request, step)
@@ -49,11 +50,12 @@ def compare_place(
             wanted,
             lambda rest: compare_place(rest, match, ranks, order_is_noted=True),
         )
-        if at_once is not None:
+        if isinstance(at_once, Outcome):
             if not order_is_noted:
-                at_once.order = _order_of_lists(request, match, ranks, place, at_once)
+                at_once.order = order_of_lists(request, match, ranks, place, _lists_of_integers(at_once))
             at_once.remarks.met = wanted.met()
             return at_once
+        kept = at_once
     try:
         with contextlib.ExitStack() as stack:
             in_a = stack.enter_context(request.a.open((match.step_a, ranks[0]), request.use_metadata))
@@ -81,7 +83,7 @@ def compare_place(
             }
             found.remarks.opening = sum(m.bytes_read for m in opened.values())
             mine, found.pairs = pieces_of_share(list(enumerate(fields.pairs)), share, request.settings)
-            found.add(compare_pieces(request, match, fields.pairs, mine, place, share[1] == 1))
+            found.add(compare_pieces(request, match, fields.pairs, mine, place, share[1] == 1, kept))
             if (
                 not fields.pairs
                 and not fields.recut
@@ -140,10 +142,18 @@ def _lists_of_integers(found: Outcome) -> list[FieldComparison]:
     ]
 
 
-def _order_of_lists(
-    request: Request, match: StepMatch, ranks: tuple[int, int], place: Place, found: Outcome
+def order_of_lists(
+    request: Request,
+    match: StepMatch,
+    ranks: tuple[int, int],
+    place: Place,
+    lists: Sequence[FieldComparison],
 ) -> tuple[int, str] | None:
-    lists = _lists_of_integers(found)
+    """The note about particles whose order changed, after the number of their field; None where
+    there is none.
+
+    lists: the fields of a place that were compared in a list and may be IDs.
+    """
     if not lists:
         return None
     with (

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import TwinrunError
-from .lists import compare_places
+from ..runs.subject import Place
+from .field import FieldComparison
+from .lists import ListedFields, StepsTogether, compare_places
 from .matching import StepMatch, same_ranks
 from .outcome import Outcome, in_shares
+from .place import order_of_lists
 from .request import Request
 from .settings import Settings
 from .shares import Unit, pieces, shares_by_size
@@ -25,10 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["StepOutcome", "compare_steps"]
 
-# Shares for each rank, where places have enough fields: a rank with a slow share takes fewer of them.
+# Shares for each rank, where places have enough fields: a rank with a slow share takes fewer of
+# them.
 _SHARES_A_RANK = 4
-_TOGETHER = 1024  # places that are compared together where all are files of one array
-_LEAST_MEMORY = 64 << 20  # bytes of a rank's read buffers: ranks of a node share what one process would take
+_TOGETHER = 1024  # places that are compared by one call
+# Bytes of a rank's read buffers: ranks of a node share what one process would take.
+_LEAST_MEMORY = 64 << 20
 
 
 @dataclass
@@ -60,30 +65,55 @@ def _compare_here(request: Request, matches: Sequence[StepMatch]) -> Iterator[St
     worker, index = Worker(own), 0
     left = deque(matches)
     while left:
-        together = _steps_of_places(left)
-        if len(together) > 1 and (at_once := compare_places(own, together)) is not None:
-            yield StepOutcome([at_once], None, steps=len(together))
-            for match in together:
-                if overall is not None:
-                    for unit in _units(request, match, index):
-                        overall.ended(unit)
-                index += len(match.ranks_a)
+        together = _steps_together(request, left)
+        found = compare_places(own, together) if len(together) > 1 else None
+        if found is None:
+            found = [StepsTogether([match], None) for match in together or [left[0]]]
+        for steps in found:
+            if steps.interrupt is not None:
+                raise steps.interrupt
+            for _ in steps.matches:
                 left.popleft()
-            continue
-        for match in together or [left[0]]:
-            left.popleft()
-            units = _units(request, match, index)
+            if steps.found is not None:
+                end = index + sum(len(match.ranks_a) for match in steps.matches)
+                if not worker.order_is_noted:
+                    steps.found.order = _order_of(own, steps.matches, steps.found)
+                    if steps.found.order is not None:
+                        worker.order_was_noted(end)
+                if overall is not None:
+                    for match in steps.matches:
+                        for unit in _units(request, match, index):
+                            overall.ended(unit)
+                index = end
+                yield StepOutcome([steps.found], None, steps=len(steps.matches))
+                continue
+            units = _units(request, steps.matches[0], index)
             index += len(units)
             outcomes = []
             for unit in units:
                 outcomes.append(worker.run(unit))
                 if overall is not None:
                     overall.ended(unit)
-            again = _left(match, index, [[outcome] for outcome in outcomes])
+            again = _left(steps.matches[0], index, [[outcome] for outcome in outcomes])
             if again is None:
                 yield StepOutcome(outcomes, None)
             else:
                 yield StepOutcome(outcomes, worker.run(again), again.recut or ())
+
+
+def _order_of(request: Request, matches: Sequence[StepMatch], found: Outcome) -> tuple[int, str] | None:
+    """The first note about particles in another order, of places that were compared together."""
+    lists: dict[Place, list[FieldComparison]] = {}
+    for _, group in found.results:
+        assert isinstance(group, ListedFields)
+        for one in group.lists_of_integers():
+            lists.setdefault((one.step, one.rank), []).append(one)
+    for match in matches if lists else ():
+        for ranks in zip(match.ranks_a, match.ranks_b, strict=True):
+            place = (match.step, ranks[0] if match.step_a is not None else ranks[1])
+            if (note := order_of_lists(request, match, ranks, place, lists.get(place, ()))) is not None:
+                return note
+    return None
 
 
 class _Overall:
@@ -119,13 +149,21 @@ class _Overall:
         self._tell(step, self._ended, max(self._total, self._ended))
 
 
-def _steps_of_places(matches: Iterable[StepMatch]) -> list[StepMatch]:
+def _steps_together(request: Request, matches: Iterable[StepMatch]) -> list[StepMatch]:
     """The first of these steps whose places match one by one, as many as are compared together."""
     found: list[StepMatch] = []
-    places = 0
+    places, part = 0, 0.0
     for match in matches:
         places += len(match.ranks_a)
         if not same_ranks(match) or places > _TOGETHER:
+            break
+        part += sum(
+            max(
+                request.a.part_of_list((match.step_a, rank_a)), request.b.part_of_list((match.step_b, rank_b))
+            )
+            for rank_a, rank_b in zip(match.ranks_a, match.ranks_b, strict=True)
+        )
+        if part > 1:
             break
         found.append(match)
     return found
@@ -139,7 +177,8 @@ def _compare_on_all(
     for match in matches:
         steps.append(_units(request, match, index))
         index += len(steps[-1])
-    made = _on_all(request, [unit for units in steps for unit in units], team)  # in the units' order
+    # In the units' order.
+    made = _on_all(request, [unit for units in steps for unit in units], team)
     found = [[next(made) for _ in units] for units in steps]
     follow = [
         _left(units[0].match, units[-1].index, outcomes) for units, outcomes in zip(steps, found, strict=True)

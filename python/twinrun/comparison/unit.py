@@ -16,8 +16,18 @@ class Worker:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        # The earliest unit that noted particles in another order: the note of a later one is not used.
+        # The earliest unit that noted particles in another order: the note of a later one is not
+        # used.
         self._noted: int | None = None
+
+    @property
+    def order_is_noted(self) -> bool:
+        """Whether a unit noted particles in another order."""
+        return self._noted is not None
+
+    def order_was_noted(self, before: int) -> None:
+        """Units before this number noted particles in another order."""
+        self._noted = before - 1
 
     def run(self, unit: Unit) -> Outcome:
         """Compares a part of both runs."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterable, Set
 
+from .. import _core
 from ..errors import FormatError, MissingFile, MissingPackage
 from .catalogue import BUILT_IN
 from .files import file_size, open_regular, reading
@@ -33,7 +35,6 @@ __all__ = [
 
 _extra: dict[str, Format] = {}
 _TEXT_SAMPLE = 4096
-_NPY = b"\x93NUMPY"
 _HEAD = 16  # bytes: the longest magic
 
 
@@ -143,20 +144,16 @@ def is_plain(format: Format) -> bool:
     return format.name in ("npy", "safetensors") and format.name not in _extra
 
 
-def is_npy(path: str) -> bool:
-    """Whether `detect` finds that a regular file is .npy, by its suffix and its first bytes; False
-    where more must be looked at.
+def npy_among(paths: Iterable[str]) -> Set[str]:
+    """Those of these regular files of which `detect` finds that they are .npy, by suffix and first bytes.
+
+    Of others more must be looked at.
     """
-    if _extra or not path.endswith(".npy"):
-        return False
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            return os.read(file, len(_NPY)) == _NPY
-        finally:
-            os.close(file)
-    except OSError:
-        return False
+    named = [path for path in paths if path.endswith(".npy")]
+    if _extra or not named:
+        return frozenset()
+    found = _core.are_npy([os.fsencode(path) for path in named])
+    return {path for path, is_npy in zip(named, found, strict=True) if is_npy}
 
 
 def by_suffix(path: str) -> Format | None:

@@ -109,6 +109,11 @@ def is_metadata(path: str, cut: bool = False) -> bool:
     return sum(x == y for x, y in zip(head, METADATA_MAGIC, strict=False)) >= len(METADATA_MAGIC) - 2
 
 
+def may_be_own(name: str) -> bool:
+    """Whether `is_own` has to look at a file of this name: it has not for most."""
+    return name.startswith(_OWN) or name.endswith(METADATA_SUFFIX)
+
+
 def is_own(path: str) -> bool:
     """Whether twinrun wrote a file into a folder of data: temporary files and metadata.
 

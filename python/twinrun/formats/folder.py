@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile, TwinrunError
 from ..marks import MANIFEST
-from . import by_name, by_suffix, detect, format_named, formats, is_npy, open_file, open_whatever
-from .files import is_own, reading
+from . import by_name, by_suffix, detect, format_named, formats, npy_among, open_file, open_whatever
+from .files import is_own, may_be_own, reading
 from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
 from .opaque import NAME as BYTES
@@ -65,7 +65,7 @@ def _data_set(path: str, forced: Format | None) -> Format | None:
     return forced if forced.is_folder is not None and forced.is_folder(path) else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DataFile:
     """A data file of a folder.
 
@@ -216,7 +216,10 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
         )  # fmt: skip
     described = bool({"dtype", "fields", "arrays"} & given)
     sidecars: list[tuple[str, str]] = []
-    for path, relative, is_folder, is_file in _walk(folder, listing, forced, sidecars):
+    entries = _walk(folder, listing, forced, sidecars)
+    npy = npy_among(path for path, _, _, is_file in entries if is_file) if forced is None else frozenset()
+    npy_format = format_named("npy")
+    for path, relative, is_folder, is_file in entries:
         if not is_folder and not is_file:
             dangling = os.path.islink(path) and not os.path.exists(path)
             reason = "a link that leads nowhere" if dangling else "not a regular file"
@@ -229,7 +232,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
         elif forced is not None:
             found = forced if forced.opens_files else None
         else:
-            found = _format_of(path, described)
+            found = npy_format if path in npy else _format_of(path, described)
         if found is None:
             listing.unknown.append((relative, _why_unknown(path, is_folder, forced, described)))
             listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
@@ -239,7 +242,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
             DataFile(path, relative, found.name, place.step, place.rank, place.name or "data")
         )
     described_files = {f.relative for f in listing.data() if f.format in ("raw", "veloc")}
-    described_by = frozenset().union(*(formats()[f.format].describers for f in listing.data()))
+    described_by = frozenset().union(*(formats()[f].describers for f in {f.format for f in listing.data()}))
     for path, relative in sidecars:  # a JSON file beside a file that needs no description is data
         if (
             relative.removesuffix(".json") not in described_files
@@ -278,8 +281,6 @@ def _format_of(path: str, described: bool) -> Format | None:
 
     described: options describe raw files.
     """
-    if is_npy(path):
-        return format_named("npy")
     promised = by_suffix(path)
     try:
         found = detect(path)
@@ -325,7 +326,7 @@ def _walk(
         for entry in entries:
             name, below = entry.name, entry.path
             label = f"{relative}/{name}" if relative else name
-            if is_own(below):
+            if may_be_own(name) and is_own(below):
                 continue
             beside = name.endswith(".json") and name[:-5] in names and not name.startswith(".")
             if beside or name in describers:
@@ -400,6 +401,7 @@ def _settle_names(listing: Listing) -> None:
     everything = {f.prefix for f in listing.data()}
     many = {f.prefix for f in listing.files if not kinds[f.format].one_array}
     places: dict[tuple[int | None, int, str], list[int]] = {}
+    one_array = {name: kind.one_array for name, kind in kinds.items()}
     for at, file in enumerate(listing.files):
         if file.format == BYTES:  # named by its path
             if file.prefix in everything:
@@ -407,7 +409,7 @@ def _settle_names(listing: Listing) -> None:
             continue
         # A file of a format with one array may still hold several: members of records, several
         # arrays in sequence.
-        others = everything if kinds[file.format].one_array else many
+        others = everything if one_array[file.format] else many
         if len(others) > 1:
             listing.files[at] = DataFile(
                 file.path, file.relative, file.format, file.step, file.rank, file.prefix, True, file.leads_to

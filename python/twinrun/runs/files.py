@@ -6,8 +6,8 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from .. import _core
 from ..arguments import checked_path
@@ -21,13 +21,14 @@ from ..formats.naming import field_name
 from ..formats.safetensors import texts_of_header
 from .fields import FieldRef, refs_of_fields
 from .metadata import attach, metadata_path
-from .subject import Listed, Opened, Place, Subject
+from .subject import Listed, ListedPlaces, Opened, Place, Subject
 
 __all__ = ["Files", "one_array_format"]
 
+_MOST_FILES = 16_384  # of a list of many places
 
-@dataclass(frozen=True)
-class _Part:
+
+class _Part(NamedTuple):
     """A file, or the fields of one step in a file of several steps.
 
     step: None for fields without a step of their own.
@@ -50,6 +51,7 @@ class Files(Subject):
         self._times: dict[int | None, float] = {}
         self._timed = False
         self._by_place: dict[Place, list[_Part]] = {}
+        self._one_step: dict[str, bool] = {}  # whether files of a format have one step, by its name
         super().__init__(kind, path, [])
         for file in files:
             place = (None, 0) if isinstance(file, str) else (file.step, file.rank)
@@ -57,11 +59,12 @@ class Files(Subject):
                 self._by_place.setdefault(place if step is None else (step, place[1]), []).append(
                     _Part(file, step)
                 )
-        self.unknown = {
-            place
-            for place, parts in self._by_place.items()
-            if not any(isinstance(part.file, str) or part.file.format != BYTES for part in parts)
-        }
+        self.unknown = {*self._by_place}
+        for place, parts in self._by_place.items():
+            for part in parts:
+                if isinstance(part.file, str) or part.file.format != BYTES:
+                    self.unknown.discard(place)
+                    break
         self.unknown_names = [
             part.file.prefix
             for place in self.unknown
@@ -73,8 +76,11 @@ class Files(Subject):
     def _steps_in(self, file: DataFile | str) -> list[int | None]:
         """The steps within a file, None for fields without a step; [None] for a file of one step."""
         if not isinstance(file, str):
-            known = format_named(file.format)
-            if known is not None and not known.many_steps:
+            one_step = self._one_step.get(file.format)
+            if one_step is None:
+                known = format_named(file.format)
+                one_step = self._one_step[file.format] = known is not None and not known.many_steps
+            if one_step:
                 return [None]
         if isinstance(file, str) and (plain := self._plain_file(file)) is not None:
             self._plain = plain
@@ -148,10 +154,8 @@ class Files(Subject):
     def listed(self, place: Place) -> Iterator[Listed | None]:
         yield self._listed(place)
 
-    def arrays_of(self, places: Sequence[Place]) -> tuple[_core.FieldList, list[int]] | None:
-        """The arrays of .npy files of many places as one list, place after place, and how many are
-        at each. None where a place has anything else.
-        """
+    def listed_together(self, places: Sequence[Place]) -> ListedPlaces | None:
+        """The arrays of .npy files. None where a place has anything else."""
         known = format_named("npy")
         if self._options or self.kind != "folder" or known is None or not is_plain(known):
             return None
@@ -172,7 +176,10 @@ class Files(Subject):
             if counts[-1] > 1 and len({*names[before:]}) < counts[-1]:
                 return None
         found = _headers(paths, names, "npy", unique=False)
-        return None if found is None else (found, counts)
+        return None if found is None else ListedPlaces(found, "files", counts, [0] * len(counts))
+
+    def part_of_list(self, place: Place) -> float:
+        return len(self._by_place[place]) / _MOST_FILES
 
     def _listed(self, place: Place) -> Listed | None:
         parts = self._by_place[place]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _core
@@ -13,9 +13,13 @@ from ..errors import DamagedFile, FormatError, Incomparable, Stale, TwinrunError
 from ..formats.files import reading
 from .fields import FieldRef, refs_of_metadata
 from .metadata import check_current
-from .subject import Listed, Opened, Place, Subject
+from .subject import Listed, ListedPlaces, Opened, Place, Subject
 
 __all__ = ["HistorySubject", "Journals", "incomplete_note", "others_note"]
+
+
+_MOST_METADATA = 32 << 20  # bytes of the metadata of a list of many places, about 16,384 fields
+_IN_MEMORY = 64 << 10  # the core keeps smaller metadata in memory, and no file open
 
 
 def incomplete_note(steps: list[int]) -> str:
@@ -46,6 +50,11 @@ def _records_kept() -> int:
     A record needs two open files. Half of the process's limit is left for other files.
     """
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+
+
+def _lists_kept() -> int:
+    """How many metadata files each of two runs may keep open in a list, which opens data files besides."""
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 32)
 
 
 class Journals:
@@ -226,6 +235,22 @@ class HistorySubject(Subject):
                 return
         fields = _core.FieldList.of_metadata(metadata, bool(files.data))
         yield None if fields is None else Listed(fields, "metadata", bytes_read=read)
+
+    def listed_together(self, places: Sequence[Place]) -> ListedPlaces | None:
+        try:
+            self.label.encode()
+        except UnicodeEncodeError:  # the core takes texts
+            return None
+        entries = [self._files[place] for place in places]
+        fields = _core.FieldList.of_history(
+            self.label, [folder for folder, _ in entries], [files for _, files in entries]
+        )
+        return None if fields is None else ListedPlaces(fields, "metadata", fields.counts, fields.bytes_read)
+
+    def part_of_list(self, place: Place) -> float:
+        size = self._files[place][1].metadata_bytes
+        open_files = 1 / _lists_kept() if size > _IN_MEMORY else 0.0
+        return max(size / _MOST_METADATA, open_files)
 
     @staticmethod
     def _by_name(refs: list[FieldRef], use_metadata: bool) -> Opened:

@@ -17,7 +17,7 @@ from ..errors import TwinrunError
 from ..formats.facts import Fact
 from .fields import FieldRef
 
-__all__ = ["Listed", "Opened", "Place", "Subject"]
+__all__ = ["Listed", "ListedPlaces", "Opened", "Place", "Subject"]
 
 Place = tuple[int | None, int]  # step, rank
 
@@ -65,6 +65,19 @@ class Listed:
     opened: Opened | None = None
 
 
+@dataclass
+class ListedPlaces:
+    """Fields of many places as the core takes them.
+
+    kind: as of `Listed`. counts: of the fields of each place. bytes_read: to open each.
+    """
+
+    fields: _core.FieldList
+    kind: str
+    counts: Sequence[int]
+    bytes_read: Sequence[int]
+
+
 _Same = TypeVar("_Same", bound="Subject")
 
 
@@ -105,6 +118,20 @@ class Subject:
         opened one by one, or where there is anything beside fields.
         """
         yield None
+
+    def listed_together(self, places: Sequence[Place]) -> ListedPlaces | None:
+        """The fields of many places as one list, place after place.
+
+        None where they must be listed place by place.
+        """
+        return None
+
+    def part_of_list(self, place: Place) -> float:
+        """Which part a place is of the largest list of many places.
+
+        Fields, memory and open files of a list are bounded.
+        """
+        return 0.0
 
     def times(self) -> dict[int | None, float]:
         """Physical time by step, of the steps that have it."""

@@ -24,8 +24,10 @@ def _rank_folders(path: str) -> dict[int, str]:
         return {}
     for name in names:
         matched = _RANK.fullmatch(name)
+        if matched is None:
+            continue
         folder = os.path.join(path, name)
-        if matched and os.path.isfile(os.path.join(folder, MANIFEST)):
+        if os.path.isfile(os.path.join(folder, MANIFEST)):
             if int(matched[1]) in found:
                 raise Incomparable(f"two folders of rank {int(matched[1])}", where=path)
             found[int(matched[1])] = folder

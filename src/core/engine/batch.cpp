@@ -15,6 +15,7 @@
 #include "engine/device_pairs.hpp"
 #include "engine/pair_stream.hpp"
 #include "source/device_array.hpp"
+#include "source/stream_team.hpp"
 #include "source/tuning.hpp"
 
 namespace twinrun {
@@ -24,20 +25,46 @@ namespace {
 constexpr std::size_t kMostInBlock = 64;  // pairs that a thread takes at a time
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
 
-// Bytes of both sides; nothing where a pair is not compared by its own thread: elements that are neither in memory of the host nor
-// in files, or so many that threads share them. On devices threads take turns anyway.
-std::optional<std::uint64_t> small_bytes(const FieldPair& pair, DeviceUse use) {
-    const ElementSource* a = pair.a.elements;
-    const ElementSource* b = pair.b.elements;
-    if (pair.a.metadata != nullptr || pair.b.metadata != nullptr || a == nullptr || b == nullptr)
-        return std::nullopt;
-    for (const ElementSource* side : {a, b}) {
-        const bool any_thread = side->in_memory() || (side->in_files() && use != DeviceUse::gpu);
-        if (!any_thread || side->device_array() != nullptr) return std::nullopt;
+// A pair is compared by one thread alone where its bytes are no more than this share of what one
+// thread has of all bytes: then all threads end at about the same time.
+constexpr std::uint64_t kSharesOfAThread = 8;
+// Beyond, the caller would wait long for the answer to an interrupt, and a device may be worth its
+// start.
+constexpr std::uint64_t kMostOfAThread = 512 << 20;
+// Metadata is about this part of the elements.
+constexpr std::uint64_t kBytesPerMetadataByte = 8;
+
+// Of both sides.
+std::uint64_t bytes_of(const FieldPair& pair) {
+    std::uint64_t bytes = 0;
+    for (const FieldSide* side : {&pair.a, &pair.b}) {
+        if (side->metadata != nullptr) {
+            bytes += side->metadata->directory().fields[side->field].data_bytes();
+        } else if (side->elements != nullptr) {
+            bytes += side->elements->items() * item_bytes(side->elements->dtype());
+        }
     }
-    const std::uint64_t most = kInlineBytes / 2 / std::max<std::size_t>(1, item_bytes(a->dtype()));
-    if (a->items() > most || b->items() > most) return std::nullopt;
-    return (a->items() + b->items()) * item_bytes(a->dtype());
+    return bytes;
+}
+
+bool is_small(const FieldPair& pair) { return bytes_of(pair) <= kInlineBytes; }
+
+bool has_metadata(const FieldPair& pair) { return pair.a.metadata != nullptr && pair.b.metadata != nullptr; }
+
+// Whether any thread may compare a pair: its elements are in memory of the host or in files. On
+// devices threads take turns anyway.
+bool for_any_thread(const FieldPair& pair, DeviceUse use) {
+    if (use == DeviceUse::gpu && has_metadata(pair)) return false;
+    for (const FieldSide* side : {&pair.a, &pair.b}) {
+        if (side->elements == nullptr) {
+            if (side->metadata == nullptr) return false;
+            continue;
+        }
+        const bool anywhere =
+            side->elements->in_memory() || (side->elements->in_files() && use != DeviceUse::gpu);
+        if (!anywhere || side->elements->device_array() != nullptr) return false;
+    }
+    return true;
 }
 
 Error interrupted() { return {ErrorCode::interrupted, "interrupted"}; }
@@ -53,36 +80,21 @@ class Batch {
           options_(options),
           take_(take),
           is_done_(pairs.size()),
+          on_device_(pairs.size()),
           on_devices_(options.device, [this](const FoundPairs& found) { take_results(found); }) {
         options_.ranges.reset();
         options_.stream.threads = worker_count(options.stream);
-        // Pairs that follow one another, of so many bytes that a thread is worth it.
-        Range block{0, 0};
-        std::uint64_t bytes = 0;
-        for (std::size_t at = 0; at < pairs.size(); ++at) {
-            if (add_on_device(at)) continue;
-            const auto small = small_bytes(pairs[at], options.device.use);
-            if (!small) {
-                large_.push_back(at);
-                continue;
-            }
-            if (block.end != at || bytes > kSliceBytesInCache || block.size() == kMostInBlock) {
-                if (block.size() != 0) blocks_.push_back(block);
-                block = {at, at};
-                bytes = 0;
-            }
-            ++block.end;
-            bytes += *small + kBytesOfAPair;
-            small_bytes_ += *small + kBytesOfAPair;
-        }
-        if (block.size() != 0) blocks_.push_back(block);
+        options_.stream.team = nullptr;
+        for (std::size_t at = 0; at < pairs.size(); ++at)
+            on_device_[at] = add_on_device(at);
+        divide();
     }
 
     void run() {
         on_devices_.start();
         const std::uint64_t threads =
             std::min<std::uint64_t>({static_cast<std::uint64_t>(options_.stream.threads), blocks_.size(),
-                                     std::max<std::uint64_t>(1, small_bytes_ / kBytesOfAThread)});
+                                     std::max<std::uint64_t>(1, bytes_of_blocks_ / kBytesOfAThread)});
         {
             std::vector<std::jthread> others;
             for (std::uint64_t t = 1; t < threads; ++t) {
@@ -95,7 +107,9 @@ class Batch {
             take_blocks(true, threads);
         }
         finish_devices();
+        StreamTeam team;
         CompareOptions own = options_;
+        own.stream.team = &team;
         own.stream.poll = [&](std::uint64_t, std::uint64_t) { return poll(true); };
         for (const std::size_t at : large_) {
             if (stopped_.load()) break;
@@ -109,7 +123,8 @@ class Batch {
     }
 
    private:
-    // What comparing a pair costs beside its bytes, and what starting a thread costs, as bytes that are compared meanwhile.
+    // What comparing a pair costs beside its bytes, and what starting a thread costs, as bytes that
+    // are compared meanwhile.
     static constexpr std::uint64_t kBytesOfAPair = 8 << 10;
     static constexpr std::uint64_t kBytesOfAThread = 1 << 20;
 
@@ -153,17 +168,66 @@ class Batch {
 
     // ---- arrays in memory of the host, or in files ----
 
+    // Pairs that follow one another, of so many bytes that a thread is worth it, are a block.
+    void divide() {
+        std::vector<bool> elsewhere = on_device_;  // or shared by threads
+        std::uint64_t all = 0;
+        for (std::size_t at = 0; at < pairs_.size(); ++at) {
+            if (elsewhere[at]) continue;
+            elsewhere[at] = !for_any_thread(pairs_[at], options_.device.use);
+            if (!elsewhere[at]) all += bytes_of(pairs_[at]);
+        }
+        const auto threads = static_cast<std::uint64_t>(options_.stream.threads);
+        const std::uint64_t most =
+            threads == 1 ? kInlineBytes
+                         : std::max(kInlineBytes, std::min(all / threads / kSharesOfAThread, kMostOfAThread));
+        Range block{0, 0};
+        std::uint64_t bytes = 0;
+        for (std::size_t at = 0; at < pairs_.size(); ++at) {
+            const std::uint64_t own = elsewhere[at] ? 0 : bytes_of(pairs_[at]);
+            if (elsewhere[at] || own > most) {
+                if (!on_device_[at]) large_.push_back(at);
+                continue;
+            }
+            if (block.end != at || bytes > kSliceBytesInCache || block.size() == kMostInBlock) {
+                if (block.size() != 0) blocks_.push_back(block);
+                block = {at, at};
+                bytes = 0;
+            }
+            ++block.end;
+            const std::uint64_t work =
+                (has_metadata(pairs_[at]) ? own / kBytesPerMetadataByte : own) + kBytesOfAPair;
+            bytes += work;
+            bytes_of_blocks_ += work;
+        }
+        if (block.size() != 0) blocks_.push_back(block);
+    }
+
     // threads: that do this.
-    void take_blocks(bool polls, std::uint64_t threads) {
+    void take_blocks(bool polls, std::uint64_t threads) noexcept {
+        try {
+            take_each_block(polls, threads);
+        } catch (const std::exception&) {
+            // No memory: other threads take what is left, or run() says so.
+        }
+    }
+    void take_each_block(bool polls, std::uint64_t threads) {
+        StreamTeam team;
         CompareOptions own = options_;
         own.stream.threads = 1;
+        own.stream.team = &team;
         own.stream.memory_bytes /= std::max<std::uint64_t>(1, threads);
-        own.stream.poll = nullptr;  // Python's is called by the calling thread, between blocks
+        // Python's is called by the calling thread: between blocks, and within large pairs
+        own.stream.poll = nullptr;
+        CompareOptions watched = own;
+        watched.stream.poll = [this, polls](std::uint64_t, std::uint64_t) {
+            return polls ? poll(true) : !stopped_.load();
+        };
         for (;;) {
             const std::size_t at = next_.fetch_add(1);
             if (at >= blocks_.size() || stopped_.load()) return;
             for (std::uint64_t i = blocks_[at].begin; i < blocks_[at].end; ++i)
-                compare(i, own);
+                compare(i, is_small(pairs_[i]) ? own : watched);
             if (polls) poll(false);
         }
     }
@@ -186,7 +250,8 @@ class Batch {
         done_.fetch_add(1);
     }
 
-    // what: the error, or null: out of memory. Where there is no memory to say so either, run() says it at the end.
+    // what: the error, or null: out of memory. Where there is no memory to say so either, run()
+    // says it at the end.
     void fail(std::size_t at, const char* what) noexcept {
         try {
             give(at, what == nullptr ? out_of_memory() : Error{ErrorCode::internal, what});
@@ -218,8 +283,9 @@ class Batch {
     std::vector<bool> is_done_;  // by pair
     std::vector<Range> blocks_;
     std::vector<std::size_t> large_;
+    std::vector<bool> on_device_;  // by pair
     PairStream on_devices_;
-    std::uint64_t small_bytes_ = 0;
+    std::uint64_t bytes_of_blocks_ = 0;
     std::atomic<std::size_t> next_{0};
     std::atomic<std::uint64_t> done_{0};
     std::atomic<bool> stopped_{false};

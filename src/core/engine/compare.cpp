@@ -140,6 +140,10 @@ const FieldMetadata* metadata_of(const FieldSide& side) {
     return side.metadata == nullptr ? nullptr : &side.metadata->directory().fields[side.field];
 }
 
+// Bytes of the field's metadata that were read so far: other threads may read other fields of the
+// same file.
+std::uint64_t read_of(const FieldSide& side) { return side.metadata->bytes_read(side.field); }
+
 // Largest |a - b| over everything: exact where it was read, else what the proofs allow.
 void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
     result.max_abs_unread = largest_unread(result.proven, rule.tolerance);
@@ -177,7 +181,8 @@ Result<std::vector<Range>> chunks_asked_for(const CompareOptions& options, std::
     return chunks;
 }
 
-// Where a stage's work is done, with that in the result. Error: a device was asked for and is not available.
+// Where a stage's work is done, with that in the result. Error: a device was asked for and is not
+// available.
 Result<DevicePlace> place_of_stage(const CompareOptions& options, DeviceWork work, FieldResult& result) {
     work.threads = worker_count(options.stream);
     TWR_TRY(DevicePlace place, choose_place(options.device, work));
@@ -186,7 +191,8 @@ Result<DevicePlace> place_of_stage(const CompareOptions& options, DeviceWork wor
     return place;
 }
 
-// After a stage on devices: true if the CPU is to do it again, as devices could not and nobody insists on them.
+// After a stage on devices: true if the CPU is to do it again, as devices could not and nobody
+// insists on them.
 bool falls_back(const Error& error, const CompareOptions& options, const std::string& device_before,
                 FieldResult& result) {
     if (options.device.use != DeviceUse::automatic) return false;
@@ -199,6 +205,12 @@ bool falls_back(const Error& error, const CompareOptions& options, const std::st
 void note_devices(const DeviceOutcome& outcome, FieldResult& result) {
     result.device_seconds += outcome.device_seconds;
     if (!outcome.note.empty()) result.device_reason += "; " + outcome.note;
+}
+
+// Workers of devices are others than those that compare on the CPU.
+StreamOptions on_its_own(StreamOptions options) {
+    options.team = nullptr;
+    return options;
 }
 
 // What a stage on elements finds, wherever it ran.
@@ -221,7 +233,7 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
     TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
     if (!place.devices.empty()) {
         auto found = compare_elements_on(place.devices, a, b, chunk_items, chunks, options.rule,
-                                         options.stream, options.device.direct_storage);
+                                         on_its_own(options.stream), options.device.direct_storage);
         if (found) {
             note_devices(found->outcome, result);
             DifferenceStats stats = found->stats;
@@ -276,7 +288,7 @@ Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_
 Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& proof,
                       std::vector<Range>& open, const CompareOptions& options, FieldResult& result) {
     const Stopwatch watch;
-    const std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
+    const std::uint64_t before = read_of(a) + read_of(b);
     const bool elements_at_hand = a.elements != nullptr && b.elements != nullptr;
     const auto note = [&](std::vector<Range> left, std::uint64_t chunks_read, const StreamStats& stats) {
         result.io = stats.io;
@@ -284,8 +296,7 @@ Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& 
         open = std::move(left);
         result.sketch.chunks_in = chunks_read;
         result.sketch.chunks_out = count_chunks(open) - (result.tree.chunks_out - chunks_read);
-        result.sketch.bytes_read =
-            stats.bytes_read + a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+        result.sketch.bytes_read = stats.bytes_read + read_of(a) + read_of(b) - before;
         result.sketch.seconds = watch.seconds();
     };
     DeviceWork work;
@@ -294,7 +305,7 @@ Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& 
     TWR_TRY(const DevicePlace place, place_of_stage(options, work, result));
     if (!place.devices.empty()) {
         auto found = check_sketches_on(place.devices, *a.metadata, a.field, *b.metadata, b.field, open, proof,
-                                       elements_at_hand, options.cache, options.stream);
+                                       elements_at_hand, options.cache, on_its_own(options.stream));
         if (found) {
             note_devices(found->outcome, result);
             note(std::move(found->open), found->chunks_read, found->outcome.stream);
@@ -321,7 +332,7 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     if (options.ranges && asked.empty()) return success();
 
     const Stopwatch tree_watch;
-    std::uint64_t before = a.metadata->bytes_read() + b.metadata->bytes_read();
+    std::uint64_t before = read_of(a) + read_of(b);
     std::vector<Range> open;
     if (proof.by_tree()) {
         MetadataNodes nodes_a(*a.metadata, a.field);
@@ -335,7 +346,7 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     }
     result.tree.chunks_in = result.chunks;
     result.tree.chunks_out = count_chunks(open);
-    result.tree.bytes_read = a.metadata->bytes_read() + b.metadata->bytes_read() - before;
+    result.tree.bytes_read = read_of(a) + read_of(b) - before;
     result.tree.seconds = tree_watch.seconds();
     result.proven = proof.drift();
     result.proven.by_tree = proof.scalars(asked) - proof.scalars(open);
@@ -447,8 +458,9 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
     result.scalars = items * scalars_per_item(dtype);
     if (options.ranges) {
         result.scalars = 0;
+        // Of ranges that are none: an error below.
         for (const Range& r : *options.ranges)
-            result.scalars += r.end - r.begin;  // of ranges that are none: an error below
+            result.scalars += r.end - r.begin;
     }
     if (options.device.use == DeviceUse::gpu) {
         // Also where no stage comes to need it: what was asked for must be there.

@@ -75,12 +75,19 @@ std::optional<FieldsOfFiles> fields_of(std::vector<std::optional<PlainFile>> fil
             found.fields.push_back(std::move(field));
         }
         found.texts.push_back({files[at]->has_texts, std::move(files[at]->texts)});
+        if (files[at]->in_memory != nullptr) found.in_memory.push_back(std::move(files[at]->in_memory));
     }
     if (found.fields.empty()) return std::nullopt;
     return found;
 }
 
 ListSources::ListSources(std::size_t fields, CacheUse cache) : cache_(cache) { memory_.reserve(fields); }
+
+void ListSources::take_from(FilesInMemory files) {
+    if (cache_ == CacheUse::direct) return;
+    for (const std::shared_ptr<InputFile>& file : files)
+        open_files_->keep(file);
+}
 
 FieldSide ListSources::side(const ListedFiles& list, const ListedField& field) {
     if (field.metadata == nullptr && field.device != kHostMemory) {

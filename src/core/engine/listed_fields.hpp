@@ -1,4 +1,5 @@
-// Fields by the thousand, compared at once: which of two lists belong together, and where their elements come from.
+// Fields by the thousand, compared at once: which of two lists belong together, and where their
+// elements come from.
 #pragma once
 
 #include <concepts>
@@ -24,8 +25,8 @@
 
 namespace twinrun {
 
-// A field of a list: an array of native numbers in memory of the host, dense, or on a device, a field of metadata, or one that
-// lies in a file as it is.
+// A field of a list: an array of native numbers in memory of the host, dense, or on a device, a
+// field of metadata, or one that lies in a file as it is.
 struct ListedField {
     std::string_view text;  // its name
     const void* data = nullptr;
@@ -46,11 +47,12 @@ struct ListedField {
 // Of a field on a device.
 DeviceArray array_of(const ListedField& field);
 
-// Whether two fields are compared as they lie: of one type, shape and order, the same part of the same array.
+// Whether two fields are compared as they lie: of one type, shape and order, the same part of the
+// same array.
 bool are_alike(const ListedField& a, const ListedField& b);
 
-// Which field of b has the name of each of a, and is like it; nothing where one has none. in_order: those at the same place.
-// Names are unique in a list, unless it is in order.
+// Which field of b has the name of each of a, and is like it; nothing where one has none. in_order:
+// those at the same place. Names are unique in a list, unless it is in order.
 template <std::derived_from<ListedField> Field>
 std::optional<std::vector<std::size_t>> matched(std::span<const Field> a, std::span<const Field> b,
                                                 bool in_order) {
@@ -75,8 +77,8 @@ std::optional<std::vector<std::size_t>> matched(std::span<const Field> a, std::s
     return found;
 }
 
-// The fields of metadata, with their data where it was kept. Nothing where one is not for a list: labels, particles, and elements
-// that must be decoded. The directory outlives them.
+// The fields of metadata, with their data where it was kept. Nothing where one is not for a list:
+// labels, particles, and elements that must be decoded. The directory outlives them.
 std::optional<std::vector<ListedField>> fields_of(const Directory& directory, bool has_data);
 
 // The arrays of files as they lie there.
@@ -87,11 +89,13 @@ struct FieldsOfFiles {
         bool there = false;
         std::vector<std::pair<std::string, std::string>> texts;
     };
-    std::vector<Texts> texts;  // of each file
+    std::vector<Texts> texts;                           // of each file
+    std::vector<std::shared_ptr<InputFile>> in_memory;  // of the files, those that were read whole
 };
-// files: as read_plain_files() gives them. names: of each file, what its arrays' own names come after. unique: false: several fields
-// may have one name. Nothing where one is not for a list: files that are not plain or hold no arrays, labels, fields without a
-// name, and names that are there twice.
+// files: as read_plain_files() gives them. names: of each file, what its arrays' own names come
+// after. unique: false: several fields may have one name. Nothing where one is not for a list:
+// files that are not plain or hold no arrays, labels, fields without a name, and names that are
+// there twice.
 std::optional<FieldsOfFiles> fields_of(std::vector<std::optional<PlainFile>> files,
                                        std::span<const std::string> names, bool unique);
 
@@ -102,11 +106,16 @@ struct ListedFiles {
     std::span<const std::string> paths;  // of the data
 };
 
+// How lists hold files that were read whole with their headers.
+using FilesInMemory = std::span<const std::shared_ptr<InputFile>>;
+
 // The sources of both lists' elements. The lists outlive them.
 class ListSources {
    public:
     // fields: of both lists together, at most.
     ListSources(std::size_t fields, CacheUse cache);
+    // Elements in these files are taken from memory, unless reads are to go around the page cache.
+    void take_from(FilesInMemory files);
     FieldSide side(const ListedFiles& list, const ListedField& field);
 
    private:

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <set>
+#include <string_view>
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
@@ -383,13 +383,18 @@ Result<Directory> decode_directory(std::span<const std::byte> bytes, std::uint64
         file.stamp.mtime_ns = in.get_i64();
         directory.data_files.push_back(std::move(file));
     }
-    std::set<std::string> names;
     for (std::uint32_t i = 0; i < fields; ++i) {
         TWR_TRY(FieldMetadata field,
                 get_field(in, version, data_files, kHeaderBytes + bytes.size(), file_bytes));
-        if (!names.insert(field.name).second) return damaged("two fields are called '" + field.name + "'");
         directory.fields.push_back(std::move(field));
     }
+    std::vector<std::string_view> names;
+    names.reserve(fields);
+    for (const FieldMetadata& field : directory.fields)
+        names.push_back(field.name);
+    std::ranges::sort(names);
+    if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
+        return damaged("two fields are called '" + std::string(*twice) + "'");
     if (in.failed() || in.remaining() != 0)
         return damaged("its directory has another length than its content");
     return directory;

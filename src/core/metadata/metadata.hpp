@@ -177,17 +177,23 @@ class MetadataFile {
     // Lets storage bring these bytes, where they are not read with all others.
     void will_need(std::uint64_t offset, std::uint64_t bytes) const;
     // Bytes read from the file so far, for the report: of a file that was read at once, those that
-    // were needed.
+    // were needed. Of a field: without those of the directory.
     [[nodiscard]] std::uint64_t bytes_read() const;
-    void count_read(std::uint64_t bytes);
+    [[nodiscard]] std::uint64_t bytes_read(std::size_t field) const;
+    // XXH3-64 of the header
+    [[nodiscard]] std::uint64_t header_checksum() const { return header_checksum_; }
 
    private:
     [[nodiscard]] Error is_older_than(const std::string& data) const;
     MetadataFile() = default;
-    Result<> fetch(std::uint64_t offset, std::span<std::byte> to);
+    // Bytes of the file, not checked: where they are in memory, or in `own` where they were read
+    // for this.
+    Result<std::span<const std::byte>> fetch(std::uint64_t offset, std::size_t bytes,
+                                             std::vector<std::byte>& own);
     struct Sums;
     std::shared_ptr<InputFile> file_;
     Directory directory_;
+    std::uint64_t header_checksum_ = 0;
     std::shared_ptr<Sums> sums_;
 };
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <mutex>
 #include <new>
 #include <string_view>
@@ -17,40 +16,56 @@ namespace twinrun {
 
 namespace {
 constexpr std::size_t kMostAnnounced = 64;  // fields: beyond, the calls cost more than they save
+// A file up to this size is read with its header: one read costs no more than the several that its
+// fields take.
+constexpr std::uint64_t kSmallFile = 64 << 10;
 // If a file has many small fields, all metadata is read at once: a page of it holds several fields'
 // sections.
 constexpr std::uint64_t kMostBytesAtOnce = 64 << 20;
+// Fields that share a lock. Threads that compare fields at once are at fields that lie apart.
+constexpr std::size_t kLocks = 16;
+constexpr std::size_t kFieldsOfALock = 64;
 }  // namespace
 
 struct MetadataFile::Sums {
-    std::mutex mutex;
+    struct OfField {
+        std::array<std::optional<std::vector<std::uint64_t>>, kSections> sections;
+        std::atomic<std::uint64_t> bytes_read{0};
+    };
+    std::mutex mutex;  // of by_name
     // Made when the first name is looked for.
     std::unordered_map<std::string_view, std::size_t> by_name;
-    std::vector<std::array<std::optional<std::vector<std::uint64_t>>, kSections>> of_field;
-    std::atomic<std::uint64_t> bytes_read{0};
-    bool at_once = false;  // all of the file is read where something of it is
+    std::array<std::mutex, kLocks> locks;  // of sections
+    std::vector<OfField> of_field;
+    std::uint64_t opening = 0;  // bytes of header and directory
+    bool at_once = false;       // all of the file is read where something of it is
     std::once_flag once;
     std::vector<std::byte> whole;  // empty: not read at once
+
+    std::mutex& lock_of(std::size_t field) { return locks[field / kFieldsOfALock % kLocks]; }
 };
 
 Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path) try {
-    TWR_TRY(auto file, InputFile::open(path));
+    TWR_TRY(auto file, InputFile::open(path, kSmallFile));
     std::shared_ptr<MetadataFile> metadata(new MetadataFile());
     metadata->file_ = file;
     metadata->sums_ = std::make_shared<Sums>();
     // One page holds header and directory of a dozen fields: one read, as a rule.
-    std::vector<std::byte> head(std::min<std::uint64_t>(file->size(), kPageBytes));
-    TWR_CHECK(file->read_at(0, head));
+    std::vector<std::byte> own(file->in_memory() ? 0 : std::min<std::uint64_t>(file->size(), kPageBytes));
+    if (!file->in_memory()) TWR_CHECK(file->read_at(0, own));
+    std::span<const std::byte> head = file->in_memory() ? file->content() : std::span<const std::byte>(own);
     auto facts = decode_header(head, file->size());
     if (!facts) return std::move(facts).error().at(path);
     const std::uint64_t needed = kHeaderBytes + facts->directory_bytes;
     if (needed > head.size()) {
-        const std::size_t have = head.size();
-        head.resize(needed);
-        TWR_CHECK(file->read_at(have, std::span(head).subspan(have)));
+        const std::size_t have = own.size();
+        own.resize(needed);
+        TWR_CHECK(file->read_at(have, std::span(own).subspan(have)));
+        head = own;
     }
-    metadata->count_read(head.size());
-    const auto body = std::span<const std::byte>(head).subspan(kHeaderBytes, facts->directory_bytes);
+    metadata->sums_->opening = std::max(std::min<std::uint64_t>(file->size(), kPageBytes), needed);
+    metadata->header_checksum_ = xxh3(head.first(kHeaderBytes));
+    const auto body = head.subspan(kHeaderBytes, facts->directory_bytes);
     if (xxh3(body) != facts->directory_checksum) {
         return Error{ErrorCode::damaged,
                      path + ": damaged metadata: its directory's checksum is wrong: index the data again"};
@@ -59,16 +74,17 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     if (!directory) return std::move(directory).error().at(path);
     metadata->directory_ = std::move(directory).value();
     metadata->directory_.status = facts->status;
-    metadata->sums_->of_field.resize(metadata->directory_.fields.size());
+    const std::uint64_t fields = metadata->directory_.fields.size();
+    metadata->sums_->of_field = std::vector<Sums::OfField>(fields);
+    if (file->in_memory()) return metadata;
     // The walk of every field begins in its tree's first pages: let storage bring them all at once.
-    if (metadata->directory_.fields.size() <= kMostAnnounced) {
+    if (fields <= kMostAnnounced) {
         for (const FieldMetadata& field : metadata->directory_.fields) {
             const SectionPlace& tree = field.place(Section::tree);
             file->will_need(tree.offset, std::min<std::uint64_t>(tree.length, 4 * kPageBytes));
             file->will_need(tree.sums_offset, divide_up(tree.length, kPageBytes) * 8);
         }
     }
-    const std::uint64_t fields = metadata->directory_.fields.size();
     metadata->sums_->at_once =
         fields > kMostAnnounced && file->size() <= std::min(kMostBytesAtOnce, fields * kPageBytes);
     return metadata;
@@ -76,20 +92,20 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     return Error{ErrorCode::out_of_memory, path + ": not enough memory to read its directory"};
 }
 
-// Bytes of the file, not checked.
-Result<> MetadataFile::fetch(std::uint64_t offset, std::span<std::byte> to) {
+Result<std::span<const std::byte>> MetadataFile::fetch(std::uint64_t offset, std::size_t bytes,
+                                                       std::vector<std::byte>& own) {
     if (sums_->at_once) {
         std::call_once(sums_->once, [&] {
             std::vector<std::byte> whole(file_->size());
             if (file_->read_at(0, whole)) sums_->whole = std::move(whole);
         });
-        const std::vector<std::byte>& whole = sums_->whole;
-        if (offset <= whole.size() && to.size() <= whole.size() - offset) {
-            std::memcpy(to.data(), whole.data() + offset, to.size());
-            return success();
-        }
     }
-    return file_->read_at(offset, to);
+    const std::span<const std::byte> whole =
+        file_->in_memory() ? file_->content() : std::span<const std::byte>(sums_->whole);
+    if (offset <= whole.size() && bytes <= whole.size() - offset) return whole.subspan(offset, bytes);
+    own.resize(bytes);
+    TWR_CHECK(file_->read_at(offset, own));
+    return std::span<const std::byte>(own);
 }
 
 void MetadataFile::will_need(std::uint64_t offset, std::uint64_t bytes) const {
@@ -109,8 +125,10 @@ std::optional<std::size_t> MetadataFile::find(const std::string& field) const {
 }
 
 std::string MetadataFile::data_path(std::uint32_t file) const {
-    const std::filesystem::path data(directory_.data_files[file].path);
-    return (std::filesystem::path(path()).parent_path() / data).string();
+    const std::string& data = directory_.data_files[file].path;
+    const std::size_t folder = path().rfind('/');
+    if (data.starts_with('/') || folder == std::string::npos) return data;
+    return path().substr(0, folder + 1).append(data);
 }
 
 Result<std::optional<std::string>> MetadataFile::newer_data_file() const {
@@ -145,18 +163,19 @@ Error MetadataFile::is_older_than(const std::string& data) const {
 }
 
 Result<std::span<const std::uint64_t>> MetadataFile::page_sums(std::size_t field, Section section) try {
-    const std::lock_guard lock(sums_->mutex);
-    auto& cached = sums_->of_field[field][static_cast<std::size_t>(section)];
+    const std::lock_guard lock(sums_->lock_of(field));
+    auto& cached = sums_->of_field[field].sections[static_cast<std::size_t>(section)];
     if (!cached) {
         const SectionPlace& place = directory_.fields[field].place(section);
         std::vector<std::uint64_t> sums(divide_up(place.length, kPageBytes));
-        const auto bytes = std::as_writable_bytes(std::span(sums));
-        TWR_CHECK(fetch(place.sums_offset, bytes));
-        count_read(bytes.size());
+        std::vector<std::byte> own;
+        TWR_TRY(const auto bytes, fetch(place.sums_offset, sums.size() * sizeof(sums[0]), own));
+        sums_->of_field[field].bytes_read += bytes.size();
         if (xxh3(bytes) != place.sums_checksum) {
             return Error{ErrorCode::damaged,
                          path() + ": damaged metadata: wrong checksum of checksums: index the data again"};
         }
+        if (!bytes.empty()) std::memcpy(sums.data(), bytes.data(), bytes.size());
         if constexpr (std::endian::native == std::endian::big) {
             for (auto& s : sums)
                 s = __builtin_bswap64(s);
@@ -193,9 +212,9 @@ Result<> MetadataFile::read(std::size_t field, Section section, std::uint64_t of
     const std::uint64_t first = offset / kPageBytes;
     const std::uint64_t begin = first * kPageBytes;
     const std::uint64_t stop = std::min(round_up(*end, kPageBytes), place.length);
-    std::vector<std::byte> pages(stop - begin);
-    TWR_CHECK(fetch(place.offset + begin, pages));
-    count_read(pages.size());
+    std::vector<std::byte> own;
+    TWR_TRY(const auto pages, fetch(place.offset + begin, stop - begin, own));
+    sums_->of_field[field].bytes_read += pages.size();
     TWR_CHECK(check_pages(field, section, first, pages));
     std::memcpy(to.data(), pages.data() + (offset - begin), to.size());
     return success();
@@ -247,8 +266,15 @@ Result<> MetadataFile::residues(std::size_t field, std::uint64_t first, std::spa
     return Error{ErrorCode::out_of_memory, path() + ": not enough memory to read its residues"};
 }
 
-std::uint64_t MetadataFile::bytes_read() const { return sums_->bytes_read.load(); }
-void MetadataFile::count_read(std::uint64_t bytes) { sums_->bytes_read += bytes; }
+std::uint64_t MetadataFile::bytes_read() const {
+    std::uint64_t all = sums_->opening;
+    for (const Sums::OfField& field : sums_->of_field)
+        all += field.bytes_read.load();
+    return all;
+}
+std::uint64_t MetadataFile::bytes_read(std::size_t field) const {
+    return sums_->of_field[field].bytes_read.load();
+}
 
 std::size_t MetadataNodes::node_bytes() const {
     return node_words(file_.directory().fields[field_].settings.kind) * 8;

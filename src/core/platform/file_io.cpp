@@ -155,6 +155,22 @@ Result<> deliver(std::vector<ReadCompletion>& finished, std::vector<ReadCompleti
     return out_of_memory("read queue");
 }
 
+namespace {
+
+// size: of the file now.
+Error truncated(const ReadRequest& request, std::size_t needed, std::size_t there,
+                std::optional<std::uint64_t> size) {
+    return say(ErrorCode::damaged, [&] {
+        return printable(request.file->path()) + ": truncated: " + std::to_string(needed) +
+               " bytes requested at offset " + std::to_string(request.offset) + ", only " +
+               std::to_string(there) + " there; the file has " + (size ? std::to_string(*size) : "?") +
+               " bytes (" + std::to_string(request.file->size()) +
+               " when it was opened); write or copy it again";
+    });
+}
+
+}  // namespace
+
 ReadProgress::ReadProgress(const ReadRequest& request)
     : request_(request),
       needed_(request.at_least == 0 ? request.bytes : request.at_least),
@@ -198,15 +214,10 @@ void ReadProgress::fail(std::int64_t result) {
         error_ = system_error(request_.file->path(), what, static_cast<int>(-result));
         return;
     }
-    error_ = say(ErrorCode::damaged, [&] {
-        struct stat status;
-        const bool known = ::fstat(descriptor_, &status) == 0;
-        return printable(request_.file->path()) + ": truncated: " + std::to_string(needed_) +
-               " bytes requested at offset " + std::to_string(request_.offset) + ", only " +
-               std::to_string(done_) + " there; the file has " +
-               (known ? std::to_string(status.st_size) : "?") + " bytes (" +
-               std::to_string(request_.file->size()) + " when it was opened); write or copy it again";
-    });
+    struct stat status;
+    const bool known = ::fstat(descriptor_, &status) == 0;
+    error_ = truncated(request_, needed_, done_,
+                       known ? std::optional(static_cast<std::uint64_t>(status.st_size)) : std::nullopt);
 }
 
 ReadCompletion ReadProgress::take_completion() { return {request_.tag, done_, std::move(error_)}; }
@@ -219,7 +230,8 @@ struct InputFile::Lock {
     std::mutex mutex;
 };
 
-Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path) try {
+Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path,
+                                                   std::uint64_t most_in_memory) try {
     TWR_CHECK(file_io::check_path(path));
     auto file = std::shared_ptr<InputFile>(new InputFile());
     file->path_ = path;
@@ -236,18 +248,30 @@ Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path) try 
         return Error{ErrorCode::unsupported,
                      file_io::printable(path) + ": not a regular file; copy its bytes to a file first"};
     }
+    file->stamp_ = stamp_from(status);
+    if (file->size() != 0 && file->size() <= most_in_memory) {
+        TWR_CHECK(file->read_all());
+        return file;
+    }
     // We plan our reads. Otherwise the kernel would read far beyond small ones (megabytes on some
     // machines).
     static_cast<void>(::posix_fadvise(file->descriptor_, 0, 0, POSIX_FADV_RANDOM));
-    // Left on, io_uring would answer EAGAIN instead of waiting for the disk.
-    const int flags = ::fcntl(file->descriptor_, F_GETFL);
-    if (flags < 0 || ::fcntl(file->descriptor_, F_SETFL, flags & ~O_NONBLOCK) != 0) {
-        return system_error(path, "set up for reading", errno);
-    }
-    file->stamp_ = stamp_from(status);
+    // Left on, io_uring would answer EAGAIN instead of waiting for the disk. No other flag of the
+    // file can be set this way.
+    if (::fcntl(file->descriptor_, F_SETFL, 0) != 0) return system_error(path, "set up for reading", errno);
     return file;
 } catch (const std::bad_alloc&) {
     return file_io::out_of_memory(path);
+}
+
+Result<> InputFile::read_all() {
+    const auto bytes = static_cast<std::size_t>(size());
+    auto content = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    TWR_CHECK(read_at(0, {content.get(), bytes}));
+    content_ = std::move(content);
+    ::close(descriptor_);
+    descriptor_ = -1;
+    return success();
 }
 
 InputFile::~InputFile() {
@@ -256,6 +280,7 @@ InputFile::~InputFile() {
 }
 
 int InputFile::direct_descriptor() {
+    if (in_memory()) return -1;
     const std::lock_guard guard(lock_->mutex);
     if (direct_ != -2) return direct_;
     direct_ = -1;
@@ -288,6 +313,7 @@ constexpr long kCachestatNumber = 451;  // the same on every architecture; Linux
 
 double InputFile::cached_share(std::uint64_t offset, std::uint64_t bytes, int samples) const {
     if (offset >= size() || bytes == 0 || samples <= 0) return 0;
+    if (in_memory()) return 1;
     bytes = std::min(bytes, size() - offset);
     const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const std::uint64_t first = offset / page;
@@ -326,7 +352,7 @@ double InputFile::cached_share(std::uint64_t offset, std::uint64_t bytes, int sa
 }
 
 void InputFile::will_need(std::uint64_t offset, std::uint64_t bytes) const {
-    if (bytes == 0 || offset >= size()) return;
+    if (bytes == 0 || offset >= size() || in_memory()) return;
     static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset),
                                       static_cast<off_t>(std::min(bytes, size() - offset)),
                                       POSIX_FADV_WILLNEED));
@@ -340,6 +366,13 @@ Result<> InputFile::read_at(std::uint64_t offset, std::span<std::byte> to) const
     request.to = to.data();
     TWR_CHECK(file_io::check_request(request));
     if (to.empty()) return success();
+    if (in_memory()) {
+        const std::uint64_t there = offset < size() ? std::min<std::uint64_t>(to.size(), size() - offset) : 0;
+        if (there < to.size())
+            return file_io::truncated(request, to.size(), static_cast<std::size_t>(there), size());
+        std::memcpy(to.data(), content_.get() + offset, to.size());
+        return success();
+    }
     file_io::ReadProgress progress(request);
     for (;;) {
         const auto step = progress.next();

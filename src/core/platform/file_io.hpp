@@ -37,7 +37,9 @@ struct FileStamp {
 // the page cache and, where the file system has it, opens a second one with O_DIRECT on demand.
 class InputFile {
    public:
-    static Result<std::shared_ptr<InputFile>> open(const std::string& path);
+    // most_in_memory: a file of at most so many bytes is read at once, and closed. Reads then copy
+    // what was read.
+    static Result<std::shared_ptr<InputFile>> open(const std::string& path, std::uint64_t most_in_memory = 0);
     ~InputFile();
     InputFile(const InputFile&) = delete;
     InputFile& operator=(const InputFile&) = delete;
@@ -45,7 +47,13 @@ class InputFile {
     const std::string& path() const { return path_; }
     const FileStamp& stamp() const { return stamp_; }
     std::uint64_t size() const { return stamp_.size; }
-    int descriptor() const { return descriptor_; }
+    int descriptor() const { return descriptor_; }  // -1 where all bytes are in memory
+    // Whether all bytes were read when it was opened: read_at() is what reads them, and no queue is
+    // needed.
+    bool in_memory() const { return content_ != nullptr; }
+    std::span<const std::byte> content() const {
+        return {content_.get(), in_memory() ? static_cast<std::size_t>(size()) : 0};
+    }
     // The descriptor for direct reads, or -1 where the file system refuses O_DIRECT.
     int direct_descriptor();
     // Share of up to `samples` evenly spread pages of [offset, offset + bytes) that lie in the page
@@ -61,8 +69,10 @@ class InputFile {
     InputFile() = default;
     std::string path_;
     FileStamp stamp_;
+    Result<> read_all();
     int descriptor_ = -1;
-    int direct_ = -2;  // -2: not tried yet
+    int direct_ = -2;                       // -2: not tried yet
+    std::unique_ptr<std::byte[]> content_;  // null: not in memory
     struct Lock;
     std::unique_ptr<Lock> lock_;
 };

@@ -1,6 +1,7 @@
 #include "sketch/build.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -380,6 +381,27 @@ Result<StreamStats> build_field(MetadataWriter& writer, std::size_t number, Elem
                                                "': use larger chunks"};
 }
 
+Result<std::uint64_t> build_fields(MetadataWriter& writer, std::span<ElementSource* const> sources,
+                                   const StreamOptions& options,
+                                   std::span<const std::shared_ptr<const std::vector<std::uint64_t>>> ids) {
+    std::vector<std::uint64_t> bytes;
+    std::vector<bool> in_order;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        const FieldMetadata& field = writer.directory().fields[i];
+        bytes.push_back(field.data_bytes());
+        // Sums of parts lie in the file in the order in which they were made.
+        in_order.push_back(field.partial() || !(sources[i]->in_memory() || sources[i]->in_files()) ||
+                           sources[i]->device_array() != nullptr);
+    }
+    std::atomic<std::uint64_t> read{0};
+    TWR_CHECK(run_pieces(bytes, in_order, options, [&](std::size_t i, const StreamOptions& own) -> Result<> {
+        TWR_TRY(const StreamStats stats, build_field(writer, i, *sources[i], own, ids[i]));
+        read += stats.bytes_read;
+        return success();
+    }));
+    return read.load();
+}
+
 Result<> build_device_fields(MetadataWriter& writer, std::span<const std::size_t> numbers,
                              std::span<const DeviceArray* const> arrays,
                              std::span<std::vector<std::uint64_t>> data_sums) try {
@@ -429,11 +451,13 @@ Result<std::uint64_t> write_metadata(FileSystem& system, const std::string& path
     }
     TWR_TRY(const auto writer, MetadataWriter::create(system, path, std::move(facts)));
     writer->may_replace();
-    std::uint64_t bytes_read = 0;
-    for (std::size_t i = 0; i < fields.size(); ++i) {
-        TWR_TRY(const StreamStats stats, build_field(*writer, i, *fields[i].source, options, fields[i].ids));
-        bytes_read += stats.bytes_read;
+    std::vector<ElementSource*> sources;
+    std::vector<std::shared_ptr<const std::vector<std::uint64_t>>> ids;
+    for (FieldToWrite& field : fields) {
+        sources.push_back(field.source);
+        ids.push_back(std::move(field.ids));
     }
+    TWR_TRY(const std::uint64_t bytes_read, build_fields(*writer, sources, options, ids));
     TWR_CHECK(durable ? writer->commit() : writer->finish_temporary());
     return bytes_read;
 }

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "sketch/proof.hpp"
@@ -36,6 +37,27 @@ Result<HostSketch> HostSketch::build(const FieldMetadata& field, ElementSource& 
     BuiltField built;
     TWR_CHECK(build_in_memory(field, source, options, built));
     return HostSketch(field, std::move(built));
+} catch (const std::bad_alloc&) {
+    return out_of_memory();
+}
+
+Result<std::vector<HostSketch>> HostSketch::build(std::span<const FieldMetadata* const> fields,
+                                                  std::span<ElementSource* const> sources,
+                                                  const StreamOptions& options) try {
+    std::vector<std::uint64_t> bytes;
+    for (const FieldMetadata* field : fields)
+        bytes.push_back(field->data_bytes());
+    std::vector<std::optional<HostSketch>> made(fields.size());
+    TWR_CHECK(run_pieces(bytes, std::vector<bool>(fields.size()), options,
+                         [&](std::size_t i, const StreamOptions& own) -> Result<> {
+                             TWR_TRY(made[i], build(*fields[i], *sources[i], own));
+                             return success();
+                         }));
+    std::vector<HostSketch> all;
+    all.reserve(made.size());
+    for (std::optional<HostSketch>& one : made)
+        all.push_back(std::move(*one));
+    return all;
 } catch (const std::bad_alloc&) {
     return out_of_memory();
 }

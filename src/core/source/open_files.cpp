@@ -21,10 +21,17 @@ std::size_t most_open_files() {
 }
 
 std::shared_ptr<InputFile> OpenFiles::known(const std::string& path) {
+    if (const auto kept = kept_.find(path); kept != kept_.end()) return kept->second;
     const auto found = by_path_.find(path);
     if (found == by_path_.end()) return nullptr;
     files_.splice(files_.begin(), files_, found->second);
     return *found->second;
+}
+
+void OpenFiles::keep(std::shared_ptr<InputFile> file) {
+    const std::lock_guard lock(mutex_);
+    const std::string_view path = file->path();
+    kept_.emplace(path, std::move(file));
 }
 
 Result<std::shared_ptr<InputFile>> OpenFiles::open(const std::string& path) {

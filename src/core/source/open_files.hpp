@@ -24,6 +24,8 @@ class OpenFiles {
     explicit OpenFiles(std::size_t most = most_open_files()) : most_(most) {}
     // The file, as it is open already, or opened now.
     Result<std::shared_ptr<InputFile>> open(const std::string& path);
+    // A file in memory, which takes no descriptor: open() gives it from now on.
+    void keep(std::shared_ptr<InputFile> file);
 
    private:
     using Files = std::list<std::shared_ptr<InputFile>>;
@@ -34,6 +36,7 @@ class OpenFiles {
     std::mutex mutex_;
     Files files_;  // used last: first
     std::unordered_map<std::string_view, Files::iterator> by_path_;
+    std::unordered_map<std::string_view, std::shared_ptr<InputFile>> kept_;
 };
 
 }  // namespace twinrun

@@ -1,5 +1,8 @@
 #include "source/plain_files.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -8,12 +11,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <thread>
 #include <unordered_set>
 
 #include "base/checked.hpp"
 #include "base/codec.hpp"
-#include "platform/file_io.hpp"
+#include "base/parallel.hpp"
 
 namespace twinrun {
 
@@ -22,6 +24,10 @@ namespace {
 constexpr std::size_t kNpyStart = 512;                // NumPy's headers have 128 bytes, as a rule
 constexpr std::uint64_t kLongestHeader = 1ULL << 25;  // of .safetensors: some 300,000 tensors
 constexpr std::size_t kMostDimensions = 32;
+// Files up to this size are read with their headers, as long as all of them together take no more
+// than that.
+constexpr std::uint64_t kSmallFile = 64 << 10;
+constexpr std::uint64_t kMostInMemory = 64 << 20;
 constexpr std::size_t kFilesOfAThread = 64;  // more of them are worth a thread
 constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
@@ -304,53 +310,64 @@ std::optional<PlainFile> plain_safetensors(std::span<const std::byte> header, st
 
 namespace {
 
-std::optional<PlainFile> read_plain_file(const std::string& path, PlainFormat format) {
-    auto file = InputFile::open(path);
-    if (!file) return std::nullopt;
-    const std::uint64_t size = (*file)->size();
+std::optional<PlainFile> plain_file(InputFile& file, PlainFormat format) {
+    const std::uint64_t size = file.size();
     if (format == PlainFormat::npy) {
         std::array<std::byte, kNpyStart> start;
         const auto part = std::span(start).first(std::min<std::uint64_t>(size, start.size()));
-        if (!(*file)->read_at(0, part)) return std::nullopt;
+        if (!file.read_at(0, part)) return std::nullopt;
         return plain_npy(part, size);
     }
     std::array<std::byte, 8> length_bytes;
-    if (size < length_bytes.size() || !(*file)->read_at(0, length_bytes)) return std::nullopt;
+    if (size < length_bytes.size() || !file.read_at(0, length_bytes)) return std::nullopt;
     Decoder in(length_bytes);
     const auto length = in.get<std::uint64_t>();
     if (length > size - length_bytes.size() || length > kLongestHeader) return std::nullopt;
     std::vector<std::byte> header(length);
-    if (!(*file)->read_at(length_bytes.size(), header)) return std::nullopt;
+    if (!file.read_at(length_bytes.size(), header)) return std::nullopt;
     return plain_safetensors(header, size);
+}
+
+std::optional<PlainFile> read_plain_file(const std::string& path, PlainFormat format,
+                                         std::uint64_t most_in_memory) {
+    auto file = InputFile::open(path, most_in_memory);
+    if (!file) return std::nullopt;
+    auto found = plain_file(**file, format);
+    if (found && (*file)->in_memory()) found->in_memory = std::move(file).value();
+    return found;
 }
 
 }  // namespace
 
 std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths, PlainFormat format,
-                                                       int threads) {
+                                                       int threads, std::string_view without) {
     std::vector<std::optional<PlainFile>> found(paths.size());
-    std::atomic<std::size_t> next{0};
-    const auto read = [&] {
-        for (std::size_t at = next.fetch_add(1); at < paths.size(); at = next.fetch_add(1)) {
-            try {
-                found[at] = read_plain_file(paths[at], format);
-            } catch (const std::exception&) {  // no memory: others say so
-                found[at].reset();
-            }
-        }
-    };
-    const std::size_t workers =
-        std::min(static_cast<std::size_t>(std::max(1, threads)), paths.size() / kFilesOfAThread + 1);
-    std::vector<std::jthread> others;
-    for (std::size_t t = 1; t < workers; ++t) {
+    std::atomic<std::uint64_t> in_memory{0};
+    in_parallel(paths.size(), threads, kFilesOfAThread, [&](std::size_t at, std::size_t /*thread*/) {
         try {
-            others.emplace_back(read);
-        } catch (const std::exception&) {  // no more threads can start: fewer do it
-            break;
+            if (!without.empty() && is_there(std::string(paths[at]).append(without))) return;
+            found[at] = read_plain_file(paths[at], format, in_memory.load() < kMostInMemory ? kSmallFile : 0);
+            if (found[at] && found[at]->in_memory) in_memory += found[at]->in_memory->size();
+        } catch (const std::exception&) {  // no memory: others say so
+            found[at].reset();
         }
-    }
-    read();
-    others.clear();  // waits for them
+    });
+    return found;
+}
+
+std::vector<char> are_npy(std::span<const std::string> paths, int threads) {
+    constexpr std::string_view kBegin = "\x93NUMPY";
+    std::vector<char> found(paths.size());
+    in_parallel(paths.size(), threads, kFilesOfAThread, [&](std::size_t at, std::size_t /*thread*/) {
+        // A pipe must not hold us up.
+        const int file = ::open(paths[at].c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (file < 0) return;
+        std::array<char, kBegin.size()> bytes{};
+        const ssize_t got = ::read(file, bytes.data(), bytes.size());
+        found[at] = got == static_cast<ssize_t>(bytes.size()) &&
+                    std::string_view(bytes.data(), bytes.size()) == kBegin;
+        ::close(file);
+    });
     return found;
 }
 

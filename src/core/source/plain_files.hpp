@@ -7,13 +7,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "element/dtype.hpp"
+#include "platform/file_io.hpp"
 
 namespace twinrun {
 
@@ -32,6 +35,8 @@ struct PlainFile {
     // .safetensors: there are texts beside the arrays, if only none
     bool has_texts = false;
     std::vector<std::pair<std::string, std::string>> texts;
+    // A small file, which was read with its header; null: it was not.
+    std::shared_ptr<InputFile> in_memory;
 };
 
 enum class PlainFormat : std::uint8_t { npy, safetensors };
@@ -42,8 +47,14 @@ enum class PlainFormat : std::uint8_t { npy, safetensors };
 [[nodiscard]] std::optional<PlainFile> plain_safetensors(std::span<const std::byte> header,
                                                          std::uint64_t file_bytes);
 
-// Reads the headers of these files, by several threads where there are many.
+// Reads the headers of these files, by several threads where there are many. without: nothing where
+// the file's name with this behind it is there, too; empty: that does not matter.
 [[nodiscard]] std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths,
-                                                                     PlainFormat format, int threads);
+                                                                     PlainFormat format, int threads,
+                                                                     std::string_view without = {});
+
+// Whether each of these files begins as .npy files do; links are followed. A file that cannot be
+// read does not.
+[[nodiscard]] std::vector<char> are_npy(std::span<const std::string> paths, int threads);
 
 }  // namespace twinrun

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <string_view>
 
 #include "base/checked.hpp"
 #include "source/tuning.hpp"
@@ -71,8 +72,9 @@ Result<std::unique_ptr<FileSource>> FileSource::create(DType dtype, ByteOrder or
 Result<> FileSource::prepare() {
     const std::lock_guard lock(mutex_);
     if (files_.size() == extents_.size()) return success();
-    std::map<std::string, std::shared_ptr<InputFile>> opened;
+    std::map<std::string_view, std::shared_ptr<InputFile>> opened;
     std::vector<std::shared_ptr<InputFile>> files;
+    files.reserve(extents_.size());
     double cached = 0;
     for (const PathExtent& e : extents_) {
         auto& file = opened[e.path];
@@ -89,7 +91,7 @@ Result<> FileSource::prepare() {
         }
         files.push_back(file);
     }
-    if (!extents_.empty()) {
+    if (!extents_.empty() && cache_ == CacheUse::automatic) {
         const PathExtent& e = extents_.front();
         cached = files.front()->cached_share(e.offset, e.count * e.stride);
     }

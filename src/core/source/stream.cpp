@@ -1,14 +1,12 @@
 #include "source/stream.hpp"
 
 #include <sched.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -16,6 +14,7 @@
 #include <utility>
 
 #include "base/checked.hpp"
+#include "base/parallel.hpp"
 #include "source/tuning.hpp"
 
 namespace twinrun {
@@ -24,38 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
-
-// A worker's buffers: the job's, or aligned memory of our own, of large pages where there is much
-// of it and the kernel has them: fewer faults, faster pinning.
-class Memory {
-   public:
-    static Result<Memory> make(SliceJob& job, int worker, std::size_t bytes) {
-        bytes = std::max<std::size_t>(bytes, 1);
-        TWR_TRY(std::byte* const given, job.allocate(worker, bytes));
-        if (given != nullptr) return Memory(given, 0);
-        const std::size_t alignment = bytes >= 2 * kLargePage ? kLargePage : kDirectAlignment;
-        auto* const data =
-            static_cast<std::byte*>(::operator new (bytes, std::align_val_t{alignment}, std::nothrow));
-        if (data == nullptr) {
-            return Error{ErrorCode::out_of_memory,
-                         "not enough memory for read buffers: set a smaller limit of memory"};
-        }
-        if (alignment == kLargePage) static_cast<void>(::madvise(data, bytes, MADV_HUGEPAGE));
-        return Memory(data, alignment);
-    }
-    ~Memory() {
-        if (alignment_ != 0) ::operator delete (data_, std::align_val_t{alignment_});
-    }
-    Memory(Memory&& other) noexcept : data_(other.data_), alignment_(std::exchange(other.alignment_, 0)) {}
-    Memory& operator=(Memory&&) = delete;
-    [[nodiscard]] std::byte* data() const { return data_; }
-
-   private:
-    static constexpr std::size_t kLargePage = 2 << 20;
-    Memory(std::byte* data, std::size_t alignment) : data_(data), alignment_(alignment) {}
-    std::byte* data_;
-    std::size_t alignment_;  // 0: not ours
-};
+constexpr std::size_t kPiecesOfAThread = 16;  // small ones: fewer run while a thread starts
 
 // What the workers of one run share.
 class Run {
@@ -123,6 +91,11 @@ struct Slot {
     bool busy = false;
 };
 
+Result<> read_now(const ReadRequest& request) {
+    return request.file->read_at(request.offset,
+                                 {request.to, request.at_least != 0 ? request.at_least : request.bytes});
+}
+
 // One worker: keeps its slots filled with reads, works on whatever is complete.
 class Worker {
    public:
@@ -187,6 +160,7 @@ class Worker {
                 r.tag = i;
                 run_.count_read(r.needed());
             }
+            TWR_CHECK(take_from_memory(slots_[i]));
             if (requests_.empty()) {
                 ready_.push_back(i);
                 break;  // nothing to wait for: work on it now
@@ -197,6 +171,21 @@ class Worker {
             TWR_CHECK(collect(0));
             if (!ready_.empty()) break;
         }
+        return success();
+    }
+
+    // Reads of files that are in memory are done at once: no queue knows them.
+    Result<> take_from_memory(Slot& slot) {
+        std::size_t left = 0;
+        for (const ReadRequest& r : requests_) {
+            if (r.file->in_memory()) {
+                TWR_CHECK(read_now(r));
+            } else {
+                requests_[left++] = r;
+            }
+        }
+        requests_.resize(left);
+        slot.pending = left;
         return success();
     }
 
@@ -266,18 +255,22 @@ Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, s
 }
 
 // Small jobs: this thread, plain reads.
-Result<> work_inline(Run& run) {
-    TWR_TRY(const Memory memory, Memory::make(run.job(), 0, run.job().buffer_bytes()));
+Result<> work_inline(Run& run, StreamTeam& team) {
+    const std::size_t bytes = std::max<std::size_t>(run.job().buffer_bytes(), 1);
+    TWR_TRY(std::byte * memory, run.job().allocate(0, bytes));
+    if (memory == nullptr) {
+        TWR_TRY(memory, team.memory(bytes));
+    }
     std::vector<ReadRequest> requests;
     while (const auto slice = run.next()) {
         requests.clear();
-        TWR_CHECK(run.job().plan(*slice, memory.data(), requests));
+        TWR_CHECK(run.job().plan(*slice, memory, requests));
         for (const ReadRequest& r : requests) {
-            TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least != 0 ? r.at_least : r.bytes}));
+            TWR_CHECK(read_now(r));
             run.count_read(r.needed());
         }
-        TWR_TRY(const bool goes_on, run.begin(*slice, memory.data(), 0));
-        if (goes_on) TWR_CHECK(run.finish(*slice, memory.data(), 0));
+        TWR_TRY(const bool goes_on, run.begin(*slice, memory, 0));
+        if (goes_on) TWR_CHECK(run.finish(*slice, memory, 0));
         run.poll();
         if (run.stopped()) break;
     }
@@ -298,8 +291,11 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
     StreamStats stats;
     Run run(job, options);
     if (job.slices() == 0) return stats;
+    std::optional<StreamTeam> own;
+    if (options.team == nullptr) own.emplace();
+    StreamTeam& team = options.team == nullptr ? *own : *options.team;
     if (!job.on_storage() && (job.slices() == 1 || job.total_bytes() <= kInlineBytes)) {
-        if (auto result = work_inline(run); !result) run.fail(std::move(result).error());
+        if (auto result = work_inline(run, team); !result) run.fail(std::move(result).error());
         if (auto error = run.error()) return std::move(*error);
         stats.bytes_read = run.bytes_read();
         stats.io = "pread";
@@ -318,25 +314,33 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
     const bool registers =
         // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a slot has at least one byte.
         job.total_bytes() / kReusesToRegister / worker_bytes >= static_cast<std::uint64_t>(workers);
-    std::vector<Memory> memory;  // outlives the queues
-    std::vector<std::unique_ptr<ReadQueue>> queues;
+    struct Share {
+        std::byte* memory = nullptr;
+        ReadQueue* queue = nullptr;
+    };
+    std::vector<Share> shares(static_cast<std::size_t>(workers));
+    std::byte* common = nullptr;  // of all workers, where the job has no memory
     for (int w = 0; w < workers; ++w) {
-        ReadQueueOptions queue_options;
-        queue_options.backend = options.io;
-        queue_options.depth = kQueueDepth;
-        TWR_TRY(auto queue, make_read_queue(queue_options));
-        TWR_TRY(Memory buffers_of_worker, Memory::make(job, w, worker_bytes));
-        memory.push_back(std::move(buffers_of_worker));
-        if (registers) {
-            const std::span<std::byte> buffers(memory.back().data(), worker_bytes);
-            TWR_CHECK(queue->register_buffers(std::span(&buffers, 1)));
+        Share& share = shares[static_cast<std::size_t>(w)];
+        TWR_TRY(share.memory, job.allocate(w, worker_bytes));
+        if (share.memory != nullptr) continue;
+        if (common == nullptr) {
+            TWR_TRY(common, team.memory(worker_bytes * static_cast<std::size_t>(workers)));
         }
-        queues.push_back(std::move(queue));
+        share.memory = common + worker_bytes * static_cast<std::size_t>(w);
+    }
+    ReadQueueOptions queue_options;
+    queue_options.backend = options.io;
+    queue_options.depth = kQueueDepth;
+    for (int w = 0; w < workers; ++w) {
+        Share& share = shares[static_cast<std::size_t>(w)];
+        TWR_TRY(share.queue, team.queue(w, queue_options));
+        TWR_CHECK(team.register_buffer(w, {share.memory, registers ? worker_bytes : 0}));
     }
     const auto guarded = [&](int worker) {
-        const auto at = static_cast<std::size_t>(worker);
+        const Share& share = shares[static_cast<std::size_t>(worker)];
         try {
-            auto result = work(run, worker, slots, slot_bytes, memory[at].data(), *queues[at]);
+            auto result = work(run, worker, slots, slot_bytes, share.memory, *share.queue);
             if (!result) run.fail(std::move(result).error());
         } catch (const std::bad_alloc&) {
             run.fail({ErrorCode::out_of_memory, "not enough memory: set a smaller limit of memory"});
@@ -344,19 +348,72 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
             run.fail({ErrorCode::internal, e.what()});
         }
     };
-    {
-        std::vector<std::jthread> threads;
-        for (int w = 1; w < workers; ++w)
-            threads.emplace_back(guarded, w);
-        guarded(0);
-    }
+    team.run(workers, guarded);
+    const char* const io = shares.front().queue->name();
+    team.settle();
     if (auto error = run.error()) return std::move(*error);
     stats.bytes_read = run.bytes_read();
-    stats.io = queues.front()->name();
+    stats.io = io;
     stats.threads = workers;
     return stats;
 } catch (const std::exception& e) {
     return Error{ErrorCode::internal, e.what()};
+}
+
+Result<> run_pieces(std::span<const std::uint64_t> bytes, const std::vector<bool>& in_order,
+                    const StreamOptions& options,
+                    const std::function<Result<>(std::size_t piece, const StreamOptions& options)>& run) {
+    const int threads = worker_count(options);
+    std::vector<std::size_t> small;
+    std::vector<std::size_t> large;
+    for (std::size_t at = 0; at < bytes.size(); ++at)
+        (in_order[at] || bytes[at] > kInlineBytes || threads == 1 ? large : small).push_back(at);
+    std::vector<StreamTeam> teams(static_cast<std::size_t>(threads));
+    std::mutex mutex;
+    std::optional<Error> error;
+    std::atomic<bool> stopped{false};
+    std::atomic<std::uint64_t> done{0};
+    auto polled = Clock::now();  // of the calling thread
+    const auto poll = [&] {
+        const auto now = Clock::now();
+        if (!options.poll || now - polled < kPollInterval) return true;
+        polled = now;
+        return options.poll(done.load(), bytes.size());
+    };
+    const auto fail = [&](Error why) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::move(why);
+        stopped.store(true);
+    };
+    const auto guarded = [&](std::size_t at, const StreamOptions& own) {
+        try {
+            if (auto result = run(at, own); !result) fail(std::move(result).error());
+        } catch (const std::bad_alloc&) {
+            fail({ErrorCode::out_of_memory, "not enough memory: set a smaller limit of memory"});
+        } catch (const std::exception& e) {
+            fail({ErrorCode::internal, e.what()});
+        }
+        done.fetch_add(1);
+    };
+    in_parallel(small.size(), threads, kPiecesOfAThread, [&](std::size_t number, std::size_t thread) {
+        if (stopped.load()) return;
+        StreamOptions own;
+        own.threads = 1;
+        own.memory_bytes = options.memory_bytes / static_cast<std::uint64_t>(threads);
+        own.io = options.io;
+        own.team = &teams[thread];
+        guarded(small[number], own);
+        if (thread == 0 && !poll()) fail({ErrorCode::interrupted, "interrupted"});
+    });
+    StreamOptions own = options;
+    own.team = &teams.front();
+    for (const std::size_t at : large) {
+        if (stopped.load()) break;
+        guarded(at, own);
+        if (!poll()) fail({ErrorCode::interrupted, "interrupted"});
+    }
+    if (error) return std::move(*error);
+    return success();
 }
 
 }  // namespace twinrun

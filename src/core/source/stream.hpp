@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "platform/file_io.hpp"
+#include "source/stream_team.hpp"
 
 namespace twinrun {
 
@@ -15,6 +17,9 @@ struct StreamOptions {
     int threads = 0;                          // 0: all cores of this process
     std::uint64_t memory_bytes = 1ULL << 30;  // for buffers
     ReadBackend io = ReadBackend::automatic;
+    // Threads, queues and buffers of earlier runs, which one thread gives to one run at a time;
+    // null: each run makes its own.
+    StreamTeam* team = nullptr;
     // Called now and then by the thread that called run_slices, with the slices done: false stops
     // the work.
     std::function<bool(std::uint64_t done, std::uint64_t total)> poll;
@@ -70,5 +75,13 @@ class SliceJob {
 // Runs all slices; the first error ends it (slices under way are finished or abandoned, never half
 // counted).
 Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options);
+
+// run(piece, options) for each piece, of so many bytes each. Small ones are divided over threads,
+// each of which runs a piece alone; the others follow one by one, each on all threads. in_order:
+// pieces that must not run at the same time, and in their order. The first error ends all.
+// options.poll is called with pieces, and within large ones as run_slices does.
+Result<> run_pieces(std::span<const std::uint64_t> bytes, const std::vector<bool>& in_order,
+                    const StreamOptions& options,
+                    const std::function<Result<>(std::size_t piece, const StreamOptions& options)>& run);
 
 }  // namespace twinrun

@@ -129,8 +129,8 @@ TEST_P(ReadQueueTest, RandomRequestsEqualTheFile) {
         constexpr std::size_t slot = 100'000;
         std::vector<std::byte> memory(64 * slot);
         if (registered) {
-            const std::span<std::byte> half(memory.data(),
-                                            memory.size() / 2);  // the other half is read the plain way
+            // The other half is read the plain way.
+            const std::span<std::byte> half(memory.data(), memory.size() / 2);
             ASSERT_TRUE(queue->register_buffers({&half, 1}).ok());
         }
         for (int round = 0; round < 10; ++round) {
@@ -378,7 +378,8 @@ TEST_P(ReadQueueTest, ClosedDescriptor) {
     ::close(saved);
 }
 
-// A descriptor that was closed by mistake may become a pipe's: a read from it never ends, the queue must.
+// A descriptor that was closed by mistake may become a pipe's: a read from it never ends, the queue
+// must.
 TEST_P(ReadQueueTest, TearDownWithReadsThatNeverEnd) {
     const auto file = open(noise(5000));
     const int saved = ::fcntl(file->descriptor(), F_DUPFD_CLOEXEC, 0);
@@ -762,6 +763,35 @@ TEST(InputFileTest, OpensAndStamps) {
     EXPECT_EQ((*file)->read_at(12'001, part).error().code, ErrorCode::damaged);
     EXPECT_TRUE((*file)->read_at(99'999, {}).ok());
     EXPECT_EQ((*file)->read_at(~std::uint64_t{0}, part).error().code, ErrorCode::invalid_argument);
+}
+
+TEST(InputFileTest, ASmallFileIsReadAtOnceAndClosed) {
+    Folder folder;
+    const auto bytes = noise(12'345);
+    put(folder / "x", bytes);
+    EXPECT_FALSE(InputFile::open(folder / "x", 12'344).value()->in_memory());
+    const auto file = InputFile::open(folder / "x", 12'345).value();
+    ASSERT_TRUE(file->in_memory());
+    EXPECT_TRUE(std::ranges::equal(file->content(), bytes));
+    EXPECT_EQ(file->descriptor(), -1);
+    EXPECT_EQ(file->direct_descriptor(), -1);
+    EXPECT_EQ(file->stamp(), stamp_of(folder / "x").value());
+    EXPECT_EQ(file->cached_share(0, 5), 1.0);
+    file->will_need(0, 5);
+    put(folder / "x", noise(12'345, 2));  // what was read stays
+    std::vector<std::byte> part(345);
+    ASSERT_TRUE(file->read_at(12'000, part).ok());
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), bytes.begin() + 12'000));
+    for (const std::uint64_t offset : {12'001U, 99'999U}) {
+        const auto wrong = file->read_at(offset, part);
+        EXPECT_EQ(wrong.error().code, ErrorCode::damaged);
+        EXPECT_EQ(wrong.error().message,
+                  InputFile::open(folder / "x").value()->read_at(offset, part).error().message);
+    }
+    EXPECT_TRUE(file->read_at(99'999, {}).ok());
+    EXPECT_EQ(file->read_at(~std::uint64_t{0}, part).error().code, ErrorCode::invalid_argument);
+    put(folder / "none", {});
+    EXPECT_FALSE(InputFile::open(folder / "none", 100).value()->in_memory());
 }
 
 TEST(InputFileTest, SaysWhyNot) {

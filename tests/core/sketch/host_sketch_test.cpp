@@ -3,10 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <functional>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "device/device.hpp"
+#include "metadata/metadata.hpp"
+#include "sketch/build.hpp"
 
 namespace twinrun {
 namespace {
@@ -51,6 +57,91 @@ Pair pair_of(std::size_t n, unsigned residue_bits, DigestKind kind, const std::v
         y[chunk * 1024] += 1;
     const FieldMetadata field = field_of(n, 1e-3, residue_bits, kind);
     return {field, sketch_of(field, x), sketch_of(field, y)};
+}
+
+TEST(HostSketches, ManyAreThoseOfOneAfterAnother) {
+    std::vector<std::vector<float>> values;
+    std::vector<FieldMetadata> fields;
+    for (unsigned at = 0; at < 120; ++at) {
+        values.push_back(normal(at == 50 ? 2'000'000 : at * 37, at));
+        fields.push_back(
+            field_of(values.back().size(), at % 3 == 0 ? 0 : 1e-3, at % 2 == 0 ? 4 : 0, DigestKind::linear));
+    }
+    std::vector<MemorySource> sources;
+    sources.reserve(values.size());
+    std::vector<const FieldMetadata*> all;
+    std::vector<ElementSource*> elements;
+    for (std::size_t at = 0; at < values.size(); ++at) {
+        sources.emplace_back(DType::f32, values[at].size(), values[at].data(), sizeof(float), false);
+        all.push_back(&fields[at]);
+        elements.push_back(&sources.back());
+    }
+    for (const int threads : {1, 2, 5}) {
+        StreamOptions options;
+        options.threads = threads;
+        const auto made = HostSketch::build(all, elements, options).value();
+        ASSERT_EQ(made.size(), values.size());
+        for (std::size_t at = 0; at < values.size(); ++at) {
+            const HostSketch one = sketch_of(fields[at], values[at]);
+            EXPECT_EQ(made[at].built().tree, one.built().tree);
+            EXPECT_EQ(made[at].built().fine, one.built().fine);
+            EXPECT_EQ(made[at].built().residues, one.built().residues);
+            EXPECT_EQ(made[at].field().counts.nans, one.field().counts.nans);
+            EXPECT_EQ(made[at].field().largest_sampled, one.field().largest_sampled);
+        }
+    }
+}
+
+// Small and large fields, some of them parts of global arrays, whose sums lie in the file in the
+// order in which they were made.
+TEST(HostSketches, AMetadataFileOfManyFieldsIsThatOfOneAfterAnother) {
+    const std::string folder = std::filesystem::temp_directory_path() / ("twinrun_fields_" + random_hex(8));
+    std::filesystem::create_directories(folder);
+    std::vector<std::vector<float>> values;
+    std::vector<MemorySource> sources;
+    std::vector<ElementSource*> elements;
+    sources.reserve(80);
+    for (unsigned at = 0; at < 80; ++at) {
+        values.push_back(normal(at == 30 ? 1'500'000 : 50 + at * 41, at));
+        sources.emplace_back(DType::f32, values[at].size(), values[at].data(), sizeof(float), false);
+        elements.push_back(&sources.back());
+    }
+    const auto written = [&](const std::function<Result<>(MetadataWriter&)>& fill) {
+        Directory directory;
+        for (unsigned at = 0; at < values.size(); ++at) {
+            FieldPlan plan;
+            plan.name = "x" + std::to_string(at);
+            plan.shape = {values[at].size()};
+            if (at % 7 == 3) {
+                plan.global_shape = {values[at].size() + 5000};
+                plan.global_offset = {at % 2 == 0 ? 0U : 1234U};
+            }
+            plan.tolerance.atol = 1e-3;
+            directory.fields.push_back(plan_field(std::move(plan)).value());
+        }
+        auto writer =
+            MetadataWriter::create(posix_file_system(), folder + "/x.twm", std::move(directory)).value();
+        writer->may_replace();
+        EXPECT_TRUE(fill(*writer));
+        EXPECT_TRUE(writer->finish_temporary());
+        return read_whole_file(folder + "/x.twm", 1 << 30).value();
+    };
+    const auto serial = written([&](MetadataWriter& writer) -> Result<> {
+        for (std::size_t at = 0; at < elements.size(); ++at)
+            TWR_CHECK(build_field(writer, at, *elements[at], {}));
+        return success();
+    });
+    const std::vector<std::shared_ptr<const std::vector<std::uint64_t>>> no_ids(values.size());
+    for (const int threads : {1, 2, 4}) {
+        const auto together = written([&](MetadataWriter& writer) -> Result<> {
+            StreamOptions options;
+            options.threads = threads;
+            TWR_CHECK(build_fields(writer, elements, options, no_ids));
+            return success();
+        });
+        EXPECT_EQ(together, serial);
+    }
+    std::filesystem::remove_all(folder);
 }
 
 TEST(HostSketches, WhatIsProvenAndWhatIsOpen) {

@@ -46,6 +46,15 @@ TEST_F(OpenFilesTest, AFileIsOpenOnce) {
     EXPECT_FALSE(files.open(file(3) + "x"));
 }
 
+TEST_F(OpenFilesTest, FilesInMemoryAreKept) {
+    OpenFiles files(2);
+    const auto kept = InputFile::open(file(1), 64).value();
+    files.keep(kept);
+    for (int number = 2; number < 9; ++number)
+        ASSERT_TRUE(files.open(file(number)));
+    EXPECT_EQ(files.open(file(1)).value(), kept);
+}
+
 TEST_F(OpenFilesTest, NoMoreFilesStayOpenThanAreAllowed) {
     const std::size_t before = descriptors();
     OpenFiles files(3);

@@ -12,7 +12,10 @@
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <thread>
+
+#include "source/tuning.hpp"
 
 namespace twinrun {
 namespace {
@@ -141,6 +144,80 @@ TEST_P(Stream, ErrorsOfPlanProcessAndReadsEndIt) {
     }
 }
 
+// Runs of all kinds, one after another, on one team: what one leaves behind is never taken for what
+// the next one reads.
+TEST_P(Stream, ATeamIsUsedAgain) {
+    StreamTeam team;
+    for (int round = 0; round < 60; ++round) {
+        SCOPED_TRACE(round);
+        StreamOptions o = options(1 + round % 4, std::uint64_t{kSlice} << (round % 9));
+        o.team = &team;
+        const std::size_t slice = kSlice << (round % 3);
+        SumJob job(file_, kWords * 8 / slice, slice);
+        // Buffers are registered, or not.
+        if (round % 2 == 0) job.total = kWords * 8 * kReusesToRegister;
+        if (round % 5 == 4) job.total = kWords * 8;  // inline
+        if (round % 7 == 5) job.fail_process = 11;
+        if (round % 7 == 6) job.fail_plan = 30;
+        const auto stats = run_slices(job, o);
+        ASSERT_EQ(stats.ok(), round % 7 < 5);
+        if (!stats) continue;
+        EXPECT_EQ(job.sum, kWords * (kWords - 1) / 2);
+        EXPECT_EQ(job.planned.size(), kWords * 8 / slice);
+        EXPECT_EQ(stats.value().bytes_read, kWords * 8);
+    }
+}
+
+TEST_P(Stream, FilesInMemoryNeedNoQueue) {
+    for (const int threads : {1, 3}) {
+        SumJob job(InputFile::open(path_, kWords * 8).value(), kSlices, kSlice);
+        const auto stats = run_slices(job, options(threads, 1 << 20));
+        ASSERT_TRUE(stats) << stats.error().message;
+        EXPECT_EQ(job.sum, kWords * (kWords - 1) / 2);
+        EXPECT_EQ(stats.value().bytes_read, kWords * 8);
+    }
+}
+
+TEST_P(Stream, PiecesRunOnceEach) {
+    for (const int threads : {1, 2, 4}) {
+        std::vector<std::uint64_t> bytes;
+        std::vector<bool> in_order;
+        for (std::size_t at = 0; at < 200; ++at) {
+            bytes.push_back(at % 17 == 0 ? kInlineBytes + 1 : at);
+            in_order.push_back(at % 5 == 0);
+        }
+        std::vector<std::atomic<int>> runs(bytes.size());
+        std::vector<std::size_t> ordered;
+        const auto run = [&](std::size_t at, const StreamOptions& own) -> Result<> {
+            ++runs[at];
+            if (in_order[at]) ordered.push_back(at);
+            if (bytes[at] > kInlineBytes) {
+                EXPECT_EQ(own.threads, threads);
+            }
+            SumJob job(file_, kSlices, kSlice);
+            job.total = 1;
+            TWR_CHECK(run_slices(job, own));
+            EXPECT_EQ(job.sum, kWords * (kWords - 1) / 2);
+            return success();
+        };
+        ASSERT_TRUE(run_pieces(bytes, in_order, options(threads, 1 << 20), run));
+        for (const auto& count : runs)
+            EXPECT_EQ(count, 1);
+        EXPECT_TRUE(std::ranges::is_sorted(ordered));
+        EXPECT_EQ(ordered.size(), 40U);
+        for (const std::size_t broken : {0U, 3U, 199U}) {
+            const auto result = run_pieces(bytes, in_order, options(threads, 1 << 20),
+                                           [&](std::size_t at, const StreamOptions&) -> Result<> {
+                                               if (at == broken) return Error{ErrorCode::io, "broken"};
+                                               if (at == broken + 40) throw std::runtime_error("broken");
+                                               return success();
+                                           });
+            ASSERT_FALSE(result);
+            EXPECT_EQ(result.error().message, "broken");
+        }
+    }
+}
+
 TEST_P(Stream, APollThatSaysStopIsAnInterrupt) {
     // Slices without reads that never end by themselves: only the poll ends the run.
     class Endless final : public SliceJob {
@@ -160,7 +237,8 @@ TEST_P(Stream, APollThatSaysStopIsAnInterrupt) {
     EXPECT_EQ(asked, 3);
 }
 
-// Work that goes on elsewhere, as on a device: a thread of its own looks at the buffers some time after begin() returned.
+// Work that goes on elsewhere, as on a device: a thread of its own looks at the buffers some time
+// after begin() returned.
 class ElsewhereJob final : public SliceJob {
    public:
     ElsewhereJob(std::shared_ptr<InputFile> file, std::uint64_t slices, std::size_t slice_bytes, int workers,

@@ -1,4 +1,6 @@
-"""All fields of a place are compared by one call of the core: what is found is what comparing them one by one finds."""
+"""All fields of a place are compared by one call of the core: what is found is what comparing them
+one by one finds.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ import twinrun
 from twinrun import _core
 from twinrun.comparison import pairs, place, schedule
 from twinrun.comparison.field import FieldGroup
+from twinrun.comparison.result import Interrupted
 from twinrun.comparison.tolerances import Rule, Tolerances
 from twinrun.errors import Incomparable, TwinrunError
 from twinrun.runs.containers import flattened
@@ -292,7 +295,8 @@ def test_steps_of_files_are_compared_together(tmp_path, monkeypatch) -> None:
     result = twinrun.compare(a, b)
     assert [len(one) for one in result._found] == [21, 21, 21, 6] and result.first_divergence["step"] == 5
     assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
-    for rank, runs in ((1, (a, b)), (2, (b,))):  # ranks that both runs have, and one that only one has
+    # Ranks that both runs have, and one that only one has.
+    for rank, runs in ((1, (a, b)), (2, (b,))):
         for run in runs:
             np.save(run / f"z.3.{rank}.npy", np.arange(4.0))
         assert outcome(twinrun.compare, a, b, partial=True) == outcome(one_by_one, a, b, partial=True)
@@ -422,7 +426,8 @@ def test_what_the_core_cannot_take_is_beside_the_list() -> None:
     assert taken is not None
     every = list(taken.arrays())
     assert every == ["n@text", "x", "b", "lr", "s", "i", "m@fill", "m", "m@mask", "y"]
-    assert list(taken.rest) == ["n@text", "s", "m@fill", "m", "m@mask"]  # an array stays beside its labels
+    # An array stays beside its labels.
+    assert list(taken.rest) == ["n@text", "s", "m@fill", "m", "m@mask"]
     assert [every[at] for at in taken.rest_places] == list(taken.rest)
 
 
@@ -598,3 +603,116 @@ def test_what_is_remembered_keeps_no_array_and_is_bounded() -> None:
         del states, results
         gc.collect()
         assert not any(x() is not None for x in references)
+
+
+def write_history(path: Path, steps: int, changed: dict[int, dict] | None = None, **kept: object) -> None:
+    """A history of three fields; `changed` replaces some of them at some steps."""
+    with twinrun.Run(path, atol=1e-3, **kept) as run:
+        for step in range(steps):
+            fields = {"x": np.arange(40.0) + step, "y": np.arange(3000, dtype="f4"), "ids": np.arange(7)}
+            run.capture(step, {**fields, **(changed or {}).get(step, {})})
+
+
+def test_steps_of_histories_are_compared_together(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(schedule, "_TOGETHER", 7)
+    a, b = tmp_path / "a", tmp_path / "b"
+    write_history(a, 23)
+    write_history(b, 23, {5: {"x": np.arange(40.0)}, 20: {"y": np.full(3000, np.nan, "f4")}})
+    result = twinrun.compare(a, b)
+    assert [len(one) for one in result._found] == [21, 21, 21, 6] and result.first_divergence["step"] == 5
+    for how in (
+        {},
+        {"atol": 1e-9},
+        {"fields": ["x", "i*"]},
+        {"leave_out": ["y"]},
+        {"steps": "3:15"},
+        {"use_metadata": False},
+        {"method": "direct"},
+        {
+            "tolerances": Tolerances(
+                (Rule(fields=("x",), steps="4:6", atol=100.0), Rule(fields=("y",), skip=True))
+            )
+        },
+        {"tolerances": Tolerances((Rule(fields=("*",), steps=":10", skip=True),)), "partial": True},
+    ):
+        assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
+
+
+def test_a_step_of_other_fields_is_compared_alone(tmp_path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    write_history(a, 9, {4: {"z": np.ones(3)}})
+    write_history(
+        b, 9, {4: {"z": np.ones(4)}, 6: {"ids": np.arange(7)[::-1]}, 7: {"ids": np.arange(7)[::-1]}}
+    )
+    for how in ({"partial": True}, {}, {"common": True}, {"leave_out": ["z"]}):
+        assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
+    notes = twinrun.compare(a, b, leave_out=["z"]).notes
+    assert sum("another order" in note for note in notes) == 1 and any("step 6" in note for note in notes)
+
+
+@pytest.mark.parametrize("at", [0, 3, 8])
+def test_a_field_that_cannot_be_read_leaves_all_others(tmp_path, monkeypatch, at: int) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    for run in (a, b):
+        write_history(run, 9, {2: {"x": np.arange(40.0) + (run == b)}})
+    files = sorted(b.glob("*/*.twm"))
+    assert len(files) == 9
+    metadata = _core.Metadata(str(files[at]))
+    [number] = [n for n, field in enumerate(metadata.fields) if field.name == "y"]
+    tree = bytes(metadata.section(number, "tree"))
+    content = bytearray(files[at].read_bytes())
+    content[bytes(content).index(tree)] ^= 1
+    files[at].write_bytes(content)
+    alone: list[tuple] = []
+    real = pairs.compare_entry
+
+    def counted(request: object, match: schedule.StepMatch, x: FieldRef, *rest: object) -> object:
+        alone.append((match.step, x.name))
+        return real(request, match, x, *rest)
+
+    monkeypatch.setattr(pairs, "compare_entry", counted)
+    result = twinrun.compare(a, b, partial=True)
+    assert result.verdict == "incomparable" and len(result.problems) == 1 and "'y'" in result.problems[0]
+    assert alone == [(at, "y")]
+    assert [(f.step, f.field) for f in result.fields] == [
+        (step, name) for step in range(9) for name in ("x", "y", "ids") if (step, name) != (at, "y")
+    ]
+    assert [(f.step, f.field) for f in result.fields if not f.same] == [(2, "x")]
+    monkeypatch.undo()
+    assert outcome(twinrun.compare, a, b, partial=True) == outcome(one_by_one, a, b, partial=True)
+    with pytest.raises(TwinrunError, match="'y'"):
+        twinrun.compare(a, b)
+
+
+def test_an_interrupt_leaves_the_steps_before_it(tmp_path, monkeypatch) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    write_history(a, 9)
+    write_history(b, 9, {1: {"x": np.zeros(40)}})
+    real = _core.compare_lists
+
+    class Stopped:
+        """Results of which those behind the fourth step did not come."""
+
+        def __init__(self, results: _core.ListResults) -> None:
+            self._results = results
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._results, name)
+
+        def __len__(self) -> int:
+            return len(self._results)
+
+        def take_interrupt(self) -> BaseException | None:
+            return KeyboardInterrupt()
+
+        @property
+        def failed(self) -> list[int]:
+            return list(range(13, 27))
+
+    monkeypatch.setattr(_core, "compare_lists", lambda *asked: Stopped(real(*asked)))
+    with pytest.raises(Interrupted) as interrupted:
+        twinrun.compare(a, b)
+    result = interrupted.value.comparison
+    assert result.verdict == "incomparable" and "4 of 9 steps" in result.problems[0]
+    assert [(f.step, f.field) for f in result.fields] == [(s, n) for s in range(4) for n in ("x", "y", "ids")]
+    assert result.first_divergence["step"] == 1

@@ -75,7 +75,8 @@ def test_metadata(history: Path) -> None:
     content = path.read_bytes()
     rng = np.random.default_rng(3)
     used = [i for i, byte in enumerate(content) if byte]
-    padding = [i for i, byte in enumerate(content) if not byte]  # and some zeros that mean something
+    # And some zeros that mean something.
+    padding = [i for i, byte in enumerate(content) if not byte]
     bits = [
         *range(64 * 8),
         *(int(i) * 8 + int(rng.integers(8)) for i in rng.choice(used, 300, replace=False)),
@@ -248,7 +249,9 @@ def test_many_problems_are_capped(tmp_path: Path) -> None:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, module: object, name: str, work: object) -> list[int]:
-    """Work that is done once, when a function is about to be called for the first time: as another process would."""
+    """Work that is done once, when a function is about to be called for the first time: as another
+    process would.
+    """
     calls: list[int] = []
     original = getattr(module, name)
 
@@ -348,13 +351,14 @@ def test_a_comparison_tells_that_a_step_left(
     with twinrun.Run(path, keep_steps=2) as run:
         for step in (0, 1):
             run.capture(step, x(step))
-        meanwhile(monkeypatch, histories.HistorySubject, "metadata", lambda: run.capture(2, x(2)))
+        meanwhile(monkeypatch, histories.HistorySubject, "listed_together", lambda: run.capture(2, x(2)))
         options = ("--common",) if common else ()
         done = command("compare", path, tmp_path / "b", *options)
     said = done.out + done.err
     assert "step 0 was removed from the history while it was read" in said
     assert "damaged" not in said and "missing" not in said
-    # What left was not compared: it does not count as the same, unless what only one run has is left out.
+    # What left was not compared: it does not count as the same, unless what only one run has is
+    # left out.
     assert done.status == (0 if common else 2), done
     if common:
         assert {f.step for f in twinrun.compare(path, tmp_path / "b", common=True).fields} == {1}
