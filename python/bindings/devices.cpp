@@ -87,8 +87,8 @@ std::string device_problem(int device) {
     return found.devices[static_cast<std::size_t>(device)].reason;
 }
 
-// The stream as the core takes it. The default stream of a thread means another one in each thread: it is waited for here, in
-// the thread that gave it.
+// The stream as the core takes it. The default stream of a thread means another one in each thread:
+// it is waited for here, in the thread that gave it.
 StreamHandle given_stream(int device, std::uintptr_t stream) {
     constexpr std::uintptr_t kLegacyDefault = 1;
     constexpr std::uintptr_t kPerThreadDefault = 2;

@@ -45,7 +45,8 @@ const char* long_name(DType dtype) {
     return "";
 }
 
-// Digests of words of many arrays. Arrays that the core does not take by itself are put in by Python.
+// Digests of words of many arrays. Arrays that the core does not take by itself are put in by
+// Python.
 class WordDigests {
    public:
     explicit WordDigests(const nb::sequence& arrays) {
@@ -94,7 +95,8 @@ class WordDigests {
         entry.there = true;
     }
 
-    // Arrays in host memory are digested now, by one thread if they have fewer bytes; others in the background.
+    // Arrays in host memory are digested now, by one thread if they have fewer bytes; others in the
+    // background.
     void start(std::uint64_t few_bytes) {
         std::uint64_t bytes = 0;
         for (const Entry& entry : entries_) {

@@ -11,7 +11,8 @@ namespace twinrun {
 
 namespace dlpack {
 
-// The layout of DLPack 1.x (dlpack.h): an ABI, which new versions of the same major number only add to.
+// The layout of DLPack 1.x (dlpack.h): an ABI, which new versions of the same major number only add
+// to.
 struct Tensor {
     void* data;
     std::int32_t device_type;
@@ -27,7 +28,8 @@ struct Tensor {
 constexpr std::int32_t kCpu = 1;
 constexpr std::int32_t kCuda = 2;
 
-// What a type of arrays offers to C (DLPack 1.3: the C exchange API). It stays as long as the process.
+// What a type of arrays offers to C (DLPack 1.3: the C exchange API). It stays as long as the
+// process.
 struct Exchange {
     std::uint32_t major;
     std::uint32_t minor;
@@ -35,7 +37,8 @@ struct Exchange {
     void* allocator;
     void* from_object;
     void* to_object;
-    // Where an object lies, as long as nobody changes it: 0, or -1 and an exception is set. May be null.
+    // Where an object lies, as long as nobody changes it: 0, or -1 and an exception is set. May be
+    // null.
     int (*tensor_of)(void* object, Tensor* tensor);
     void* current_stream;
 };
@@ -53,11 +56,12 @@ struct DlpackFacts {
     std::uintptr_t address = 0;
     bool read_only = false;
 };
-// The capsule is not consumed: its memory stays as long as it does. Raises BufferError for what is no capsule of DLPack's, or a
-// newer one.
+// The capsule is not consumed: its memory stays as long as it does. Raises BufferError for what is
+// no capsule of DLPack's, or a newer one.
 DlpackFacts dlpack_facts(nanobind::handle capsule);
 
-// What a type offers, with a function tensor_of; null where it offers nothing that this version knows.
+// What a type offers, with a function tensor_of; null where it offers nothing that this version
+// knows.
 const dlpack::Exchange* dlpack_exchange(nanobind::handle type);
 
 }  // namespace twinrun

@@ -103,7 +103,8 @@ bool is_contiguous(const std::vector<std::uint64_t>& shape, const Stride* stride
     return true;
 }
 
-// Of an array that is not row-major without gaps: column by column without gaps, or strides in bytes.
+// Of an array that is not row-major without gaps: column by column without gaps, or strides in
+// bytes.
 bool take_strides(const std::vector<std::uint64_t>& strides, TakenField& field) {
     std::vector<std::uint64_t> backwards(field.shape.rbegin(), field.shape.rend());
     const std::vector<std::uint64_t> strides_backwards(strides.rbegin(), strides.rend());

@@ -30,7 +30,8 @@ const char* cells_name(const CellRule& rule) {
     }
 }
 
-// A data file of metadata. path: relative to the metadata file where it is given, and as it is opened where it is read.
+// A data file of metadata. path: relative to the metadata file where it is given, and as it is
+// opened where it is read.
 struct PyDataFile {
     std::string path;
     FileStamp stamp;
@@ -238,7 +239,8 @@ void define_metadata(nb::module_& m) {
         .def("__init__",
              [](PyMetadata* self, const std::string& path) {
                  auto file = take(MetadataFile::open(path));
-                 // Python's text cannot hold any other: histories from before names were checked have some.
+                 // Python's text cannot hold any other: histories from before names were checked
+                 // have some.
                  for (const FieldMetadata& field : file->directory().fields) {
                      if (is_utf8(field.name)) continue;
                      take(Result<>(Error{ErrorCode::damaged,

@@ -1,6 +1,7 @@
 // twinrun._core: the C++ core for Python. Private to the package: python/twinrun wraps all of it.
 //
-// Every call that works on data releases the interpreter lock. Errors become the exceptions of twinrun.errors.
+// Every call that works on data releases the interpreter lock. Errors become the exceptions of
+// twinrun.errors.
 #include <nanobind/nanobind.h>
 
 #include "shared.hpp"
@@ -9,7 +10,8 @@ namespace nb = nanobind;
 using namespace twinrun;
 
 NB_MODULE(_core, m) {
-    // An error that a program keeps to its end holds objects of ours: that is no mistake to report on its standard error.
+    // An error that a program keeps to its end holds objects of ours: that is no mistake to report
+    // on its standard error.
     nb::set_leak_warnings(false);
     m.attr("__version__") = TWINRUN_VERSION;
     define_devices(m);

@@ -181,7 +181,8 @@ void define_reports(nb::module_& m) {
         .def_ro("flushed_bytes", &SessionFacts::flushed_bytes);
 }
 
-// Ranks of one run that this process plays one after another: each session that is made with it is the next rank.
+// Ranks of one run that this process plays one after another: each session that is made with it is
+// the next rank.
 struct PyTurns {
     std::shared_ptr<Turns> turns = std::make_shared<Turns>();
     int ranks;

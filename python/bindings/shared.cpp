@@ -20,8 +20,8 @@ nb::str file_text(const std::string& bytes) {
 }
 
 void raise(const Error& error) {
-    if (PyErr_Occurred() != nullptr)
-        throw nb::python_error();  // KeyboardInterrupt, or what a callback raised
+    // KeyboardInterrupt, or what a callback raised
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
     const char* name = "TwinrunError";
     switch (error.code) {
         case ErrorCode::not_found: name = "MissingFile"; break;

@@ -1,4 +1,5 @@
-// What the files of the bindings share, by the file that defines it. Each registers its part of the module in define_…().
+// What the files of the bindings share, by the file that defines it. Each registers its part of the
+// module in define_…().
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -29,7 +30,8 @@ struct CapturedFields {
 
 // ---- shared.cpp ----
 
-// Text for people: bytes that are not UTF-8 as \xNN. And a file's name or path, as Python has it (os.fsencode gives the bytes).
+// Text for people: bytes that are not UTF-8 as \xNN. And a file's name or path, as Python has it
+// (os.fsencode gives the bytes).
 nanobind::str readable_text(const std::string& bytes);
 nanobind::str file_text(const std::string& bytes);
 
@@ -50,7 +52,8 @@ DigestKind parse_digest(const std::string& name);
 const char* digest_name(DigestKind kind);
 CacheUse parse_cache(const std::string& name);
 
-// Runs long work without the lock; between slices the calling thread takes it to handle signals and report progress.
+// Runs long work without the lock; between slices the calling thread takes it to handle signals and
+// report progress.
 StreamOptions stream_options(int threads, std::uint64_t memory, const std::string& io,
                              nanobind::object progress);
 
@@ -88,7 +91,8 @@ struct FieldFacts {
 struct PyMetadata {
     std::shared_ptr<MetadataFile> file;
 
-    // Every section of every field against its checksums, and padding. Raises DamagedFile at the first page that is wrong.
+    // Every section of every field against its checksums, and padding. Raises DamagedFile at the
+    // first page that is wrong.
     void verify() const;
     [[nodiscard]] nanobind::bytes section(std::size_t field, const std::string& name) const;
 };

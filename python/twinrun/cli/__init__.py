@@ -17,12 +17,13 @@ from .help import GROUPS, write_overview
 __all__ = ["main"]
 
 _TRACEBACK = "TWINRUN_TRACEBACK"  # set: defects are shown with their traceback
-# A group of verbs without a verb: its message is the help of the group. (click before 8.2 prints that itself.)
+# A group of verbs without a verb: its message is the help of the group. (click before 8.2 prints
+# that itself.)
 _NO_VERB = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
-# Verbs, and what each does. The module of the same name is loaded when the verb is used: numpy, rich and the formats take
-# longer than much of what is asked for.
+# Verbs, and what each does. The module of the same name is loaded when the verb is used: numpy,
+# rich and the formats take longer than much of what is asked for.
 _VERBS = {name: said for verbs in GROUPS.values() for name, said in verbs.items()}
 
 

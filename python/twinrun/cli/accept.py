@@ -82,11 +82,12 @@ def accept(
     quiet: bool,
     options: dict,
 ) -> int:
-    """Say whether new runs (other compiler, library, machine, precision) belong to the distribution of reference runs.
+    """Say whether new runs (other compiler, library, machine, precision) belong to the distribution
+    of reference runs.
 
-    twinrun accept REFERENCE... --new NEW...: runs are histories, folders of files, or files. Reference runs are
-    right, and vary as new runs may: 'twinrun perturb' makes their input. Exit status: 0 accepted, 1 rejected, 2 could
-    not decide.
+    twinrun accept REFERENCE... --new NEW...: runs are histories, folders of files, or files.
+    Reference runs are right, and vary as new runs may: 'twinrun perturb' makes their input. Exit
+    status: 0 accepted, 1 rejected, 2 could not decide.
     """
     from ..outputs import check_outputs
 

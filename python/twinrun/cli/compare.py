@@ -66,7 +66,9 @@ class _Reports(NamedTuple):
             write_trace_html(result, self.html_file)
 
     def say_where(self) -> None:
-        """Where the files are that people look at, on standard error: the verdict is the last line of standard output."""
+        """Where the files are that people look at, on standard error: the verdict is the last line
+        of standard output.
+        """
         for path in (self.html_file, self.picture, self.listing):
             if path is not None:
                 click.echo(one_line(f"wrote {path}"), err=True)
@@ -349,10 +351,11 @@ def compare(
     """Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how
     much.
 
-    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and unknown
-    files count too. Each field has one row: the step where it first differs at all (parts), the step where it
-    first differs by more than the tolerance (above), and how the largest difference grows. Of traces of trainings:
-    the first operation whose inputs agree and whose outputs differ; with --replicas RUN_A alone.
+    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and
+    unknown files count too. Each field has one row: the step where it first differs at all (parts),
+    the step where it first differs by more than the tolerance (above), and how the largest
+    difference grows. Of traces of trainings: the first operation whose inputs agree and whose
+    outputs differ; with --replicas RUN_A alone.
     """
     if (run_b is None) != replicas:
         raise click.UsageError("--replicas takes one run." if replicas else "Missing argument 'RUN_B'.")

@@ -110,7 +110,8 @@ def _simulate(
 ) -> None:  # fmt: skip
     import subprocess
 
-    # Histories of an earlier demonstration are replaced, as was checked; anything else in the folder stays.
+    # Histories of an earlier demonstration are replaced, as was checked; anything else in the
+    # folder stays.
     given = ["--steps", str(steps), "--capture", captures, "--atol", repr(atol)]
     given += [] if particles is None else ["--particles", str(particles)]
     if chosen.module is None:
@@ -247,9 +248,10 @@ def demo(
 ) -> int:
     """Run a simulation twice with the same input, and show where the two runs differ.
 
-    Nothing random is planted. A sum of floating-point numbers depends on the order of its terms, and the second run adds
-    in another order: it has another number of threads, or computes the force of a pair twice (--lammps).
-    Exit status: 0 if the demonstration ran, with any verdict; 2 if it failed.
+    Nothing random is planted. A sum of floating-point numbers depends on the order of its terms,
+    and the second run adds in another order: it has another number of threads, or computes the
+    force of a pair twice (--lammps). Exit status: 0 if the demonstration ran, with any verdict; 2
+    if it failed.
     """
 
     from ..comparison.work import compare as compare_runs
@@ -289,8 +291,8 @@ def demo(
         _simulate(chosen, program, run, particles, steps, captures, atol, deterministic, bool(second))
     with progress_bar() as progress:
         result = compare_runs(*runs, progress=progress)
-        # The runs are small: every element is compared too, for the exact growth and as a check of the three
-        # stages.
+        # The runs are small: every element is compared too, for the exact growth and as a check of
+        # the three stages.
         every = compare_runs(*runs, method="direct", progress=progress)
     if [(f.different, f.first_index) for f in every.fields] != [
         (f.different, f.first_index) for f in result.fields

@@ -1,4 +1,6 @@
-"""twinrun ensemble -- COMMAND --vs COMMAND, and twinrun ensemble run|status|plan|report|profiles|export|import|init"""
+"""twinrun ensemble -- COMMAND --vs COMMAND, and twinrun ensemble
+run|status|plan|report|profiles|export|import|init
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ _EXPORTS = {
 class _Ensemble(Group):
     """Without a verb: options and commands behind `--`, as `quick` takes them.
 
-    An option, or `--`, where a verb could stand decides that: no verb begins with a dash, so that no command's name
-    is ever taken for a verb.
+    An option, or `--`, where a verb could stand decides that: no verb begins with a dash, so that
+    no command's name is ever taken for a verb.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -70,8 +72,9 @@ class _Ensemble(Group):
 def ensemble() -> None:
     """Is the time reproducible?
 
-    twinrun ensemble -- 'cmd A' --vs 'cmd B' runs both in turn, until it is known which is faster and by how much. A
-    verb runs a study of identical tasks under varied conditions, and says what makes their time vary.
+    twinrun ensemble -- 'cmd A' --vs 'cmd B' runs both in turn, until it is known which is faster
+    and by how much. A verb runs a study of identical tasks under varied conditions, and says what
+    makes their time vary.
     """
 
 
@@ -394,8 +397,8 @@ def profiles(
     help="Default: by the end of FILE's name.",
 )
 def export(folder: str, file: str, form: str | None) -> int:
-    """Write the tasks of the study in FOLDER for other programs: .parquet and .csv (a row for each attempt), .json (as
-    hyperfine), .prom or .om (OpenMetrics text).
+    """Write the tasks of the study in FOLDER for other programs: .parquet and .csv (a row for each
+    attempt), .json (as hyperfine), .prom or .om (OpenMetrics text).
     """
     from pathlib import Path
 
@@ -451,8 +454,9 @@ _COLUMNS = [
 def import_(
     files: tuple[str, ...], output: str, form: str | None, value: str, factors: tuple[str, ...]
 ) -> int:
-    """Make a study from other programs' measurements: JSON of hyperfine and Google Benchmark, ReFrame's performance
-    logs, sacct --parsable2, CSV, Caliper or Thicket profiles, RADICAL's .prof files.
+    """Make a study from other programs' measurements: JSON of hyperfine and Google Benchmark,
+    ReFrame's performance logs, sacct --parsable2, CSV, Caliper or Thicket profiles, RADICAL's .prof
+    files.
     """
     from ..ensemble.study import importing
 

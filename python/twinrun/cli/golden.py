@@ -211,7 +211,8 @@ def check(
             )
     except (Exception, KeyboardInterrupt) as e:
         said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
-        # A report of an earlier check must not look like the report of this one; the first error is reported.
+        # A report of an earlier check must not look like the report of this one; the first error is
+        # reported.
         if json_file is not None:
             with contextlib.suppress(TwinrunError):
                 write_json(
@@ -235,6 +236,7 @@ def check(
         for line in annotation_lines(result):
             print(line, file=stream)
         write_summary(result)
-    if result.status == 2:  # as for any other error: also on stderr, whatever reports were requested
+    # As for any other error: also on stderr, whatever reports were requested.
+    if result.status == 2:
         click.echo(f"twinrun: {golden_line(result)}", err=True)
     return result.status

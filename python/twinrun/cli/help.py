@@ -1,6 +1,7 @@
 """Help of every verb: its options in groups, those of beginners first, then examples and exit statuses.
 
-`twinrun VERB --help`, `twinrun` alone and the manual pages (`manual.py`) come from the same commands and from what stands here.
+`twinrun VERB --help`, `twinrun` alone and the manual pages (`manual.py`) come from the same
+commands and from what stands here.
 """
 
 from __future__ import annotations

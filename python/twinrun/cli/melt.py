@@ -1,7 +1,8 @@
 """The simulation of `twinrun demo --lammps`: a Lennard-Jones melt of 4000 atoms.
 
-`python -m twinrun.cli.melt FOLDER --newton on|off` runs it and captures its atoms by their IDs. With Newton's third law used, the force
-of a pair is computed once and added to both atoms; without, it is computed twice. The sums are the same but for their order.
+`python -m twinrun.cli.melt FOLDER --newton on|off` runs it and captures its atoms by their IDs.
+With Newton's third law used, the force of a pair is computed once and added to both atoms; without,
+it is computed twice. The sums are the same but for their order.
 """
 
 from __future__ import annotations

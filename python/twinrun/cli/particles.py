@@ -1,8 +1,9 @@
 """The small simulation of `twinrun demo`: particles that attract each other, moved by threads.
 
-`python -m twinrun.cli.particles FOLDER --threads N` runs it and captures its steps. Each thread adds up the forces of its share of
-the particles, and the shares are added in their order: the result of a sum of float32 depends on how many shares there are. Nothing
-else differs between runs, and with the same number of threads they are equal bit for bit.
+`python -m twinrun.cli.particles FOLDER --threads N` runs it and captures its steps. Each thread
+adds up the forces of its share of the particles, and the shares are added in their order: the
+result of a sum of float32 depends on how many shares there are. Nothing else differs between runs,
+and with the same number of threads they are equal bit for bit.
 """
 
 from __future__ import annotations

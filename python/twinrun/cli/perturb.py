@@ -42,7 +42,8 @@ def perturb(
     quiet: bool,
     options: dict,
 ) -> int:
-    """Write perturbed copies of input files, or of a step of a history: for the reference runs of 'twinrun accept'.
+    """Write perturbed copies of input files, or of a step of a history: for the reference runs of
+    'twinrun accept'.
 
     Numbers with fractions change in their last digits; zeros, integers and seeds stay. A member that is there
     already is replaced only if twinrun wrote it and nobody changed it since.

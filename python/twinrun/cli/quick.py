@@ -177,7 +177,8 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
         found = conditions_of(
             frame, Options(confidence=given.confidence, matters=max(1e-6, 2 * given.precision))
         )
-        # First what was found: a file that cannot be written, or a cleanup that fails, does not lose it.
+        # First what was found: a file that cannot be written, or a cleanup that fails, does not
+        # lose it.
         _print(found, given, outcome.ended, keep, quiet)
         for name, write in (
             ("--export-json", exporting.write_hyperfine),

@@ -104,7 +104,9 @@ def show(
     devices: bool,
     options: dict,
 ) -> int:
-    """Show the fields of a history, folder, file or metadata file, or (--system, --devices) what twinrun uses on this machine."""
+    """Show the fields of a history, folder, file or metadata file, or (--system, --devices) what
+    twinrun uses on this machine.
+    """
 
     from rich.table import Table
     from rich.text import Text

@@ -1,8 +1,8 @@
 """The training of `twinrun demo --pytorch`: a small network learns a function.
 
-`python -m twinrun.cli.training FOLDER --threads N` trains it and captures parameters, gradients and the optimizer's averages. The
-gradients of a normalized layer are sums over the batch, which threads share: their order depends on how many threads there are. Nothing
-else differs between runs.
+`python -m twinrun.cli.training FOLDER --threads N` trains it and captures parameters, gradients and
+the optimizer's averages. The gradients of a normalized layer are sums over the batch, which threads
+share: their order depends on how many threads there are. Nothing else differs between runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch
         if parameter.grad is not None:
             fields[f"grad/{name}"] = parameter.grad
         for key, value in optimizer.state[parameter].items():
-            if torch.is_tensor(value) and value.dim() > 0:  # Adam's averages, not its count of steps
+            # Adam's averages, not its count of steps
+            if torch.is_tensor(value) and value.dim() > 0:
                 fields[f"{key}/{name}"] = value
     return fields
 

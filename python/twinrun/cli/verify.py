@@ -18,7 +18,8 @@ MOST = 20
     "--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most."
 )
 def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
-    """Check every checksum of histories or indexed files, and that files still have the fields that their metadata describes.
+    """Check every checksum of histories or indexed files, and that files still have the fields that
+    their metadata describes.
 
     Exit status: 0 all is unchanged, 1 something is damaged, 2 the check failed.
     """

@@ -157,7 +157,8 @@ def match_attributes(
             silent, other = (a, b) if told[1] else (b, a)
             some = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
             said = f"has no attributes: those of {other.label} are not compared ({some})"
-            if silent.kind == "file":  # metadata of an older twinrun: its file may have had attributes
+            # Metadata of an older twinrun: its file may have had attributes.
+            if silent.kind == "file":
                 fix = "index it again, or name the data files"
                 result.problem = Uncompared(said, where=silent.label, fix=fix)
             else:  # arrays and histories have none

@@ -62,7 +62,8 @@ class _Pass:
 class _Fates:
     """What became of the particles, over all shares of their IDs.
 
-    moved: to another rank; None: unknown. unequal: rows of IDs whose multiplicity differs. …_ids: the first few of them.
+    moved: to another rank; None: unknown. unequal: rows of IDs whose multiplicity differs. …_ids:
+    the first few of them.
     """
 
     matched: int = 0
@@ -268,7 +269,9 @@ def _shaped(
 
 
 def _sums_by_id(kind: Particles, name: str, settings: Settings, step: int | None) -> TwoSums | None:
-    """The sums of a field (the key itself among them), where every part of both runs has them for these IDs."""
+    """The sums of a field (the key itself among them), where every part of both runs has them for
+    these IDs.
+    """
     parts_a: list[FieldRef] = []
     parts_b: list[FieldRef] = []
     for parts, side in ((parts_a, kind.parts_a), (parts_b, kind.parts_b)):

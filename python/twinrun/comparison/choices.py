@@ -1,4 +1,6 @@
-"""What `compare` may be asked for by word. The command line offers these words without loading the comparison."""
+"""What `compare` may be asked for by word. The command line offers these words without loading the
+comparison.
+"""
 
 from __future__ import annotations
 

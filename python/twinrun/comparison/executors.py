@@ -1,8 +1,9 @@
 """Work shared by the workers of an executor of `concurrent.futures`' kind.
 
-This process opens the runs, submits batches of units and joins their outcomes, as the leader of an MPI job does (`parallel`). A
-worker gets the paths of both runs and what was asked, once for each batch, and opens both runs itself when its first batch
-arrives. Units travel as the numbers of steps, ranks and shares, and outcomes come back packed: nothing travels for each field.
+This process opens the runs, submits batches of units and joins their outcomes, as the leader of an
+MPI job does (`parallel`). A worker gets the paths of both runs and what was asked, once for each
+batch, and opens both runs itself when its first batch arrives. Units travel as the numbers of
+steps, ranks and shares, and outcomes come back packed: nothing travels for each field.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class Workers:
                 future.cancel()
         whole = [outcome for outcome in outcomes if outcome is not None]
         if len(whole) != len(tasks):
-            raise RuntimeError("a unit was lost")  # must not happen; nothing then counts as compared
+            # Must not happen; nothing then counts as compared.
+            raise RuntimeError("a unit was lost")
         return whole
 
 
@@ -122,7 +124,9 @@ def _said(request: Request) -> Iterator[None]:
 
 
 def _count(executor: object) -> int:
-    """How many tasks the executor works on at a time; as many as this process has cores where it does not say."""
+    """How many tasks the executor works on at a time; as many as this process has cores where it
+    does not say.
+    """
     for name in ("num_workers", "_max_workers", "max_workers"):
         count = getattr(executor, name, None)
         if isinstance(count, int) and count > 0:

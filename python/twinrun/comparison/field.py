@@ -189,7 +189,8 @@ class FieldComparison:
     particles: dict | None = None
     ranks: int | None = None
     kind: str | None = None
-    # The first two texts that differ, where the field holds digests of texts: for the verdict's line.
+    # The first two texts that differ, where the field holds digests of texts: for the verdict's
+    # line.
     _texts: tuple[str, str] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
@@ -229,7 +230,8 @@ class FieldComparison:
 class FieldGroup:
     """Many fields of one place, each made when it is asked for, by any thread.
 
-    count: of fields. different: the numbers of those that differ, ascending. bytes: of one run. bytes_read: of both runs.
+    count: of fields. different: the numbers of those that differ, ascending. bytes: of one run.
+    bytes_read: of both runs.
     numbers: of each, its field pair among all of the place; None: they are all pairs of the place.
     """
 

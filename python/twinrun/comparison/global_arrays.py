@@ -20,7 +20,8 @@ from .shares import Piece
 __all__ = ["compare_global_arrays"]
 
 _Held = Mapping[str, Sequence[tuple[int, FieldRef]]]  # (rank, part) of each field of a run
-_Entry = tuple[Place, "tuple[FieldRef, FieldRef] | TwinrunError"]  # a field pair, or why there is none
+# A field pair, or why there is none.
+_Entry = tuple[Place, "tuple[FieldRef, FieldRef] | TwinrunError"]
 
 
 def compare_global_arrays(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 __all__ = ["alone", "launched"]
 
-# (launcher, ranks, this rank, MPI library that belongs to it): what launchers put into the environment. Not
-# SLURM_NTASKS: a script of sbatch has it too, and runs once.
+# (launcher, ranks, this rank, MPI library that belongs to it): what launchers put into the
+# environment. Not SLURM_NTASKS: a script of sbatch has it too, and runs once.
 _LAUNCHERS = (
     ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI"),
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", None),
@@ -29,6 +29,8 @@ def launched(environment: Mapping[str, str] | None = None) -> tuple[str, int, in
 
 
 def alone(mode: str) -> bool:
-    """Whether this process works alone. mode: 'on', 'off', or 'auto' for where a launcher started several ranks."""
+    """Whether this process works alone. mode: 'on', 'off', or 'auto' for where a launcher started
+    several ranks.
+    """
     found = launched()
     return mode == "off" or (mode == "auto" and (found is None or found[1] == 1))

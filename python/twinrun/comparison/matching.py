@@ -20,7 +20,8 @@ from .tolerances import missing_steps
 
 __all__ = ["ALIGNMENTS", "FieldMatch", "StepMatch", "Steps", "match_fields", "match_steps", "names"]
 
-# Two runs write nearly the same time for the same moment: the last digits depend on the order of additions.
+# Two runs write nearly the same time for the same moment: the last digits depend on the order of
+# additions.
 _SAME_TIME = 1e-9
 
 
@@ -229,7 +230,8 @@ def match_fields(
     chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
     for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
         missing = [n for n in mine if n not in theirs]
-        # Elements without a value hold some number: against a field that has all values they say nothing.
+        # Elements without a value hold some number: against a field that has all values they say
+        # nothing.
         some = [n.removesuffix(MASK) for n in missing if n.endswith(MASK) and n.removesuffix(MASK) in theirs]
         if some:
             problems.append(

@@ -35,8 +35,9 @@ class Values(NamedTuple):
 class Found:
     """What comparing a field, or some of it, found.
 
-    result: of the core. places: what the places in it mean; None: they are the numbers of scalars. readable: the elements at the
-    first difference, where those of `result` are codes. built: what building metadata for this comparison took.
+    result: of the core. places: what the places in it mean; None: they are the numbers of scalars.
+    readable: the elements at the first difference, where those of `result` are codes. built: what
+    building metadata for this comparison took.
     """
 
     result: _core.FieldResult

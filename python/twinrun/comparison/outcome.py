@@ -34,9 +34,12 @@ class Compared:
 class Remarks:
     """What is to be said beside results.
 
-    opening: bytes of headers and directories. notes: about what was compared. notes_a, notes_b: what opening the runs noted.
-    attributes, attributes_compared: those that differ, and how many were compared. left_out: how many things cannot be compared.
-    met: what the rules of tolerances matched, missed and skipped. keyed: fields of IDs. periodic: fields that lie on circles.
+    opening: bytes of headers and directories. notes: about what was compared. notes_a, notes_b:
+    what opening the runs noted.
+    attributes, attributes_compared: those that differ, and how many were compared. left_out: how
+    many things cannot be compared.
+    met: what the rules of tolerances matched, missed and skipped. keyed: fields of IDs. periodic:
+    fields that lie on circles.
     """
 
     opening: int = 0
@@ -68,8 +71,8 @@ class Remarks:
 class Outcome:
     """The result of a unit, or of a share of it.
 
-    results, problems: each after the number of the field pair that it belongs to, -1 for the place itself. A group of results
-    has numbers of its own; without them it is all pairs of a place.
+    results, problems: each after the number of the field pair that it belongs to, -1 for the place
+    itself. A group of results has numbers of its own; without them it is all pairs of a place.
     pairs: of a share, all field pairs of the unit: name, bytes, whether they are divisible. parts: ranges of
     fields that several shares divide, after the number of the field pair. order: (field pair, note) where
     particles only lie in another order. recut: fields that remain because the runs cut them differently.

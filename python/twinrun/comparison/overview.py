@@ -1,7 +1,9 @@
-"""What a comparison found, one entry a field: where it first differs, where it first differs by too much, how that grows.
+"""What a comparison found, one entry a field: where it first differs, where it first differs by too
+much, how that grows.
 
-Two steps matter. The runs *part* where a field first differs at all, however little: that is near the cause. They are
-*above* the tolerance where it first differs by more than is allowed: that is the verdict.
+Two steps matter. The runs *part* where a field first differs at all, however little: that is near
+the cause. They are *above* the tolerance where it first differs by more than is allowed: that is
+the verdict.
 """
 
 from __future__ import annotations
@@ -60,10 +62,11 @@ def size_of(f: FieldComparison) -> float:
 class Overview:
     """A field over all steps and ranks.
 
-    parts: where it first differs at all, as far as is known; None: nowhere. surely: no earlier step may differ.
+    parts: where it first differs at all, as far as is known; None: nowhere. surely: no earlier step
+    may differ.
     above: where it first differs by more than the tolerance. largest: where |a - b| is largest.
-    steps_above: steps where it is above the tolerance. growth: for each step the largest |a - b| that is known, and
-    whether it is above the tolerance.
+    steps_above: steps where it is above the tolerance. growth: for each step the largest |a - b|
+    that is known, and whether it is above the tolerance.
     """
 
     name: str
@@ -144,7 +147,9 @@ def of_fields(c: Comparison) -> list[Overview]:
 
 
 def scale_of(overviews: Iterable[Overview]) -> tuple[float, float, float, float]:
-    """The ends of the scale of all sparklines: the smallest and largest difference within the tolerance, and above it."""
+    """The ends of the scale of all sparklines: the smallest and largest difference within the
+    tolerance, and above it.
+    """
     ends = [math.inf, 0.0, math.inf, 0.0]
     for one in overviews:
         for value, above in one.growth.values():
@@ -168,7 +173,8 @@ def _sign(value: float, above: bool, scale: Sequence[float]) -> str:
 
 
 def sparkline(one: Overview, steps: Sequence[int | None], scale: Sequence[float], width: int) -> str:
-    """The growth of a field over steps as signs, on a logarithmic scale: the upper four are above the tolerance.
+    """The growth of a field over steps as signs, on a logarithmic scale: the upper four are above
+    the tolerance.
 
     A sign stands for the largest of its steps where there are more than `width`.
     """

@@ -104,7 +104,8 @@ def joined(mode: str = "auto") -> Iterator[Team | None]:
             raise _strangers(found, f"{team.library} sees {team.size}")
     except TwinrunError:
         if found is not None and found[2] != 0:
-            # the first rank prints it and ends the job; if the first rank is fine, this one must print it
+            # the first rank prints it and ends the job; if the first rank is fine, this one must
+            # print it
             time.sleep(_GRACE)
             atexit.register(_abort_launch)
         raise
@@ -283,7 +284,8 @@ class Team:
         own.end()
         self.busy = False
         if any(outcome is None for outcome in outcomes):
-            raise RuntimeError("a task was lost")  # must not happen; nothing then counts as compared
+            # Must not happen; nothing then counts as compared.
+            raise RuntimeError("a task was lost")
         return outcomes
 
     def dismiss(self, status: int) -> None:

@@ -23,8 +23,8 @@ __all__ = ["DIRECT", "NOT_WORTH_IT", "FieldPart", "compare_part", "divisible", "
 
 # Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
-# Lists of integers up to this length are compared as a whole where they differ: they may be IDs in another
-# order.
+# Lists of integers up to this length are compared as a whole where they differ: they may be IDs in
+# another order.
 _WHOLE_LIST = 1 << 26
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"

@@ -25,7 +25,8 @@ class Request:
     globs: of the fields that were chosen by name; None for all. key: the field with the IDs of particles.
     partial: what cannot be compared becomes a problem. common: what only one run has is left out. With
     neither, the first problem raises. by_time: steps are matched by their time.
-    progress: called with a label, what is done and the total. started: pairs of arrays that are compared already.
+    progress: called with a label, what is done and the total. started: pairs of arrays that are
+    compared already.
     """
 
     a: Subject

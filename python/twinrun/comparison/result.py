@@ -310,9 +310,10 @@ class Comparison:
         Parameters
         ----------
         kind : {'growth', 'map'}
-            'growth': the largest |a - b| by step, a line for each field. 'map': where one field differs, and the
-            largest |a - b| there: of a 2-D field in its plane, of a 3-D field in three planes, of a 1-D
-            field along it, of particles in the planes of their positions. The runs are read again for it.
+            'growth': the largest |a - b| by step, a line for each field. 'map': where one field
+            differs, and the largest |a - b| there: of a 2-D field in its plane, of a 3-D field in
+            three planes, of a 1-D field along it, of particles in the planes of their positions.
+            The runs are read again for it.
         field : str, default None
             For a map: the field; None for the first that differs.
         step : int, default None
@@ -365,7 +366,9 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """True only if everything was compared and agrees within the tolerance; `bool(comparison)` gives it."""
+        """True only if everything was compared and agrees within the tolerance; `bool(comparison)`
+        gives it.
+        """
         return self.verdict == "same"
 
     def __bool__(self) -> bool:

@@ -4,7 +4,8 @@
               (particles matched by ID, fields cut differently)
     share     of a unit: some of its fields, and ranges of fields that are larger than a share
 
-What they find is joined in the order of units (outcome), so that a shared comparison reports the same as a serial one.
+What they find is joined in the order of units (outcome), so that a shared comparison reports the
+same as a serial one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ __all__ = [
     "shares_by_size",
 ]
 
-# The smallest range in bytes that is worth a unit of its own, and the unit of ranges: see `merge.ranges_of`.
+# The smallest range in bytes that is worth a unit of its own, and the unit of ranges: see
+# `merge.ranges_of`.
 LEAST_PIECE = _core.RANGE_BYTES
 
 
@@ -38,8 +40,8 @@ class Unit:
 
     ranks: of the place in a and b; None for the whole step. share: (which, of how many) of the unit's fields.
     recut: the fields to compare as global arrays, after the places of the step; else None. entries_a,
-    entries_b: facts of the places, for processes that do not have them. stamps: of the places of both runs, for processes
-    that open the runs themselves.
+    entries_b: facts of the places, for processes that do not have them. stamps: of the places of
+    both runs, for processes that open the runs themselves.
     """
 
     index: int  # among the units, in the order of the serial comparison

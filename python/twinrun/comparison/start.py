@@ -1,4 +1,6 @@
-"""The start of a comparison of arrays in memory: arrays on devices are compared while the others are looked at."""
+"""The start of a comparison of arrays in memory: arrays on devices are compared while the others
+are looked at.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def data_frame(c: Comparison) -> pandas.DataFrame:
         import pandas as pd
     except ImportError:
         raise MissingPackage.of("pandas", "pandas") from None
-    exact = ("first_a", "first_b", "first_abs_diff")  # one column holds integers and floats, unchanged
+    # One column holds integers and floats, unchanged.
+    exact = ("first_a", "first_b", "first_abs_diff")
     integers = {
         "step": "Int64",
         "first_id": "object",

@@ -90,7 +90,9 @@ def missing_steps(chosen: Callable[[int | None], bool] | None, present: Iterable
 
 
 def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
-    """A test for steps, or other numbers, from '10', '10,20', '100:200' (both ends included), ':50', '100:'."""
+    """A test for steps, or other numbers, from '10', '10,20', '100:200' (both ends included),
+    ':50', '100:'.
+    """
     spans: list[tuple[int | None, int | None]] = []
     for part in text.split(","):
         low, colon, high = part.strip().partition(":")
@@ -144,8 +146,9 @@ class Rule:
 class Met:
     """What a comparison met of its rules.
 
-    matched: numbers of the rules that matched. without: fields that no rule matched. skipped: names that a
-    rule left out. left_out: whether one of these is no attribute. renamed: numbers of the renames that matched.
+    matched: numbers of the rules that matched. without: fields that no rule matched. skipped: names
+    that a rule left out. left_out: whether one of these is no attribute. renamed: numbers of the
+    renames that matched.
     """
 
     matched: frozenset[int] = frozenset()
@@ -244,7 +247,9 @@ class Tolerances:
 
 
 class RulesInUse:
-    """Rules that are asked for one field after another. It remembers what they met, so that reports can say it."""
+    """Rules that are asked for one field after another. It remembers what they met, so that reports
+    can say it.
+    """
 
     def __init__(self, tolerances: Tolerances) -> None:
         self.tolerances = tolerances
@@ -300,8 +305,9 @@ def read_tolerances(path: str | os.PathLike[str]) -> Tolerances:
 
     Raises TwinrunError: no such file, not TOML, an unknown key, a wrong value.
 
-    Keys are checked here and not by a class as studies are (`documents.checked`): a comparison should not wait for
-    msgspec to be imported, and most keys have forms and rules of their own (globs, steps, up to 2^64 - 2 ulp).
+    Keys are checked here and not by a class as studies are (`documents.checked`): a comparison
+    should not wait for msgspec to be imported, and most keys have forms and rules of their own
+    (globs, steps, up to 2^64 - 2 ulp).
     """
     path = os.fspath(path)
     document = read_toml(path, "file of tolerances")
@@ -427,8 +433,9 @@ def _length(value: object, error: Callable[[], TwinrunError]) -> float:
     return number
 
 
-# Names that codes give to fields of positions: a period without a name is for these. A letter below another
-# name is a component of that field ("momentum/x"), so it is a position only below a name of positions.
+# Names that codes give to fields of positions: a period without a name is for these. A letter below
+# another name is a component of that field ("momentum/x"), so it is a position only below a name of
+# positions.
 _POSITIONS = (
     "pos",
     "pos_[xyz]",
@@ -465,7 +472,9 @@ class Periods:
     named: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     def of(self, name: str, shape: tuple[int, ...]) -> tuple[float, ...]:
-        """Lengths by component of a field of this shape (as the user knows it); () where it is not periodic."""
+        """Lengths by component of a field of this shape (as the user knows it); () where it is not
+        periodic.
+        """
         for glob, lengths in self.named:
             if fnmatch.fnmatchcase(name, glob):
                 return lengths

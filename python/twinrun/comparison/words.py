@@ -48,7 +48,8 @@ def _difference(f: FieldComparison, with_rank: bool) -> str:
         return f"{place}: another {f.kind}"
     if f.kind is not None:
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
-    if f._texts is not None and f._texts[0] != f._texts[1]:  # the last index is that of a digest's word
+    # The last index is that of a digest's word.
+    if f._texts is not None and f._texts[0] != f._texts[1]:
         place = replace(f, first_index=(f.first_index or ())[:-1])._place(with_rank)
         return f"{place}: {f._texts[0]} against {f._texts[1]}"
     diff = f.first_abs_diff
@@ -56,7 +57,8 @@ def _difference(f: FieldComparison, with_rank: bool) -> str:
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
     allowed = tolerance_text(f)
     said = number(diff)
-    if said == allowed and isinstance(diff, float):  # as many digits as it takes to see which is larger
+    # As many digits as it takes to see which is larger.
+    if said == allowed and isinstance(diff, float):
         said = next((t for n in range(4, 18) if (t := f"{diff:.{n}g}") != allowed), repr(diff))
     a, b = f.first_a, f.first_b
     if diff is None or a is None or b is None or isinstance(a, str) or isinstance(b, str):
@@ -77,7 +79,8 @@ def _attributes(c: Comparison) -> str:
 
 
 def verdict_line(c: Comparison) -> str:
-    """The last line: `different: first at step 500, rank 3, x[2]: 1.5 against 1.6, |a-b| = 0.1 > 1e-09 (6.7%)`.
+    """The last line: `different: first at step 500, rank 3, x[2]: 1.5 against 1.6, |a-b| = 0.1 >
+    1e-09 (6.7%)`.
 
     The rank is left out where the runs have none but rank 0.
     """

@@ -176,10 +176,10 @@ def compare(
     ignore_attributes : iterable of str, default ()
         Globs of attributes that may differ, over `path@name`. A name alone is that attribute of anything.
     wait : bool, default True
-        False: where all arrays are tensors of PyTorch on GPUs, this returns as soon as the GPUs have the work;
-        who asks the result for anything but `done()` waits. Until then the tensors are kept, and only later
-        work of PyTorch's current stream may change them. What else there is to compare is compared before
-        this returns (docs/guide.md).
+        False: where all arrays are tensors of PyTorch on GPUs, this returns as soon as the GPUs
+        have the work; who asks the result for anything but `done()` waits. Until then the tensors
+        are kept, and only later work of PyTorch's current stream may change them. What else there
+        is to compare is compared before this returns (docs/guide.md).
     rename : str, iterable of str, or dict, default None
         Other names for the fields of `b`, before fields are matched: 'transformer.*=*', several of these, or
         {old: new}. Each * or ? of the new name stands for what that of the old one matched; the first rule

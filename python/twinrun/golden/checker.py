@@ -335,8 +335,9 @@ def _check_rows(
 ) -> _Found:
     """Compares one kind of particles whose IDs keep their values.
 
-    golden: kept values of it, in the order of IDs. kept: digests of its rows in this order, for fields that
-    are not in `golden`; None where digests are of another order, which is a problem already. Others: as for `_check_kind`.
+    golden: kept values of it, in the order of IDs. kept: digests of its rows in this order, for
+    fields that are not in `golden`; None where digests are of another order, which is a problem
+    already. Others: as for `_check_kind`.
     """
     found = _wanted_rows(request, step, of_ids, saved, rows)
     if rows is None or not _asked_for(request, of_ids, saved):
@@ -416,7 +417,8 @@ def _check_step_by_values(
                 text = "no values of these IDs are kept: save again with --key"
                 found.problems.append(GoldenProblem(step, None, name, text))
         done = then.names | now.names
-        # What belongs to a kind is compared by rows; where a place keeps only digests of it, it is not.
+        # What belongs to a kind is compared by rows; where a place keeps only digests of it, it is
+        # not.
         for place, kept in sides:
             for f in place.fields:
                 if f.name in done - kept.values.keys() and is_chosen(f.name, request.fields):
@@ -579,11 +581,12 @@ def check(
     steps : str, default None
         The steps to check: '10,20' or '100:200', both ends included; None for all.
     ulp, period : default None
-        As for `save`, in place of what was saved, for fields whose values are kept. Fields of which only digests
-        are kept become problems where this needs values.
+        As for `save`, in place of what was saved, for fields whose values are kept. Fields of which
+        only digests are kept become problems where this needs values.
     key : str, default None
-        The key that `save` was called with is used in any case; another one is an error. Where `save` had none:
-        rows are matched by these IDs, for fields whose values are kept; others become problems.
+        The key that `save` was called with is used in any case; another one is an error. Where
+        `save` had none: rows are matched by these IDs, for fields whose values are kept; others
+        become problems.
     undecided : {'fail', 'pass'}
         Whether what cannot be decided within one cell counts as a failure.
     most_listed : int, default 100

@@ -369,7 +369,8 @@ class _Tally:
         telling = np.flatnonzero((s.state == DIFFERENT) | (s.state == UNDECIDED))
         room = max(self.most - len(self.listed), 0)
         shown = telling[:room].tolist()
-        # An element that differs is listed even where the list is full, because reports name it first.
+        # An element that differs is listed even where the list is full, because reports name it
+        # first.
         if not any(e.verdict == "different" for e in self.listed) and DIFFERENT not in s.state[shown]:
             shown += np.flatnonzero(s.state == DIFFERENT)[:1].tolist()
         for i in shown:

@@ -135,7 +135,9 @@ class GoldenPlace:
 
 
 def is_manifest(path: str) -> bool:
-    """Whether a regular file, no link, names itself a manifest of golden files; it may be damaged otherwise."""
+    """Whether a regular file, no link, names itself a manifest of golden files; it may be damaged
+    otherwise.
+    """
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode) or os.path.getsize(path) > _MOST_BYTES:
             return False
@@ -147,7 +149,8 @@ def is_manifest(path: str) -> bool:
 
 
 def is_golden_file(path: str) -> bool:
-    """Whether a regular file, no link, begins like a metadata file, and is not metadata of data files, which it would name.
+    """Whether a regular file, no link, begins like a metadata file, and is not metadata of data
+    files, which it would name.
 
     A file that is damaged behind its first bytes counts.
     """
@@ -168,9 +171,9 @@ def is_golden_file(path: str) -> bool:
 class Manifest:
     """The content of a folder of golden files.
 
-    chosen_fields, chosen_steps: what `save` was asked to keep; None for everything. left_out, ignored_attributes:
-    globs of fields, and of attributes, that it was asked to leave out. key: the field, or glob, with the IDs
-    of particles, by which rows are ordered.
+    chosen_fields, chosen_steps: what `save` was asked to keep; None for everything. left_out,
+    ignored_attributes: globs of fields, and of attributes, that it was asked to leave out. key: the
+    field, or glob, with the IDs of particles, by which rows are ordered.
     """
 
     places: tuple[GoldenPlace, ...]

@@ -14,7 +14,8 @@ from ..runs.entries import captured_entries
 
 __all__ = ["digest_settings"]
 
-# Residues would take half of the bytes of such types: where values must be equal, digests are enough.
+# Residues would take half of the bytes of such types: where values must be equal, digests are
+# enough.
 _NARROW = frozenset({"i8", "u8", "bool"})
 
 
@@ -68,7 +69,8 @@ def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[fl
             if not rtol < 0.25:
                 return atol, rtol, bits
             m = _relative(rtol, bits)
-            for step in range(32):  # preferably with the same origin of keys, which rounding may move
+            # Preferably with the same origin of keys, which rounding may move.
+            for step in range(32):
                 distance = (8 if bits == 4 else 2) * 2**m * (1.0025 + step / 256) + 4
                 q = distance / 2.0**52
                 wider = q / (1.0 - 2.0 * q)

@@ -18,7 +18,8 @@ __all__ = ["DIFFERENT", "SAME", "UNDECIDED", "UNKNOWN", "Rule", "Settled", "equa
 
 P, TOKEN_LIMIT, SMALLEST_SUM = _core.PRIME, _core.TOKEN_LIMIT, _core.SMALLEST_SUM
 
-# States of an element. UNKNOWN: the cells of its chunk are not known, and its residue proves no difference.
+# States of an element. UNKNOWN: the cells of its chunk are not known, and its residue proves no
+# difference.
 SAME, DIFFERENT, UNDECIDED, UNKNOWN = range(4)
 
 _WIDEST_OUTLIER = 1 << 24  # the search for a single outlier ends at this many times 2^bits cells
@@ -121,7 +122,8 @@ def _absolute_floats(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _Va
         low = np.floor(below)
         low[(low == below) & (error < 0)] -= 1
         high = np.floor(fraction_high + wide)
-    # Beyond 2^59 cells neighbours are at least 64 cells apart: only the value itself is within tolerance.
+    # Beyond 2^59 cells neighbours are at least 64 cells apart: only the value itself is within
+    # tolerance.
     complete = within <= 32
     complete |= np.isnan(x) | np.isinf(x)
     low[token], high[token] = 0.0, 0.0
@@ -154,7 +156,8 @@ def _absolute_integers(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _
     # Near the last cell a reference in tolerance may be a token.
     complete = np.full(x.shape, rtol == 0) & ~token & (np.abs(cell) < TOKEN_LIMIT >> 1)
     if atol == 0 and rtol == 0:
-        complete[...] = True  # only the value itself is within tolerance, in its cell or as its token
+        # Only the value itself is within tolerance, in its cell or as its token.
+        complete[...] = True
     if e <= 0:
         most = math.floor(reach)
         low, high = np.full(x.shape, -most, np.int64), np.full(x.shape, most, np.int64)
@@ -325,7 +328,8 @@ def _relative_states(v: _Values, c: np.ndarray, rule: Rule, atol: float, rtol: f
         surely = np.nextafter((atol + rtol * least_a) * (1.0 - 2.0**-50), -np.inf)
         maybe = np.nextafter((atol + rtol * most_a) * (1.0 + 2.0**-50), np.inf)
         same = most <= surely
-        # Zeros are equal where no difference is allowed: c = 0 and x = 0 under a purely relative rule.
+        # Zeros are equal where no difference is allowed: c = 0 and x = 0 under a purely relative
+        # rule.
         same |= (v.x == 0) & (c == 0) & (rule.origin == 0) & (most == 0)
         state = np.where(same, SAME, np.where(least > maybe, DIFFERENT, UNDECIDED))
     return state
@@ -339,8 +343,8 @@ def _states(v: _Values, c: np.ndarray, rule: Rule, atol: float, rtol: float) -> 
         state = _relative_states(v, c, rule, atol, rtol)
     else:
         state = _absolute_states(v, c, rule, atol, rtol)
-    # Equal tokens are equal values. Different tokens are different values, and out of tolerance where that is
-    # proven.
+    # Equal tokens are equal values. Different tokens are different values, and out of tolerance
+    # where that is proven.
     return np.where(v.token, np.where(c == 0, SAME, np.where(v.complete, DIFFERENT, UNDECIDED)), state)
 
 
@@ -454,13 +458,14 @@ def settle(
     located = False
     if fine_a != fine_b:
         if residues_a is None or residues_b is None:
-            # Some cells differ: that is a difference where a cell, or a token, stands for one value.
+            # Some cells differ: that is a difference where a cell, or a token, stands for one
+            # value.
             exactly = atol == 0 and rtol == 0 and (rule.kind == "tokens" or v.point)
             return _unexplained(np.full(x.size, UNKNOWN), c, int(exactly))
         modulus = 1 << rule.bits
         apart = (residues_a.astype(np.int64) - residues_b) & (modulus - 1)
-        # Residues beyond those of the window; negative where the window has more cells than there are
-        # residues.
+        # Residues beyond those of the window; negative where the window has more cells than there
+        # are residues.
         room = modulus - (v.high - v.low + 1)
         start = np.where(room >= 0, v.low - room // 2, -(modulus // 2))
         c = start + ((apart - start) & (modulus - 1))
@@ -471,8 +476,8 @@ def settle(
             alone = None
             if complete and outside.sum() <= 1:
                 alone = _outlier(rest, v, outside, rule.bits, block_scalars)
-            # If all were within tolerance, their cells would be c apart and the digests would agree: so one
-            # element differs.
+            # If all were within tolerance, their cells would be c apart and the digests would
+            # agree: so one element differs.
             different = max(int(outside.sum()), int(complete))
             unexplained = functools.partial(
                 _unexplained, np.where(outside, DIFFERENT, UNKNOWN), c.copy(), different

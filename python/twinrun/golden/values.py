@@ -78,8 +78,8 @@ class KeptValues:
 def values_bytes(refs: Iterable[FieldRef], most: int, metadata: bytes) -> bytes | None:
     """The values file of these fields; None where no field is small enough.
 
-    refs: read by row. most: bytes of the largest field that is kept, 0 for none. metadata: the content of the metadata
-    file that it belongs to.
+    refs: read by row. most: bytes of the largest field that is kept, 0 for none. metadata: the
+    content of the metadata file that it belongs to.
     """
     directory, values = [], []
     for ref in refs:

@@ -36,7 +36,8 @@ from .values import KEEP_VALUES, values_bytes, values_name
 __all__ = ["CHUNK_BYTES", "save"]
 
 CHUNK_BYTES = 16384
-# Conditions that explain results and do not change from run to run, because golden files live in repositories.
+# Conditions that explain results and do not change from run to run, because golden files live in
+# repositories.
 _PROVENANCE = ("compiler", "floating_point", "gpu", "libraries", "mpi", "python", "threads")
 _OWN = frozenset({"rank", "script", "script_digest"})
 _FOLDER = re.compile(r"/[^\s,;:]*/")
@@ -172,7 +173,9 @@ def _kept(
 def _save_opened(
     request: _Request, subject: Subject, place: Place, present: Opened, particles: Collection[str] = ()
 ) -> _Saved | None:
-    """Keeps a place. particles: names of fields that are kept by ID. None where nothing is left beside them."""
+    """Keeps a place. particles: names of fields that are kept by ID. None where nothing is left
+    beside them.
+    """
     refs, left_out = request.fields_of(present, place[0])
     request.refuse(present.skipped, place[0])
     named = request.fields is not None

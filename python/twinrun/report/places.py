@@ -82,7 +82,8 @@ def look(
 ) -> tuple[list[Places], str]:
     """Pictures of the first differing fields, one for each name, and a note where there are none.
 
-    wanted: which fields; all by default. bytes_each: bytes that are read of both runs for one field, at most. seconds: for all, about.
+    wanted: which fields; all by default. bytes_each: bytes that are read of both runs for one
+    field, at most. seconds: for all, about.
     """
     chosen: dict[str, FieldComparison] = {}
     for f in comparison.fields:
@@ -173,7 +174,8 @@ class _Grid:
         axes = [d for d in axes if shape[d] > 1] or axes[:1]
         axes = sorted(sorted(axes, key=lambda d: -shape[d])[:3])
         self.shape, self.axes, self.names = shape, axes, names
-        # Each bin except the last has the same number of indices: bins with one more would stand out.
+        # Each bin except the last has the same number of indices: bins with one more would stand
+        # out.
         self.size = {d: -(-shape[d] // BINS) for d in axes}
         self.bins = {d: -(-shape[d] // self.size[d]) for d in axes}
         pairs = [(axes[i], axes[j]) for i in range(len(axes)) for j in range(i + 1, len(axes))]

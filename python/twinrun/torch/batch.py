@@ -26,8 +26,9 @@ class BatchDependent(AssertionError):
     Attributes
     ----------
     module : str
-        The first module whose inputs for an item agree and whose outputs differ; '' for the model itself. Where code
-        between modules made the difference, the module whose forward holds that code.
+        The first module whose inputs for an item agree and whose outputs differ; '' for the model
+        itself. Where code between modules made the difference, the module whose forward holds that
+        code.
     kind : str
         Its class.
     item : int
@@ -35,7 +36,8 @@ class BatchDependent(AssertionError):
     size : int
         How many items ran together, where the result is another one than in the whole batch.
     value : str
-        Which of its outputs; `max_abs_diff` is the largest |a - b| in it, None where they are no numbers to subtract.
+        Which of its outputs; `max_abs_diff` is the largest |a - b| in it, None where they are no
+        numbers to subtract.
 
     Parameters
     ----------
@@ -121,7 +123,9 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
 def _run(
     model: torch.nn.Module, watched: list[tuple[str, torch.nn.Module]], inputs: Any, see: _See
 ) -> list[_Call]:
-    """Runs the model. Gives the calls of its modules in the order in which they ended, with what `see` made of them."""
+    """Runs the model. Gives the calls of its modules in the order in which they ended, with what
+    `see` made of them.
+    """
     done: list[_Call] = []
     at_work: list[tuple[_Key, Any]] = []
     times: dict[str, int] = {}
@@ -167,7 +171,9 @@ class _Layout(NamedTuple):
 
 
 def _layout(whole: tuple[int, ...], some: tuple[int, ...], size: int, few: int) -> _Layout | None:
-    """From the shapes in the whole batch and in a batch of a few items; None where no dimension is that of items."""
+    """From the shapes in the whole batch and in a batch of a few items; None where no dimension is
+    that of items.
+    """
     if len(whole) != len(some):
         return None
     other = [d for d in range(len(whole)) if whole[d] != some[d]]
@@ -233,11 +239,12 @@ def assert_batch_invariant(
     Parameters
     ----------
     model : torch.nn.Module
-        The model, in the mode in which it is (`eval`, usually: dropout and batch normalisation in training depend on the
-        batch, and are named).
+        The model, in the mode in which it is (`eval`, usually: dropout and batch normalisation in
+        training depend on the batch, and are named).
     inputs : tensor, list, tuple or mapping
-        A batch of two items or more: what the model takes, its arguments, or its arguments by name. The first dimension
-        of the first tensor is the batch, and that of every tensor where it is as long.
+        A batch of two items or more: what the model takes, its arguments, or its arguments by name.
+        The first dimension of the first tensor is the batch, and that of every tensor where it is
+        as long.
     sizes : iterable of int, default (1,)
         How many items run together; each is compared with the whole batch.
     modules : str or iterable of str, default '*'
@@ -259,9 +266,10 @@ def assert_batch_invariant(
 
     Notes
     -----
-    The model runs once as a whole and once for each part, without gradients. Buffers and states of random number
-    generators are those of before in each run, and afterwards. The dimension of items of a value is the one that is as
-    many times longer in the whole batch; values without one, such as a mean over the batch, are not compared.
+    The model runs once as a whole and once for each part, without gradients. Buffers and states of
+    random number generators are those of before in each run, and afterwards. The dimension of items
+    of a value is the one that is as many times longer in the whole batch; values without one, such
+    as a mean over the batch, are not compared.
     """
     patterns = [modules] if isinstance(modules, str) else list(modules)
     size = _size(inputs)
@@ -318,7 +326,9 @@ def assert_batch_invariant(
 
 
 def _first(whole: list[_Call], some: dict[_Key, _Call], part: int) -> tuple[_Call, str] | None:
-    """The first call whose outputs for a part of the items differ, or the one around it that made its inputs differ."""
+    """The first call whose outputs for a part of the items differ, or the one around it that made
+    its inputs differ.
+    """
     by_key = {call.key: call for call in whole}
     for call in whole:
         other = some.get(call.key)

@@ -24,7 +24,8 @@ _FILLS = {
     "zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
     "cauchy_", "log_normal_", "eye_", "resize_", "set_",
 }  # fmt: skip
-# Outputs and arguments that are room to work in, for the operation's own gradient: parts of it are never written.
+# Outputs and arguments that are room to work in, for the operation's own gradient: parts of it are
+# never written.
 _ROOM_OUT = {
     "mkldnn_rnn_layer": {3}, "_cudnn_rnn": {3, 4}, "miopen_rnn": {3, 4}, "cudnn_batch_norm": {3},
     "_batch_norm_with_update": {3}, "_batch_norm_no_update": {3},
@@ -62,7 +63,9 @@ class OperationMode(TorchDispatchMode):
         self._schemas: dict[Any, _Schema] = {}
 
     def is_innermost(self) -> bool:
-        """Whether leaving this mode would leave no other one. One that stays does nothing: its trace has ended."""
+        """Whether leaving this mode would leave no other one. One that stays does nothing: its
+        trace has ended.
+        """
         from torch.utils._python_dispatch import _get_current_dispatch_mode
 
         return _get_current_dispatch_mode() is self

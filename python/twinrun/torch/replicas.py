@@ -1,7 +1,7 @@
 """Data-parallel processes hold the same parameters: they are compared among themselves while a training runs.
 
-All processes meet in `dist.all_gather_object`, whatever happened before: a process that cannot digest its values says so
-there instead of leaving the others waiting.
+All processes meet in `dist.all_gather_object`, whatever happened before: a process that cannot
+digest its values says so there instead of leaving the others waiting.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class ReplicasDiffer(TwinrunError):
 class _Row(NamedTuple):
     """What a process hands to the others: little, as all of them get it.
 
-    number, names: how many values, and a digest of their names. missing: why a value has no digest. failed: why there is no row.
+    number, names: how many values, and a digest of their names. missing: why a value has no digest.
+    failed: why there is no row.
     """
 
     number: int = 0
@@ -54,7 +55,9 @@ class _Row(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What the processes of a group find. problems: what they could not compare. failed: why they compared nothing."""
+    """What the processes of a group find. problems: what they could not compare. failed: why they
+    compared nothing.
+    """
 
     ranks: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
@@ -65,7 +68,9 @@ class _Found(NamedTuple):
 
 
 def group_of(group: Any) -> Any:
-    """The process group that a caller means: itself, or that of one dimension of a device mesh. Raises TwinrunError."""
+    """The process group that a caller means: itself, or that of one dimension of a device mesh.
+    Raises TwinrunError.
+    """
     if group is None or isinstance(group, dist.ProcessGroup):
         return group
     if hasattr(group, "get_group") and hasattr(group, "mesh"):
@@ -104,7 +109,8 @@ def _row(values: Callable[[], _Values], ranks: Sequence[int]) -> tuple[_Row, tup
     try:
         whole: dict[str, torch.Tensor] = {}
         among = frozenset(ranks)
-        known: dict[tuple[int, tuple], bool] = {}  # by mesh and placements, of which a model has few
+        # By mesh and placements, of which a model has few.
+        known: dict[tuple[int, tuple], bool] = {}
         for name, t in values():
             if hasattr(t, "placements"):
                 key = id(t.device_mesh), tuple(t.placements)
@@ -171,10 +177,11 @@ def _compared(ranks: Sequence[int], rows: Sequence[_Row], names: Sequence[str]) 
 def check_replicas(values: Callable[[], _Values], where: str, group: Any = None) -> list[str]:
     """Compares values among the processes of a group by their digests. Gives what could not be compared.
 
-    Every process of the job must call it, each with its own group, and with the same values as the others there. Raises
-    ReplicasDiffer on every process of the job where the processes of any group differ, and TwinrunError on every one
-    where a process has no digests at all. A part of a distributed tensor is compared where all processes of the group
-    hold the same one. `values` makes them; what it raises is one more reason to have no digests.
+    Every process of the job must call it, each with its own group, and with the same values as the
+    others there. Raises ReplicasDiffer on every process of the job where the processes of any group
+    differ, and TwinrunError on every one where a process has no digests at all. A part of a
+    distributed tensor is compared where all processes of the group hold the same one. `values`
+    makes them; what it raises is one more reason to have no digests.
     """
     ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
     rows: list[Any] = [None] * len(ranks)

@@ -1,8 +1,9 @@
 """How all processes of a job stop together, without a collective that one of them might not enter.
 
-A process that wants to stop marks the store of the process group, and all stop at the end of the next iteration. Between
-the two lies a collective of the training itself (the gradients are summed): a process leaves it only after every other
-one entered it, so all of them see the mark at the same place. Processes that do not look for it are not waited for.
+A process that wants to stop marks the store of the process group, and all stop at the end of the
+next iteration. Between the two lies a collective of the training itself (the gradients are summed):
+a process leaves it only after every other one entered it, so all of them see the mark at the same
+place. Processes that do not look for it are not waited for.
 """
 
 from __future__ import annotations

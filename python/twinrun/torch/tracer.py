@@ -137,9 +137,8 @@ class Trace:
         self._group = group
         self._diverged: Origin | None = None
         self._mark = StopMark.of_the_job() if reference is not None and on_divergence == "stop" else None
-        self._unread: int | None = (
-            None  # the iteration whose digests wait for the end of a CUDA graph's capture
-        )
+        # The iteration whose digests wait for the end of a CUDA graph's capture.
+        self._unread: int | None = None
         self._writer = EventWriter(run.path, run.keeps_data)
         self._handles: list[Any] = []
         self._frames: list[_Frame] = []
@@ -275,7 +274,9 @@ class Trace:
 
     @contextlib.contextmanager
     def _guard(self, what: str) -> Iterator[None]:
-        """Nothing that the trace does may end the training, or be seen by modes and by the graph of gradients."""
+        """Nothing that the trace does may end the training, or be seen by modes and by the graph of
+        gradients.
+        """
         with self._lock:
             self._inside = True
             try:
@@ -325,10 +326,11 @@ class Trace:
                 self.iteration = now
 
     def step(self) -> None:
-        """Ends an iteration. With `optimizer`, its `step` does that; an iteration without events does not count.
+        """Ends an iteration. With `optimizer`, its `step` does that; an iteration without events
+        does not count.
 
-        Where an optimizer's step may be skipped, as `torch.amp.GradScaler` does, call it at the end of each iteration:
-        after a step of the optimizer it does nothing.
+        Where an optimizer's step may be skipped, as `torch.amp.GradScaler` does, call it at the end
+        of each iteration: after a step of the optimizer it does nothing.
         """
         if self._touched:
             self._end_iteration()
@@ -378,7 +380,8 @@ class Trace:
         """Where processes work together, all of them end after the same iteration: see `StopMark`."""
         assert self._mark is not None and self._reference is not None
         if self.stopped and torch.cuda.is_initialized() and not _capturing():
-            torch.cuda.current_stream().synchronize()  # without digests that are read, the host may be ahead
+            # Without digests that are read, the host may be ahead.
+            torch.cuda.current_stream().synchronize()
         # Whether the others see a mark of the last iteration is chance: they end as they are.
         told = None if last else self._mark.since(self.iteration)
         waits = told is None and not last
@@ -847,8 +850,8 @@ def trace(
     start : int, default 0
         The number of the first iteration: of a training that is resumed, the one that comes next.
     rng : {'torch', 'all', 'none'}
-        Which states of random number generators are traced: PyTorch's, on entry to each module; those of Python and
-        NumPy too, at the beginning of each iteration; or none.
+        Which states of random number generators are traced: PyTorch's, on entry to each module;
+        those of Python and NumPy too, at the beginning of each iteration; or none.
     existing : {'refuse', 'append', 'replace'}
         What happens where the folder holds a history.
     on_error : {'warn', 'raise'}
@@ -856,17 +859,19 @@ def trace(
     reference : path, default None
         Another trace: each iteration is compared with the same iteration there, when it ends.
     on_divergence : callable, 'warn' or 'stop', default 'warn'
-        What the first divergence from `reference` does: `on_divergence(origin)` is called; a warning; or
-        `TraceDiverged` is raised, which ends the training. Where processes work together (torch.distributed), it is
-        raised on all of them that have `on_divergence="stop"`, after the next iteration that is traced, so that none
-        is left waiting; in the last iteration, only on those that differ.
+        What the first divergence from `reference` does: `on_divergence(origin)` is called; a
+        warning; or `TraceDiverged` is raised, which ends the training. Where processes work
+        together (torch.distributed), it is raised on all of them that have `on_divergence="stop"`,
+        after the next iteration that is traced, so that none is left waiting; in the last
+        iteration, only on those that differ.
     replicas : bool or int, default False
-        Data-parallel processes compare parameters, gradients and states among themselves before each step of the
-        optimizer, or before every so many: where they differ, `ReplicasDiffer` is raised on all processes.
+        Data-parallel processes compare parameters, gradients and states among themselves before
+        each step of the optimizer, or before every so many: where they differ, `ReplicasDiffer` is
+        raised on all processes.
     group : process group or dimension of a DeviceMesh, default None
-        The processes that hold the same values, for `replicas`: with tensor or pipeline parallelism, the
-        data-parallel group of this process. Every process of the job must trace with `replicas`, each with its own
-        group. None: all processes.
+        The processes that hold the same values, for `replicas`: with tensor or pipeline
+        parallelism, the data-parallel group of this process. Every process of the job must trace
+        with `replicas`, each with its own group. None: all processes.
 
     Returns
     -------

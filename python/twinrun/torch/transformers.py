@@ -15,8 +15,9 @@ __all__ = ["TraceCallback"]
 class TraceCallback(TrainerCallback):
     """Traces `trainer.train`. Parameters: the run, and those of `trace` but `model` and `optimizer`.
 
-    Trainer tells no callback that a training failed. `with TraceCallback("runs/a") as callback:` ends the trace then too;
-    without it, hooks stay until the next training of this callback begins, or the callback is freed.
+    Trainer tells no callback that a training failed. `with TraceCallback("runs/a") as callback:`
+    ends the trace then too; without it, hooks stay until the next training of this callback begins,
+    or the callback is freed.
     """
 
     def __init__(self, run: Any, **options: Any) -> None:

@@ -61,7 +61,9 @@ def tensors_of(what: Any) -> list[torch.Tensor]:
 
 
 def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """A tensor as dense tensors of this process: parts of distributed and of sparse tensors have own names."""
+    """A tensor as dense tensors of this process: parts of distributed and of sparse tensors have
+    own names.
+    """
     local = getattr(t, "to_local", None)
     if local is not None and hasattr(t, "placements"):
         with torch.no_grad():

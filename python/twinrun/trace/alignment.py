@@ -11,7 +11,8 @@ from ..runs.events import Event
 __all__ = ["Pair", "aligned"]
 
 Pair = tuple[Event | None, Event | None]
-# Pairs of equal keys beyond which matching would take minutes; keys that are too frequent are then left unmatched.
+# Pairs of equal keys beyond which matching would take minutes; keys that are too frequent are then
+# left unmatched.
 _MOST_PAIRS = 30_000_000
 
 
@@ -63,7 +64,7 @@ def _matched(
 def aligned(a: Sequence[Event], b: Sequence[Event]) -> list[Pair]:
     """Pairs of events in the order of both streams; None where the other run has none.
 
-    First events that also agree in the names, types and shapes of their values are matched; what is between them is
-    matched by phase, module and operation.
+    First events that also agree in the names, types and shapes of their values are matched; what is
+    between them is matched by phase, module and operation.
     """
     return _matched(a, b, (_strict, _loose))

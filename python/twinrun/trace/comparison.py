@@ -80,9 +80,10 @@ class Origin:
     site : Site
         Iteration, microbatch, phase, module and operation.
     reason : {'operation', 'input', 'unmatched', 'generator'}
-        'operation': its inputs agree, and its outputs differ. 'input': something that it takes differs, and
-        nothing before it does: it was changed outside of what is traced. 'unmatched': one run does here what
-        the other one does not. 'generator': a random number generator has another state, and no value differs.
+        'operation': its inputs agree, and its outputs differ. 'input': something that it takes
+        differs, and nothing before it does: it was changed outside of what is traced. 'unmatched':
+        one run does here what the other one does not. 'generator': a random number generator has
+        another state, and no value differs.
     module : str
         The module whose code is meant; '' for the model itself. Of an input it is the module that called.
     kind : str
@@ -154,8 +155,8 @@ class Around:
     values : list of Passed
         What went in and came out.
     state : str
-        What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ', 'outputs differ',
-        'only in a' or 'only in b'.
+        What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ',
+        'outputs differ', 'only in a' or 'only in b'.
     """
 
     site: Site
@@ -182,8 +183,8 @@ class TraceComparison:
     replicas : tuple of int
         Where ranks of one trace were compared among themselves: these ranks, the reference first; else empty.
     verdict : {'same', 'different', 'incomparable'}
-        'same': every value of both traces was compared, and agrees bit by bit. 'incomparable': nothing differs,
-        and something was not compared, see `problems`.
+        'same': every value of both traces was compared, and agrees bit by bit. 'incomparable':
+        nothing differs, and something was not compared, see `problems`.
     first_divergence : Origin or None
         The earliest of `firsts`: by iteration, then by its place in the order of execution, then by rank.
     firsts : dict of int to Origin
@@ -235,7 +236,9 @@ class TraceComparison:
 
     @property
     def conditions(self) -> list[Difference] | None:
-        """Conditions in which the runs differ, the likeliest explanation first; None where a run does not say."""
+        """Conditions in which the runs differ, the likeliest explanation first; None where a run
+        does not say.
+        """
         if self.provenance_a is None or self.provenance_b is None:
             return None
         return difference(self.provenance_a, self.provenance_b)
@@ -449,7 +452,9 @@ class _Rank:
         return e.phase == "backward" and (e.module in dirty or not e.module)
 
     def _entered(self, site: Site, e: Event, at: int, found: _Found, calls: dict[int, _Call]) -> None:
-        """A value that differs though nothing before it does: it was made by code that is not traced by itself."""
+        """A value that differs though nothing before it does: it was made by code that is not
+        traced by itself.
+        """
         module = e.module
         outer = calls.get(e.enclosing)
         if all(v.role in ("value", "gradient") for v in found.ins) and e.phase in ("forward", "recompute"):
@@ -514,7 +519,8 @@ def _ulps(a: np.ndarray, b: np.ndarray, kind: str) -> int | None:
         keys.append((magnitude, (words & sign) != 0))
     (ma, na), (mb, nb) = keys
     larger, smaller = np.maximum(ma, mb), np.minimum(ma, mb)
-    distance = np.where(na == nb, larger - smaller, larger + smaller)  # at most 2^64 - 2^53: no overflow
+    # At most 2^64 - 2^53: no overflow.
+    distance = np.where(na == nb, larger - smaller, larger + smaller)
     return int(distance.max())
 
 
@@ -605,7 +611,9 @@ def _iterations(
 def _walked(
     result: TraceComparison, walk: _Rank, a: _Side, b: _Side, at: str, common: bool, alike: bool
 ) -> tuple[bool, int]:
-    """Compares two ranks. Gives whether there are fields beside their traces, and how many values were no replicas."""
+    """Compares two ranks. Gives whether there are fields beside their traces, and how many values
+    were no replicas.
+    """
     beside, parts = False, 0
     for number in _iterations(result, walk, a, b, at, common):
         sides = []
@@ -633,7 +641,8 @@ def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject, common: b
         shared = sorted(ours & theirs)
         steps = f"{shared[0]}:{shared[-1]}" if shared else None
     try:
-        # Opened here: paths of traces are refused there, where their events would be compared as bytes.
+        # Opened here: paths of traces are refused there, where their events would be compared as
+        # bytes.
         both = open_subject(a.label), open_subject(b.label)
         rest = compare(*both, leave_out=[EVENTS, DIGESTS, f"{KEPT}*"], partial=True, steps=steps)
     except TwinrunError as e:
@@ -722,15 +731,17 @@ def compare_traces(
     Parameters
     ----------
     a, b : path
-        Histories that `twinrun.torch.trace` or `Run.capture` with `phase` made, or folders of ranks. `replicas`
-        takes one.
+        Histories that `twinrun.torch.trace` or `Run.capture` with `phase` made, or folders of
+        ranks. `replicas` takes one.
     common : bool, default False
-        True: iterations before or after those that both traces have are left out and noted, as where a resumed
-        training is compared with a continuous one. One that is missing between them is a problem as ever.
+        True: iterations before or after those that both traces have are left out and noted, as
+        where a resumed training is compared with a continuous one. One that is missing between them
+        is a problem as ever.
     replicas : bool or iterable of int, default False
-        True: the data-parallel ranks of trace `a` are compared among themselves; numbers choose some of them. The
-        reference is a rank of the majority. Compared is what all of them hold alike: parameters, and gradients,
-        states and settings at the optimizer's step. Parts of distributed tensors are left out.
+        True: the data-parallel ranks of trace `a` are compared among themselves; numbers choose
+        some of them. The reference is a rank of the majority. Compared is what all of them hold
+        alike: parameters, and gradients, states and settings at the optimizer's step. Parts of
+        distributed tensors are left out.
 
     Returns
     -------
@@ -746,8 +757,8 @@ def compare_traces(
 
     Notes
     -----
-    Values are compared by their digests, bit by bit. Events of both runs are matched by phase, module and operation
-    in their order; what only one run has is a problem, and never equal.
+    Values are compared by their digests, bit by bit. Events of both runs are matched by phase,
+    module and operation in their order; what only one run has is a problem, and never equal.
     """
     start = time.perf_counter()
     if replicas is not False and replicas is not None:

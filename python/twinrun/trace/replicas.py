@@ -1,4 +1,6 @@
-"""What data-parallel ranks of one trace hold alike: the events that can be compared between them, and who is in the majority."""
+"""What data-parallel ranks of one trace hold alike: the events that can be compared between them,
+and who is in the majority.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _LOCAL = "@local"  # of a distributed tensor: see twinrun.torch.values
 
 
 def _alike(e: Event, v: Traced) -> bool:
-    """Whether data-parallel ranks hold this value alike; inputs and what follows from them are each rank's own."""
+    """Whether data-parallel ranks hold this value alike; inputs and what follows from them are each
+    rank's own.
+    """
     if v.role == "parameter":
         return True
     if e.phase == "optimizer":  # after the gradients are summed up
@@ -57,7 +61,9 @@ def chosen_ranks(subject: TraceSubject, ranks: Callable[[int], bool] | None) -> 
 
 
 def usual_rank(subject: TraceSubject, ranks: Sequence[int]) -> tuple[int, bool]:
-    """(a rank of the majority, whether there is one): the lowest of those that agree longest with most others."""
+    """(a rank of the majority, whether there is one): the lowest of those that agree longest with
+    most others.
+    """
     if len(ranks) < 3:
         return ranks[0], False
     so_far = {rank: hashlib.blake2b(digest_size=16) for rank in ranks}

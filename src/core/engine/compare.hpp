@@ -1,6 +1,6 @@
-// The comparison of one field of two runs in three stages: tree, sketch, elements. Each stage looks only at what the stage before
-// left open. With every method the verdict, the count, the first place and the statistics of elements that differ equal those of
-// comparing every element.
+// The comparison of one field of two runs in three stages: tree, sketch, elements. Each stage looks
+// only at what the stage before left open. With every method the verdict, the count, the first
+// place and the statistics of elements that differ equal those of comparing every element.
 #pragma once
 
 #include <array>
@@ -27,15 +27,17 @@ struct CompareOptions {
     StreamOptions stream;
     CacheUse cache = CacheUse::automatic;
     DeviceChoice device;
-    // Only these scalars of the field: ascending, disjoint, none empty, each from a multiple of the method's unit
-    // (range_unit) to one or to the field's end. Counts are then theirs; places remain those in the field.
+    // Only these scalars of the field: ascending, disjoint, none empty, each from a multiple of the
+    // method's unit (range_unit) to one or to the field's end. Counts are then theirs; places
+    // remain those in the field.
     std::optional<std::vector<Range>> ranges;
-    // Shape of column-major arrays, in items, the slowest dimension first: the place that is reported is then the first one in
-    // row-major order. Empty: the first one in memory order.
+    // Shape of column-major arrays, in items, the slowest dimension first: the place that is
+    // reported is then the first one in row-major order. Empty: the first one in memory order.
     std::vector<std::uint64_t> columns;
 };
 
-// One run's side of a field. elements may be null if the data are not available: then only metadata can answer.
+// One run's side of a field. elements may be null if the data are not available: then only metadata
+// can answer.
 struct FieldSide {
     ElementSource* elements = nullptr;
     MetadataFile* metadata = nullptr;
@@ -45,7 +47,8 @@ struct FieldSide {
 struct StageFacts {
     bool ran = false;
     std::uint64_t chunks_in = 0;
-    std::uint64_t chunks_out = 0;  // left open by this stage; elements: chunks that hold a difference
+    // Left open by this stage; elements: chunks that hold a difference.
+    std::uint64_t chunks_out = 0;
     std::uint64_t bytes_read = 0;  // of both runs
     double seconds = 0;
 };
@@ -54,16 +57,19 @@ struct FieldResult {
     Method method = Method::direct;
     std::string reason;  // why this method, if it was not asked for
     std::string io;
-    std::string device = "cpu";  // where elements and sketches were compared: "cpu", "cuda:0", "cuda:0-3"
-    std::string device_reason;   // why there
-    double device_seconds = 0;   // that copies to devices and their kernels took, of all devices
+    // Where elements and sketches were compared: "cpu", "cuda:0", "cuda:0-3".
+    std::string device = "cpu";
+    std::string device_reason;  // why there
+    double device_seconds = 0;  // that copies to devices and their kernels took, of all devices
     std::uint64_t scalars = 0;
     std::uint64_t chunks = 0;
     DifferenceStats read;  // of the scalars whose elements were read
     ProvenDrift proven;    // of the others
     bool max_abs_is_bound = false;
-    double max_abs = 0;  // largest |a - b|, or, if it is a bound, what none exceeds; NaN: no bound is known
-    double max_abs_unread = 0;  // what none exceeds of those that were not read; NaN: no bound is known
+    // largest |a - b|, or, if it is a bound, what none exceeds; NaN: no bound is known
+    double max_abs = 0;
+    // What none exceeds of those that were not read; NaN: no bound is known.
+    double max_abs_unread = 0;
     StageFacts tree, sketch, elements;
     std::uint64_t first_bits_a = 0, first_bits_b = 0;  // raw bits of the scalars at read.first
     std::uint64_t max_bits_a = 0, max_bits_b = 0;      // and at read.max_abs_at
@@ -72,7 +78,8 @@ struct FieldResult {
     [[nodiscard]] bool same() const { return read.different == 0; }
 };
 
-// What comparing all elements of two arrays found, where that was done together with other arrays. What it points to stays.
+// What comparing all elements of two arrays found, where that was done together with other arrays.
+// What it points to stays.
 struct ComparedElements {
     const DevicePairResult& found;  // its chunks are of range_unit() scalars
     const std::string* device;      // as in FieldResult
@@ -80,17 +87,19 @@ struct ComparedElements {
     double seconds = 0;
 };
 
-// compared: for sides without metadata and options without ranges, what a direct comparison would find; else null.
+// compared: for sides without metadata and options without ranges, what a direct comparison would
+// find; else null.
 Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
                                   const ComparedElements* compared = nullptr);
 
-// The result of comparing another pair of that many items, in the same way, under `rule`: of a result of compare_field() for
-// compared elements only what depends on the pair is replaced.
+// The result of comparing another pair of that many items, in the same way, under `rule`: of a
+// result of compare_field() for compared elements only what depends on the pair is replaced.
 void take_compared(DType dtype, std::uint64_t items, const DifferenceRule& rule,
                    const ComparedElements& compared, FieldResult& result);
 
-// Scalars that ranges of a comparison must be multiples of: a chunk of the metadata, or 4096 bytes where it is not used. Of
-// a field whose metadata may or may not come to be used the chunk serves both.
+// Scalars that ranges of a comparison must be multiples of: a chunk of the metadata, or 4096 bytes
+// where it is not used. Of a field whose metadata may or may not come to be used the chunk serves
+// both.
 [[nodiscard]] std::uint64_t range_unit(DType dtype, const FieldMetadata* metadata);
 
 }  // namespace twinrun

@@ -1,5 +1,6 @@
-// Comparison on GPUs: slices of elements and sketches go through page-locked buffers to one or several devices; arrays that
-// lie on a device are used where they are. Results equal those of the CPU, but for the last bits of the two sums of squares.
+// Comparison on GPUs: slices of elements and sketches go through page-locked buffers to one or
+// several devices; arrays that lie on a device are used where they are. Results equal those of the
+// CPU, but for the last bits of the two sums of squares.
 #pragma once
 
 #include <array>

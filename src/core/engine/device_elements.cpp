@@ -113,7 +113,8 @@ class DeviceElementJob final : public SliceJob {
         return success();
     }
 
-    // Whether reads may go to device memory, from the files that they name: then that is done. Error: why not.
+    // Whether reads may go to device memory, from the files that they name: then that is done.
+    // Error: why not.
     Result<> read_directly(std::size_t side) {
         ElementSource& source = *sides_[side].source;
         if (!probe_direct_storage().available)
@@ -199,13 +200,15 @@ class DeviceElementJob final : public SliceJob {
         return packed;
     }
 
-    // Where the items of each window lie, and where they will on the device. `used`: of the lane's device memory.
+    // Where the items of each window lie, and where they will on the device. `used`: of the lane's
+    // device memory.
     void lay_out(std::size_t s, std::uint64_t slice, std::byte* buffer, std::vector<DevicePiece>& pieces,
                  std::size_t& used) {
         const Side& side = sides_[s];
         const Range& windows = plan_.slices[slice];
         const bool buffered = side.way == Way::reads || side.way == Way::memory;
-        // Many small windows go as one stretch of the buffer, which they lie in one after the other.
+        // Many small windows go as one stretch of the buffer, which they lie in one after the
+        // other.
         const bool as_one = buffered && windows.size() > kSingleCopies;
         std::size_t stretch = 0;
         const std::size_t begin = used;

@@ -64,7 +64,8 @@ void DevicePairs::divide(std::span<const DevicePair> pairs) {
         place_[i] = first[group_of[i]] + number[i];
 }
 
-// The batch's stream waits for the work that makes the arrays, and for the batch before: both at once would each take longer.
+// The batch's stream waits for the work that makes the arrays, and for the batch before: both at
+// once would each take longer.
 Result<> DevicePairs::follow(std::span<const DevicePair> pairs, const DevicePairs* before) {
     const auto follow = [&](StreamHandle stream) -> Result<> {
         if (std::find(followed_.rbegin(), followed_.rend(), stream) != followed_.rend()) return success();

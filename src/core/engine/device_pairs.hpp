@@ -1,4 +1,5 @@
-// Pairs of arrays that lie on one device, compared there by one launch for each element type and rule.
+// Pairs of arrays that lie on one device, compared there by one launch for each element type and
+// rule.
 #pragma once
 
 #include <cstddef>
@@ -29,19 +30,21 @@ struct DevicePair {
     [[nodiscard]] std::uint64_t bytes() const { return 2 * items * item_bytes(dtype); }
 };
 
-// One batch of pairs, from the moment that its work is put into a stream until the results are there. Used by one thread.
+// One batch of pairs, from the moment that its work is put into a stream until the results are
+// there. Used by one thread.
 class DevicePairs {
    public:
-    // The pair of two arrays, if it can be in a batch: both are dense, native and aligned, on one device, of one type and size,
-    // and not empty, and no value lies on a circle.
+    // The pair of two arrays, if it can be in a batch: both are dense, native and aligned, on one
+    // device, of one type and size, and not empty, and no value lies on a circle.
     static std::optional<DevicePair> pair_of(const DeviceArray& a, const DeviceArray& b,
                                              const DifferenceRule& rule);
-    // Whether a pair can be, of which that much is known: it is dense, native, on one device, and of one type and size.
+    // Whether a pair can be, of which that much is known: it is dense, native, on one device, and
+    // of one type and size.
     static bool takes(const DevicePair& pair);
 
-    // Returns as soon as the work is in a stream of the device, behind the streams of the arrays and behind `before`, a batch on
-    // the same device or null. The arrays must stay until wait() or the end of the batch. Errors: the device's; `unsupported`
-    // where it has no library.
+    // Returns as soon as the work is in a stream of the device, behind the streams of the arrays
+    // and behind `before`, a batch on the same device or null. The arrays must stay until wait() or
+    // the end of the batch. Errors: the device's; `unsupported` where it has no library.
     static Result<std::unique_ptr<DevicePairs>> start(int device, std::span<const DevicePair> pairs,
                                                       const DevicePairs* before = nullptr);
 

@@ -102,7 +102,8 @@ Result<DevicePlace> choose_place(const DeviceChoice& choice, const DeviceWork& w
             return place;
         }
         if (device_runtime() == nullptr) {
-            place.reason = probe_devices().reason;  // that of the library: no driver is started for it
+            // That of the library: no driver is started for it.
+            place.reason = probe_devices().reason;
             return place;
         }
         const double measured = measured_device_rate.load();

@@ -1,4 +1,5 @@
-// Where a comparison works: on the CPU, or on which devices. The choice compares measured and assumed rates.
+// Where a comparison works: on the CPU, or on which devices. The choice compares measured and
+// assumed rates.
 #pragma once
 
 #include <cstdint>
@@ -46,10 +47,12 @@ struct DeviceRates {
 // Whether devices are faster at work in host memory or storage; `why` says it in words either way.
 bool device_pays(const DeviceWork& work, const DeviceRates& rates, int devices, std::string* why);
 
-// Error: a device was asked for and is not available. Starts no driver for work that is too small to pay.
+// Error: a device was asked for and is not available. Starts no driver for work that is too small
+// to pay.
 Result<DevicePlace> choose_place(const DeviceChoice& choice, const DeviceWork& work);
 
-[[nodiscard]] std::string device_names(std::span<const int> devices);  // "cuda:0", "cuda:0-3", "cuda:0,2"
+// "cuda:0", "cuda:0-3", "cuda:0,2"
+[[nodiscard]] std::string device_names(std::span<const int> devices);
 
 // What work on devices found out, for later choices of this process.
 void device_has_started();

@@ -49,7 +49,8 @@ class DeviceSketchJob final : public SketchJob {
     }
 
    private:
-    // Device: both sides' pages, counts, verdicts, numbers of chunks. Host: counts, verdicts, numbers.
+    // Device: both sides' pages, counts, verdicts, numbers of chunks. Host: counts, verdicts,
+    // numbers.
     Result<> start(std::uint64_t slice, std::byte* buffer, int device, DeviceLane& lane) {
         const DeviceRuntime* runtime = device_runtime();
         const ReadPlan& plan = reads();

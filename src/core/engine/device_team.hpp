@@ -21,7 +21,8 @@
 
 namespace twinrun {
 
-// One run's items of one window, on their way to the device. Offsets are into the lane's device memory.
+// One run's items of one window, on their way to the device. Offsets are into the lane's device
+// memory.
 struct DevicePiece {
     const std::byte* host = nullptr;  // to be copied from here, if `bytes` is not 0
     std::size_t bytes = 0;
@@ -67,7 +68,8 @@ class DeviceTeam {
     Result<Worker*> worker(int number);
     // Page-locked, aligned for direct reads.
     Result<std::byte*> buffers(int number, std::size_t bytes);
-    // Begins a slice in the worker's next lane: start(device, lane) puts its work into the lane's stream.
+    // Begins a slice in the worker's next lane: start(device, lane) puts its work into the lane's
+    // stream.
     template <class Start>
     Result<bool> begin(int number, Start start) {
         TWR_TRY(Worker* const mine, worker(number));
@@ -99,8 +101,8 @@ Result<> check_device_tables();
 // Workers for so many bytes; at least one a device.
 int device_team_size(std::size_t devices, int a_device, std::uint64_t bytes, int threads);
 
-// Half the size again and again, while the memory does not suffice; the smallest twice, as the first of these attempts may
-// have failed for memory that other work kept.
+// Half the size again and again, while the memory does not suffice; the smallest twice, as the
+// first of these attempts may have failed for memory that other work kept.
 template <class Attempt>
 auto with_fitting_slices(std::size_t slice_bytes, Attempt attempt) -> decltype(attempt(slice_bytes)) {
     for (bool last = false;;) {

@@ -9,8 +9,8 @@
 
 namespace twinrun {
 
-// Statistics gathered by several workers: places, counts and maxima do not depend on the order; sums are kept a slice and
-// added in order, so that the report does not change with threads.
+// Statistics gathered by several workers: places, counts and maxima do not depend on the order;
+// sums are kept a slice and added in order, so that the report does not change with threads.
 class Gathered {
    public:
     Gathered(int workers, std::uint64_t slices)

@@ -97,7 +97,8 @@ Result<FieldResult> merged(Parts parts, const ColumnOrder& order) {
         if (part->read.largest > widest->read.largest) widest = part;
     }
     set_largest(whole);
-    // A comparison warns about the largest value that it sees: a part with smaller values would warn about those.
+    // A comparison warns about the largest value that it sees: a part with smaller values would
+    // warn about those.
     whole.warnings = widest->warnings;
     whole.device = devices_of(parts);
     whole.device_reason = device_reason_of(parts);

@@ -1,4 +1,5 @@
-// Names, types and shapes of many fields in little memory, each with the tolerance that it was compared with.
+// Names, types and shapes of many fields in little memory, each with the tolerance that it was
+// compared with.
 #pragma once
 
 #include <cstddef>

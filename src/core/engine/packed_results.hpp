@@ -1,5 +1,5 @@
-// The results of many fields in little memory. Most fields of a comparison give nearly the same result: of each only the words
-// are kept that differ from those of the first one.
+// The results of many fields in little memory. Most fields of a comparison give nearly the same
+// result: of each only the words are kept that differ from those of the first one.
 #pragma once
 
 #include <algorithm>

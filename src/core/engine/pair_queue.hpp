@@ -1,5 +1,5 @@
-// A stream of pairs that a thread of its own works on once there are many: launches and results take no time of the thread that
-// finds the pairs.
+// A stream of pairs that a thread of its own works on once there are many: launches and results
+// take no time of the thread that finds the pairs.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,8 @@ namespace twinrun {
 // Used by one thread at a time, the caller's.
 class PairQueue {
    public:
-    // Pairs that the caller's thread adds to the stream: a thread does not pay for few, and the first launch waits for none.
+    // Pairs that the caller's thread adds to the stream: a thread does not pay for few, and the
+    // first launch waits for none.
     static constexpr std::size_t kAlone = 256;
     // Pairs that are handed over at a time.
     static constexpr std::size_t kHandedOver = 64;
@@ -44,7 +45,8 @@ class PairQueue {
     bool led();
     // After start(): whether finish() need not wait.
     [[nodiscard]] bool is_done() const { return thread_.joinable() ? finished_.load() : stream_.is_done(); }
-    // After start(): as of PairStream. goes_on is asked by the caller's thread now and then. Throws what `take` threw.
+    // After start(): as of PairStream. goes_on is asked by the caller's thread now and then. Throws
+    // what `take` threw.
     void finish(const std::function<bool()>& goes_on);
     // After finish().
     [[nodiscard]] const std::vector<std::size_t>& failed() const { return stream_.failed(); }

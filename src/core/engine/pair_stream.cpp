@@ -81,7 +81,8 @@ bool PairStream::lead() {
 bool PairStream::is_done() const {
     for (const auto& [device, place] : places_) {
         if (place.under_way.empty()) continue;
-        const auto done = place.under_way.back().batch->is_done();  // batches of a device end in their order
+        // Batches of a device end in their order.
+        const auto done = place.under_way.back().batch->is_done();
         if (done && !*done) return false;
     }
     return true;

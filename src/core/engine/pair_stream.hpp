@@ -1,4 +1,5 @@
-// Pairs of arrays on devices, compared there while more of them are added: the device has work as soon as a few are known.
+// Pairs of arrays on devices, compared there while more of them are added: the device has work as
+// soon as a few are known.
 #pragma once
 
 #include <cstddef>
@@ -33,20 +34,23 @@ struct FoundPairs {
     double seconds_a_scalar = 0;
 };
 
-// Used by one thread at a time. What was started is waited for when it ends, whether its results were taken or not.
+// Used by one thread at a time. What was started is waited for when it ends, whether its results
+// were taken or not.
 class PairStream {
    public:
     using Take = std::function<void(const FoundPairs& found)>;
 
-    // The first launch is of so many pairs, and each later one of twice as many, up to the most: so few that the host's work
-    // before the first and after the last is short, so many that a launch does not count. Small arrays are gathered further:
-    // until the device has work for as long as a launch takes the host, or so many times as many.
+    // The first launch is of so many pairs, and each later one of twice as many, up to the most: so
+    // few that the host's work before the first and after the last is short, so many that a launch
+    // does not count. Small arrays are gathered further: until the device has work for as long as a
+    // launch takes the host, or so many times as many.
     static constexpr std::size_t kFirst = 32;
     static constexpr std::size_t kMost = 256;
-    static constexpr std::uint64_t kEnoughBytes =
-        256 << 20;  // both arrays of all pairs: a tenth of a millisecond
+    // Both arrays of all pairs: a tenth of a millisecond.
+    static constexpr std::uint64_t kEnoughBytes = 256 << 20;
     static constexpr std::size_t kMostTimes = 4;
-    // Launches that a device has at a time: those whose results the host takes, and enough for the device to go on with.
+    // Launches that a device has at a time: those whose results the host takes, and enough for the
+    // device to go on with.
     static constexpr std::size_t kUnderWay = 12;
 
     // take: is given results by add() and finish(), in the thread that calls these.
@@ -54,21 +58,22 @@ class PairStream {
 
     // Whether pairs on this device are compared here.
     bool takes(int device) { return place_of(device) != nullptr; }
-    // number: the caller's. pair: DevicePairs::takes it; its arrays and its rule stay until finish(), or until this ends. Waits
-    // where too many launches are under way: see is_full().
+    // number: the caller's. pair: DevicePairs::takes it; its arrays and its rule stay until
+    // finish(), or until this ends. Waits where too many launches are under way: see is_full().
     void add(std::size_t number, int device, const DevicePair& pair);
     // Whether add() for this device may wait.
     [[nodiscard]] bool is_full(int device) const;
 
     // Starts what was added last.
     void start();
-    // After start(): later work of the arrays' streams waits for what was started, and may change the arrays. False: that cannot be
-    // said of all that was added.
+    // After start(): later work of the arrays' streams waits for what was started, and may change
+    // the arrays. False: that cannot be said of all that was added.
     bool lead();
     // After start(): whether finish() need not wait.
     [[nodiscard]] bool is_done() const;
-    // Waits for all. goes_on: asked after each launch; false: the rest is not taken. Afterwards failed() has the numbers of the
-    // pairs whose launch failed, ascending: one by one they need less memory, and each says what is wrong with it.
+    // Waits for all. goes_on: asked after each launch; false: the rest is not taken. Afterwards
+    // failed() has the numbers of the pairs whose launch failed, ascending: one by one they need
+    // less memory, and each says what is wrong with it.
     void finish(const std::function<bool()>& goes_on);
     [[nodiscard]] const std::vector<std::size_t>& failed() const { return failed_; }
     // Why the first of them failed.

@@ -143,8 +143,8 @@ class SketchJob : public SliceJob {
         std::array<const std::byte*, 2> fine{};
         std::array<const std::byte*, 2> residues{};
     };
-    // visit(window, sketches, bytes of a side's buffer up to the window's end), for each window of a slice whose reads are
-    // done; the pages' checksums were checked.
+    // visit(window, sketches, bytes of a side's buffer up to the window's end), for each window of
+    // a slice whose reads are done; the pages' checksums were checked.
     template <class Visit>
     Result<> for_each_window(std::uint64_t slice, std::byte* buffer, Visit visit) {
         std::size_t used = 0;
@@ -196,8 +196,8 @@ class SketchJob : public SliceJob {
         std::uint64_t begin;
         std::uint64_t end;
     };
-    // A few chunks far from others: the pages that hold their sketches are no fewer than those of their elements, which
-    // say more. Keeps these in left_ and returns the other chunks.
+    // A few chunks far from others: the pages that hold their sketches are no fewer than those of
+    // their elements, which say more. Keeps these in left_ and returns the other chunks.
     std::vector<Range> leave_cheap() {
         std::vector<Range> kept;
         for (const Window& window : plan_.windows) {

@@ -21,7 +21,7 @@ Result<> check_manifest(const std::string& path, const char* what) {
     const char* const is = kind == fs::file_type::directory ? "a folder"
                            : kind == fs::file_type::symlink ? "a link that leads to no file"
                            : kind == fs::file_type::fifo    ? "a pipe"
-                           : is_there(file)                 ? "no regular file"
+                           : is_there(file)                 ? "not a regular file"
                                                             : nullptr;
     if (is == nullptr)
         return Error{ErrorCode::not_found, path + ": not " + what + ": there is no manifest.jsonl in it"};

@@ -61,7 +61,8 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
         p.fine = end;
         end += p.fine_bytes;
     }
-    // Residues are handed on in whole pages, so an area begins at one, or does not reach over the end of one.
+    // Residues are handed on in whole pages, so an area begins at one, or does not reach over the
+    // end of one.
     for (Piece& p : pieces_) {
         end = round_up(end, kResidueLine);
         if (end / kPageBytes != (end + p.residue_bytes) / kPageBytes) end = round_up(end, kPageBytes);
@@ -99,7 +100,8 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
         }
     }
 
-    // Scratch: that of a wave is free for the next one on the device, where work is in order, but not on the host.
+    // Scratch: that of a wave is free for the next one on the device, where work is in order, but
+    // not on the host.
     std::vector<DeviceDigestItem> items;
     std::vector<DeviceSumsItem> sums;
     digest_bytes_ = 0;
@@ -243,8 +245,10 @@ void Batch::tree_items(std::byte* arena, std::vector<DeviceTreeItem>& into) cons
 
 std::uint64_t available(const Tables& tables, int device, std::uint64_t held) {
     std::uint64_t free = 0;
-    if (tables.runtime->free_memory(device, &free).failed) return kNoLimit;  // the allocation will say
-    // Where little is free, half of it: all would be left otherwise, and every batch would be of one slice.
+    // The allocation will say.
+    if (tables.runtime->free_memory(device, &free).failed) return kNoLimit;
+    // Where little is free, half of it: all would be left otherwise, and every batch would be of
+    // one slice.
     const std::uint64_t reserve = std::min(std::max(kLeastReserve, free / kReserveShare), free / 2);
     return held + free - reserve;
 }

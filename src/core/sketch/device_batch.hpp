@@ -34,8 +34,8 @@ struct Stats {
 };
 static_assert(sizeof(Stats) == 32);
 
-// Consecutive chunks of one field whose results lie in one arena. Begins at a slice's beginning: samples and the pages of
-// metadata are counted from there.
+// Consecutive chunks of one field whose results lie in one arena. Begins at a slice's beginning:
+// samples and the pages of metadata are counted from there.
 struct Piece {
     std::size_t field = 0;
     std::uint64_t first_chunk = 0;
@@ -125,11 +125,12 @@ class Batch {
                2 * kResidueLine + kPageBytes;
     }
 
-    // Gives everything its place. gather_bytes: device memory for gathered elements; at least one slice is taken.
+    // Gives everything its place. gather_bytes: device memory for gathered elements; at least one
+    // slice is taken.
     void lay_out(const Tables& tables, std::uint64_t gather_bytes);
 
-    // Puts all work into the stream, behind what is in the arrays' streams now. arena, scratch, host:
-    // areas of the sizes above.
+    // Puts all work into the stream, behind what is in the arrays' streams now. arena, scratch,
+    // host: areas of the sizes above.
     Result<> submit(const Tables& tables, DeviceStream& stream, std::byte* arena, std::byte* scratch,
                     std::byte* host);
     // The same into any stream of the device, behind what is in it now.

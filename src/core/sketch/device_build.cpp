@@ -24,8 +24,8 @@ struct Cursor {
     std::uint64_t slice = 0;
 };
 
-// Fills a batch from the cursor on, as far as `budget` bytes of device memory reach, at least with one slice. `mine`: the
-// fields of this device. Returns where the next one begins.
+// Fills a batch from the cursor on, as far as `budget` bytes of device memory reach, at least with
+// one slice. `mine`: the fields of this device. Returns where the next one begins.
 Cursor fill_batch(const Fields& fields, std::span<const std::size_t> mine, const Tables& tables, Cursor from,
                   std::uint64_t budget, Batch& batch) {
     std::uint64_t to_gather = 0;

@@ -10,7 +10,8 @@ namespace twinrun::device_batch {
 
 namespace {
 
-// Results go to the host through two page-locked areas of this size: large enough that the copies' latency does not show.
+// Results go to the host through two page-locked areas of this size: large enough that the copies'
+// latency does not show.
 constexpr std::size_t kStagingBytes = 16 << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The results of a batch, brought from device memory to the host and put where they belong in each field. For device_build.cpp and
-// device_sketch.cpp only.
+// The results of a batch, brought from device memory to the host and put where they belong in each
+// field. For device_build.cpp and device_sketch.cpp only.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ class Collector {
     // Page-locked memory that collect() needs.
     [[nodiscard]] static std::size_t staging_bytes(const Batch& batch);
 
-    // Copies the batch's arena in the workspace's stream, in parts, and takes one part while the next is on its way. Batches of
-    // one field follow one another in the order of its chunks.
+    // Copies the batch's arena in the workspace's stream, in parts, and takes one part while the
+    // next is on its way. Batches of one field follow one another in the order of its chunks.
     Result<> collect(const Tables& tables, const Batch& batch, DeviceWorkspace& workspace,
                      const std::byte* arena, std::byte* staging, std::size_t staging_bytes);
 

@@ -17,7 +17,8 @@ namespace {
 constexpr std::size_t kMostPlans = 64;
 constexpr std::uint64_t kMostPlanBytes = 64 << 20;
 
-// A bit and its share of the counts are a 42nd of a bucket's number: as far apart as that bits are the shorter form.
+// A bit and its share of the counts are a 42nd of a bucket's number: as far apart as that bits are
+// the shorter form.
 constexpr std::uint64_t kMostReach = 42;
 
 // All that a plan follows from.

@@ -1,5 +1,5 @@
-// Sums of digests of parts of global arrays (digest/sums.hpp) that live on devices: planned on the host, from places alone, and
-// added up where the elements are.
+// Sums of digests of parts of global arrays (digest/sums.hpp) that live on devices: planned on the
+// host, from places alone, and added up where the elements are.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,14 @@ namespace twinrun {
 
 struct DeviceSumsPlan {
     PartialSums sums;  // to plan and to finish: nothing is added on the host
-    // Where buckets have gaps and are not far apart: a bit each from the first on, and how many there are before each word.
+    // Where buckets have gaps and are not far apart: a bit each from the first on, and how many
+    // there are before each word.
     std::vector<std::uint64_t> bits;
     std::vector<std::uint32_t> before;
 };
-// How the field's sums by place are made; null: it has none, or they follow from its digests (own_chunks()). The plans of
-// recent layouts are kept, for they are those of the next steps. Thread-safe.
+// How the field's sums by place are made; null: it has none, or they follow from its digests
+// (own_chunks()). The plans of recent layouts are kept, for they are those of the next steps.
+// Thread-safe.
 std::shared_ptr<const DeviceSumsPlan> plan_device_sums(const FieldMetadata& field);
 // Of device memory, for the sums of a field.
 std::uint64_t device_sums_bytes(const FieldMetadata& field);
@@ -30,7 +32,8 @@ struct SumsSlots {
 };
 SumsSlots sums_slots(const DeviceSumsPlan& plan, std::uint64_t first, std::uint64_t count);
 
-// The kernel's item for these scalars, dense at `data`. halves: kSumsWords of each of their buckets. The plan outlives it.
+// The kernel's item for these scalars, dense at `data`. halves: kSumsWords of each of their
+// buckets. The plan outlives it.
 DeviceSumsItem sums_item(const DeviceSumsPlan& plan, const FieldMetadata& field, std::uint64_t first,
                          std::uint64_t count, const void* data, std::uint64_t* halves);
 

@@ -67,7 +67,8 @@ double largest_unread(const ProvenDrift& proven, const Tolerance& required) {
     if (proven.coarse_cell > 0) {
         const std::size_t apart = cells_apart(proven);
         double unread = proven.by_tree != 0 ? proven.coarse_cell : 0;
-        // Cells finer than any float64 have no width of their own: what they prove is within the tolerance.
+        // Cells finer than any float64 have no width of their own: what they prove is within the
+        // tolerance.
         if (apart != 0) {
             unread =
                 std::max(unread, proven.cell > 0 ? static_cast<double>(apart) * proven.cell : required.atol);

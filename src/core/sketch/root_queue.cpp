@@ -45,8 +45,8 @@ class Queued final : public QueuedRoots {
 constexpr std::size_t kNone = ~std::size_t{0};
 
 // Work of one device, one call after the other. A call works in the stream of its arrays: each call
-// to the driver takes microseconds, and no stream has to wait for another one. The page-locked memory
-// is a ring: a call has one part of it, for what goes to the device and for what comes back.
+// to the driver takes microseconds, and no stream has to wait for another one. The page-locked
+// memory is a ring: a call has one part of it, for what goes to the device and for what comes back.
 class RootQueue {
    public:
     Result<std::shared_ptr<QueuedRoots>> add(std::vector<FieldMetadata> fields,

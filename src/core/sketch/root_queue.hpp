@@ -1,5 +1,6 @@
-// Roots of the digests of arrays on devices, made in the background: a queue a device, whose answers
-// come back in order. For who digests many arrays, a few at a time, and reads the roots later.
+// Roots of the digests of arrays on devices, made in the background: a queue a device, whose
+// answers come back in order. For who digests many arrays, a few at a time, and reads the roots
+// later.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ class QueuedRoots {
     QueuedRoots& operator=(const QueuedRoots&) = delete;
     virtual ~QueuedRoots() = default;
 
-    // Waits until they are made. One a field, in the order of the fields; 0 where it has no element.
+    // Waits until they are made. One a field, in the order of the fields; 0 where it has no
+    // element.
     // Errors: the device's.
     virtual Result<std::vector<std::uint64_t>> roots() = 0;
 };

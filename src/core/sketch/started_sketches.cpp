@@ -56,7 +56,8 @@ struct StartedSketches::Work {
     Batch batch;
     Tables tables{};
     int device = 0;
-    // The scratch memory's stream does the work: its lease ends before that of what the work writes.
+    // The scratch memory's stream does the work: its lease ends before that of what the work
+    // writes.
     std::shared_ptr<SketchMemory> memory = std::make_shared<SketchMemory>();
     DeviceWorkspaces::Lease scratch;
 };

@@ -1,4 +1,5 @@
-// Sketches of many arrays on one device while they are made: started by the caller, waited for or brought to the host by any thread.
+// Sketches of many arrays on one device while they are made: started by the caller, waited for or
+// brought to the host by any thread.
 #pragma once
 
 #include <memory>
@@ -14,9 +15,10 @@ namespace twinrun {
 // Used by one thread at a time.
 class StartedSketches {
    public:
-    // Returns as soon as the work is in a stream of the device. Work that is put into the arrays' streams later waits for it: it
-    // may change the arrays. All arrays lie on one device; what is strided is gathered in slices. The fields must stay as long
-    // as this. Errors: those of build_on_device(); not enough memory of the device for all that is kept.
+    // Returns as soon as the work is in a stream of the device. Work that is put into the arrays'
+    // streams later waits for it: it may change the arrays. All arrays lie on one device; what is
+    // strided is gathered in slices. The fields must stay as long as this. Errors: those of
+    // build_on_device(); not enough memory of the device for all that is kept.
     static Result<std::unique_ptr<StartedSketches>> start(std::vector<const FieldMetadata*> fields,
                                                           std::vector<DeviceArray> arrays,
                                                           const DeviceBuildOptions& options = {});

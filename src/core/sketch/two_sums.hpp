@@ -1,5 +1,5 @@
-// Sums of digests of one field of two runs, over all parts of both: which buckets of the whole array they prove, however the runs
-// cut the array or order its rows.
+// Sums of digests of one field of two runs, over all parts of both: which buckets of the whole
+// array they prove, however the runs cut the array or order its rows.
 #pragma once
 
 #include <array>
@@ -22,15 +22,16 @@ struct BucketSums {
     unsigned height = 0;
 };
 
-// A field's own sums, or, if `whole`, those of a field that is a whole array: the digests of its chunks. Errors: damaged,
-// unsupported (published digests do not add up).
+// A field's own sums, or, if `whole`, those of a field that is a whole array: the digests of its
+// chunks. Errors: damaged, unsupported (published digests do not add up).
 Result<BucketSums> read_sums(MetadataFile& file, std::size_t field, bool whole);
 
-// Equal coarse sums prove a bucket, and so do residues that explain by how much the fine sums differ. What neither proves is open:
-// its elements decide.
+// Equal coarse sums prove a bucket, and so do residues that explain by how much the fine sums
+// differ. What neither proves is open: its elements decide.
 class TwoSums {
    public:
-    // field: of either run; why_not_staged has nothing against any two of the parts. of_a, of_b: of all parts of each run.
+    // field: of either run; why_not_staged has nothing against any two of the parts. of_a, of_b: of
+    // all parts of each run.
     TwoSums(const FieldMetadata& field, const Tolerance& wanted, std::span<const SumsOfPart> of_a,
             std::span<const SumsOfPart> of_b);
 
@@ -49,13 +50,15 @@ class TwoSums {
     // Compares only the buckets that hold these scalars.
     void keep(std::span<const Range> scalars);
 
-    // Positions in buckets(). Nothing where a run has no sums of one of them: the metadata does not fit its data.
+    // Positions in buckets(). Nothing where a run has no sums of one of them: the metadata does not
+    // fit its data.
     [[nodiscard]] std::optional<std::vector<std::uint64_t>> at(std::span<const std::uint64_t> wanted) const;
 
     // Whether residues can prove open buckets.
     [[nodiscard]] bool residues_help() const { return bits_ != 0 && proof_.widest() >= 1; }
-    // Takes the residues of all rows of some buckets, as compare_residues does, and closes the buckets that they prove. False
-    // where a run has no sums of such a bucket; nothing is closed then.
+    // Takes the residues of all rows of some buckets, as compare_residues does, and closes the
+    // buckets that they prove. False where a run has no sums of such a bucket; nothing is closed
+    // then.
     [[nodiscard]] bool settle(std::span<const std::uint64_t> starts, std::uint64_t row_scalars,
                               std::span<const std::uint8_t> a, std::span<const std::uint8_t> b);
     // Of the fine sums and residues of one bucket.

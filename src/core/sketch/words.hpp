@@ -1,5 +1,5 @@
-// The bits of an array's scalars as words, integers that are each their own cell: what the digest of
-// an array is made of (spec/digest.md, section 13).
+// The bits of an array's scalars as words, integers that are each their own cell: what the digest
+// of an array is made of (spec/digest.md, section 13).
 #pragma once
 
 #include <cstdint>

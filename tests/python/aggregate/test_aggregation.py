@@ -136,7 +136,7 @@ def test_the_same_seed_is_the_same_plan() -> None:
         ({"placements": ["best"]}, "'best' is not a placement"),
         ({"volumes": "normal"}, "write uniform"),
         ({"volumes": "heavy:1,2,3"}, "write uniform"),
-        ({"volumes": "heavy:1,0"}, "whole number"),
+        ({"volumes": "heavy:1,0"}, "must be whole"),
         ({"volumes": "lognormal:nan"}, "spread"),
         ({"volumes": "lognormal:x"}, "'x' is not a number"),
         ({"volumes": []}, "ranks are needed"),

@@ -28,7 +28,6 @@ def test_all_rooms_are_read():
         "src/interpose/calls.inc",
         "python/twinrun/errors.py",
     } <= names
-    assert not any(name.startswith(check_comments.TO_COME) for name in names)
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_a_manifest_that_is_a_link(tmp_path: Path) -> None:
     (mine / "manifest.jsonl").symlink_to(tmp_path / "b/manifest.jsonl")
     before = looks(tmp_path)
     for existing in ("refuse", "append", "replace"):
-        with pytest.raises(twinrun.TwinrunError, match="no regular file"):
+        with pytest.raises(twinrun.TwinrunError, match="not a regular file"):
             twinrun.Run(mine, existing=existing)
     assert looks(tmp_path) == before
 
