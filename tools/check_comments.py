@@ -156,7 +156,6 @@ def files():
     """All files that are checked."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
-            name = path.relative_to(ROOT).as_posix()
             if path.suffix in SUFFIXES and path.is_file():
                 yield path
 
