@@ -237,7 +237,7 @@ def test_equal_runs_count_once():
         (normal_runs(4), [{"x": np.ones(49)}], "49 elements, where reference 1 has 50"),
         (normal_runs(4), [{"x": np.ones(50, int)}], "types must agree"),
         (normal_runs(4), [{"x": np.ones(50, complex)}], "types must agree"),
-        ([*normal_runs(4), {"x": np.full(50, np.nan)}], normal_runs(1), "no numbers"),
+        ([*normal_runs(4), {"x": np.full(50, np.nan)}], normal_runs(1), "not numbers"),
         ([{"n": np.zeros(0)} for _ in range(4)], [{"n": np.zeros(0)}], "equal bit for bit"),
     ],
 )

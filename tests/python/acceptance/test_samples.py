@@ -46,7 +46,7 @@ def test_what_is_no_number():
     x[3, 5] = np.inf
     assert sample_of([x], 4, 3, None, "x", 0.0).broken == {3: 1}
     x[1, 6] = np.nan
-    with pytest.raises(Incomparable, match="no numbers"):
+    with pytest.raises(Incomparable, match="not numbers"):
         sample_of([x], 4, 3, None, "x", 0.0)
 
 

@@ -17,6 +17,7 @@ import pytest
 from commands import HANG, check_error, command, load_json, process
 
 import twinrun
+from twinrun.comparison import schedule
 
 
 class InterruptAt:
@@ -66,8 +67,11 @@ def moments(work: Callable[[], object], count: int) -> list[int]:
     return [2 + i * (counter.calls - 2) // count for i in range(count)]  # the first is main() itself
 
 
-def test_a_comparison_of_steps_keeps_what_was_compared(tmp_path: Path) -> None:
+def test_a_comparison_of_steps_keeps_what_was_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C after the first step: a partial verdict that says so, and never that the runs are the same."""
+    monkeypatch.setattr(schedule, "_TOGETHER", 1)  # a call of the core for each step: all are one otherwise
     for name, error in (("a", 0.0), ("same", 0.0), ("b", 0.5)):
         with twinrun.Run(tmp_path / name, atol=1e-6) as run:
             for step in range(8):

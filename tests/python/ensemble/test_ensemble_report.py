@@ -68,7 +68,7 @@ def test_the_page(tmp_path: Path) -> None:
     found.to_html(tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     assert "<h1>sorts &amp; &lt;more&gt;: is the time reproducible?</h1>" in text
-    assert text.index('id="conditions"') < text.index('href="#spread"') < text.index('id="undecided"')
+    assert text.index('id="conditions"') < text.index('href="#factors"') < text.index('id="undecided"')
     folded = [a for a in found.analyses if a.state == "open"]
     assert text.count("<summary>") == len(folded)
     for a in folded:
