@@ -39,7 +39,7 @@ for suite in "${suites[@]}"; do
     if [[ ! -e $tree/usr/bin/python3 ]]; then
         say "making a tree of $suite"
         mkdir -p "$trees"
-        debootstrap --variant=minbase --include=python3-venv "$suite" "$tree" http://deb.debian.org/debian >"$work/debootstrap-$suite.log" 2>&1 ||
+        debootstrap --variant=minbase --include=python3-venv "$suite" "$tree" >"$work/debootstrap-$suite.log" 2>&1 ||
             fail "debootstrap failed: see $work/debootstrap-$suite.log"
     fi
     for compiler in cc gcc g++ c++ clang cmake ninja make; do
