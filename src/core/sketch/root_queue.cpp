@@ -44,6 +44,23 @@ class Queued final : public QueuedRoots {
 
 constexpr std::size_t kNone = ~std::size_t{0};
 
+// Roots of a call that was made in two.
+class Joined final : public QueuedRoots {
+   public:
+    Joined(std::shared_ptr<QueuedRoots> first, std::shared_ptr<QueuedRoots> second)
+        : first_(std::move(first)), second_(std::move(second)) {}
+    Result<std::vector<std::uint64_t>> roots() override {
+        TWR_TRY(std::vector<std::uint64_t> all, first_->roots());
+        TWR_TRY(const std::vector<std::uint64_t> others, second_->roots());
+        all.insert(all.end(), others.begin(), others.end());
+        return all;
+    }
+
+   private:
+    std::shared_ptr<QueuedRoots> first_;
+    std::shared_ptr<QueuedRoots> second_;
+};
+
 // Work of one device, one call after the other. A call works in the stream of its arrays: each call
 // to the driver takes microseconds, and no stream has to wait for another one. The page-locked
 // memory is a ring: a call has one part of it, for what goes to the device and for what comes back.
@@ -219,6 +236,14 @@ Result<std::shared_ptr<QueuedRoots>> RootQueue::add(std::vector<FieldMetadata> f
     }
     work.batch.leave_out_stats();
     work.batch.lay_out(tables, kGatherBytes);
+    if (fields.size() > 1 && work.batch.host_bytes() + work.batch.arena_bytes() > kQueuedBytes / 2) {
+        const auto half = static_cast<std::ptrdiff_t>(fields.size() / 2);
+        TWR_TRY(auto first,
+                add({fields.begin(), fields.begin() + half}, {arrays.begin(), arrays.begin() + half}));
+        TWR_TRY(auto second,
+                add({fields.begin() + half, fields.end()}, {arrays.begin() + half, arrays.end()}));
+        return std::shared_ptr<QueuedRoots>(std::make_shared<Joined>(std::move(first), std::move(second)));
+    }
     const std::lock_guard guard(mutex_);
     TWR_CHECK(begin(device, work.batch));
     under_way_.push_back(nullptr);  // takes its memory now: what is submitted must be in the queue

@@ -137,6 +137,31 @@ TEST(DeviceRootQueue, OldAnswersMakeRoom) {
         EXPECT_EQ(*all[at]->roots(), std::vector<std::uint64_t>(kFields, expected));
 }
 
+// One call asks for more than the ring holds.
+TEST(DeviceRootQueue, ACallMayBeLargerThanTheRing) {
+    TWR_TEST_DEVICE(device);
+    const auto bytes = random_bytes(64, test_seed(5));
+    const OnDevice memory(device, std::span<const std::byte>(bytes));
+    std::vector<FieldMetadata> fields;
+    std::vector<DeviceArray> arrays;
+    std::vector<std::uint64_t> of_items;
+    for (std::uint64_t items = 0; items <= 16; ++items) {
+        const auto field = plan_words(DType::i32, {items});
+        ASSERT_TRUE(field.ok());
+        of_items.push_back(root_of(*field, bytes));
+    }
+    std::vector<std::uint64_t> expected;
+    for (std::uint64_t at = 0; at < kQueuedBytes / 256; ++at) {
+        const std::uint64_t items = at * 7 % 17;
+        fields.push_back(*plan_words(DType::i32, {items}));
+        arrays.push_back(array_of(device, memory, DType::i32, {items}));
+        expected.push_back(of_items[items]);
+    }
+    auto queued = queue_roots(std::move(fields), std::move(arrays));
+    ASSERT_TRUE(queued.ok()) << queued.error().message;
+    EXPECT_EQ(*queued.value()->roots(), expected);
+}
+
 TEST(DeviceRootQueue, StridedArraysAreGathered) {
     TWR_TEST_DEVICE(device);
     constexpr std::uint64_t kRows = 300;
