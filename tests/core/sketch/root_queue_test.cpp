@@ -137,23 +137,26 @@ TEST(DeviceRootQueue, OldAnswersMakeRoom) {
         EXPECT_EQ(*all[at]->roots(), std::vector<std::uint64_t>(kFields, expected));
 }
 
-// One call asks for more than the ring holds.
+// One call asks for more than a part of the ring: it is made in two. With a GPU's kernels, whose
+// tables are larger than those of the library that plays a device, it is more than the ring holds.
 TEST(DeviceRootQueue, ACallMayBeLargerThanTheRing) {
     TWR_TEST_DEVICE(device);
     const auto bytes = random_bytes(64, test_seed(5));
     const OnDevice memory(device, std::span<const std::byte>(bytes));
     std::vector<FieldMetadata> fields;
     std::vector<DeviceArray> arrays;
+    std::vector<FieldMetadata> planned;
     std::vector<std::uint64_t> of_items;
     for (std::uint64_t items = 0; items <= 16; ++items) {
         const auto field = plan_words(DType::i32, {items});
         ASSERT_TRUE(field.ok());
+        planned.push_back(*field);
         of_items.push_back(root_of(*field, bytes));
     }
     std::vector<std::uint64_t> expected;
-    for (std::uint64_t at = 0; at < kQueuedBytes / 256; ++at) {
+    for (std::uint64_t at = 0; at < kQueuedBytes / 40; ++at) {
         const std::uint64_t items = at * 7 % 17;
-        fields.push_back(*plan_words(DType::i32, {items}));
+        fields.push_back(planned[items]);
         arrays.push_back(array_of(device, memory, DType::i32, {items}));
         expected.push_back(of_items[items]);
     }
