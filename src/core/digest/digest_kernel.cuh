@@ -74,18 +74,6 @@ __device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, s
 #endif
 }
 
-// As stage_16() where only the first `valid` bytes are there, which may be none (or negative) or
-// all (or more); zeros take the others' place. No clamp: ptxas 13.0 takes clamp(valid, 0, 16) == 16
-// for true where it is not.
-__device__ inline void stage_some(std::byte* to, const std::byte* from, int valid) {
-    if (valid >= 16) {
-        stage_16<false>(to, from, {});
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 16; ++i)
-        to[i] = i < valid ? from[i] : std::byte{0};
-}
 __device__ inline std::uint32_t bytes_of(std::uint32_t x, std::uint32_t y, std::uint32_t selector) {
     return __byte_perm(x, y, selector);
 }
@@ -524,7 +512,8 @@ class Worker {
                     const int valid = mine + 1 < source_rows_    ? 16
                                       : mine + 1 == source_rows_ ? source_last_
                                                                  : 0;
-                    stage_some(to + row * stage_row_, source_ + row * kBlockBytes, valid);
+                    stage_some<kEvictFirst>(to + row * stage_row_, source_ + row * kBlockBytes, valid,
+                                            policy_);
                 }
             }
             source_ += kStageSteps * kStepPositions << item_shift_;
@@ -1009,8 +998,10 @@ __global__ void __launch_bounds__(kThreads, 4) digest_blocks(Launch launch, unsi
 using Kernel = void (*)(Launch, unsigned);
 struct KernelChoice {
     Kernel kernel;
-    std::size_t shared;       // bytes
-    std::size_t most_shared;  // of any use of this kernel: its limit is set once
+    std::size_t shared;           // bytes
+    std::size_t most_shared;      // of any use of this kernel: its limit is set once
+    unsigned threads = kThreads;  // of a thread block
+    unsigned tiles = kWarps;      // that a thread block takes at once
 };
 // digest_{f16,f32,f64,words,any}_cuda.cu
 KernelChoice f16_kernel(CellKind kind, unsigned bits);
@@ -1018,6 +1009,7 @@ KernelChoice bf16_kernel(CellKind kind, unsigned bits);
 KernelChoice f32_kernel(CellKind kind, unsigned bits);
 KernelChoice f64_kernel(CellKind kind, unsigned bits);
 KernelChoice words_kernel(unsigned item_shift);
+KernelChoice few_words_kernel(unsigned item_shift);
 KernelChoice any_kernel(CellKind kind, unsigned bits, unsigned item_shift);
 
 template <class Source>
