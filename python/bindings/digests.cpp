@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,6 +46,17 @@ const char* long_name(DType dtype) {
     return "";
 }
 
+// The elements in row-major order: by strides, where the array lies column by column.
+void take_column_major(TakenField& field) {
+    std::reverse(field.shape.begin(), field.shape.end());
+    std::int64_t stride = static_cast<std::int64_t>(item_bytes(field.dtype));
+    for (const std::uint64_t size : field.shape) {
+        field.strides.push_back(stride);
+        stride *= static_cast<std::int64_t>(size);
+    }
+    field.fortran_order = false;
+}
+
 // Digests of words of many arrays. Arrays that the core does not take by itself are put in by
 // Python.
 class WordDigests {
@@ -57,9 +69,13 @@ class WordDigests {
             if (PyFloat_Check(array.ptr()) || PyLong_Check(array.ptr()) || PyComplex_Check(array.ptr()))
                 continue;
             TakenField field;
-            if (!taker.take(array, field) || field.fortran_order) continue;
+            if (!taker.take(array, field)) continue;
+            if (field.fortran_order) {
+                if (field.device == kHostMemory) continue;
+                take_column_major(field);
+            }
             entry.kind = long_name(field.dtype);
-            entry.shape = shape_tuple(field.shape);
+            entry.shape = field.shape;
             entry.array.device = field.device;
             entry.array.data = field.data;
             entry.array.dtype = field.dtype;
@@ -79,7 +95,8 @@ class WordDigests {
         return all;
     }
 
-    void put(std::size_t at, const CapturedField& words, const std::string& kind, const nb::tuple& shape) {
+    void put(std::size_t at, const CapturedField& words, const std::string& kind,
+             const std::vector<std::uint64_t>& shape) {
         Entry& entry = entries_.at(at);
         entry.kind = kind;
         entry.shape = shape;
@@ -161,7 +178,7 @@ class WordDigests {
     [[nodiscard]] nb::list facts() const {
         nb::list all;
         for (const Entry& entry : entries_)
-            all.append(nb::make_tuple(entry.kind, entry.shape));
+            all.append(nb::make_tuple(entry.kind, shape_tuple(entry.shape)));
         return all;
     }
 
@@ -169,7 +186,8 @@ class WordDigests {
     struct Entry {
         bool there = false;
         std::string kind;
-        nb::object shape;
+        // Of the array. No object: Python's garbage collector would look at it again and again.
+        std::vector<std::uint64_t> shape;
         DeviceArray array;       // of words; on the host: dense
         std::size_t number = 0;  // among those of its device
         std::uint64_t root = 0;

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterator, Sized
+from collections.abc import Sized
+from types import TracebackType
 
 import torch
 
@@ -17,6 +18,38 @@ from .position import Position
 from .replicas import ReplicasDiffer
 
 __all__ = ["Guard"]
+
+
+class _Work:
+    """The context of `Guard.work`. A class: thousands of them are made in a step, and a generator takes
+    longer. what: None where errors are the caller's.
+    """
+
+    __slots__ = ("_guard", "_had_gradients", "_modes", "_what")
+
+    def __init__(self, guard: Guard, what: str | None) -> None:
+        self._guard, self._what = guard, what
+
+    def __enter__(self) -> None:
+        self._guard.begin()
+        try:
+            self._modes = no_modes()
+            self._modes.__enter__()
+            self._had_gradients = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(False)
+        except BaseException:
+            self._guard.end()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            torch._C._set_grad_enabled(self._had_gradients)
+            self._modes.__exit__(None, None, None)
+            return self._what is not None and self._guard.failed(self._what, error)
+        finally:
+            self._guard.end()
 
 
 class _Thread(threading.local):
@@ -56,35 +89,33 @@ class Guard:
             refuse_graph_capture()
         return False
 
-    @contextlib.contextmanager
-    def work(self, what: str) -> Iterator[None]:
+    def work(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Work of the trace, which modes and the graph of gradients do not see. An error stops the trace."""
-        with self._lock:
-            self._thread.inside = True
-            try:
-                with no_modes(), torch.no_grad():
-                    yield
-            except (TraceDiverged, ReplicasDiffer):  # the caller asked for it
-                self.stopped = True
-                raise
-            except Exception as e:
-                if self.raises:
-                    self.stopped = True
-                    raise
-                self._stop(f"{what}: {type(e).__name__}: {e}")
-            finally:
-                self._thread.inside = False
+        return _Work(self, what)
 
-    @contextlib.contextmanager
-    def work_that_goes_on(self) -> Iterator[None]:
+    def work_that_goes_on(self) -> contextlib.AbstractContextManager[None]:
         """The same for work that a trace does also after it stopped. Errors of it are the caller's."""
-        with self._lock:
-            self._thread.inside = True
-            try:
-                with no_modes(), torch.no_grad():
-                    yield
-            finally:
-                self._thread.inside = False
+        return _Work(self, None)
+
+    def begin(self) -> None:
+        """Enters the work of this thread; other threads wait until `end`."""
+        self._lock.acquire()
+        self._thread.inside = True
+
+    def end(self) -> None:
+        """Ends what `begin` began."""
+        self._thread.inside = False
+        self._lock.release()
+
+    def failed(self, what: str, error: BaseException | None) -> bool:
+        """What work ends with, if with an error. True: the training does not see the error."""
+        if error is None or not isinstance(error, Exception):
+            return False
+        if isinstance(error, (TraceDiverged, ReplicasDiffer)) or self.raises:  # the caller asked for it
+            self.stopped = True
+            return False
+        self._stop(f"{what}: {type(error).__name__}: {error}")
+        return True
 
     def _stop(self, why: str) -> None:
         if self.stopped:

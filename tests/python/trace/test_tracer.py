@@ -427,13 +427,12 @@ class Graph:
     def __init__(self, monkeypatch) -> None:
         self.captures, self.harmed = False, []
         from twinrun.capture import events
-        from twinrun.runs import digest
 
-        read, made = digest._Batch.value, events.digests_of
+        read, made = events.digests_read, events.digests_started
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: self.captures)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.captures)
-        monkeypatch.setattr(digest._Batch, "value", self.watched(read, "read"))
-        monkeypatch.setattr(events, "digests_of", self.watched(made, "made"))
+        monkeypatch.setattr(events, "digests_read", self.watched(read, "read"))
+        monkeypatch.setattr(events, "digests_started", self.watched(made, "made"))
 
     def watched(self, usual, name: str):
         def call(*given):
