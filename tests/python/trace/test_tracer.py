@@ -174,6 +174,10 @@ def test_autocast(tmp_path) -> None:
 
 
 def test_what_is_compiled_is_seen_from_outside(tmp_path) -> None:
+    # Compiling begins the use of a GPU: its generator would have a state in the second run only.
+    if torch.cuda.is_available():
+        torch.cuda.init()
+
     def run(path=None):
         with one_thread():
             torch._dynamo.reset()
