@@ -12,7 +12,6 @@
 #include "capture/tiers.hpp"
 #include "history/field.hpp"
 #include "history/restore.hpp"
-#include "metadata/metadata.hpp"
 
 namespace twinrun {
 
