@@ -25,8 +25,8 @@ class StepLedger {
     // The step is under way. After success, settle() of it needs no memory. Throws std::bad_alloc;
     // then the step is not under way.
     void begin(std::int64_t step);
-    // A step that is under way is committed, or lost because of this error. reported: a call returns
-    // the error; otherwise take_lost() does.
+    // A step that is under way is committed, or lost because of this error. reported: a call
+    // returns the error; otherwise take_lost() does.
     void settle(std::int64_t step, const Error* lost, bool reported);
     // The lost steps that no call has reported. They count as reported from now on. Throws
     // std::bad_alloc; then nothing changed.

@@ -37,8 +37,8 @@ class BaseDeduplicator : public Deduplicator {
     // image is the base.
     virtual Result<> take(std::uint32_t ordinal, std::span<const ImageSegment> segments, PayloadSink& sink,
                           StepOutcome& outcome) = 0;
-    // Gives all chunks of the image to the sink, and returns how many they are. The base stays as it
-    // is.
+    // Gives all chunks of the image to the sink, and returns how many they are. The base stays as
+    // it is.
     virtual Result<std::uint64_t> send_all(std::span<const ImageSegment> segments, PayloadSink& sink) = 0;
     virtual Result<> replace_base(std::span<const ImageSegment> segments,
                                   std::span<const Location> where) = 0;

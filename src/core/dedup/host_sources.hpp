@@ -1,5 +1,5 @@
-// Where the bytes of a step's changed chunks are: earlier in the record, earlier in the step, or new
-// in its payload.
+// Where the bytes of a step's changed chunks are: earlier in the record, earlier in the step, or
+// new in its payload.
 #pragma once
 
 #include <cstddef>

@@ -63,8 +63,8 @@ class ImageLayout {
         std::size_t segment = 0;
     };
     // Where chunks of `old` are in this layout: the first ones of each segment whose name both
-    // have. known: how many chunks of each old segment there are to move. Ascending by `to`; none is
-    // empty.
+    // have. known: how many chunks of each old segment there are to move. Ascending by `to`; none
+    // is empty.
     [[nodiscard]] std::vector<Move> moves_from(const ImageLayout& old,
                                                std::span<const std::uint64_t> known) const;
 
