@@ -38,8 +38,8 @@ _KEPT_NAME = re.compile(re.escape(KEPT) + r"[0-9]+")
 _MOST_DIMENSIONS = 64
 
 
-# A trace keeps thousands of these for each step. gc=False: none is in a circle, and Python's garbage
-# collector took a third of a traced step to look at all of them again and again.
+# A trace keeps thousands of these for each step. gc=False: none is in a circle, and Python's
+# garbage collector took a third of a traced step to look at all of them again and again.
 
 
 class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
