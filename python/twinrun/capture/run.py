@@ -24,7 +24,7 @@ from ..runs.arrays import DeviceArrayView, writable
 from ..runs.containers import named_arrays
 from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
 from ..runs.provenance import python_facts
-from .records import RecordOptions, offer_packing_library
+from .record_options import RecordOptions, offer_packing_library
 
 if TYPE_CHECKING:
     from .events import EventWriter  # it needs msgspec, which captures without phases do without

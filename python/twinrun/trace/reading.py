@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Place
 from ..runs.traces import histories_of_ranks
 
-__all__ = ["TraceSubject"]
+__all__ = ["RankOfTrace", "TraceSubject"]
 
 
 def _values(ref: FieldRef) -> np.ndarray:
@@ -87,3 +88,11 @@ class TraceSubject:
                 raise DamagedFile(f"the step has no field {name!r}", where=subject.label)
             ref = opened[name]
             return _values(ref), ref.dtype
+
+
+class RankOfTrace(NamedTuple):
+    """One of the two that are compared. label: what messages call it."""
+
+    subject: TraceSubject
+    rank: int
+    label: str
