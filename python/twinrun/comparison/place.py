@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import INTEGERS
+from ..formats.element_types import INTEGERS
 from ..runs.fields import FieldRef
 from ..runs.subject import Opened, Place
 from .attributes import under_one_name, with_summaries

@@ -14,22 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .element_types import ITEMSIZE, dtype_of, storage_dtype, unit_of
 from .facts import title_of
 from .files import file_size, files_below
-from .model import (
-    ITEMSIZE,
-    Extent,
-    Field,
-    FileContent,
-    Skipped,
-    coded,
-    decoded,
-    dtype_of,
-    gather,
-    read_records,
-    storage_dtype,
-    unit_of,
-)
+from .model import Extent, Field, FileContent, Skipped, coded, decoded
+from .records import gather, read_records
 
 if TYPE_CHECKING:
     import numpy as np

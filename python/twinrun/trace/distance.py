@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formats.element_types import COMPLEX, widened
 from .reading import RankOfTrace
 from .result import ValueDifference
 
@@ -45,7 +46,7 @@ def measure(differs: ValueDifference, a: RankOfTrace, b: RankOfTrace, iteration:
     size = {"c64": 4, "c128": 8}.get(kind, x.dtype.itemsize)
     words = [np.ascontiguousarray(v).reshape(-1).view(_UNSIGNED[size]) for v in (x, y)]
     unequal = words[0] != words[1]
-    if kind in ("c64", "c128"):
+    if kind in COMPLEX:
         unequal = unequal.reshape(-1, 2).any(axis=1)
     differs.elements, differs.different = x.size, int(unequal.sum())
     if not differs.different:
@@ -64,7 +65,7 @@ def measure(differs: ValueDifference, a: RankOfTrace, b: RankOfTrace, iteration:
 
 def _wide(x: np.ndarray, kind: str) -> np.ndarray:
     if kind == "bf16":
-        return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return widened(x).astype(np.float64)
     if kind[0] == "f":
         return x.astype(np.float64)
     return x

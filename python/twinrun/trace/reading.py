@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _core
 from ..errors import DamagedFile, FormatError
-from ..formats.model import storage_dtype
+from ..formats.element_types import storage_dtype
 from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
 from ..runs.fields import FieldRef
 from ..runs.histories import HistorySubject
