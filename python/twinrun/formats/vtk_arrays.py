@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, MissingPackage, Unsupported
+from .element_types import ITEMSIZE, storage_dtype
 from .files import open_regular, read_exact
-from .model import ITEMSIZE, Extent, Field, checked_shape, decoded, storage_dtype
+from .model import Extent, Field, checked_shape, decoded
 from .vtk_header import Array, Document, integer_of, read_document
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ import re
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, Unsupported
+from .element_types import ITEMSIZE
 from .files import open_regular, read_exact
 from .layout import Stored, bytes_field
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, coded, header_field
+from .model import Extent, Field, FileContent, Format, checked_shape, coded, header_field
 from .vtk_arrays import File, text_field
 from .vtk_header import Array, Document
 

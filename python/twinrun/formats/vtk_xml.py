@@ -22,17 +22,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError, Unsupported
 from .blocks import BandCache, BandReader, Box
+from .element_types import storage_dtype
 from .files import open_regular
-from .model import (
-    LARGEST,
-    Field,
-    FileContent,
-    Format,
-    checked_shape,
-    decoded,
-    header_field,
-    storage_dtype,
-)
+from .model import LARGEST, Field, FileContent, Format, checked_shape, decoded, header_field
 from .vtk_arrays import KEPT, TYPES, File, array_field, open_vtk_file
 from .vtk_header import Array, Piece, extent_of, integer_of
 

@@ -230,13 +230,7 @@ def _check_step(
                 kept = _Kept.open(request.folder, of_rank)
                 found.add(_check_opened(request, of_rank, kept, present, rows.names))
                 continue
-            left = [n for n in present if n not in rows.names and request.compares(n)]
-            left += [n for n, _, _ in present.skipped if request.compares(n)]
-            if left or saved_attributes(
-                present, rows.names, request.fields is not None, request.ignored_attributes
-            ):
-                text = f"not in {request.folder}: save again, or choose steps"
-                found.problems.append(GoldenProblem(step, rank, left[0] if left else None, text))
+            found.problems += _not_saved(request, step, rank, present, rows.names)
         for rank in by_rank:
             found.problems.append(GoldenProblem(step, rank, None, f"not in {label}"))
     return found
@@ -374,6 +368,38 @@ def _check_rows(
     return found
 
 
+def _not_saved(
+    request: _Request, step: int | None, rank: int, present: Opened, particles: Collection[str]
+) -> list[GoldenProblem]:
+    """A problem where the run has something on a rank of which nothing was saved. particles: fields
+    that are compared by ID.
+    """
+    left = [n for n in present if n not in particles and request.compares(n)]
+    left += [n for n, _, _ in present.skipped if request.compares(n)]
+    if not left and not saved_attributes(
+        present, particles, request.fields is not None, request.ignored_attributes
+    ):
+        return []
+    text = f"not in {request.folder}: save again, or choose steps"
+    return [GoldenProblem(step, rank, left[0] if left else None, text)]
+
+
+def _kept_as_digests(
+    request: _Request,
+    step: int | None,
+    sides: Iterable[tuple[GoldenPlace, _Kept]],
+    particles: Collection[str],
+) -> list[GoldenProblem]:
+    """Problems for fields of particles of which only digests are kept: they cannot be compared by rows."""
+    text = f"{_OTHER_ORDER}; {_SAVE_BY_ID}"
+    return [
+        GoldenProblem(step, place.rank, f.name, text)
+        for place, kept in sides
+        for f in place.fields
+        if f.name in particles and f.name not in kept.values and is_chosen(f.name, request.fields)
+    ]
+
+
 def _check_step_by_values(
     request: _Request, key: str, step: int | None, places: Sequence[GoldenPlace], of_run: Sequence[Place]
 ) -> _Found:
@@ -417,14 +443,7 @@ def _check_step_by_values(
                 text = "no values of these IDs are kept: save again with --key"
                 found.problems.append(GoldenProblem(step, None, name, text))
         done = then.names | now.names
-        # What belongs to a kind is compared by rows; where a place keeps only digests of it, it is
-        # not.
-        for place, kept in sides:
-            for f in place.fields:
-                if f.name in done - kept.values.keys() and is_chosen(f.name, request.fields):
-                    found.problems.append(
-                        GoldenProblem(step, place.rank, f.name, f"{_OTHER_ORDER}; {_SAVE_BY_ID}")
-                    )
+        found.problems += _kept_as_digests(request, step, sides, done)
         by_rank = dict(opened)
         alone = len(opened) == len(sides) == 1
         for place, kept in sides:
@@ -437,13 +456,7 @@ def _check_step_by_values(
             elif any(f.name not in done for f in place.fields):
                 found.problems.append(GoldenProblem(step, place.rank, None, f"not in {label}"))
         for rank, present in by_rank.items():
-            left = [n for n in present if n not in done and request.compares(n)]
-            left += [n for n, _, _ in present.skipped if request.compares(n)]
-            if left or saved_attributes(
-                present, done, request.fields is not None, request.ignored_attributes
-            ):
-                text = f"not in {request.folder}: save again, or choose steps"
-                found.problems.append(GoldenProblem(step, rank, left[0] if left else None, text))
+            found.problems += _not_saved(request, step, rank, present, done)
     return found
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from .. import _core
 from ..comparison.differences import abs_diff
 from ..comparison.settings import Decision, Settings
-from ..errors import DamagedFile, Incomparable, Stale
+from ..errors import DamagedFile, Stale
+from ..formats.element_types import scalar_bytes, scalars_of
 from ..runs.fields import FieldRef
 from ..runs.order import in_type, read_by_row
 from ..runs.subject import Place
-from .fields import alike, describes, told_labels, values_of
+from .fields import alike, describes, readable, told_labels, values_of
 from .result import GoldenElement, GoldenField, GoldenSpan
 from .values import KeptValues
 
@@ -83,9 +84,7 @@ def compared(
     list. Raises Incomparable where the run has no data.
     """
     b = read_by_row(b)
-    source_a, source_b = a.need_source(), b.source()
-    if source_b is None:
-        raise Incomparable("only its metadata is available, and golden checks read data", where=b.where)
+    source_a, source_b = a.need_source(), readable(b)
     settings = Settings(method="direct", threads=threads, memory=memory, io=io, device="cpu")
     rule = decision.rule()
     side_a, side_b = (_core.FieldSide(source, None, 0) for source in (source_a, source_b))
@@ -124,7 +123,7 @@ def compared(
 
 def _spans(scalars: np.ndarray, total: int, ref: FieldRef, chunk_bytes: int, most: int) -> dict[str, Any]:
     """The facts of chunks that differ. scalars: numbers of those that differ. total: how many there are."""
-    per_chunk = chunk_bytes // (ref.itemsize // (2 if ref.dtype in ("c64", "c128") else 1))
+    per_chunk = chunk_bytes // scalar_bytes(ref.dtype)
     chunks, counts = np.unique(scalars // np.uint64(per_chunk), return_counts=True)
     spans = []
     for chunk, count in zip(chunks[:most].tolist(), counts[:most].tolist(), strict=True):
@@ -144,7 +143,7 @@ def _listed(scalars: np.ndarray, a: FieldRef, b: FieldRef, decision: Decision) -
     at = scalars.astype(np.int64)
     if not at.size:
         return {"listed": []}
-    per_item = 2 if a.dtype in ("c64", "c128") else 1
+    per_item = scalars_of(a.dtype)
     begin, end = int(at[0]) // per_item, int(at[-1]) // per_item + 1
     of_a, of_b = (
         values_of(bytes(_core.read_source(ref.need_source(), begin, end - begin)), ref.dtype)[

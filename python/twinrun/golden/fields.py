@@ -13,7 +13,8 @@ import numpy as np
 
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
-from ..formats.model import FLOATING, labels_told, storage_dtype
+from ..formats.element_types import FLOATING, scalar_bytes, scalar_values, scalars_of
+from ..formats.labels import labels_told
 from ..runs.fields import FieldRef, label_refs
 from ..runs.index import build, field_plan
 from ..runs.order import in_type, read_by_column, read_by_row
@@ -22,7 +23,16 @@ from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, Settled, equal_cells_prove, settle
 from .result import GoldenElement, GoldenField, GoldenSpan
 
-__all__ = ["alike", "check_field", "describes", "golden_bytes", "known_fields", "told_labels", "values_of"]
+__all__ = [
+    "alike",
+    "check_field",
+    "describes",
+    "golden_bytes",
+    "known_fields",
+    "readable",
+    "told_labels",
+    "values_of",
+]
 
 _MEMORY = "/dev/shm"
 
@@ -106,20 +116,22 @@ def _residues(packed: np.ndarray, scalars: int, block_scalars: int, bits: int) -
 
 def values_of(raw: bytes, dtype: str) -> np.ndarray:
     """Scalars in numpy types that hold every value: floats or integers; complex numbers as pairs."""
-    if dtype == "bf16":
-        return (np.frombuffer(raw, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    values = np.frombuffer(raw, storage_dtype(dtype).newbyteorder("="))
-    if values.dtype.kind == "c":
-        return values.view(values.real.dtype)
-    if values.dtype.kind == "b" or dtype == "bool":
-        return (np.frombuffer(raw, np.uint8) != 0).astype(np.uint8)
-    return values
+    values = scalar_values(np.frombuffer(raw, np.uint8), dtype)
+    return (values != 0).astype(np.uint8) if dtype == "bool" else values
 
 
 def _rule_of(facts: _core.FieldFacts) -> Rule:
     kind = facts.cells
     origin = facts.atol / facts.rtol if kind == "relative" and facts.atol > 0 else 0.0
     return Rule(kind, facts.residue_bits, facts.fine_exponent, origin)
+
+
+def readable(ref: FieldRef) -> _core.Source:
+    """The data of a field. Raises Incomparable where there is only metadata."""
+    source = ref.source()
+    if source is None:
+        raise Incomparable("only its metadata is available, and golden checks read data", where=ref.where)
+    return source
 
 
 def alike(known: _core.FieldFacts, told: Mapping[str, str], ref: FieldRef, label: str) -> None:
@@ -173,16 +185,11 @@ def check_field(
     ref = in_type(ref, known.dtype)
     alike(known, told_labels(golden).get(known.name, {}), ref, label)
     ref = read_by_column(ref) if known.fortran_order else read_by_row(ref)
-    if ref.source() is None:
-        raise Incomparable("only its metadata is available, and golden checks read data", where=ref.where)
+    readable(ref)
     rule = _rule_of(known)
-    per_item = 2 if ref.dtype in ("c64", "c128") else 1
-    plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,
-                      chunk_bytes=known.chunk_bytes, digest="linear")  # fmt: skip
-    with _moment(ref.items * ref.itemsize) as folder:
-        target = os.path.join(folder, "now.twm")
-        build(target, [ref], [], lambda _: plan, threads=threads, memory=memory, io=io)
-        sides = _Sides(golden, at, _core.Metadata(target), rule)
+    per_item = scalars_of(ref.dtype)
+    with _digested(ref, known, threads=threads, memory=memory, io=io) as now:
+        sides = _Sides(golden, at, now, rule)
         opened = _open_chunks(sides, atol, rtol, known.dtype not in FLOATING)
         tally = _Tally(atol, most_listed, opened.at_least, opened.at_most)
         for first, x, settled in _settled(sides, opened.chunks, ref, atol, rtol):
@@ -207,15 +214,20 @@ def check_field(
     )
 
 
+@contextlib.contextmanager
+def _digested(ref: FieldRef, like: _core.FieldFacts, **reading: Any) -> Iterator[_core.Metadata]:
+    """The digests of a field, made as those of another one were. reading: threads, memory, io."""
+    plan = field_plan(ref, None, atol=like.atol, rtol=like.rtol, residue_bits=like.residue_bits,
+                      chunk_bytes=like.chunk_bytes, digest="linear")  # fmt: skip
+    with _moment(ref.items * ref.itemsize) as folder:
+        target = os.path.join(folder, "now.twm")
+        build(target, [ref], [], lambda _: plan, **reading)
+        yield _core.Metadata(target)
+
+
 def describes(golden: _core.Metadata, at: int, ref: FieldRef) -> bool:
     """Whether the digests of field number `at` are those of these elements, bit for bit."""
-    known = golden.fields[at]
-    plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,
-                      chunk_bytes=known.chunk_bytes, digest="linear")  # fmt: skip
-    with _moment(ref.items * ref.itemsize) as folder:
-        target = os.path.join(folder, "values.twm")
-        build(target, [ref], [], lambda _: plan)
-        now = _core.Metadata(target)
+    with _digested(ref, golden.fields[at]) as now:
         return all(
             golden.section(at, section) == now.section(0, section) for section in ("tree", "fine", "residues")
         )
@@ -249,11 +261,11 @@ def _settled(
 ) -> Iterator[tuple[int, np.ndarray, Settled]]:
     """Reads chunks and settles each: its first scalar, its scalars, and what is known of them."""
     rule, source = sides.rule, ref.need_source()
-    per_item = 2 if ref.dtype in ("c64", "c128") else 1
+    per_item = scalars_of(ref.dtype)
     scalars = ref.items * per_item
-    scalar_bytes = ref.itemsize // per_item
-    chunk_scalars = sides.known.chunk_bytes // scalar_bytes
-    block = 4096 // scalar_bytes
+    size = scalar_bytes(ref.dtype)
+    chunk_scalars = sides.known.chunk_bytes // size
+    block = 4096 // size
     chunk_lines = (chunk_scalars // block) * -(-block * rule.bits // 512) * 64 if rule.bits else 0
     packed = sides.residues() if rule.bits and chunks.size else None
     for chunk in chunks.tolist():

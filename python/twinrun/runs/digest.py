@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import TwinrunError
-from ..formats.model import dtype_of
+from ..formats.element_types import COMPLEX, dtype_of
 from .arrays import ArrayView, DeviceArrayView, row_major, taken
 from .containers import flattened, is_container, state_of
 from .entries import captured_field
@@ -217,7 +217,7 @@ def _words_of_array(
         if v.swap:
             raise TwinrunError("is not in the byte order of this machine", where=name, fix="convert it")
         scalars, strides = shape, v.strides
-        if v.dtype in ("c64", "c128"):
+        if v.dtype in COMPLEX:
             scalars = (*shape, 2)
             strides = (*strides, width) if strides else ()
         v = _as_words(v, scalars, strides, width)

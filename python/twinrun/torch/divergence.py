@@ -9,8 +9,8 @@ import torch
 
 from ..capture.events import EventWriter
 from ..errors import Incomparable
-from ..trace.comparison import Origin
 from ..trace.online import Reference, TraceDiverged
+from ..trace.result import Origin
 from .graph_capture import capturing
 from .processes import rank
 from .stopping import StopMark

@@ -8,7 +8,7 @@ import torch
 
 from ..capture.events import EventWriter
 from ..capture.run import Run
-from ..trace.comparison import Origin
+from ..trace.result import Origin
 from .divergence import Divergence
 from .graph_capture import capturing, refuse_graph_capture
 from .modes import no_modes

@@ -11,8 +11,8 @@ import torch
 
 from ..arguments import step_number
 from ..errors import TwinrunError, Unsupported
-from ..trace.comparison import Origin
 from ..trace.online import Reference
+from ..trace.result import Origin
 from ..trace.site import Site
 from .processes import is_distributed, rank
 from .replicas import group_of

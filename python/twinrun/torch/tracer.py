@@ -16,7 +16,7 @@ import torch
 from ..capture.events import EventWriter
 from ..capture.run import Run
 from ..errors import TwinrunError
-from ..trace.comparison import Origin
+from ..trace.result import Origin
 from .divergence import Divergence
 from .generators import Generators
 from .gradients import GradientHooks

@@ -9,7 +9,15 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
 
 from torch import nn  # noqa: E402
-from trainings import ITERATIONS, MODELS, Training, Transformer, one_thread, traced_training  # noqa: E402
+from trainings import (  # noqa: E402
+    ITERATIONS,
+    MODELS,
+    Full,
+    Training,
+    Transformer,
+    one_thread,
+    traced_training,
+)
 
 import twinrun  # noqa: E402
 from twinrun.torch import trace  # noqa: E402
@@ -345,27 +353,14 @@ def test_nan_everywhere(tmp_path) -> None:
     assert (first.module, first.reason, first.values[0].name) == ("0", "input", "weight")
 
 
-class _Broken:
-    """What `Run.capture` may meet."""
-
-    def __init__(self, run) -> None:
-        self._run, self.path, self.keeps_data = run, run.path, True
-
-    def capture(self, step, fields):
-        raise OSError(28, "No space left on device")
-
-    def close(self):
-        self._run.close()
-
-
 def test_an_error_of_the_trace_is_no_error_of_the_training(tmp_path) -> None:
     plain, _ = small(tmp_path / "a")
     with twinrun.Run(tmp_path / "b") as run:
         with pytest.warns(RuntimeWarning, match=r"No space left on device.*the training goes on"):
-            weights, traced = small(run, lambda n, m, t: setattr(t, "run", _Broken(run)))
+            weights, traced = small(run, lambda n, m, t: setattr(t, "run", Full(run)))
     assert weights == plain and traced.stopped and traced.problems
     with pytest.raises(OSError, match="No space left"):
-        small(tmp_path / "c", lambda n, m, t: setattr(t, "run", _Broken(t.run)), on_error="raise")
+        small(tmp_path / "c", lambda n, m, t: setattr(t, "run", Full(t.run)), on_error="raise")
 
 
 def test_a_value_without_a_digest_is_a_problem(tmp_path) -> None:
