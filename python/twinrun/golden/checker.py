@@ -7,10 +7,9 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from .. import _core
 from ..arguments import check_settings, checked_path
 from ..comparison.attributes import AttributeDifference, renamed_array
 from ..comparison.field import place_text
@@ -24,8 +23,9 @@ from ..runs.opening import open_subject
 from ..runs.order import in_type
 from ..runs.subject import Opened, Place, Subject
 from .attributes import check_attributes, saved_attributes
-from .elements import check_values, compared, kept_ref
-from .fields import check_field, known_fields
+from .digests import Digests
+from .elements import check_values, compared, kept_ref, kept_refs
+from .fields import check_field
 from .folder import open_place
 from .manifest import GoldenFieldFacts, GoldenPlace, Manifest
 from .particles import Rows, chosen_rows, identity, in_order, rows_by_id, with_ids
@@ -106,33 +106,38 @@ def _check_saved(
     request: _Request, saved: GoldenFieldFacts, kept: _Kept, ref: FieldRef, place: Place
 ) -> GoldenField:
     """Compares a field with what is kept of it. Raises TwinrunError where that cannot be."""
-    at = kept.numbers[saved.name]
     decision = request.decision(saved, ref)
     if saved.name in kept.values:
-        return check_values(kept.metadata, at, kept.values[saved.name], ref, place, decision,
+        return check_values(kept.digests, kept.elements(saved.name), ref, place, decision,
                             label=request.subject.label, **request.reading)  # fmt: skip
     if needed := needs_values(decision):
         raise Incomparable(
             f"{needed} needs values, and only digests are kept of this field",
             fix=f"save again with --keep-values {ref.items * ref.itemsize}, or check without it",
         )
-    return check_field(kept.metadata, at, ref, place, saved.atol, saved.rtol, label=request.subject.label,
-                       **request.reading)  # fmt: skip
+    return check_field(kept.digests, kept.digests.numbers[saved.name], ref, place, saved.atol, saved.rtol,
+                       label=request.subject.label, **request.reading)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is kept of a place: digests and values. numbers: of the fields in the digests."""
+    """What is kept of a place: digests and values."""
 
-    metadata: _core.Metadata
+    digests: Digests
     values: Mapping[str, KeptValues]
-    numbers: Mapping[str, int]
 
     @classmethod
     def open(cls, folder: str, place: GoldenPlace) -> _Kept:
         """Raises an error unless the files are those that the manifest lists."""
-        metadata, values = open_place(folder, place)
-        return cls(metadata, values, known_fields(metadata))
+        return cls(*open_place(folder, place))
+
+    def elements(self, name: str) -> FieldRef:
+        """The values of a field. Raises DamagedFile where its digests are of others."""
+        return kept_ref(self.digests, name, self._elements)
+
+    @cached_property
+    def _elements(self) -> dict[str, FieldRef]:
+        return kept_refs(self.digests, self.values)
 
 
 def _check_place(request: _Request, place: GoldenPlace, of_run: Place) -> _Found:
@@ -251,7 +256,7 @@ def _check_kind(
     """
     if of_ids.name in kept.values:
         names = [f.name for f in (of_ids, *saved) if f.name in kept.values]
-        golden = {n: kept_ref(kept.metadata, kept.numbers[n], kept.values[n]) for n in names}
+        golden = {n: kept.elements(n) for n in names}
         return _check_rows(request, step, golden, of_ids, saved, rows, kept)
     found = _wanted_rows(request, step, of_ids, saved, rows)
     if rows is None or not _asked_for(request, of_ids, saved):
@@ -264,7 +269,7 @@ def _check_kind(
             "new, digests do not say",
             fix=f"save again with --keep-values {saved_rows * ids.itemsize} to know",
         )
-    entry = check_field(kept.metadata, kept.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
+    entry = check_field(kept.digests, kept.digests.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
                         **request.reading)  # fmt: skip
     found.fields.append(entry)
     for f in _asked_for(request, of_ids, saved):
@@ -407,10 +412,7 @@ def _check_step_by_values(
     found = _Found()
     label = request.subject.label
     sides = [(place, _Kept.open(request.folder, place)) for place in places]
-    refs = [
-        (place.rank, {n: kept_ref(k.metadata, k.numbers[n], values) for n, values in k.values.items()})
-        for place, k in sides
-    ]
+    refs = [(place.rank, {n: k.elements(n) for n in k.values}) for place, k in sides]
     facts = {f.name: f for place in places for f in place.fields}
     with contextlib.ExitStack() as stack:
         opened = [(rank, stack.enter_context(request.subject.open((s, rank)))) for s, rank in of_run]

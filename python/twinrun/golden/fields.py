@@ -14,11 +14,11 @@ import numpy as np
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
 from ..formats.element_types import FLOATING, scalar_bytes, scalar_values, scalars_of
-from ..formats.labels import labels_told
 from ..runs.fields import FieldRef, label_refs
 from ..runs.index import build, field_plan
 from ..runs.order import in_type, read_by_column, read_by_row
 from ..runs.subject import Place
+from .digests import Digests
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, Settled, equal_cells_prove, settle
 from .result import GoldenElement, GoldenField, GoldenSpan
@@ -26,11 +26,9 @@ from .result import GoldenElement, GoldenField, GoldenSpan
 __all__ = [
     "alike",
     "check_field",
-    "describes",
+    "described",
     "golden_bytes",
-    "known_fields",
     "readable",
-    "told_labels",
     "values_of",
 ]
 
@@ -78,18 +76,7 @@ def golden_bytes(
         return _core.compact_metadata(_core.Metadata(target))
 
 
-def known_fields(metadata: _core.Metadata) -> dict[str, int]:
-    """{field: its number} of golden digests, without the labels of units and kinds."""
-    _, labels = labels_told({f.name: f.shape for f in metadata.fields})
-    return {f.name: at for at, f in enumerate(metadata.fields) if f.name not in labels}
-
-
-def told_labels(metadata: _core.Metadata) -> dict[str, dict[str, str]]:
-    """What labels say of golden digests: {field: its unit and kind}."""
-    return labels_told({f.name: f.shape for f in metadata.fields})[0]
-
-
-def _digests(metadata: _core.Metadata, at: int, facts: _core.FieldFacts) -> np.ndarray:
+def _digests(metadata: Digests, at: int, facts: _core.FieldFacts) -> np.ndarray:
     """The fine digest of each chunk."""
     fine = np.frombuffer(metadata.section(at, "fine"), "<u8")
     if fine.size == 0:
@@ -161,7 +148,7 @@ def alike(known: _core.FieldFacts, told: Mapping[str, str], ref: FieldRef, label
 
 
 def check_field(
-    golden: _core.Metadata,
+    golden: Digests,
     at: int,
     ref: FieldRef,
     place: Place,
@@ -183,12 +170,12 @@ def check_field(
     """
     known = golden.fields[at]
     ref = in_type(ref, known.dtype)
-    alike(known, told_labels(golden).get(known.name, {}), ref, label)
+    alike(known, golden.labels.get(known.name, {}), ref, label)
     ref = read_by_column(ref) if known.fortran_order else read_by_row(ref)
     readable(ref)
     rule = _rule_of(known)
     per_item = scalars_of(ref.dtype)
-    with _digested(ref, known, threads=threads, memory=memory, io=io) as now:
+    with _digested({known.name: ref}, golden, threads=threads, memory=memory, io=io) as now:
         sides = _Sides(golden, at, now, rule)
         opened = _open_chunks(sides, atol, rtol, known.dtype not in FLOATING)
         tally = _Tally(atol, most_listed, opened.at_least, opened.at_most)
@@ -215,22 +202,34 @@ def check_field(
 
 
 @contextlib.contextmanager
-def _digested(ref: FieldRef, like: _core.FieldFacts, **reading: Any) -> Iterator[_core.Metadata]:
-    """The digests of a field, made as those of another one were. reading: threads, memory, io."""
-    plan = field_plan(ref, None, atol=like.atol, rtol=like.rtol, residue_bits=like.residue_bits,
-                      chunk_bytes=like.chunk_bytes, digest="linear")  # fmt: skip
-    with _moment(ref.items * ref.itemsize) as folder:
+def _digested(refs: Mapping[str, FieldRef], golden: Digests, **reading: Any) -> Iterator[Digests]:
+    """The digests of fields, made as the golden ones of these names were. reading: threads, memory, io."""
+
+    def plan(ref: FieldRef) -> _core.FieldPlan:
+        like = golden.fields[golden.numbers[names[id(ref)]]]
+        return field_plan(ref, None, atol=like.atol, rtol=like.rtol, residue_bits=like.residue_bits,
+                          chunk_bytes=like.chunk_bytes, digest="linear")  # fmt: skip
+
+    names = {id(ref): name for name, ref in refs.items()}
+    with _moment(sum(ref.items * ref.itemsize for ref in refs.values())) as folder:
         target = os.path.join(folder, "now.twm")
-        build(target, [ref], [], lambda _: plan, **reading)
-        yield _core.Metadata(target)
+        build(target, list(refs.values()), [], plan, **reading)
+        yield Digests(_core.Metadata(target))
 
 
-def describes(golden: _core.Metadata, at: int, ref: FieldRef) -> bool:
-    """Whether the digests of field number `at` are those of these elements, bit for bit."""
-    with _digested(ref, golden.fields[at]) as now:
-        return all(
-            golden.section(at, section) == now.section(0, section) for section in ("tree", "fine", "residues")
-        )
+def described(golden: Digests, refs: Mapping[str, FieldRef]) -> set[str]:
+    """The names of those fields whose golden digests are those of these elements, bit for bit."""
+    if not refs:
+        return set()
+    with _digested(refs, golden) as now:
+        return {
+            name
+            for at, name in enumerate(refs)
+            if all(
+                golden.section(golden.numbers[name], section) == now.section(at, section)
+                for section in ("tree", "fine", "residues")
+            )
+        }
 
 
 def _cell(rule: Rule) -> float:
@@ -241,7 +240,7 @@ def _cell(rule: Rule) -> float:
 class _Sides:
     """The digests of a field, saved and of the run, under one rule."""
 
-    def __init__(self, golden: _core.Metadata, at: int, now: _core.Metadata, rule: Rule) -> None:
+    def __init__(self, golden: Digests, at: int, now: Digests, rule: Rule) -> None:
         self.golden, self.at, self.now, self.rule = golden, at, now, rule
         self.known = golden.fields[at]
         facts = now.fields[0]
@@ -294,8 +293,8 @@ def _open_chunks(sides: _Sides, atol: float, rtol: float, integers: bool) -> _Op
     rule, cell = sides.rule, _cell(sides.rule)
     equal = sides.fine_a == sides.fine_b
     if rule.kind == "absolute" and rule.bits and not integers and rtol == 0 and atol >= cell:
-        (one,) = _core.load_sketches(sides.golden, [sides.at], -1)
-        (other,) = _core.load_sketches(sides.now, [0], -1)
+        one = sides.golden.sketch(sides.at)
+        other = sides.now.sketch(0)
         found = _core.compare_sketches(a=[one], b=[other], tolerances=[_core.Tolerance(atol)])[0]
         widest = max((c for c, n in enumerate(found.proven_by_cells) if n), default=0)
         proven = max(found.coarse_cell if found.proven_by_tree else 0.0, (widest + 1) * cell)
