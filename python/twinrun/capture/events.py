@@ -108,7 +108,8 @@ class EventWriter:
 
     def known(self, event: Event, name: str, digest: Digest, form: tuple, *, out: bool, role: Any) -> None:
         """Adds a value whose digest was made before. form: type and shape."""
-        event.values.append(Traced(name, out, role, *form, digest=int(digest)))
+        kind, shape = form
+        event.values.append(Traced(name, out, role, kind, shape, digest=int(digest)))
 
     def problem(self, text: str) -> None:
         """Notes what was not traced: two traces with a problem are never the same."""
