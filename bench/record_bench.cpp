@@ -34,7 +34,7 @@
 #include "device/device.hpp"
 #include "platform/team.hpp"
 #include "record/compression.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_writer.hpp"
 #include "record/pack_device.hpp"
 #include "restore/chain.hpp"
 

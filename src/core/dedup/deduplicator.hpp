@@ -25,7 +25,7 @@
 #include "difference/difference.hpp"
 #include "element/dtype.hpp"
 #include "record/delta.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_writer.hpp"
 
 namespace twinrun {
 
