@@ -26,9 +26,8 @@ namespace twinrun {
 
 namespace {
 
-void define_field_list(nb::module_& m) {
-    nb::class_<FieldList>(m, "FieldList", "All fields of a place, taken at once.")
-        .def_static(
+void define_making_of_lists(nb::class_<FieldList>& list) {
+    list.def_static(
             "of_arrays", &FieldList::of_arrays, "container"_a.none(), "flatten"_a, "on_devices"_a,
             nb::sig("def of_arrays(container: object, flatten: Callable[[str, object], dict[str, object]], "
                     "on_devices: bool) -> FieldList | None"),
@@ -50,8 +49,11 @@ void define_field_list(nb::module_& m) {
             "The arrays of .npy or .safetensors files as they lie there. names: of the array of each "
             ".npy file, what stands before the names of a .safetensors file. None where Python has to "
             "look at one of them, or, without_metadata, where there is metadata beside it. "
-            "unique: where a name is there twice; else fields belong to those at the same place.")
-        .def_prop_ro("texts", &FieldList::texts,
+            "unique: where a name is there twice; else fields belong to those at the same place.");
+}
+
+void define_uses_of_lists(nb::class_<FieldList>& list) {
+    list.def_prop_ro("texts", &FieldList::texts,
                      nb::for_getter(nb::sig("def texts(self, /) -> list[dict[str, str] | None]")),
                      "Of each file its texts beside the arrays, None where it has none.")
         .def("arrays", &FieldList::arrays, nb::sig("def arrays(self) -> dict[str, object]"),
@@ -110,6 +112,12 @@ void define_field_list(nb::module_& m) {
         .def("held", &FieldList::held,
              "Where the arrays are, without keeping them alive. None where some are not the caller's own.")
         .def("__len__", [](const FieldList& self) { return self.fields().size(); });
+}
+
+void define_field_list(nb::module_& m) {
+    nb::class_<FieldList> list(m, "FieldList", "All fields of a place, taken at once.");
+    define_making_of_lists(list);
+    define_uses_of_lists(list);
 }
 
 void define_held_arrays(nb::module_& m) {

@@ -173,59 +173,83 @@ __device__ inline ChunkHash merged_hash(const std::uint64_t (&a)[8], std::uint32
     return finish_long(low, high, chunk_bytes);
 }
 
+// A warp's ring of stages: it asks for data several stages before they are used.
+template <int ChunkBytes>
+class GroupRing {
+   public:
+    using Shape = HashShape<ChunkBytes>;
+    // The warp takes group `first`, and every `every` groups one more.
+    __device__ GroupRing(const HashLaunch& launch, std::byte* memory, std::uint32_t first,
+                         std::uint32_t every)
+        : launch_(launch),
+          memory_(memory),
+          every_(every),
+          policy_(ReadPolicy::evict_first()),
+          ahead_(launch),
+          next_group_(first) {
+#pragma unroll 1
+        for (int s = 0; s < kStages - 1; ++s)
+            ask();
+    }
+    // Asks for one more stage, and waits for the oldest one.
+    __device__ const std::byte* next() {
+        ask();
+        stage_wait<kStages - 1>();
+        warp::sync();
+        return memory_ + now_ * Shape::kStage;
+    }
+    // The stage of next() is not needed any more.
+    __device__ void done() {
+        warp::sync();
+        now_ = now_ + 1 == kStages ? 0 : now_ + 1;
+    }
+
+   private:
+    __device__ void ask() {
+        if (next_group_ < launch_.groups) {
+            const auto group = static_cast<std::uint32_t>(next_group_);
+            stage<ChunkBytes>(ahead_.at(group), group, next_step_, launch_.hashes,
+                              memory_ + next_stage_ * Shape::kStage, policy_);
+            if (++next_step_ == Shape::kSteps) {
+                next_step_ = 0;
+                next_group_ += every_;
+            }
+            next_stage_ = next_stage_ + 1 == kStages ? 0 : next_stage_ + 1;
+        }
+        stage_commit();
+    }
+
+    const HashLaunch& launch_;
+    std::byte* const memory_;
+    const std::uint32_t every_;
+    const ReadPolicy policy_;
+    PartCursor ahead_;
+    // What is asked for next.
+    std::uint64_t next_group_;
+    int next_step_ = 0;
+    int next_stage_ = 0;
+    int now_ = 0;
+};
+
 template <int ChunkBytes>
 __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_constant__ HashLaunch launch) {
     using Shape = HashShape<ChunkBytes>;
     extern __shared__ __align__(128) std::byte shared_memory[];
     const std::uint32_t lane = threadIdx.x % 32;
-    std::byte* const ring = shared_memory + threadIdx.x / 32 * (kStages * Shape::kStage);
     const std::uint32_t warps = gridDim.x * kHashWarps;
     const std::uint32_t warp = blockIdx.x * kHashWarps + threadIdx.x / 32;
-    const ReadPolicy policy = ReadPolicy::evict_first();
-    PartCursor ahead(launch);
     PartCursor here(launch);
     Content content(launch.content);
 
-    // What is asked for next.
-    std::uint64_t next_group = warp;
-    int next_step = 0;
-    int next_stage = 0;
-    const auto ask = [&] {
-        if (next_group < launch.groups) {
-            const auto group = static_cast<std::uint32_t>(next_group);
-            stage<ChunkBytes>(ahead.at(group), group, next_step, launch.hashes,
-                              ring + next_stage * Shape::kStage, policy);
-            if (++next_step == Shape::kSteps) {
-                next_step = 0;
-                next_group += warps;
-            }
-            next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
-        }
-        stage_commit();
-    };
-#pragma unroll 1
-    for (int s = 0; s < kStages - 1; ++s)
-        ask();
-
-    int now = 0;
-    // Asks for one more stage, and waits for the oldest one.
-    const auto next = [&] {
-        ask();
-        stage_wait<kStages - 1>();
-        warp::sync();
-        return ring + now * Shape::kStage;
-    };
-    const auto done = [&] {
-        warp::sync();
-        now = now + 1 == kStages ? 0 : now + 1;
-    };
+    GroupRing<ChunkBytes> ring(launch, shared_memory + threadIdx.x / 32 * (kStages * Shape::kStage), warp,
+                               warps);
     for (std::uint64_t g = warp; g < launch.groups; g += warps) {
         const auto group = static_cast<std::uint32_t>(g);
         const DeviceDedupPart& part = here.at(group);
         const std::uint32_t first = (group - part.group) * Shape::kGroup;
         content.enter(part.segment);
         if constexpr (ChunkBytes <= 128) {
-            const std::byte* const from = next();
+            const std::byte* const from = ring.next();
 #pragma unroll
             for (std::uint32_t k = 0; k < Shape::kGroup / 32; ++k) {
                 const std::uint32_t i = k * 32 + lane;
@@ -235,7 +259,7 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
                 if (launch.words != nullptr && lane == 0)
                     launch.words[std::uint64_t{group} * (Shape::kGroup / 32) + k] = marks;
             }
-            done();
+            ring.done();
         } else {
             std::uint64_t a[8];
 #pragma unroll
@@ -244,14 +268,14 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
             ChunkHash base;
 #pragma unroll 1
             for (int step = 0; step < Shape::kSteps; ++step) {
-                const std::byte* const from = next();
+                const std::byte* const from = ring.next();
                 accumulate_stage<ChunkBytes>(a, from, step, lane);
                 if (step == Shape::kSteps - 1) {
                     const auto b =
                         *reinterpret_cast<const ulonglong2*>(from + kStageBytes + lane * sizeof(ChunkHash));
                     base = {b.x, b.y};
                 }
-                done();
+                ring.done();
             }
             const unsigned marks =
                 warp::ballot(note(launch, part, first + lane, merged_hash(a, ChunkBytes), base, content));
