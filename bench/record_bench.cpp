@@ -34,7 +34,7 @@
 #include "device/device.hpp"
 #include "platform/team.hpp"
 #include "record/compression.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_writer.hpp"
 #include "record/pack_device.hpp"
 #include "restore/chain.hpp"
 
@@ -369,107 +369,115 @@ std::vector<std::size_t> chosen(std::size_t steps, std::size_t count) {
     return all;
 }
 
-void run_workload(const Arguments& arguments, const Workload& workload, std::size_t count,
-                  const std::vector<std::uint32_t>& chunks, std::vector<Line>& lines) {
+std::vector<Contender> contenders_of(const Arguments& arguments, const std::vector<std::uint32_t>& chunks) {
     std::vector<Contender> contenders;
     for (const std::uint32_t chunk : chunks) {
         for (const std::string& method : arguments.methods)
             contenders.push_back(contender(arguments, method, chunk));
-        if (arguments.codecs && chunk >= 64 && chunk <= 256) {
-            contenders.push_back(contender(arguments, "runs+zstd", chunk));
-            contenders.push_back(contender(arguments, "runs+zstd+xor", chunk));
-            const char* packing = nullptr;  // nvCOMP, where it is found
-            if (arguments.device != kHostMemory && device_pack_kernels() != nullptr &&
-                !device_pack_kernels()->library(&packing).failed) {
-                contenders.push_back(contender(arguments, "runs+zstd on the device", chunk));
-            }
+        if (!arguments.codecs || chunk < 64 || chunk > 256) continue;
+        contenders.push_back(contender(arguments, "runs+zstd", chunk));
+        contenders.push_back(contender(arguments, "runs+zstd+xor", chunk));
+        const char* packing = nullptr;  // nvCOMP, where it is found
+        if (arguments.device != kHostMemory && device_pack_kernels() != nullptr &&
+            !device_pack_kernels()->library(&packing).failed) {
+            contenders.push_back(contender(arguments, "runs+zstd on the device", chunk));
         }
     }
+    return contenders;
+}
+
+// The image where it is de-duplicated: in `memory`, if that is on a device.
+ImageSegment place_image(const Arguments& arguments, const Bytes& image, DeviceMemory& memory) {
+    ImageSegment segment{"image", image.data(), image.size(), std::nullopt, DType::u8};
+    if (arguments.device == kHostMemory) return segment;
+    must(memory.reserve(arguments.device, image.size()));
+    must(to_result(
+        device_runtime()->copy(arguments.device, memory.data(), image.data(), image.size(), nullptr)));
+    must(to_result(device_runtime()->wait_stream(arguments.device, nullptr)));
+    segment.data = memory.data();
+    return segment;
+}
+
+// Packs a whole checkpoint, in blocks of 1 MiB. previous: it is XORed with that; null: it is not.
+void pack_whole(Team& team, const Bytes& image, const Bytes* previous, Line& line) {
+    std::vector<Compressor> compressors(static_cast<std::size_t>(team.size()));
+    std::atomic<std::uint64_t> kept{0};
+    const double time = seconds([&] {
+        std::atomic<std::size_t> next{0};
+        team.run([&](int worker) {
+            constexpr std::size_t kBlock = 1 << 20;
+            Bytes out(kBlock + (kBlock >> 6));
+            Bytes mixed(kBlock);
+            for (std::size_t at = next.fetch_add(kBlock); at < image.size(); at = next.fetch_add(kBlock)) {
+                const std::size_t size = std::min(kBlock, image.size() - at);
+                std::span<const std::byte> from(image.data() + at, size);
+                if (previous != nullptr && previous->size() == image.size()) {
+                    for (std::size_t b = 0; b < size; ++b)
+                        mixed[b] = image[at + b] ^ (*previous)[at + b];
+                    from = {mixed.data(), size};
+                }
+                const std::size_t packed = compressors[static_cast<std::size_t>(worker)].pack(from, out, 1);
+                kept += packed == 0 ? size : packed;
+            }
+        });
+    });
+    line.full += image.size();
+    line.kept += kept;
+    line.rates.push_back(static_cast<double>(image.size()) / time * 1e-9);
+}
+
+void read_once(Team& team, const Bytes& image, Line& line) {
+    std::atomic<std::uint64_t> sum{0};
+    const double time = seconds([&] {
+        team.run([&](int worker) {
+            const std::size_t share = image.size() / static_cast<std::size_t>(team.size());
+            std::uint64_t own = 0;
+            for (std::size_t b = 0; b + 8 <= share; b += 8) {
+                std::uint64_t word = 0;
+                std::memcpy(&word, image.data() + static_cast<std::size_t>(worker) * share + b, 8);
+                own += word;
+            }
+            sum += own;
+        });
+    });
+    line.full += image.size();
+    line.rates.push_back(static_cast<double>(image.size()) / time * 1e-9);
+}
+
+void run_workload(const Arguments& arguments, const Workload& workload, std::size_t count,
+                  const std::vector<std::uint32_t>& chunks, std::vector<Line>& lines) {
+    std::vector<Contender> contenders = contenders_of(arguments, chunks);
     Line zstd{workload.name, 0, 0, "zstd-1", 0, 0, {}};
     Line xored{workload.name, 0, 0, "xor, zstd-1", 0, 0, {}};
     Line read{workload.name, 0, 0, "reading once", 0, 0, {}};
+    const bool packs = arguments.codecs && chunks.size() > 1 && codec_available(PayloadCodec::zstd);
     Bytes previous;
     DeviceMemory memory;
     Team team(arguments.threads);
     const auto steps = chosen(workload.steps, count);
     for (std::size_t i = 0; i < steps.size(); ++i) {
         Bytes image = workload.load(steps[i]);
-        ImageSegment segment{"image", image.data(), image.size(), std::nullopt, DType::u8};
-        if (arguments.device != kHostMemory) {
-            must(memory.reserve(arguments.device, image.size()));
-            must(to_result(device_runtime()->copy(arguments.device, memory.data(), image.data(), image.size(),
-                                                  nullptr)));
-            must(to_result(device_runtime()->wait_stream(arguments.device, nullptr)));
-            segment.data = memory.data();
-        }
+        const ImageSegment segment = place_image(arguments, image, memory);
         // In another order each time.
         for (std::size_t k = 0; k < contenders.size(); ++k)
             take(contenders[(k + i) % contenders.size()], segment, image.size(), i == 0, arguments.threads);
-        if (i != 0 && arguments.codecs && chunks.size() > 1) {
-            // Whole checkpoints, in blocks of 1 MiB.
-            const auto pack = [&](Line& line, bool mix) {
-                std::vector<Compressor> compressors(static_cast<std::size_t>(team.size()));
-                std::atomic<std::uint64_t> kept{0};
-                const double time = seconds([&] {
-                    std::atomic<std::size_t> next{0};
-                    team.run([&](int worker) {
-                        constexpr std::size_t kBlock = 1 << 20;
-                        Bytes out(kBlock + (kBlock >> 6));
-                        Bytes mixed(kBlock);
-                        for (std::size_t at = next.fetch_add(kBlock); at < image.size();
-                             at = next.fetch_add(kBlock)) {
-                            const std::size_t size = std::min(kBlock, image.size() - at);
-                            std::span<const std::byte> from(image.data() + at, size);
-                            if (mix && previous.size() == image.size()) {
-                                for (std::size_t b = 0; b < size; ++b)
-                                    mixed[b] = image[at + b] ^ previous[at + b];
-                                from = {mixed.data(), size};
-                            }
-                            const std::size_t packed =
-                                compressors[static_cast<std::size_t>(worker)].pack(from, out, 1);
-                            kept += packed == 0 ? size : packed;
-                        }
-                    });
-                });
-                line.full += image.size();
-                line.kept += kept;
-                line.rates.push_back(static_cast<double>(image.size()) / time * 1e-9);
-            };
-            if (codec_available(PayloadCodec::zstd)) {
-                pack(zstd, false);
-                pack(xored, true);
-            }
+        if (i != 0 && packs) {
+            pack_whole(team, image, nullptr, zstd);
+            pack_whole(team, image, &previous, xored);
         }
-        if (i != 0 && arguments.device == kHostMemory) {
-            std::atomic<std::uint64_t> sum{0};
-            const double time = seconds([&] {
-                team.run([&](int worker) {
-                    const std::size_t share = image.size() / static_cast<std::size_t>(team.size());
-                    std::uint64_t own = 0;
-                    for (std::size_t b = 0; b + 8 <= share; b += 8) {
-                        std::uint64_t word = 0;
-                        std::memcpy(&word, image.data() + static_cast<std::size_t>(worker) * share + b, 8);
-                        own += word;
-                    }
-                    sum += own;
-                });
-            });
-            read.full += image.size();
-            read.rates.push_back(static_cast<double>(image.size()) / time * 1e-9);
-        }
+        if (i != 0 && arguments.device == kHostMemory) read_once(team, image, read);
         previous = std::move(image);
     }
-    for (Contender& c : contenders) {
-        c.line.workload = workload.name;
-        c.line.checkpoints = steps.size();
-        print(c.line);
-        lines.push_back(c.line);
-    }
+    const auto report = [&](Line& line) {
+        line.workload = workload.name;
+        line.checkpoints = steps.size();
+        print(line);
+        lines.push_back(line);
+    };
+    for (Contender& c : contenders)
+        report(c.line);
     for (Line* line : {&zstd, &xored, &read}) {
-        if (line->rates.empty()) continue;
-        line->checkpoints = steps.size();
-        print(*line);
-        lines.push_back(*line);
+        if (!line->rates.empty()) report(*line);
     }
 }
 

@@ -19,6 +19,7 @@
 #include "folder.hpp"
 #include "input.hpp"
 #include "record/delta_file.hpp"
+#include "record/delta_format.hpp"
 #include "record/entries.hpp"
 #include "restore/chain.hpp"
 

@@ -218,6 +218,132 @@ void check_setting(const std::string& option, const std::string& name, const std
     }
 }
 
+// Settings that options give to several methods.
+struct SharedSettings {
+    std::vector<std::pair<std::string, std::string>> all;        // of every method
+    std::vector<std::pair<std::string, std::string>> aggregate;  // of the method aggregate
+};
+
+// Each of the next functions takes one option and its value, if it knows it.
+
+// What is written, and how.
+bool take_data_option(const std::string& option, Words& words, Options& options) {
+    if (option == "--particles") {
+        options.particles.clear();
+        for (const std::string& part : parts(words.value(), ','))
+            options.particles.push_back(whole(option, part, 0, std::uint64_t{1} << 36));
+    } else if (option == "--skew") {
+        options.skew = number(option, words.value(), 0, 1);
+    } else if (option == "--layout") {
+        options.layout = static_cast<Layout>(one_of(option, kLayoutNames, words.value()));
+    } else if (option == "--methods") {
+        for (const std::string& part : parts(words.value(), ','))
+            options.methods.push_back(method_of(option, part));
+    } else if (option == "--method") {
+        options.methods.push_back(method_of(option, words.value()));
+    } else if (option == "--operations") {
+        options.write = options.read = false;
+        for (const std::string& part : parts(words.value(), ',')) {
+            constexpr const char* kOperations[] = {"write", "read"};
+            (one_of(option, kOperations, part) == 0 ? options.write : options.read) = true;
+        }
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool take_shared_setting(const std::string& option, Words& words, SharedSettings& shared) {
+    if (option == "--files") {
+        shared.all.emplace_back("files", kFiles[one_of(option, kFiles, words.value())]);
+        return true;
+    }
+    const std::string name = option.starts_with("--") ? option.substr(2) : "";
+    const bool known = std::any_of(std::begin(kAggregateOptions), std::end(kAggregateOptions),
+                                   [&](const char* one) { return name == one; });
+    if (!known) return false;
+    std::string value = words.value();
+    check_setting(option, name, value);
+    shared.aggregate.emplace_back(name, std::move(value));
+    return true;
+}
+
+// How it is measured.
+bool take_measure_option(const std::string& option, Words& words, Options& options) {
+    if (option == "--declare") {
+        constexpr const char* kWhen[] = {"once", "each"};
+        options.declare_each = one_of(option, kWhen, words.value()) == 1;
+    } else if (option == "--repeat") {
+        options.repeat = whole(option, words.value(), 1, 1'000'000'000);
+    } else if (option == "--warmup") {
+        options.warmup = whole(option, words.value(), 0, 1'000'000);
+    } else if (option == "--until") {
+        options.until = words.file();
+    } else if (option == "--seconds") {
+        options.seconds = number(option, words.value(), 1e-3, 1e9);
+    } else if (option == "--seed") {
+        options.seed = whole(option, words.value(), 0, UINT64_MAX);
+    } else if (option == "--sync") {
+        constexpr const char* kWhen[] = {"none", "after", "method"};
+        options.sync = static_cast<Sync>(one_of(option, kWhen, words.value()));
+    } else if (option == "--cold") {
+        options.cold = true;
+    } else if (option == "--verify") {
+        options.verify = true;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+// What is left, and told.
+bool take_output_option(const std::string& option, Words& words, Options& options) {
+    if (option == "--keep") {
+        options.keep = true;
+    } else if (option == "--json") {
+        options.json = words.file();
+    } else if (option == "--csv") {
+        options.csv = words.file();
+    } else if (option == "--quiet") {
+        options.quiet = true;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+void take_path(const std::string& word, Options& options) {
+    if (word.starts_with("-")) throw BadArgument("unknown option '" + word + "'; haccio --help lists them");
+    if (!options.path.empty())
+        throw BadArgument("two files, '" + options.path + "' and '" + word + "': give one");
+    options.path = word;
+}
+
+// Checks a method's own settings, and puts the shared ones before them: the last one counts.
+void settle_method(MethodChoice& choice, const SharedSettings& shared, const Options& options) {
+    const bool aggregating = choice.name == "aggregate";
+    const bool hints = choice.name.starts_with("mpiio");
+    for (const auto& [name, value] : choice.settings) {
+        if (name == "files") {
+            one_of(choice.label, kFiles, value);
+        } else if (aggregating) {
+            one_of(choice.label, kAggregateOptions, name);
+            check_setting(choice.label, name, value);
+        } else if (!hints) {
+            throw BadArgument(choice.label + ": " + choice.name + " has no setting '" + name + "'");
+        }
+    }
+    auto settings = shared.all;
+    if (aggregating) settings.insert(settings.end(), shared.aggregate.begin(), shared.aggregate.end());
+    settings.insert(settings.end(), choice.settings.begin(), choice.settings.end());
+    choice.settings = std::move(settings);
+    const auto same = std::count_if(options.methods.begin(), options.methods.end(),
+                                    [&](const MethodChoice& other) { return other.label == choice.label; });
+    if (same > 1) throw BadArgument("the method '" + choice.label + "' is there twice");
+    if (!options.write && choice.name.starts_with("ceiling"))
+        throw BadArgument(choice.name + " writes, and reads nothing");
+}
+
 }  // namespace
 
 std::optional<std::string> MethodChoice::setting(const std::string& setting_name) const {
@@ -229,106 +355,25 @@ std::optional<std::string> MethodChoice::setting(const std::string& setting_name
 
 Options parse_options(const std::vector<std::string>& arguments) {
     Options options;
-    std::vector<std::pair<std::string, std::string>> shared, aggregate;
+    SharedSettings shared;
     Words words(arguments);
     while (words.next()) {
         const std::string option = words.option();
-        const std::string name = option.starts_with("--") ? option.substr(2) : "";
-        if (option == "--particles") {
-            options.particles.clear();
-            for (const std::string& part : parts(words.value(), ','))
-                options.particles.push_back(whole(option, part, 0, std::uint64_t{1} << 36));
-        } else if (option == "--skew") {
-            options.skew = number(option, words.value(), 0, 1);
-        } else if (option == "--layout") {
-            options.layout = static_cast<Layout>(one_of(option, kLayoutNames, words.value()));
-        } else if (option == "--methods") {
-            for (const std::string& part : parts(words.value(), ','))
-                options.methods.push_back(method_of(option, part));
-        } else if (option == "--method") {
-            options.methods.push_back(method_of(option, words.value()));
-        } else if (option == "--operations") {
-            options.write = options.read = false;
-            for (const std::string& part : parts(words.value(), ',')) {
-                constexpr const char* kOperations[] = {"write", "read"};
-                (one_of(option, kOperations, part) == 0 ? options.write : options.read) = true;
-            }
-        } else if (option == "--files") {
-            shared.emplace_back("files", kFiles[one_of(option, kFiles, words.value())]);
-        } else if (std::find_if(std::begin(kAggregateOptions), std::end(kAggregateOptions),
-                                [&](const char* known) { return name == known; }) !=
-                   std::end(kAggregateOptions)) {
-            std::string value = words.value();
-            check_setting(option, name, value);
-            aggregate.emplace_back(name, std::move(value));
-        } else if (option == "--declare") {
-            constexpr const char* kWhen[] = {"once", "each"};
-            options.declare_each = one_of(option, kWhen, words.value()) == 1;
-        } else if (option == "--repeat") {
-            options.repeat = whole(option, words.value(), 1, 1'000'000'000);
-        } else if (option == "--warmup") {
-            options.warmup = whole(option, words.value(), 0, 1'000'000);
-        } else if (option == "--until") {
-            options.until = words.file();
-        } else if (option == "--seconds") {
-            options.seconds = number(option, words.value(), 1e-3, 1e9);
-        } else if (option == "--seed") {
-            options.seed = whole(option, words.value(), 0, UINT64_MAX);
-        } else if (option == "--sync") {
-            constexpr const char* kWhen[] = {"none", "after", "method"};
-            options.sync = static_cast<Sync>(one_of(option, kWhen, words.value()));
-        } else if (option == "--cold") {
-            options.cold = true;
-        } else if (option == "--verify") {
-            options.verify = true;
-        } else if (option == "--keep") {
-            options.keep = true;
-        } else if (option == "--json") {
-            options.json = words.file();
-        } else if (option == "--csv") {
-            options.csv = words.file();
-        } else if (option == "--quiet") {
-            options.quiet = true;
-        } else if (option.starts_with("-")) {
-            throw BadArgument("unknown option '" + option + "'; haccio --help lists them");
-        } else if (!options.path.empty()) {
-            throw BadArgument("two files, '" + options.path + "' and '" + option + "': give one");
-        } else {
-            options.path = option;
-        }
+        const bool taken =
+            take_data_option(option, words, options) || take_shared_setting(option, words, shared) ||
+            take_measure_option(option, words, options) || take_output_option(option, words, options);
+        if (!taken) take_path(option, options);
     }
     if (options.path.empty()) throw BadArgument("a file is missing; haccio --help says how to call it");
     if (options.cold && !options.read) throw BadArgument("--cold is of --operations read");
     if (options.methods.empty()) options.methods.push_back(method_of("--methods", "aggregate"));
-
-    bool aggregates = false;
-    for (MethodChoice& choice : options.methods) {
-        const bool aggregating = choice.name == "aggregate", hints = choice.name.starts_with("mpiio");
-        aggregates = aggregates || aggregating;
-        for (const auto& [name, value] : choice.settings) {
-            if (name == "files") {
-                one_of(choice.label, kFiles, value);
-            } else if (aggregating) {
-                one_of(choice.label, kAggregateOptions, name);
-                check_setting(choice.label, name, value);
-            } else if (!hints) {
-                throw BadArgument(choice.label + ": " + choice.name + " has no setting '" + name + "'");
-            }
-        }
-        // The method's own settings come last, and count.
-        auto settings = shared;
-        if (aggregating) settings.insert(settings.end(), aggregate.begin(), aggregate.end());
-        settings.insert(settings.end(), choice.settings.begin(), choice.settings.end());
-        choice.settings = std::move(settings);
-        const auto same =
-            std::count_if(options.methods.begin(), options.methods.end(),
-                          [&](const MethodChoice& other) { return other.label == choice.label; });
-        if (same > 1) throw BadArgument("the method '" + choice.label + "' is there twice");
-        if (!options.write && choice.name.starts_with("ceiling"))
-            throw BadArgument(choice.name + " writes, and reads nothing");
-    }
-    if (!aggregate.empty() && !aggregates)
-        throw BadArgument("--" + aggregate.front().first + " is of the method aggregate");
+    for (MethodChoice& choice : options.methods)
+        settle_method(choice, shared, options);
+    const bool aggregates =
+        std::any_of(options.methods.begin(), options.methods.end(),
+                    [](const MethodChoice& choice) { return choice.name == "aggregate"; });
+    if (!shared.aggregate.empty() && !aggregates)
+        throw BadArgument("--" + shared.aggregate.front().first + " is of the method aggregate");
     return options;
 }
 

@@ -135,8 +135,7 @@ PyFieldResult result_of(const ResultState& state) {
     return {packed.get(0), parse_dtype(dtype)};
 }
 
-void define_result(nb::module_& m) {
-    nb::class_<PyFieldResult> result(m, "FieldResult", "What comparing a field found.");
+void define_what_was_found(nb::class_<PyFieldResult>& result) {
     using R = FieldResult;
     const auto add = [&](const char* name, auto get) {
         result.def_prop_ro(name, [get](const PyFieldResult& self) { return get(self.result); });
@@ -194,6 +193,9 @@ void define_result(nb::module_& m) {
     add("sketch", [](const R& r) { return r.sketch; });
     add("elements", [](const R& r) { return r.elements; });
     add("warnings", [](const R& r) { return r.warnings; });
+}
+
+void define_uses_of_results(nb::class_<PyFieldResult>& result) {
     result
         .def_prop_ro(
             "max_abs_at_least",
@@ -232,6 +234,12 @@ void define_result(nb::module_& m) {
         .def("__setstate__", [](PyFieldResult& self, const ResultState& state) {
             new (&self) PyFieldResult(result_of(state));
         });
+}
+
+void define_result(nb::module_& m) {
+    nb::class_<PyFieldResult> result(m, "FieldResult", "What comparing a field found.");
+    define_what_was_found(result);
+    define_uses_of_results(result);
 }
 
 PyFieldResult merge_results(const std::vector<const PyFieldResult*>& parts,

@@ -208,15 +208,7 @@ void define_parts_of_records(nb::module_& m) {
         .def_ro("bytes", &RecordSegment::bytes);
 }
 
-}  // namespace
-
-void define_records(nb::module_& m) {
-    m.def("has_codec", [](const std::string& name) {
-        return name == "none" || (name == "zstd" && codec_available(PayloadCodec::zstd));
-    });
-    define_settings_of_records(m);
-    define_packing(m);
-    define_parts_of_records(m);
+void define_work_on_records(nb::module_& m) {
     m.def(
         "unpack_steps",
         [](const Path& record, const std::vector<std::int64_t>& steps, const Path& target, bool flat,
@@ -249,7 +241,9 @@ void define_records(nb::module_& m) {
                 unlocked([&] { return compact_record(posix_file_system(), path.native(), options); }));
         },
         "path"_a, "drop"_a, "keep_last"_a, "threads"_a, "forget_missing"_a = false);
+}
 
+void define_record_store(nb::module_& m) {
     nb::class_<RecordStore>(m, "RecordStore")
         .def(
             "files",
@@ -311,6 +305,19 @@ void define_records(nb::module_& m) {
             return take(unlocked([&] { return RecordStore::open(path.native(), rank, threads); }));
         },
         "path"_a, "rank"_a, "threads"_a = 1);
+}
+
+}  // namespace
+
+void define_records(nb::module_& m) {
+    m.def("has_codec", [](const std::string& name) {
+        return name == "none" || (name == "zstd" && codec_available(PayloadCodec::zstd));
+    });
+    define_settings_of_records(m);
+    define_packing(m);
+    define_parts_of_records(m);
+    define_work_on_records(m);
+    define_record_store(m);
 }
 
 }  // namespace twinrun

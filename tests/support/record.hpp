@@ -23,7 +23,7 @@
 #include "base/checked.hpp"
 #include "dedup/chunk_hash.hpp"
 #include "dedup/deduplicator.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_writer.hpp"
 #include "record/entries.hpp"
 #include "restore/chain.hpp"
 

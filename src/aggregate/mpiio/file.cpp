@@ -108,6 +108,64 @@ void File::settle(const std::string& why) {
     if (!why.empty()) say(why);
 }
 
+namespace {
+
+// Why a rank cannot aggregate calls of a file. All ranks take the largest.
+enum Problem : int { kNoProblem, kAskedNot, kBadHints, kBadFile };
+
+}  // namespace
+
+// Reads the hints, and opens a descriptor of this library's own. about: the same numbers on all
+// ranks, unless they see other files or hints. problem: kBadHints and kBadFile come with an error.
+Result<> File::open_own(const char* name, int amode, MPI_Info info, std::uint64_t (&about)[2], int& problem) {
+    name_ = name;
+    problem = kBadHints;
+    TWR_TRY(hints_, hints_of(info));
+    about[1] = hash_of(hints_) >> 1;
+    problem = kAskedNot;
+    if (!hints_.enable) return success();
+    problem = kBadFile;
+    if ((amode & MPI_MODE_SEQUENTIAL) != 0)
+        return Error{ErrorCode::unsupported, "the file is opened with MPI_MODE_SEQUENTIAL"};
+    const char* const path = without_prefix(name);
+    if (std::strchr(path, ':') != nullptr) {
+        return Error{ErrorCode::unsupported,
+                     "the name has a colon, which MPI-IO may take for a kind of file system"};
+    }
+    const int flags = (amode & MPI_MODE_RDWR) != 0     ? O_RDWR
+                      : (amode & MPI_MODE_WRONLY) != 0 ? O_WRONLY
+                                                       : O_RDONLY;
+    number_ = ::open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat found {};
+    if (number_ < 0 || ::fstat(number_, &found) != 0) return aggregation::file_error(path, "open", errno);
+    if (!S_ISREG(found.st_mode)) return Error{ErrorCode::unsupported, "it is not a regular file"};
+    if (incoherent(number_))
+        return Error{ErrorCode::unsupported, "its file system does not keep writers of a page apart"};
+    about[0] = static_cast<std::uint64_t>(found.st_ino) >> 1;
+    problem = kNoProblem;
+    return success();
+}
+
+// The view of a file that was just opened: bytes.
+Result<> File::view_bytes() {
+    view_.usable = true;
+    TWR_CHECK(view_.filetype.stream.append({0, 1, 1, 0}));
+    view_.filetype.extent = 1;
+    return success();
+}
+
+// A new pool, for this file and those that its ranks open later. False: MPI gives no communicator.
+bool File::make_member(MPI_Comm comm, std::uint64_t settings, std::int64_t number) {
+    if (member_) give_back(member_);
+    member_ = std::make_shared<Member>();
+    member_->settings = settings;
+    member_->number = number;
+    if (PMPI_Comm_dup(comm, &member_->comm) != MPI_SUCCESS) return false;
+    PMPI_Comm_set_errhandler(member_->comm, MPI_ERRORS_RETURN);
+    add(member_);
+    return true;
+}
+
 std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* name, int amode,
                                    MPI_Info info) {
     const std::shared_ptr<File> file(new File);
@@ -115,57 +173,16 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     f.handle_ = handle;
     f.amode_ = amode;
     PMPI_Comm_rank(comm, &f.rank_);
-    // Why this rank cannot: 1: it was asked not to; 2: hints; 3: the file. All ranks take the
-    // largest.
-    int problem = 0;
+    int problem = kNoProblem;
     std::string why;
-    std::uint64_t about[2] = {0, 0};  // the same on all ranks: the file, the hints
-    auto ready = caught([&]() -> Result<> {
-        f.name_ = name;
-        auto hints = hints_of(info);
-        if (!hints) {
-            problem = 2;
-            return hints.error();
-        }
-        f.hints_ = *hints;
-        about[1] = hash_of(f.hints_) >> 1;
-        if (!f.hints_.enable) problem = 1;
-        if (problem != 0) return success();
-        problem = 3;
-        if ((amode & MPI_MODE_SEQUENTIAL) != 0)
-            return Error{ErrorCode::unsupported, "the file is opened with MPI_MODE_SEQUENTIAL"};
-        const char* const path = without_prefix(name);
-        if (std::strchr(path, ':') != nullptr) {
-            return Error{ErrorCode::unsupported,
-                         "the name has a colon, which MPI-IO may take for a kind of file system"};
-        }
-        const int flags = (amode & MPI_MODE_RDWR) != 0     ? O_RDWR
-                          : (amode & MPI_MODE_WRONLY) != 0 ? O_WRONLY
-                                                           : O_RDONLY;
-        f.number_ = ::open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        struct stat found {};
-        if (f.number_ < 0 || ::fstat(f.number_, &found) != 0)
-            return aggregation::file_error(path, "open", errno);
-        if (!S_ISREG(found.st_mode)) return Error{ErrorCode::unsupported, "it is not a regular file"};
-        if (incoherent(f.number_))
-            return Error{ErrorCode::unsupported, "its file system does not keep writers of a page apart"};
-        about[0] = static_cast<std::uint64_t>(found.st_ino) >> 1;
-        problem = 0;
-        return success();
-    });
-    if (!ready) {
-        if (problem == 0) problem = 3;
+    std::uint64_t about[2] = {0, 0};  // the file, the hints
+    if (auto ready = caught([&] { return f.open_own(name, amode, info, about, problem); }); !ready) {
+        if (problem < kBadHints) problem = kBadFile;
         why = ready.error().message;
     }
-    f.view_.usable = true;
-    const auto bytes = caught([&]() -> Result<> {
-        TWR_CHECK(f.view_.filetype.stream.append({0, 1, 1, 0}));
-        f.view_.filetype.extent = 1;
-        return success();
-    });
-    if (!bytes) problem = 3;
+    if (!caught([&] { return f.view_bytes(); })) problem = kBadFile;
     // The pool that an earlier file of the same ranks has left.
-    if (problem == 0) f.member_ = take(comm, about[1]);
+    if (problem == kNoProblem) f.member_ = take(comm, about[1]);
     const std::int64_t number = f.member_ ? f.member_->number : 0;
     // The largest problem, and whether all ranks have the same file, the same hints and the same
     // member.
@@ -177,23 +194,17 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
                            number,
                            -number,
                            last_number()};
-    if (PMPI_Allreduce(MPI_IN_PLACE, all, 8, MPI_INT64_T, MPI_MAX, comm) != MPI_SUCCESS) all[0] = 3;
-    f.usable_ = all[0] == 0;
-    if (all[0] == 1) return file;
-    if (all[0] != 0) {
+    if (PMPI_Allreduce(MPI_IN_PLACE, all, 8, MPI_INT64_T, MPI_MAX, comm) != MPI_SUCCESS) all[0] = kBadFile;
+    f.usable_ = all[0] == kNoProblem;
+    if (all[0] == kAskedNot) return file;
+    if (all[0] != kNoProblem) {
         f.settle(why.empty() ? "another rank cannot aggregate it" : why);
     } else if (all[3] != -all[4]) {
         f.settle("the hints twinrun_* differ between ranks");
     } else if (all[1] != -all[2]) {
         f.settle("ranks see different files under its name");
     } else if (number == 0 || all[5] != -all[6]) {
-        if (f.member_) give_back(f.member_);
-        f.member_ = std::make_shared<Member>();
-        f.member_->settings = about[1];
-        f.member_->number = all[7] + 1;
-        if (PMPI_Comm_dup(comm, &f.member_->comm) != MPI_SUCCESS) return nullptr;
-        PMPI_Comm_set_errhandler(f.member_->comm, MPI_ERRORS_RETURN);
-        add(f.member_);
+        if (!f.make_member(comm, about[1], all[7] + 1)) return nullptr;
     }
     if (f.member_) f.comm_ = f.member_->comm;
     return file;
@@ -330,10 +341,25 @@ Answer File::transfer(const Call& call) {
     return answer;
 }
 
-Answer File::aggregate(const Call& call) {
-    const auto plain = [] { return Answer{}; };
-    const auto failed = [](Error error) { return Answer{Fate::failed, 0, std::move(error)}; };
-    // State that is equal on all ranks.
+// What this rank alone knows of a call.
+struct File::OwnPart {
+    Layout layout;
+    Reason reason = kNone;  // why the call cannot be aggregated
+    Result<> checked = success();
+};
+
+namespace {
+
+Answer plain() { return {}; }
+Answer failed(Error error) { return {Fate::failed, 0, std::move(error)}; }
+
+// Figures of steps: what is added to them, so that a step back is one too.
+constexpr auto kNoStep = static_cast<double>(2 * kLargest);
+
+}  // namespace
+
+// By what is equal on all ranks: the answer if the call is not aggregated.
+std::optional<Answer> File::excluded(const Call& call) {
     if (!usable_ || !allows(call.mode)) return plain();
     if (!native_) {
         say("the view's data representation is not native");
@@ -348,133 +374,168 @@ Answer File::aggregate(const Call& call) {
         settle(started.error().message);
         return plain();
     }
-    Team& team = *aggregate_->team;
-    if (team.broken()) return failed(team.why_broken());
+    if (aggregate_->team->broken()) return failed(aggregate_->team->why_broken());
+    return std::nullopt;
+}
 
-    // State of this rank alone.
-    Layout layout;
-    Reason reason = view_.usable ? kNone : kView;
+// The bytes that this rank moves. Errors: arguments that MPI forbids.
+Result<std::uint64_t> File::bytes_of(const Call& call) const {
+    const auto refuse = [](const char* what) { return Error{ErrorCode::invalid_argument, what}; };
+    if (call.count < 0) return refuse("count is negative");
+    if (call.type == MPI_DATATYPE_NULL) return refuse("the datatype is MPI_DATATYPE_NULL");
+    if (call.where == Where::at_offset && call.offset < 0) return refuse("the offset is negative");
+    MPI_Count size = 0;
+    TWR_MPI("MPI_Type_size_x", MPI_Type_size_x(call.type, &size));
+    const auto all = checked_multiply(static_cast<std::uint64_t>(std::max<MPI_Count>(size, 0)),
+                                      static_cast<std::uint64_t>(call.count));
+    if (!all) return refuse("it has more than 2^64 bytes");
+    if (view_.usable && *all % view_.etype_bytes != 0)
+        return refuse("the data is not a whole number of the view's etypes");
+    return *all;
+}
+
+// [collective]
+File::OwnPart File::own_part(const Call& call) {
+    OwnPart own;
+    own.reason = view_.usable ? kNone : kView;
+    const auto bytes = caught([&] { return bytes_of(call); });
+    if (!bytes) own.checked = bytes.error();
+    const auto offset = place(call, bytes ? *bytes : 0);
+    if (!offset && own.reason == kNone) own.reason = kView;
+    if (!own.checked || own.reason != kNone) return own;
+    auto laid = caught([&] { return lay_out(call, *offset, own.reason); });
+    if (laid) {
+        own.layout = std::move(*laid);
+    } else if (own.reason == kNone || laid.error().code == ErrorCode::out_of_memory) {
+        own.reason = kNoMemory;
+    }
+    return own;
+}
+
+// What the ranks agree on: figures[kReason] to figures[kEnd].
+void File::put_figures(const OwnPart& own, std::span<double> figures) const {
+    figures[kReason] = own.reason;
+    const Layout& layout = own.layout;
+    if (own.reason != kNone || layout.parts.empty()) {
+        if (!member_->parts.empty()) figures[kChanged] = 1;
+        return;
+    }
+    figures[kBelow] = static_cast<double>(kLargest - layout.begin + 1);
+    figures[kEnd] = static_cast<double>(layout.end);
+    const std::uint64_t before = member_->parts.empty() ? 0 : member_->parts.front().where.begin();
+    const std::uint64_t delta = layout.begin - before;
+    if (member_->declared && moved_by(layout.parts, member_->parts, delta)) {
+        const auto step = static_cast<double>(static_cast<std::int64_t>(delta));
+        figures[kAhead] = kNoStep + step;
+        figures[kBack] = kNoStep - step;
+    } else {
+        figures[kChanged] = 1;
+    }
+}
+
+// By one rank, for all: the file's size and its storage's traits, in outcome.payload.
+Result<> File::look_at_storage(Outcome& outcome) const {
+    struct stat about {};
+    if (::fstat(number_, &about) != 0) return aggregation::file_error(name_, "stat", errno);
+    outcome.payload[0] = static_cast<std::uint64_t>(about.st_size);
+    auto traits = caught([&] {
+        return aggregation::storage_traits("/proc/self/fd/" + std::to_string(number_),
+                                           hints_.settings.block_bytes);
+    });
+    if (!traits) return traits.error();
+    outcome.payload[1] = traits->block;
+    outcome.payload[2] = traits->direct.least_bytes;
+    outcome.payload[3] = traits->direct.alignment;
+    return success();
+}
+
+const char* File::text_of(Reason reason) {
+    switch (reason) {
+        case kDevice: return "a buffer is memory of a GPU";
+        case kDatatype: return "a datatype was made in a way that is not supported, or has too many pieces";
+        case kView: return "the file view is not supported, or has too many pieces";
+        case kFar: return "the data lies behind 2^50 bytes";
+        default: return "memory is lacking";
+    }
+}
+
+// [collective] The file ends before the last byte of a read: what lies behind its end is not read.
+Result<> File::cut_at_end(Layout& layout, std::uint64_t file_bytes) {
+    Team::Vote cut;
+    cut.mine = caught([&]() -> Result<> {
+        const std::uint64_t left = bytes_before(layout.file, static_cast<std::int64_t>(file_bytes));
+        if (left == layout.bytes) return success();
+        layout.bytes = left;
+        layout.parts.clear();
+        TWR_TRY(const Stream file, slice(layout.file, 0, left));
+        TWR_TRY(const Stream memory, slice(layout.memory, 0, left));
+        return match(file, memory, 0, layout.parts);
+    });
+    TWR_CHECK(aggregate_->team->agree(cut));
+    return success();
+}
+
+// By what the ranks agreed on: how many bytes the plan of the last call moves to be that of this
+// one; nullopt: a new plan is needed. cut: the call was cut at the file's end.
+std::optional<std::int64_t> File::step_of_plan(std::span<const double> figures, Mode mode, bool cut,
+                                               const aggregation::StorageTraits& traits) const {
+    const bool same_step = figures[kAhead] - kNoStep == kNoStep - figures[kBack];
+    if (!member_->declared || cut || figures[kChanged] != 0 || !same_step) return std::nullopt;
+    if (member_->shared && mode != Mode::read) return std::nullopt;
+    const auto step = static_cast<std::int64_t>(figures[kAhead] - kNoStep);
+    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks
+    // there.
+    if (traits.direct.alignment != 1 && step % static_cast<std::int64_t>(traits.block) != 0)
+        return std::nullopt;
+    return step;
+}
+
+void File::move_plan(std::int64_t step) {
+    member_->base += static_cast<std::uint64_t>(step);
+    for (ArrayPart& part : member_->parts)
+        part.where.offset += static_cast<std::uint64_t>(step);
+}
+
+Answer File::aggregate(const Call& call) {
+    if (auto answer = excluded(call)) return std::move(*answer);
+    Team& team = *aggregate_->team;
+    OwnPart own = own_part(call);
+    Layout& layout = own.layout;
     Team::Vote vote;
     vote.patient = !hints_.limited;
     vote.same = static_cast<std::uint64_t>(call.mode) * 8 + static_cast<std::uint64_t>(call.where) + 1;
     vote.same_of = "collective calls of one file";
-    std::uint64_t bytes = 0;
-    vote.mine = caught([&]() -> Result<> {
-        const auto refuse = [](const char* what) { return Error{ErrorCode::invalid_argument, what}; };
-        if (call.count < 0) return refuse("count is negative");
-        if (call.type == MPI_DATATYPE_NULL) return refuse("the datatype is MPI_DATATYPE_NULL");
-        if (call.where == Where::at_offset && call.offset < 0) return refuse("the offset is negative");
-        MPI_Count size = 0;
-        TWR_MPI("MPI_Type_size_x", MPI_Type_size_x(call.type, &size));
-        const auto all = checked_multiply(static_cast<std::uint64_t>(std::max<MPI_Count>(size, 0)),
-                                          static_cast<std::uint64_t>(call.count));
-        if (!all) return refuse("it has more than 2^64 bytes");
-        bytes = *all;
-        if (view_.usable && bytes % view_.etype_bytes != 0)
-            return refuse("the data is not a whole number of the view's etypes");
-        return success();
-    });
-    MPI_Offset offset = 0;
-    if (auto placed = place(call, vote.mine ? bytes : 0)) {
-        offset = *placed;
-    } else if (reason == kNone) {
-        reason = kView;
-    }
-    if (vote.mine && reason == kNone) {
-        auto laid = caught([&] { return lay_out(call, offset, reason); });
-        if (laid) {
-            layout = std::move(*laid);
-        } else if (reason == kNone || laid.error().code == ErrorCode::out_of_memory) {
-            reason = kNoMemory;
-        }
-    }
-    auto& largest = vote.figures.largest;
-    largest[kReason] = reason;
-    if (reason == kNone && !layout.parts.empty()) {
-        largest[kBelow] = static_cast<double>(kLargest - layout.begin + 1);
-        largest[kEnd] = static_cast<double>(layout.end);
-        const std::uint64_t before = member_->parts.empty() ? 0 : member_->parts.front().where.begin();
-        const std::uint64_t delta = layout.begin - before;
-        if (member_->declared && moved_by(layout.parts, member_->parts, delta)) {
-            const auto step = static_cast<double>(static_cast<std::int64_t>(delta));
-            largest[kAhead] = static_cast<double>(2 * kLargest) + step;
-            largest[kBack] = static_cast<double>(2 * kLargest) - step;
-        } else {
-            largest[kChanged] = 1;
-        }
-    } else if (!member_->parts.empty()) {
-        largest[kChanged] = 1;
-    }
-    vote.on_root = [&](Outcome& outcome) -> Result<> {
-        struct stat about {};
-        if (::fstat(number_, &about) != 0) return aggregation::file_error(name_, "stat", errno);
-        outcome.payload[0] = static_cast<std::uint64_t>(about.st_size);
-        auto traits = caught([&] {
-            return aggregation::storage_traits("/proc/self/fd/" + std::to_string(number_),
-                                               hints_.settings.block_bytes);
-        });
-        if (!traits) return traits.error();
-        outcome.payload[1] = traits->block;
-        outcome.payload[2] = traits->direct.least_bytes;
-        outcome.payload[3] = traits->direct.alignment;
-        return success();
-    };
+    vote.mine = std::move(own.checked);
+    put_figures(own, vote.figures.largest);
+    vote.on_root = [&](Outcome& outcome) { return look_at_storage(outcome); };
     auto agreed = team.agree(vote);
     if (!agreed) return failed(agreed.error());
 
     // From here on all ranks decide alike.
     const auto& all = agreed->figures.largest;
-    switch (static_cast<int>(all[kReason])) {
-        case kNone: break;
-        case kDevice: say("a buffer is memory of a GPU"); return plain();
-        case kDatatype:
-            say("a datatype was made in a way that is not supported, or has too many pieces");
-            return plain();
-        case kView: say("the file view is not supported, or has too many pieces"); return plain();
-        case kFar: say("the data lies behind 2^50 bytes"); return plain();
-        default: say("memory is lacking"); return plain();
+    if (const auto reason = static_cast<Reason>(all[kReason]); reason != kNone) {
+        say(text_of(reason));
+        return plain();
     }
     if (all[kBelow] == 0) {  // no rank has data
         if (auto passed = pass_pointer(call, 0); !passed) return failed(passed.error());
         return Answer{Fate::moved, 0, {}};
     }
+    const std::uint64_t file_bytes = agreed->payload[0];
     const aggregation::StorageTraits traits{agreed->payload[1], {agreed->payload[2], agreed->payload[3]}};
     if (!(traits == aggregate_->plan->traits())) {
         member_->declared = false;
         if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
     }
-    bool again =
-        member_->declared && all[kChanged] == 0 && (!member_->shared || call.mode == Mode::read) &&
-        all[kAhead] - static_cast<double>(2 * kLargest) == static_cast<double>(2 * kLargest) - all[kBack];
-    const auto step = static_cast<std::int64_t>(all[kAhead] - static_cast<double>(2 * kLargest));
-    const std::uint64_t size = agreed->payload[0];
     // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section
     // 14.4.1).
     const std::uint64_t asked = layout.bytes;
-    Result<> mine = success();
-    if (call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > size) {
-        // The file ends before the last byte: what lies behind its end is not read.
-        again = false;
-        mine = caught([&]() -> Result<> {
-            const std::uint64_t left = bytes_before(layout.file, static_cast<std::int64_t>(size));
-            if (left == layout.bytes) return success();
-            layout.bytes = left;
-            layout.parts.clear();
-            TWR_TRY(const Stream file, slice(layout.file, 0, left));
-            TWR_TRY(const Stream memory, slice(layout.memory, 0, left));
-            return match(file, memory, 0, layout.parts);
-        });
-        Team::Vote cut;
-        cut.mine = std::move(mine);
-        if (auto done = team.agree(cut); !done) return failed(done.error());
+    const bool cut = call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > file_bytes;
+    if (cut) {
+        if (auto done = cut_at_end(layout, file_bytes); !done) return failed(done.error());
     }
-    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks
-    // there.
-    again = again && (traits.direct.alignment == 1 || step % static_cast<std::int64_t>(traits.block) == 0);
-    if (again) {
-        member_->base += static_cast<std::uint64_t>(step);
-        for (ArrayPart& part : member_->parts)
-            part.where.offset += static_cast<std::uint64_t>(step);
+    if (const auto step = step_of_plan(all, call.mode, cut, traits)) {
+        move_plan(*step);
     } else {
         const std::uint64_t first = kLargest + 1 - static_cast<std::uint64_t>(all[kBelow]);
         auto declared = declare(layout, call.mode, first - first % traits.block);

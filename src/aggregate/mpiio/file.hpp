@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,15 +78,30 @@ class File {
    private:
     // Why a call goes to MPI-IO. Ranks agree on the largest.
     enum Reason : std::uint8_t { kNone, kSettled, kNoMemory, kDevice, kDatatype, kView, kFar };
+    static const char* text_of(Reason reason);
     struct Layout;  // where the bytes of a call lie
+    struct OwnPart;
 
     File() = default;
+    Result<> open_own(const char* name, int amode, MPI_Info info, std::uint64_t (&about)[2], int& problem);
+    Result<> view_bytes();
+    bool make_member(MPI_Comm comm, std::uint64_t settings, std::int64_t number);
     void settle(const std::string& why);  // from now on every call of this file is plain
     void say(const std::string& why) const;
     [[nodiscard]] bool allows(Mode mode) const;
     Result<> start();  // [collective] makes the aggregate
     Result<MPI_Offset> place(const Call& call, std::uint64_t bytes);
     Result<Layout> lay_out(const Call& call, MPI_Offset offset, Reason& reason) const;
+    std::optional<Answer> excluded(const Call& call);
+    [[nodiscard]] Result<std::uint64_t> bytes_of(const Call& call) const;
+    OwnPart own_part(const Call& call);
+    void put_figures(const OwnPart& own, std::span<double> figures) const;
+    Result<> look_at_storage(aggregation::Outcome& outcome) const;
+    Result<> cut_at_end(Layout& layout, std::uint64_t file_bytes);
+    [[nodiscard]] std::optional<std::int64_t> step_of_plan(std::span<const double> figures, Mode mode,
+                                                           bool cut,
+                                                           const aggregation::StorageTraits& traits) const;
+    void move_plan(std::int64_t step);
     Answer aggregate(const Call& call);
     Result<> declare(const Layout& layout, Mode mode, std::uint64_t base);
     Result<> pass_pointer(const Call& call, std::uint64_t bytes);

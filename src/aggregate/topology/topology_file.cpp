@@ -177,90 +177,121 @@ class Reader {
         }
         return nodes;
     }
-    Result<NamedTopology> tree() {
+    // A tree while it is read.
+    struct TreeParts {
         TreePlan plan;
+        // Of each node its switch and its bandwidth.
+        std::vector<std::uint32_t> leaves;
+        std::vector<float> links;
+        std::unordered_map<std::string, std::uint32_t> switches;  // by name
+    };
+    Result<> add_switches(const Json& all, TreeParts& parts) const {
+        if (!all.is_array() || all.empty() || all.size() > kMostNodes)
+            return wrong("switches: must be an array, not empty");
+        for (const Json& one : all) {
+            if (!one.is_object()) return wrong("switches: each must be an object");
+            TWR_CHECK(known(one, {"name", "nodes", "switches", "bandwidth", "node_bandwidth"}, "switches"));
+            TWR_TRY(const std::string name, text(one, "name", ""));
+            TWR_TRY(const float bandwidth, rate(one, "bandwidth", link_, false));
+            if (name.empty()) return wrong("switches: each must have a name");
+            const auto number = static_cast<std::uint32_t>(parts.plan.switches.size());
+            if (!parts.switches.try_emplace(name, number).second)
+                return wrong("switches: '" + name + "' is there twice");
+            parts.plan.switches.push_back({TreePlan::kNone, bandwidth});
+        }
+        return success();
+    }
+    // The nodes at switch k. Where the file names no nodes, this does.
+    Result<> add_nodes_at(const Json& at_switch, std::uint32_t k, TreeParts& parts) {
+        const bool named = all_.contains("nodes");
+        TWR_TRY(const float bandwidth, rate(at_switch, "node_bandwidth", link_, false));
+        TWR_TRY(const std::vector<std::string> nodes, list(at_switch, "nodes"));
+        for (const std::string& name : nodes) {
+            if (!named && numbers_.size() < kMostNodes &&
+                numbers_.try_emplace(name, static_cast<std::uint32_t>(names_.size())).second) {
+                names_.push_back(name);
+                parts.leaves.push_back(TreePlan::kNone);
+                parts.links.push_back(bandwidth);
+            }
+            const auto at = numbers_.find(name);
+            if (at == numbers_.end()) return wrong("switches: there is no node '" + name + "'");
+            if (parts.leaves[at->second] != TreePlan::kNone)
+                return wrong("switches: node '" + name + "' is there twice");
+            parts.leaves[at->second] = k;
+            parts.links[at->second] = bandwidth;
+        }
+        return success();
+    }
+    Result<> add_switches_below(const Json& at_switch, std::uint32_t k, TreeParts& parts) const {
+        TWR_TRY(const std::vector<std::string> below, list(at_switch, "switches"));
+        for (const std::string& name : below) {
+            const auto at = parts.switches.find(name);
+            if (at == parts.switches.end()) return wrong("switches: there is no switch '" + name + "'");
+            if (parts.plan.switches[at->second].parent != TreePlan::kNone)
+                return wrong("switches: '" + name + "' is below two others");
+            parts.plan.switches[at->second].parent = k;
+        }
+        return success();
+    }
+    // gateway_of: set for nodes that a gateway names.
+    Result<> add_gateways_of_tree(const Json& all, TreeParts& parts,
+                                  std::vector<std::uint32_t>& gateway_of) const {
+        for (std::uint32_t k = 0; k < all.size(); ++k) {
+            if (!all[k].is_object()) return wrong("gateways: each must be an object");
+            TWR_CHECK(known(all[k], {"name", "switch", "bandwidth", "capacity", "nodes"}, "gateways"));
+            TWR_TRY(const std::string at, text(all[k], "switch", ""));
+            if (!at.empty() && !parts.switches.contains(at))
+                return wrong("gateways: there is no switch '" + at + "'");
+            TWR_TRY(const float bandwidth, rate(all[k], "bandwidth", link_, false));
+            TWR_TRY(const float capacity, rate(all[k], "capacity", bandwidth, false));
+            parts.plan.gateways.push_back(
+                {at.empty() ? TreePlan::kNone : parts.switches.at(at), bandwidth, capacity});
+            TWR_CHECK(take_users(all[k], k, gateway_of));
+        }
+        return success();
+    }
+    // The nodes that gateway k names as its own.
+    Result<> take_users(const Json& gateway, std::uint32_t k, std::vector<std::uint32_t>& gateway_of) const {
+        TWR_TRY(const std::vector<std::uint32_t> users, nodes_of(gateway, "nodes"));
+        for (const std::uint32_t node : users) {
+            if (gateway_of[node] != TreePlan::kNone)
+                return wrong("gateways: node '" + names_[node] + "' has two");
+            gateway_of[node] = k;
+        }
+        return success();
+    }
+    Result<NamedTopology> tree() {
+        TreeParts parts;
+        TreePlan& plan = parts.plan;
         plan.name = name_;
         plan.latency = latency_;
         plan.memory = memory_;
-        const bool named = all_.contains("nodes");
-        std::vector<std::uint32_t> leaves(names_.size(), TreePlan::kNone);
-        std::vector<float> links(names_.size(), link_);
-        std::unordered_map<std::string, std::uint32_t> switches;
+        parts.leaves.assign(names_.size(), TreePlan::kNone);
+        parts.links.assign(names_.size(), link_);
         if (all_.contains("switches")) {
             const Json& all = all_.at("switches");
-            if (!all.is_array() || all.empty() || all.size() > kMostNodes)
-                return wrong("switches: must be an array, not empty");
-            for (const Json& one : all) {
-                if (!one.is_object()) return wrong("switches: each must be an object");
-                TWR_CHECK(
-                    known(one, {"name", "nodes", "switches", "bandwidth", "node_bandwidth"}, "switches"));
-                TWR_TRY(const std::string name, text(one, "name", ""));
-                TWR_TRY(const float bandwidth, rate(one, "bandwidth", link_, false));
-                if (name.empty()) return wrong("switches: each must have a name");
-                if (!switches.try_emplace(name, static_cast<std::uint32_t>(plan.switches.size())).second)
-                    return wrong("switches: '" + name + "' is there twice");
-                plan.switches.push_back({TreePlan::kNone, bandwidth});
-            }
+            TWR_CHECK(add_switches(all, parts));
             for (std::uint32_t k = 0; k < all.size(); ++k) {
-                TWR_TRY(const float bandwidth, rate(all[k], "node_bandwidth", link_, false));
-                TWR_TRY(const std::vector<std::string> nodes, list(all[k], "nodes"));
-                for (const std::string& name : nodes) {
-                    if (!named && numbers_.size() < kMostNodes &&
-                        numbers_.try_emplace(name, static_cast<std::uint32_t>(names_.size())).second) {
-                        names_.push_back(name);
-                        leaves.push_back(TreePlan::kNone);
-                        links.push_back(bandwidth);
-                    }
-                    const auto at = numbers_.find(name);
-                    if (at == numbers_.end()) return wrong("switches: there is no node '" + name + "'");
-                    if (leaves[at->second] != TreePlan::kNone)
-                        return wrong("switches: node '" + name + "' is there twice");
-                    leaves[at->second] = k;
-                    links[at->second] = bandwidth;
-                }
-                TWR_TRY(const std::vector<std::string> below, list(all[k], "switches"));
-                for (const std::string& name : below) {
-                    const auto at = switches.find(name);
-                    if (at == switches.end()) return wrong("switches: there is no switch '" + name + "'");
-                    if (plan.switches[at->second].parent != TreePlan::kNone)
-                        return wrong("switches: '" + name + "' is below two others");
-                    plan.switches[at->second].parent = k;
-                }
+                TWR_CHECK(add_nodes_at(all[k], k, parts));
+                TWR_CHECK(add_switches_below(all[k], k, parts));
             }
         } else {  // all nodes at one switch
             plan.switches.push_back({TreePlan::kNone, link_});
-            std::fill(leaves.begin(), leaves.end(), 0);
+            std::fill(parts.leaves.begin(), parts.leaves.end(), 0);
         }
         for (std::uint32_t node = 0; node < names_.size(); ++node) {
-            if (leaves[node] == TreePlan::kNone)
+            if (parts.leaves[node] == TreePlan::kNone)
                 return wrong("switches: none has node '" + names_[node] + "'");
-            plan.nodes.push_back({leaves[node], links[node]});
+            plan.nodes.push_back({parts.leaves[node], parts.links[node]});
         }
         std::vector<std::uint32_t> gateway_of(names_.size(), TreePlan::kNone);
-        bool some = false;
-        if (!all_.contains("gateways")) {
-            plan.gateways.push_back({TreePlan::kNone, link_, std::numeric_limits<float>::max()});
+        if (all_.contains("gateways")) {
+            TWR_CHECK(add_gateways_of_tree(all_.at("gateways"), parts, gateway_of));
         } else {
-            const Json& all = all_.at("gateways");
-            for (std::uint32_t k = 0; k < all.size(); ++k) {
-                if (!all[k].is_object()) return wrong("gateways: each must be an object");
-                TWR_CHECK(known(all[k], {"name", "switch", "bandwidth", "capacity", "nodes"}, "gateways"));
-                TWR_TRY(const std::string at, text(all[k], "switch", ""));
-                if (!at.empty() && !switches.contains(at))
-                    return wrong("gateways: there is no switch '" + at + "'");
-                TWR_TRY(const float bandwidth, rate(all[k], "bandwidth", link_, false));
-                TWR_TRY(const float capacity, rate(all[k], "capacity", bandwidth, false));
-                plan.gateways.push_back(
-                    {at.empty() ? TreePlan::kNone : switches.at(at), bandwidth, capacity});
-                TWR_TRY(const std::vector<std::uint32_t> users, nodes_of(all[k], "nodes"));
-                for (const std::uint32_t node : users) {
-                    if (gateway_of[node] != TreePlan::kNone)
-                        return wrong("gateways: node '" + names_[node] + "' has two");
-                    gateway_of[node] = k;
-                    some = true;
-                }
-            }
+            plan.gateways.push_back({TreePlan::kNone, link_, std::numeric_limits<float>::max()});
         }
+        const bool some = std::any_of(gateway_of.begin(), gateway_of.end(),
+                                      [](std::uint32_t gateway) { return gateway != TreePlan::kNone; });
         if (some) {  // nodes without a gateway use the nearest, which the tree finds
             TreePlan again = plan;
             TWR_TRY(const auto first, make_tree(std::move(again)));
@@ -292,6 +323,75 @@ class Reader {
         return value.get<std::uint32_t>();
     }
 
+    Result<> take_distances(Matrix& made, std::uint32_t count) const {
+        made.distances_.resize(std::size_t{count} * count);
+        return rows("distances", [&](std::uint32_t a, std::uint32_t b, const Json& value) -> Result<> {
+            const auto found = hops(value);
+            if (!found || (a == b && *found != 0))
+                return wrong("distances: must be whole numbers, at most 1000000, 0 from a node to itself");
+            if (b < a && made.distance(b, a) != *found) {
+                return wrong("distances: from '" + names_[b] + "' to '" + names_[a] +
+                             "' must be as long as back");
+            }
+            made.distances_[std::size_t{a} * count + b] = *found;
+            return success();
+        });
+    }
+    Result<> take_bandwidths(Matrix& made, std::uint32_t count) const {
+        made.bandwidths_.assign(std::size_t{count} * count, link_);
+        for (std::uint32_t k = 0; k < count; ++k)
+            made.bandwidths_[std::size_t{k} * count + k] = memory_;
+        if (!all_.contains("bandwidths")) return success();
+        return rows("bandwidths", [&](std::uint32_t a, std::uint32_t b, const Json& value) -> Result<> {
+            if (a == b && value.is_null()) return success();
+            TWR_TRY(made.bandwidths_[std::size_t{a} * count + b], positive(value, "bandwidths", false));
+            return success();
+        });
+    }
+    // How far a gateway is from each node.
+    Result<std::vector<std::uint32_t>> distances_of(const Json& gateway, const Matrix& made,
+                                                    const std::vector<std::uint32_t>& bridges) const {
+        std::vector<std::uint32_t> distances(names_.size(), 1);
+        if (gateway.contains("distances")) {
+            const Json& row = gateway.at("distances");
+            if (!row.is_array() || row.size() != distances.size())
+                return wrong("gateways: a distance for each node");
+            for (std::uint32_t node = 0; node < distances.size(); ++node) {
+                const auto found = hops(row[node]);
+                if (!found) return wrong("gateways: distances must be whole numbers, at most 1000000");
+                distances[node] = *found;
+            }
+        } else if (!bridges.empty()) {  // one hop from bridge nodes
+            for (std::uint32_t node = 0; node < distances.size(); ++node) {
+                std::uint32_t least = std::numeric_limits<std::uint32_t>::max();
+                for (const std::uint32_t bridge : bridges)
+                    least = std::min(least, made.distance(node, bridge) + 1);
+                distances[node] = least;
+            }
+        }
+        return distances;
+    }
+    Result<> add_gateways_of_matrix(const Json& all, Matrix& made) const {
+        if (all.size() > kMostGateways) return wrong("gateways: more than 1024");
+        for (std::uint32_t k = 0; k < all.size(); ++k) {
+            if (!all[k].is_object()) return wrong("gateways: each must be an object");
+            TWR_CHECK(known(all[k], {"name", "distances", "bandwidth", "capacity", "nodes", "bridges"},
+                            "gateways"));
+            Matrix::Gateway gateway;
+            TWR_TRY(gateway.bandwidth, rate(all[k], "bandwidth", link_, false));
+            TWR_TRY(gateway.capacity, rate(all[k], "capacity", gateway.bandwidth, false));
+            TWR_TRY(const std::vector<std::uint32_t> bridges, nodes_of(all[k], "bridges"));
+            for (const std::uint32_t node : bridges) {
+                if (made.bridges_[node])
+                    return wrong("gateways: node '" + names_[node] + "' is a bridge twice");
+                made.bridges_[node] = true;
+            }
+            TWR_TRY(gateway.distances, distances_of(all[k], made, bridges));
+            TWR_CHECK(take_users(all[k], k, made.gateway_of_));
+            made.gateways_.push_back(std::move(gateway));
+        }
+        return success();
+    }
     Result<NamedTopology> matrix() {
         if (names_.empty() || names_.size() > kMostOfMatrix)
             return wrong("distances: need nodes, 1 to " + std::to_string(kMostOfMatrix));
@@ -300,78 +400,15 @@ class Reader {
         made->name_ = name_;
         made->nodes_ = count;
         made->latency_ = latency_;
-        made->distances_.resize(std::size_t{count} * count);
-        TWR_CHECK(rows("distances", [&](std::uint32_t a, std::uint32_t b, const Json& value) -> Result<> {
-            const auto found = hops(value);
-            if (!found || (a == b && *found != 0))
-                return wrong("distances: must be whole numbers, at most 1000000, 0 from a node to itself");
-            if (b < a && made->distance(b, a) != *found) {
-                return wrong("distances: from '" + names_[b] + "' to '" + names_[a] +
-                             "' must be as long as back");
-            }
-            made->distances_[std::size_t{a} * count + b] = *found;
-            return success();
-        }));
-        made->bandwidths_.assign(std::size_t{count} * count, link_);
-        for (std::uint32_t k = 0; k < count; ++k)
-            made->bandwidths_[std::size_t{k} * count + k] = memory_;
-        if (all_.contains("bandwidths")) {
-            TWR_CHECK(
-                rows("bandwidths", [&](std::uint32_t a, std::uint32_t b, const Json& value) -> Result<> {
-                    if (a == b && value.is_null()) return success();
-                    TWR_TRY(made->bandwidths_[std::size_t{a} * count + b],
-                            positive(value, "bandwidths", false));
-                    return success();
-                }));
-        }
+        TWR_CHECK(take_distances(*made, count));
+        TWR_CHECK(take_bandwidths(*made, count));
         made->gateway_of_.assign(count, TreePlan::kNone);
         made->bridges_.assign(count, false);
-        if (!all_.contains("gateways")) {
+        if (all_.contains("gateways")) {
+            TWR_CHECK(add_gateways_of_matrix(all_.at("gateways"), *made));
+        } else {
             made->gateways_.push_back(
                 {std::vector<std::uint32_t>(count, 1), link_, std::numeric_limits<float>::max()});
-        } else {
-            const Json& all = all_.at("gateways");
-            if (all.size() > kMostGateways) return wrong("gateways: more than 1024");
-            for (std::uint32_t k = 0; k < all.size(); ++k) {
-                if (!all[k].is_object()) return wrong("gateways: each must be an object");
-                TWR_CHECK(known(all[k], {"name", "distances", "bandwidth", "capacity", "nodes", "bridges"},
-                                "gateways"));
-                Matrix::Gateway gateway;
-                TWR_TRY(gateway.bandwidth, rate(all[k], "bandwidth", link_, false));
-                TWR_TRY(gateway.capacity, rate(all[k], "capacity", gateway.bandwidth, false));
-                TWR_TRY(const std::vector<std::uint32_t> bridges, nodes_of(all[k], "bridges"));
-                for (const std::uint32_t node : bridges) {
-                    if (made->bridges_[node])
-                        return wrong("gateways: node '" + names_[node] + "' is a bridge twice");
-                    made->bridges_[node] = true;
-                }
-                gateway.distances.assign(count, 1);
-                if (all[k].contains("distances")) {
-                    const Json& row = all[k].at("distances");
-                    if (!row.is_array() || row.size() != count)
-                        return wrong("gateways: a distance for each node");
-                    for (std::uint32_t node = 0; node < count; ++node) {
-                        const auto found = hops(row[node]);
-                        if (!found)
-                            return wrong("gateways: distances must be whole numbers, at most 1000000");
-                        gateway.distances[node] = *found;
-                    }
-                } else if (!bridges.empty()) {  // one hop from bridge nodes
-                    for (std::uint32_t node = 0; node < count; ++node) {
-                        std::uint32_t least = std::numeric_limits<std::uint32_t>::max();
-                        for (const std::uint32_t bridge : bridges)
-                            least = std::min(least, made->distance(node, bridge) + 1);
-                        gateway.distances[node] = least;
-                    }
-                }
-                TWR_TRY(const std::vector<std::uint32_t> users, nodes_of(all[k], "nodes"));
-                for (const std::uint32_t node : users) {
-                    if (made->gateway_of_[node] != TreePlan::kNone)
-                        return wrong("gateways: node '" + names_[node] + "' has two");
-                    made->gateway_of_[node] = k;
-                }
-                made->gateways_.push_back(std::move(gateway));
-            }
         }
         for (std::uint32_t node = 0; node < count; ++node) {
             if (made->gateway_of_[node] != TreePlan::kNone) continue;

@@ -25,7 +25,7 @@
 #include "difference/difference.hpp"
 #include "element/dtype.hpp"
 #include "record/delta.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_writer.hpp"
 
 namespace twinrun {
 
@@ -119,7 +119,8 @@ class Deduplicator {
     virtual Result<StepOutcome> step(std::uint32_t ordinal, std::span<const ImageSegment> segments,
                                      PayloadSink& sink) = 0;
     // The image of an earlier difference becomes the base of the next step. where: the Location of
-    // each of its chunks, in the order of its segments; may be empty without give_base.
+    // each of its chunks, in the order of its segments; may be empty without give_base. After an
+    // error of this call or of the next, too, all that was known is forgotten.
     virtual Result<> rebase(std::uint32_t ordinal, std::span<const ImageSegment> segments,
                             std::span<const Location> where) = 0;
     // Payload of an earlier difference, whole chunks in host memory, from this Location on: so that

@@ -125,69 +125,141 @@ __device__ inline bool note(const HashLaunch& launch, const DeviceDedupPart& par
     return true;
 }
 
+// The hash of a lane's chunk i of a group whose chunks are in one stage, and its base's.
+template <int ChunkBytes>
+__device__ inline ChunkHash hash_in_stage(const std::byte* from, std::uint32_t i, ChunkHash& base) {
+    constexpr std::uint32_t kPieces = ChunkBytes / 16;
+    ulonglong2 pieces[kPieces];
+#pragma unroll
+    for (std::uint32_t p = 0; p < kPieces; ++p)
+        pieces[p] = *reinterpret_cast<const ulonglong2*>(from + place_of(i * kPieces + p) * 16);
+    const auto b = *reinterpret_cast<const ulonglong2*>(from + kStageBytes + i * sizeof(ChunkHash));
+    base = {b.x, b.y};
+    return short_hash(pieces);
+}
+
+// Takes a stage of each lane's chunk: two stripes.
+template <int ChunkBytes>
+__device__ inline void accumulate_stage(std::uint64_t (&a)[8], const std::byte* from, int step,
+                                        std::uint32_t lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int stripe = 2 * step + half;
+        const int row = stripe == ChunkBytes / 64 - 1 ? 16 : stripe % 16;
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            const auto d = *reinterpret_cast<const ulonglong2*>(
+                from + place_of(lane * 8 + static_cast<unsigned>(half * 4 + q)) * 16);
+            accumulate(a[2 * q], a[2 * q + 1], d.x, d.y, kStripeKeys.of[row][2 * q],
+                       kStripeKeys.of[row][2 * q + 1]);
+        }
+    }
+    if (ChunkBytes > 1024 && step % 8 == 7 && step != HashShape<ChunkBytes>::kSteps - 1) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            a[i] = scramble(a[i], kKeys.scramble[i]);
+    }
+}
+
+// The hash of what was accumulated of a lane's chunk.
+__device__ inline ChunkHash merged_hash(const std::uint64_t (&a)[8], std::uint32_t chunk_bytes) {
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+        low += fold(a[2 * i] ^ kKeys.merge_low[2 * i], a[2 * i + 1] ^ kKeys.merge_low[2 * i + 1]);
+        high += fold(a[2 * i] ^ kKeys.merge_high[2 * i], a[2 * i + 1] ^ kKeys.merge_high[2 * i + 1]);
+    }
+    return finish_long(low, high, chunk_bytes);
+}
+
+// A warp's ring of stages: it asks for data several stages before they are used.
+template <int ChunkBytes>
+class GroupRing {
+   public:
+    using Shape = HashShape<ChunkBytes>;
+    // The warp takes group `first`, and every `every` groups one more.
+    __device__ GroupRing(const HashLaunch& launch, std::byte* memory, std::uint32_t first,
+                         std::uint32_t every)
+        : launch_(launch),
+          memory_(memory),
+          every_(every),
+          policy_(ReadPolicy::evict_first()),
+          ahead_(launch),
+          next_group_(first) {
+#pragma unroll 1
+        for (int s = 0; s < kStages - 1; ++s)
+            ask();
+    }
+    // Asks for one more stage, and waits for the oldest one.
+    __device__ const std::byte* next() {
+        ask();
+        stage_wait<kStages - 1>();
+        warp::sync();
+        return memory_ + now_ * Shape::kStage;
+    }
+    // The stage of next() is not needed any more.
+    __device__ void done() {
+        warp::sync();
+        now_ = now_ + 1 == kStages ? 0 : now_ + 1;
+    }
+
+   private:
+    __device__ void ask() {
+        if (next_group_ < launch_.groups) {
+            const auto group = static_cast<std::uint32_t>(next_group_);
+            stage<ChunkBytes>(ahead_.at(group), group, next_step_, launch_.hashes,
+                              memory_ + next_stage_ * Shape::kStage, policy_);
+            if (++next_step_ == Shape::kSteps) {
+                next_step_ = 0;
+                next_group_ += every_;
+            }
+            next_stage_ = next_stage_ + 1 == kStages ? 0 : next_stage_ + 1;
+        }
+        stage_commit();
+    }
+
+    const HashLaunch& launch_;
+    std::byte* const memory_;
+    const std::uint32_t every_;
+    const ReadPolicy policy_;
+    PartCursor ahead_;
+    // What is asked for next.
+    std::uint64_t next_group_;
+    int next_step_ = 0;
+    int next_stage_ = 0;
+    int now_ = 0;
+};
+
 template <int ChunkBytes>
 __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_constant__ HashLaunch launch) {
     using Shape = HashShape<ChunkBytes>;
     extern __shared__ __align__(128) std::byte shared_memory[];
     const std::uint32_t lane = threadIdx.x % 32;
-    std::byte* const ring = shared_memory + threadIdx.x / 32 * (kStages * Shape::kStage);
     const std::uint32_t warps = gridDim.x * kHashWarps;
     const std::uint32_t warp = blockIdx.x * kHashWarps + threadIdx.x / 32;
-    const ReadPolicy policy = ReadPolicy::evict_first();
-    PartCursor ahead(launch);
     PartCursor here(launch);
     Content content(launch.content);
 
-    // What is asked for next.
-    std::uint64_t next_group = warp;
-    int next_step = 0;
-    int next_stage = 0;
-    const auto ask = [&] {
-        if (next_group < launch.groups) {
-            const auto group = static_cast<std::uint32_t>(next_group);
-            stage<ChunkBytes>(ahead.at(group), group, next_step, launch.hashes,
-                              ring + next_stage * Shape::kStage, policy);
-            if (++next_step == Shape::kSteps) {
-                next_step = 0;
-                next_group += warps;
-            }
-            next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
-        }
-        stage_commit();
-    };
-#pragma unroll 1
-    for (int s = 0; s < kStages - 1; ++s)
-        ask();
-
-    int now = 0;
+    GroupRing<ChunkBytes> ring(launch, shared_memory + threadIdx.x / 32 * (kStages * Shape::kStage), warp,
+                               warps);
     for (std::uint64_t g = warp; g < launch.groups; g += warps) {
         const auto group = static_cast<std::uint32_t>(g);
         const DeviceDedupPart& part = here.at(group);
         const std::uint32_t first = (group - part.group) * Shape::kGroup;
         content.enter(part.segment);
         if constexpr (ChunkBytes <= 128) {
-            ask();
-            stage_wait<kStages - 1>();
-            warp::sync();
-            const std::byte* const from = ring + now * Shape::kStage;
-            constexpr std::uint32_t kPieces = ChunkBytes / 16;
+            const std::byte* const from = ring.next();
 #pragma unroll
             for (std::uint32_t k = 0; k < Shape::kGroup / 32; ++k) {
                 const std::uint32_t i = k * 32 + lane;
-                ulonglong2 pieces[kPieces];
-#pragma unroll
-                for (std::uint32_t p = 0; p < kPieces; ++p)
-                    pieces[p] = *reinterpret_cast<const ulonglong2*>(from + place_of(i * kPieces + p) * 16);
-                const auto base =
-                    *reinterpret_cast<const ulonglong2*>(from + kStageBytes + i * sizeof(ChunkHash));
-                const bool changed =
-                    note(launch, part, first + i, short_hash(pieces), {base.x, base.y}, content);
-                const unsigned marks = warp::ballot(changed);
+                ChunkHash base;
+                const ChunkHash hash = hash_in_stage<ChunkBytes>(from, i, base);
+                const unsigned marks = warp::ballot(note(launch, part, first + i, hash, base, content));
                 if (launch.words != nullptr && lane == 0)
                     launch.words[std::uint64_t{group} * (Shape::kGroup / 32) + k] = marks;
             }
-            warp::sync();
-            now = now + 1 == kStages ? 0 : now + 1;
+            ring.done();
         } else {
             std::uint64_t a[8];
 #pragma unroll
@@ -196,45 +268,17 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
             ChunkHash base;
 #pragma unroll 1
             for (int step = 0; step < Shape::kSteps; ++step) {
-                ask();
-                stage_wait<kStages - 1>();
-                warp::sync();
-                const std::byte* const from = ring + now * Shape::kStage;
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const int stripe = 2 * step + half;
-                    const int row = stripe == ChunkBytes / 64 - 1 ? 16 : stripe % 16;
-#pragma unroll
-                    for (int q = 0; q < 4; ++q) {
-                        const auto d = *reinterpret_cast<const ulonglong2*>(
-                            from + place_of(lane * 8 + static_cast<unsigned>(half * 4 + q)) * 16);
-                        accumulate(a[2 * q], a[2 * q + 1], d.x, d.y, kStripeKeys.of[row][2 * q],
-                                   kStripeKeys.of[row][2 * q + 1]);
-                    }
-                }
-                if (ChunkBytes > 1024 && step % 8 == 7 && step != Shape::kSteps - 1) {
-#pragma unroll
-                    for (int i = 0; i < 8; ++i)
-                        a[i] = scramble(a[i], kKeys.scramble[i]);
-                }
+                const std::byte* const from = ring.next();
+                accumulate_stage<ChunkBytes>(a, from, step, lane);
                 if (step == Shape::kSteps - 1) {
                     const auto b =
                         *reinterpret_cast<const ulonglong2*>(from + kStageBytes + lane * sizeof(ChunkHash));
                     base = {b.x, b.y};
                 }
-                warp::sync();
-                now = now + 1 == kStages ? 0 : now + 1;
+                ring.done();
             }
-            std::uint64_t low = 0;
-            std::uint64_t high = 0;
-#pragma unroll
-            for (unsigned i = 0; i < 4; ++i) {
-                low += fold(a[2 * i] ^ kKeys.merge_low[2 * i], a[2 * i + 1] ^ kKeys.merge_low[2 * i + 1]);
-                high += fold(a[2 * i] ^ kKeys.merge_high[2 * i], a[2 * i + 1] ^ kKeys.merge_high[2 * i + 1]);
-            }
-            const bool changed =
-                note(launch, part, first + lane, finish_long(low, high, ChunkBytes), base, content);
-            const unsigned marks = warp::ballot(changed);
+            const unsigned marks =
+                warp::ballot(note(launch, part, first + lane, merged_hash(a, ChunkBytes), base, content));
             if (launch.words != nullptr && lane == 0) launch.words[group] = marks;
         }
     }
@@ -244,29 +288,63 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
 // ---- hashes of larger chunks: a warp a chunk, for 512 MiB of 4 KiB are too few warps of 32 chunks
 // to fill a device ----
 
-// Lane 4 s + q has piece q of stripes s and s + 8 of each block of 1024 bytes.
-__global__ void __launch_bounds__(kSimpleThreads, 2)
-    hash_large(const __grid_constant__ HashLaunch launch, std::uint32_t chunks) {
-    const std::uint32_t lane = threadIdx.x % 32;
-    const std::uint32_t q = lane % 4;
-    const std::uint32_t stripe = lane / 4;
-    const std::uint64_t warps = std::uint64_t{gridDim.x} * (kSimpleThreads / 32);
-    std::uint64_t keys[2][2];
-    std::uint64_t last[2];
+// A chunk is taken in blocks of 1024 bytes. Lane 4 s + q has piece q of stripes s and s + 8 of each
+// block. These are the keys of a lane.
+struct LaneKeys {
+    std::uint64_t stripe[2][2];  // of both stripes
+    std::uint64_t last[2];       // of the second one, in a chunk's last block
     std::uint64_t scrambler[2];
     std::uint64_t merge_low[2];
     std::uint64_t merge_high[2];
     std::uint64_t start[2];
+
+    __device__ explicit LaneKeys(std::uint32_t lane) {
+        const std::uint32_t q = lane % 4;
+        const std::uint32_t s = lane / 4;
 #pragma unroll
-    for (unsigned w = 0; w < 2; ++w) {
-        keys[0][w] = kStripeKeys.of[stripe][2 * q + w];
-        keys[1][w] = kStripeKeys.of[stripe + 8][2 * q + w];
-        last[w] = stripe == 7 ? kStripeKeys.of[16][2 * q + w] : keys[1][w];
-        start[w] = kKeys.start[2 * q + w];
-        scrambler[w] = kKeys.scramble[2 * q + w];
-        merge_low[w] = kKeys.merge_low[2 * q + w];
-        merge_high[w] = kKeys.merge_high[2 * q + w];
+        for (unsigned w = 0; w < 2; ++w) {
+            stripe[0][w] = kStripeKeys.of[s][2 * q + w];
+            stripe[1][w] = kStripeKeys.of[s + 8][2 * q + w];
+            last[w] = s == 7 ? kStripeKeys.of[16][2 * q + w] : stripe[1][w];
+            start[w] = kKeys.start[2 * q + w];
+            scrambler[w] = kKeys.scramble[2 * q + w];
+            merge_low[w] = kKeys.merge_low[2 * q + w];
+            merge_high[w] = kKeys.merge_high[2 * q + w];
+        }
     }
+};
+
+// Takes a block: this lane's pieces of it, and the sums of all lanes that hold other stripes.
+__device__ inline void accumulate_block(std::uint64_t& a0, std::uint64_t& a1, const uint4* pieces,
+                                        bool is_last, const LaneKeys& keys) {
+    std::uint64_t p0 = 0;
+    std::uint64_t p1 = 0;
+#pragma unroll
+    for (unsigned half = 0; half < 2; ++half) {
+        const uint4 v = pieces[half];
+        const bool other = half == 1 && is_last;
+        accumulate(p0, p1, v.x | static_cast<std::uint64_t>(v.y) << 32,
+                   v.z | static_cast<std::uint64_t>(v.w) << 32, other ? keys.last[0] : keys.stripe[half][0],
+                   other ? keys.last[1] : keys.stripe[half][1]);
+    }
+#pragma unroll
+    for (int lanes = 4; lanes <= 16; lanes *= 2) {
+        p0 += warp::across(p0, lanes);
+        p1 += warp::across(p1, lanes);
+    }
+    a0 += p0;
+    a1 += p1;
+    if (!is_last) {
+        a0 = scramble(a0, keys.scrambler[0]);
+        a1 = scramble(a1, keys.scrambler[1]);
+    }
+}
+
+__global__ void __launch_bounds__(kSimpleThreads, 2)
+    hash_large(const __grid_constant__ HashLaunch launch, std::uint32_t chunks) {
+    const std::uint32_t lane = threadIdx.x % 32;
+    const std::uint64_t warps = std::uint64_t{gridDim.x} * (kSimpleThreads / 32);
+    const LaneKeys keys(lane);
     Content content(launch.content);
     const std::uint32_t blocks = launch.chunk_bytes / 1024;
     std::uint32_t part_begin = 1;
@@ -290,8 +368,8 @@ __global__ void __launch_bounds__(kSimpleThreads, 2)
         const std::byte* const end = part.data + part.bytes;
         const bool whole =
             part.bytes - offset >= launch.chunk_bytes && reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
-        std::uint64_t a0 = start[0];
-        std::uint64_t a1 = start[1];
+        std::uint64_t a0 = keys.start[0];
+        std::uint64_t a1 = keys.start[1];
         for (std::uint32_t b = 0; b < blocks; b += 4) {
             uint4 loaded[8];
 #pragma unroll
@@ -304,33 +382,11 @@ __global__ void __launch_bounds__(kSimpleThreads, 2)
                 }
             }
 #pragma unroll
-            for (unsigned block = 0; block < 4; ++block) {
-                std::uint64_t p0 = 0;
-                std::uint64_t p1 = 0;
-                const bool is_last = b + block + 1 == blocks;
-#pragma unroll
-                for (unsigned half = 0; half < 2; ++half) {
-                    const uint4 v = loaded[2 * block + half];
-                    const bool other = half == 1 && is_last;
-                    accumulate(p0, p1, v.x | static_cast<std::uint64_t>(v.y) << 32,
-                               v.z | static_cast<std::uint64_t>(v.w) << 32, other ? last[0] : keys[half][0],
-                               other ? last[1] : keys[half][1]);
-                }
-#pragma unroll
-                for (int lanes = 4; lanes <= 16; lanes *= 2) {
-                    p0 += warp::across(p0, lanes);
-                    p1 += warp::across(p1, lanes);
-                }
-                a0 += p0;
-                a1 += p1;
-                if (!is_last) {
-                    a0 = scramble(a0, scrambler[0]);
-                    a1 = scramble(a1, scrambler[1]);
-                }
-            }
+            for (unsigned block = 0; block < 4; ++block)
+                accumulate_block(a0, a1, loaded + 2 * block, b + block + 1 == blocks, keys);
         }
-        std::uint64_t low = fold(a0 ^ merge_low[0], a1 ^ merge_low[1]);
-        std::uint64_t high = fold(a0 ^ merge_high[0], a1 ^ merge_high[1]);
+        std::uint64_t low = fold(a0 ^ keys.merge_low[0], a1 ^ keys.merge_low[1]);
+        std::uint64_t high = fold(a0 ^ keys.merge_high[0], a1 ^ keys.merge_high[1]);
 #pragma unroll
         for (int lanes = 1; lanes <= 2; lanes *= 2) {
             low += warp::across(low, lanes);

@@ -506,6 +506,181 @@ unsigned grid_for(std::uint64_t work, unsigned each) {
     return static_cast<unsigned>(std::min<std::uint64_t>((work + each - 1) / each, 0x7FFFFFFF));
 }
 
+// The fields that one kernel takes: they lie together.
+struct FieldGroup {
+    Key key;
+    std::uint32_t first;
+    std::uint32_t count;
+    std::uint64_t tiles;
+};
+constexpr std::size_t kMostGroups = 64;  // more than there are instances and sizes
+
+// What a call asks of the kernels, in the caller's memory of the host. It is copied to the same
+// places on the device.
+class DigestTables {
+   public:
+    DigestTables(const Places& at, std::byte* on_host, std::byte* on_device)
+        : fields_(reinterpret_cast<Field*>(on_host + at.fields)),
+          joins_(reinterpret_cast<Join*>(on_host + at.joins)),
+          samples_(reinterpret_cast<Sample*>(on_host + at.samples)),
+          published_(reinterpret_cast<Published*>(on_host + at.published)),
+          pieces_(reinterpret_cast<std::uint64_t*>(on_device + at.pieces)) {}
+
+    // False: there are too many kinds of fields.
+    bool fill(const DeviceDigestItem* items, std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) {
+            const DeviceDigestItem& item = items[i];
+            if (item.scalars == 0) continue;
+            if (item.largest != nullptr) add_sample(item);
+            if (item.settings.kind == DigestKind::published) {
+                add_published(item);
+            } else if (!add_group(key_of(item))) {
+                return false;
+            }
+        }
+        // Keys are few: each pass over the items takes those of one.
+        for (std::size_t g = 0; g < group_count; ++g) {
+            FieldGroup& group = groups[g];
+            group.first = field_count_;
+            for (std::size_t i = 0; i < n; ++i) {
+                const DeviceDigestItem& item = items[i];
+                const bool has_field = item.scalars != 0 && item.settings.kind != DigestKind::published;
+                if (has_field && key_of(item) == group.key) add_field(item, group);
+            }
+        }
+        return true;
+    }
+
+    FieldGroup groups[kMostGroups];
+    std::size_t group_count = 0;
+    std::uint32_t join_count = 0;
+    std::uint32_t sample_count = 0;
+    std::uint32_t published_count = 0;
+    std::uint64_t join_chunks = 0;
+    std::uint64_t sample_slices = 0;
+    std::uint64_t published_chunk_count = 0;
+
+   private:
+    void add_sample(const DeviceDigestItem& item) {
+        const std::uint64_t bytes = item.scalars * item_bytes(item.scalar);
+        samples_[sample_count++] = {static_cast<const std::byte*>(item.data),
+                                    item.scalars,
+                                    sample_slices,
+                                    reinterpret_cast<unsigned long long*>(item.largest),
+                                    item.scalar,
+                                    static_cast<std::uint8_t>(item_shift(item.scalar))};
+        sample_slices += (bytes + kSampleSlice - 1) / kSampleSlice;
+    }
+    void add_published(const DeviceDigestItem& item) {
+        published_[published_count++] = {
+            static_cast<const std::byte*>(item.data),
+            item.scalars,
+            published_chunk_count,
+            item.leaves,
+            item.settings.tolerance.atol,
+            static_cast<std::uint32_t>(item.settings.chunk_bytes / item_bytes(item.scalar)),
+            item.scalar,
+            static_cast<std::uint8_t>(item_shift(item.scalar)),
+            compute_type_of(item.scalar),
+            reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0};
+        published_chunk_count += chunks_of(item);
+    }
+    bool add_group(const Key& key) {
+        const bool known =
+            std::any_of(groups, groups + group_count, [&](const FieldGroup& g) { return g.key == key; });
+        if (known) return true;
+        if (group_count == kMostGroups) return false;
+        groups[group_count++] = {key, 0, 0, 0};
+        return true;
+    }
+    void add_field(const DeviceDigestItem& item, FieldGroup& group) {
+        const CellRule& rule = item.settings.rule;
+        const std::uint64_t blocks = blocks_of(item);
+        const std::uint64_t tiles = (blocks + kRows - 1) / kRows;
+        Field& field = fields_[field_count_++];
+        field = {};
+        field.data = static_cast<const std::byte*>(item.data);
+        field.scalars = item.scalars;
+        field.first_tile = group.tiles;
+        field.leaves = item.leaves;
+        field.fine = item.fine;
+        field.residues = group.key.bits == 0 ? nullptr : item.residues;
+        field.counts = reinterpret_cast<unsigned long long*>(item.counts);
+        field.inverse = rule.kind == CellKind::absolute ? inverse_of(rule) : 0;
+        field.bias_sum = bias_sum_of(group.key, item.scalar);
+        field.rule = rule;
+        field.scalar = item.scalar;
+        field.item_shift = static_cast<std::uint8_t>(item_shift(item.scalar));
+        field.aligned = reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0;
+        field.piece_blocks =
+            static_cast<std::uint32_t>(std::min<std::size_t>(item.settings.chunk_bytes / kBlockBytes, kRows));
+        if (has_pieces(item)) add_join(item, field, blocks, tiles);
+        group.tiles += tiles;
+        ++group.count;
+    }
+    // The kernel digests pieces of chunks, which are joined afterwards.
+    void add_join(const DeviceDigestItem& item, Field& field, std::uint64_t blocks, std::uint64_t tiles) {
+        field.leaves = pieces_;
+        field.fine = pieces_ + tiles;
+        joins_[join_count++] = {
+            pieces_,         pieces_ + tiles,
+            item.leaves,     item.fine,
+            chunks_of(item), join_chunks,
+            blocks,          static_cast<std::uint32_t>(item.settings.chunk_bytes / kBlockBytes / kRows)};
+        join_chunks += chunks_of(item);
+        pieces_ += 2 * tiles;
+    }
+
+    Field* fields_;
+    Join* joins_;
+    Sample* samples_;
+    Published* published_;
+    std::uint64_t* pieces_;  // on the device: those that no field has yet
+    std::uint32_t field_count_ = 0;
+};
+
+// Starts the kernel of group `g`.
+DeviceStatus launch_group(int device, const DigestTables& tables, std::size_t g, const Places& at,
+                          std::byte* on_device, cudaStream_t stream) {
+    const FieldGroup& group = tables.groups[g];
+    KernelChoice choice;
+    int blocks = 0;
+    if (const DeviceStatus status = choose_kernel(device, group.key, group.tiles, &choice, &blocks);
+        status.failed) {
+        return status;
+    }
+    const Launch launch{reinterpret_cast<const Field*>(on_device + at.fields) + group.first, group.count,
+                        group.tiles, reinterpret_cast<unsigned long long*>(on_device + at.counters) + g};
+    const unsigned grid = std::min(grid_for(group.tiles, choice.tiles), static_cast<unsigned>(blocks));
+    choice.kernel<<<grid, choice.threads, choice.shared, stream>>>(launch, item_shift(group.key.scalar));
+    TWR_GPU_LAUNCHED("digests of blocks");
+    return {};
+}
+
+// Starts the kernels behind those of groups.
+DeviceStatus launch_rest(int device, const DigestTables& tables, const Places& at, const std::byte* on_device,
+                         cudaStream_t stream) {
+    if (tables.join_count != 0) {
+        join_pieces<<<grid_for(tables.join_chunks, kSimpleThreads), kSimpleThreads, 0, stream>>>(
+            reinterpret_cast<const Join*>(on_device + at.joins), tables.join_count, tables.join_chunks);
+        TWR_GPU_LAUNCHED("digests of chunks");
+    }
+    if (tables.sample_count != 0) {
+        sample_largest<<<grid_for(tables.sample_slices * 32, kSimpleThreads), kSimpleThreads, 0, stream>>>(
+            reinterpret_cast<const Sample*>(on_device + at.samples), tables.sample_count,
+            tables.sample_slices);
+        TWR_GPU_LAUNCHED("sample of magnitudes");
+    }
+    if (tables.published_count != 0) {
+        constexpr unsigned kPublishedThreads = 64;
+        published_chunks<<<grid_for(tables.published_chunk_count, kPublishedThreads), kPublishedThreads, 0,
+                           stream>>>(reinterpret_cast<const Published*>(on_device + at.published),
+                                     tables.published_count, tables.published_chunk_count);
+        TWR_GPU_LAUNCHED("published digests");
+    }
+    return {};
+}
+
 DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, void* scratch_memory,
                     void* host_scratch, StreamHandle stream_handle) {
     if (n == 0) return {};
@@ -514,148 +689,16 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
     const Places at = places_of(items, n);
     auto* on_host = static_cast<std::byte*>(host_scratch);
     auto* on_device = static_cast<std::byte*>(scratch_memory);
-    auto* fields = reinterpret_cast<Field*>(on_host + at.fields);
-    auto* joins = reinterpret_cast<Join*>(on_host + at.joins);
-    auto* samples = reinterpret_cast<Sample*>(on_host + at.samples);
-    auto* published = reinterpret_cast<Published*>(on_host + at.published);
-    auto* pieces = reinterpret_cast<std::uint64_t*>(on_device + at.pieces);
-
-    // The fields of each kernel lie together. Keys are few: each pass over the items takes those of
-    // one.
-    struct Group {
-        Key key;
-        std::uint32_t first;
-        std::uint32_t count;
-        std::uint64_t tiles;
-    };
-    constexpr std::size_t kMostGroups = 64;  // more than there are instances and sizes
-    Group groups[kMostGroups];
-    std::size_t group_count = 0;
-    std::uint32_t field_count = 0;
-    std::uint32_t join_count = 0;
-    std::uint32_t sample_count = 0;
-    std::uint32_t published_count = 0;
-    std::uint64_t join_chunks = 0;
-    std::uint64_t sample_slices = 0;
-    std::uint64_t published_chunk_count = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-        const DeviceDigestItem& item = items[i];
-        if (item.scalars == 0) continue;
-        if (item.largest != nullptr) {
-            const std::uint64_t bytes = item.scalars * item_bytes(item.scalar);
-            samples[sample_count++] = {static_cast<const std::byte*>(item.data),
-                                       item.scalars,
-                                       sample_slices,
-                                       reinterpret_cast<unsigned long long*>(item.largest),
-                                       item.scalar,
-                                       static_cast<std::uint8_t>(item_shift(item.scalar))};
-            sample_slices += (bytes + kSampleSlice - 1) / kSampleSlice;
-        }
-        if (item.settings.kind == DigestKind::published) {
-            published[published_count++] = {
-                static_cast<const std::byte*>(item.data),
-                item.scalars,
-                published_chunk_count,
-                item.leaves,
-                item.settings.tolerance.atol,
-                static_cast<std::uint32_t>(item.settings.chunk_bytes / item_bytes(item.scalar)),
-                item.scalar,
-                static_cast<std::uint8_t>(item_shift(item.scalar)),
-                compute_type_of(item.scalar),
-                reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0};
-            published_chunk_count += chunks_of(item);
-            continue;
-        }
-        const Key key = key_of(item);
-        const bool known =
-            std::any_of(groups, groups + group_count, [&](const Group& g) { return g.key == key; });
-        if (!known) {
-            if (group_count == kMostGroups)
-                return gpu_failure(ErrorCode::internal, device, "too many kinds of fields");
-            groups[group_count++] = {key, 0, 0, 0};
-        }
-    }
-    for (std::size_t g = 0; g < group_count; ++g) {
-        Group& group = groups[g];
-        group.first = field_count;
-        for (std::size_t i = 0; i < n; ++i) {
-            const DeviceDigestItem& item = items[i];
-            if (item.scalars == 0 || item.settings.kind == DigestKind::published || key_of(item) != group.key)
-                continue;
-            const CellRule& rule = item.settings.rule;
-            const std::uint64_t blocks = blocks_of(item);
-            const std::uint64_t tiles = (blocks + kRows - 1) / kRows;
-            Field& field = fields[field_count++];
-            field = {};
-            field.data = static_cast<const std::byte*>(item.data);
-            field.scalars = item.scalars;
-            field.first_tile = group.tiles;
-            field.leaves = item.leaves;
-            field.fine = item.fine;
-            field.residues = group.key.bits == 0 ? nullptr : item.residues;
-            field.counts = reinterpret_cast<unsigned long long*>(item.counts);
-            field.inverse = rule.kind == CellKind::absolute ? inverse_of(rule) : 0;
-            field.bias_sum = bias_sum_of(group.key, item.scalar);
-            field.rule = rule;
-            field.scalar = item.scalar;
-            field.item_shift = static_cast<std::uint8_t>(item_shift(item.scalar));
-            field.aligned = reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0;
-            field.piece_blocks = static_cast<std::uint32_t>(
-                std::min<std::size_t>(item.settings.chunk_bytes / kBlockBytes, kRows));
-            if (has_pieces(item)) {
-                field.leaves = pieces;
-                field.fine = pieces + tiles;
-                joins[join_count++] = {
-                    pieces,
-                    pieces + tiles,
-                    item.leaves,
-                    item.fine,
-                    chunks_of(item),
-                    join_chunks,
-                    blocks,
-                    static_cast<std::uint32_t>(item.settings.chunk_bytes / kBlockBytes / kRows)};
-                join_chunks += chunks_of(item);
-                pieces += 2 * tiles;
-            }
-            group.tiles += tiles;
-            ++group.count;
-        }
-    }
-
+    DigestTables tables(at, on_host, on_device);
+    if (!tables.fill(items, n)) return gpu_failure(ErrorCode::internal, device, "too many kinds of fields");
     TWR_GPU(cudaMemcpyAsync(on_device, on_host, at.copied, cudaMemcpyHostToDevice, stream));
-    TWR_GPU(cudaMemsetAsync(on_device + at.counters, 0, group_count * sizeof(unsigned long long), stream));
-    for (std::size_t g = 0; g < group_count; ++g) {
-        const Group& group = groups[g];
-        KernelChoice choice;
-        int blocks = 0;
-        if (const DeviceStatus status = choose_kernel(device, group.key, group.tiles, &choice, &blocks);
-            status.failed) {
-            return status;
-        }
-        const Launch launch{reinterpret_cast<const Field*>(on_device + at.fields) + group.first, group.count,
-                            group.tiles, reinterpret_cast<unsigned long long*>(on_device + at.counters) + g};
-        const unsigned grid = std::min(grid_for(group.tiles, choice.tiles), static_cast<unsigned>(blocks));
-        choice.kernel<<<grid, choice.threads, choice.shared, stream>>>(launch, item_shift(group.key.scalar));
-        TWR_GPU_LAUNCHED("digests of blocks");
+    TWR_GPU(
+        cudaMemsetAsync(on_device + at.counters, 0, tables.group_count * sizeof(unsigned long long), stream));
+    for (std::size_t g = 0; g < tables.group_count; ++g) {
+        const DeviceStatus status = launch_group(device, tables, g, at, on_device, stream);
+        if (status.failed) return status;
     }
-    if (join_count != 0) {
-        join_pieces<<<grid_for(join_chunks, kSimpleThreads), kSimpleThreads, 0, stream>>>(
-            reinterpret_cast<const Join*>(on_device + at.joins), join_count, join_chunks);
-        TWR_GPU_LAUNCHED("digests of chunks");
-    }
-    if (sample_count != 0) {
-        sample_largest<<<grid_for(sample_slices * 32, kSimpleThreads), kSimpleThreads, 0, stream>>>(
-            reinterpret_cast<const Sample*>(on_device + at.samples), sample_count, sample_slices);
-        TWR_GPU_LAUNCHED("sample of magnitudes");
-    }
-    if (published_count != 0) {
-        constexpr unsigned kPublishedThreads = 64;
-        published_chunks<<<grid_for(published_chunk_count, kPublishedThreads), kPublishedThreads, 0,
-                           stream>>>(reinterpret_cast<const Published*>(on_device + at.published),
-                                     published_count, published_chunk_count);
-        TWR_GPU_LAUNCHED("published digests");
-    }
-    return {};
+    return launch_rest(device, tables, at, on_device, stream);
 }
 
 DeviceStatus sketch(int device, const DeviceSketchItem& item, StreamHandle stream_handle) {

@@ -544,6 +544,124 @@ void cut(const DeviceSumsItem& item, Part& part) {
     }
 }
 
+// The parts that one kernel takes: they lie together.
+struct PartGroup {
+    SumsKey key;
+    std::uint32_t first;
+    std::uint32_t count;
+    std::uint64_t warps;
+};
+constexpr std::size_t kMostPartGroups = 64;  // more than there are instances and sizes
+
+// What a call asks of the kernels, in the caller's memory of the host. It is copied to the same
+// places on the device.
+class SumsTables {
+   public:
+    SumsTables(const SumsPlaces& at, std::byte* on_host, const std::byte* on_device)
+        : on_host_(on_host), on_device_(on_device), bucket_at_(at.buckets) {}
+
+    DeviceStatus fill(int device, const DeviceSumsItem* items, std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) {
+            if (items[i].count != 0 && !add_group(sums_key_of(items[i])))
+                return gpu_failure(ErrorCode::internal, device, "too many kinds of parts");
+        }
+        for (std::size_t g = 0; g < group_count; ++g) {
+            PartGroup& group = groups[g];
+            group.first = part_count;
+            for (std::size_t i = 0; i < n; ++i) {
+                const DeviceSumsItem& item = items[i];
+                if (item.count == 0 || sums_key_of(item) != group.key) continue;
+                if (!is_possible(item))
+                    return gpu_failure(ErrorCode::internal, device, "a part with an impossible place");
+                add_part(item, group);
+            }
+        }
+        return {};
+    }
+
+    PartGroup groups[kMostPartGroups];
+    std::size_t group_count = 0;
+    std::uint32_t part_count = 0;
+
+   private:
+    bool add_group(const SumsKey& key) {
+        const bool known =
+            std::any_of(groups, groups + group_count, [&](const PartGroup& g) { return g.key == key; });
+        if (known) return true;
+        if (group_count == kMostPartGroups) return false;
+        groups[group_count++] = {key, 0, 0, 0};
+        return true;
+    }
+    static bool is_possible(const DeviceSumsItem& item) {
+        const std::uint64_t block = kBlockBytes >> sums_item_shift(item.scalar);
+        return item.axis_count <= kMostSumsAxes && item.row_scalars != 0 && item.bucket_scalars >= block &&
+               item.bucket_scalars / block <= kMostBlocks;
+    }
+    void add_part(const DeviceSumsItem& item, PartGroup& group) {
+        Part& part = reinterpret_cast<Part*>(on_host_)[part_count++];
+        part = {};
+        part.data = static_cast<const std::byte*>(item.data);
+        part.first = item.first;
+        part.end = item.first + item.count;
+        part.row_scalars = item.row_scalars;
+        part.base = item.base;
+        part.first_bucket = item.first_bucket;
+        part.first_slot = item.first_slot;
+        part.bucket_count = item.bucket_count;
+        copy_buckets(item, part);
+        part.halves = item.halves;
+        part.inverse = item.rule.kind == CellKind::absolute ? sums_inverse_of(item.rule) : 0;
+        part.rule = item.rule;
+        part.scalar = item.scalar;
+        part.bucket_shift = static_cast<std::uint8_t>(log2_of(item.bucket_scalars));
+        part.axis_count = item.axis_count;
+        std::copy_n(item.axes.begin(), item.axis_count, part.axes);
+        part.first_warp = group.warps;
+        cut(item, part);
+        const std::uint64_t of_a_warp = part.task_scalars << (5 - part.group_shift);
+        group.warps += (part.skew + item.count + of_a_warp - 1) / of_a_warp;
+        ++group.count;
+    }
+    // Which buckets there are, behind the parts.
+    void copy_buckets(const DeviceSumsItem& item, Part& part) {
+        if (item.buckets != nullptr) {
+            const std::size_t bytes = item.bucket_count * sizeof(std::uint64_t);
+            part.buckets = reinterpret_cast<const std::uint64_t*>(copied(item.buckets, bytes, bytes));
+        }
+        if (item.words != 0) {
+            const std::size_t bytes = item.words * sizeof(std::uint64_t);
+            part.bits = reinterpret_cast<const std::uint64_t*>(copied(item.bits, bytes, bytes));
+            part.before = reinterpret_cast<const std::uint32_t*>(
+                copied(item.before, item.words * sizeof(std::uint32_t), before_bytes(item.words)));
+        }
+    }
+    // Where the bytes will be on the device.
+    const std::byte* copied(const void* from, std::size_t bytes, std::size_t room) {
+        std::memcpy(on_host_ + bucket_at_, from, bytes);
+        const std::byte* there = on_device_ + bucket_at_;
+        bucket_at_ += room;
+        return there;
+    }
+
+    std::byte* on_host_;
+    const std::byte* on_device_;
+    std::size_t bucket_at_;
+};
+
+DeviceStatus launch_parts(int device, const PartGroup& group, const Part* parts, int multiprocessors,
+                          cudaStream_t stream) {
+    const SumsLaunch launch{parts + group.first, group.count, group.warps};
+    const SumsKernel kernel =
+        group.key.wide ? sums_kernel_of<true>(group.key) : sums_kernel_of<false>(group.key);
+    const std::uint64_t needed = (group.warps + kSumsWarps - 1) / kSumsWarps;
+    const auto grid = static_cast<unsigned>(
+        std::min<std::uint64_t>(needed, static_cast<std::uint64_t>(multiprocessors) * kBlocksEach));
+    const std::size_t shared = (kBlockBytes >> group.key.item_shift) * sizeof(uint2);
+    kernel<<<grid, kSumsThreads, shared, stream>>>(launch, group.key.item_shift);
+    TWR_GPU_LAUNCHED("sums of digests");
+    return {};
+}
+
 DeviceStatus add_sums_of(int device, const DeviceSumsItem* items, std::size_t n, void* scratch_memory,
                          void* host_scratch, StreamHandle stream_handle) {
     if (n == 0) return {};
@@ -552,96 +670,16 @@ DeviceStatus add_sums_of(int device, const DeviceSumsItem* items, std::size_t n,
     const SumsPlaces at = sums_places_of(items, n);
     auto* on_host = static_cast<std::byte*>(host_scratch);
     auto* on_device = static_cast<std::byte*>(scratch_memory);
-    auto* parts = reinterpret_cast<Part*>(on_host);
-    struct Group {
-        SumsKey key;
-        std::uint32_t first;
-        std::uint32_t count;
-        std::uint64_t warps;
-    };
-    constexpr std::size_t kMostGroups = 64;  // more than there are instances and sizes
-    Group groups[kMostGroups];
-    std::size_t group_count = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-        if (items[i].count == 0) continue;
-        const SumsKey key = sums_key_of(items[i]);
-        const bool known =
-            std::any_of(groups, groups + group_count, [&](const Group& g) { return g.key == key; });
-        if (!known) {
-            if (group_count == kMostGroups)
-                return gpu_failure(ErrorCode::internal, device, "too many kinds of parts");
-            groups[group_count++] = {key, 0, 0, 0};
-        }
-    }
-    std::uint32_t part_count = 0;
-    std::size_t bucket_at = at.buckets;
-    for (std::size_t g = 0; g < group_count; ++g) {
-        Group& group = groups[g];
-        group.first = part_count;
-        for (std::size_t i = 0; i < n; ++i) {
-            const DeviceSumsItem& item = items[i];
-            if (item.count == 0 || sums_key_of(item) != group.key) continue;
-            const std::uint64_t block = kBlockBytes >> sums_item_shift(item.scalar);
-            if (item.axis_count > kMostSumsAxes || item.row_scalars == 0 || item.bucket_scalars < block ||
-                item.bucket_scalars / block > kMostBlocks) {
-                return gpu_failure(ErrorCode::internal, device, "a part with an impossible place");
-            }
-            Part& part = parts[part_count++];
-            part = {};
-            part.data = static_cast<const std::byte*>(item.data);
-            part.first = item.first;
-            part.end = item.first + item.count;
-            part.row_scalars = item.row_scalars;
-            part.base = item.base;
-            part.first_bucket = item.first_bucket;
-            part.first_slot = item.first_slot;
-            part.bucket_count = item.bucket_count;
-            const auto copied = [&](const void* from, std::size_t bytes, std::size_t room) {
-                std::memcpy(on_host + bucket_at, from, bytes);
-                const std::byte* there = on_device + bucket_at;
-                bucket_at += room;
-                return there;
-            };
-            if (item.buckets != nullptr) {
-                const std::size_t bytes = item.bucket_count * sizeof(std::uint64_t);
-                part.buckets = reinterpret_cast<const std::uint64_t*>(copied(item.buckets, bytes, bytes));
-            }
-            if (item.words != 0) {
-                const std::size_t bytes = item.words * sizeof(std::uint64_t);
-                part.bits = reinterpret_cast<const std::uint64_t*>(copied(item.bits, bytes, bytes));
-                part.before = reinterpret_cast<const std::uint32_t*>(
-                    copied(item.before, item.words * sizeof(std::uint32_t), before_bytes(item.words)));
-            }
-            part.halves = item.halves;
-            part.inverse = item.rule.kind == CellKind::absolute ? sums_inverse_of(item.rule) : 0;
-            part.rule = item.rule;
-            part.scalar = item.scalar;
-            part.bucket_shift = static_cast<std::uint8_t>(log2_of(item.bucket_scalars));
-            part.axis_count = item.axis_count;
-            std::copy_n(item.axes.begin(), item.axis_count, part.axes);
-            part.first_warp = group.warps;
-            cut(item, part);
-            const std::uint64_t of_a_warp = part.task_scalars << (5 - part.group_shift);
-            group.warps += (part.skew + item.count + of_a_warp - 1) / of_a_warp;
-            ++group.count;
-        }
-    }
-    if (part_count == 0) return {};
+    SumsTables tables(at, on_host, on_device);
+    if (const DeviceStatus status = tables.fill(device, items, n); status.failed) return status;
+    if (tables.part_count == 0) return {};
     TWR_GPU(cudaMemcpyAsync(on_device, on_host, at.end, cudaMemcpyHostToDevice, stream));
     int multiprocessors = 0;
     TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    for (std::size_t g = 0; g < group_count; ++g) {
-        const Group& group = groups[g];
-        const SumsLaunch launch{reinterpret_cast<const Part*>(on_device) + group.first, group.count,
-                                group.warps};
-        const SumsKernel kernel =
-            group.key.wide ? sums_kernel_of<true>(group.key) : sums_kernel_of<false>(group.key);
-        const std::uint64_t needed = (group.warps + kSumsWarps - 1) / kSumsWarps;
-        const auto grid = static_cast<unsigned>(
-            std::min<std::uint64_t>(needed, static_cast<std::uint64_t>(multiprocessors) * kBlocksEach));
-        const std::size_t shared = (kBlockBytes >> group.key.item_shift) * sizeof(uint2);
-        kernel<<<grid, kSumsThreads, shared, stream>>>(launch, group.key.item_shift);
-        TWR_GPU_LAUNCHED("sums of digests");
+    for (std::size_t g = 0; g < tables.group_count; ++g) {
+        const DeviceStatus status = launch_parts(
+            device, tables.groups[g], reinterpret_cast<const Part*>(on_device), multiprocessors, stream);
+        if (status.failed) return status;
     }
     return {};
 }

@@ -8,7 +8,7 @@
 
 #include "base/checksum.hpp"
 #include "history/record_store.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_writer.hpp"
 
 namespace twinrun {
 

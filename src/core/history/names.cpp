@@ -10,7 +10,7 @@
 #include "metadata/metadata.hpp"
 #include "platform/comm.hpp"
 #include "platform/file_io.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_format.hpp"
 
 namespace twinrun {
 

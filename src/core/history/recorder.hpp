@@ -11,7 +11,7 @@
 
 #include "dedup/deduplicator.hpp"
 #include "device/device.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_writer.hpp"
 #include "record/settings.hpp"
 #include "restore/chain.hpp"
 

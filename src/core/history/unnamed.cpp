@@ -19,7 +19,7 @@
 #include "history/journal_line.hpp"
 #include "metadata/metadata.hpp"
 #include "platform/file_io.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_format.hpp"
 
 namespace twinrun {
 

@@ -183,9 +183,8 @@ Result<> get_sums(Decoder& in, FieldMetadata& field) {
     return success();
 }
 
-Result<FieldMetadata> get_field(Decoder& in, std::uint32_t version, std::size_t data_files,
-                                std::uint64_t head_bytes, std::uint64_t file_bytes) {
-    FieldMetadata field;
+// What a field is and how it is digested. has_place: it is a part of a larger array.
+Result<> get_kind(Decoder& in, FieldMetadata& field, bool& has_place) {
     CellRule& rule = field.settings.rule;
     field.name = in.get_text(kLongestText);
     field.format = in.get_text(kLongestText);
@@ -196,11 +195,11 @@ Result<FieldMetadata> get_field(Decoder& in, std::uint32_t version, std::size_t 
     const auto cells = in.get<std::uint8_t>();
     rule.residue_bits = in.get<std::uint8_t>();
     rule.coarse_shift = in.get<std::uint8_t>();
-    const auto has_place = in.get<std::uint8_t>();
+    const auto place = in.get<std::uint8_t>();
     if (in.failed()) return damaged("its directory ends too early");
-    if (!dtype || byte_order > 1 || order > 1 || digest > 1 || cells > 2 || has_place > 1) {
+    if (!dtype || byte_order > 1 || order > 1 || digest > 1 || cells > 2 || place > 1)
         return damaged("field '" + field.name + "' has a type that does not exist");
-    }
+    has_place = place != 0;
     field.dtype = *dtype;
     field.byte_order = static_cast<ByteOrder>(byte_order);
     field.order = static_cast<ArrayOrder>(order);
@@ -212,31 +211,37 @@ Result<FieldMetadata> get_field(Decoder& in, std::uint32_t version, std::size_t 
     field.settings.tolerance.atol = in.get_f64();
     field.settings.tolerance.rtol = in.get_f64();
     field.settings.chunk_bytes = in.get<std::uint32_t>();
+    return success();
+}
+
+Result<> get_shapes(Decoder& in, FieldMetadata& field, bool has_place) {
     const std::uint32_t dimensions = in.get<std::uint32_t>();
     if (in.failed() || dimensions > kMostDimensions)
         return damaged("field '" + field.name + "' has too many dimensions");
     if (!get_shape(in, dimensions, field.shape)) return damaged("its directory ends too early");
-    if (has_place != 0 &&
+    if (has_place &&
         (!get_shape(in, dimensions, field.global_shape) || !get_shape(in, dimensions, field.global_offset))) {
         return damaged("its directory ends too early");
     }
-    if ((has_place != 0 && dimensions == 0) || !placed_inside(field)) {
+    if ((has_place && dimensions == 0) || !placed_inside(field))
         return damaged("field '" + field.name + "' lies outside its global array");
-    }
-    field.counts.nans = in.get<std::uint64_t>();
-    field.counts.tokens = in.get<std::uint64_t>();
-    field.largest_sampled = in.get_f64();
-    const std::uint32_t extents = in.get<std::uint32_t>();
-    if (in.failed() || in.remaining() / 28 < extents) return damaged("its directory ends too early");
+    return success();
+}
+
+// How many items the field has.
+Result<std::uint64_t> possible_items(const FieldMetadata& field) {
     const auto items = checked_product(field.shape);
     // Twice the bytes must fit as well: sizes are rounded up and doubled below.
-    if (!items || *items > (1ULL << 58) / item_bytes(field.dtype)) {
+    if (!items || *items > (1ULL << 58) / item_bytes(field.dtype))
         return damaged("field '" + field.name + "' has an impossible shape");
-    }
     const std::uint32_t chunk = field.settings.chunk_bytes;
-    if (chunk < kSmallestChunk || chunk > kLargestChunk || (chunk & (chunk - 1)) != 0) {
+    if (chunk < kSmallestChunk || chunk > kLargestChunk || (chunk & (chunk - 1)) != 0)
         return damaged("field '" + field.name + "' has an impossible chunk size");
-    }
+    return *items;
+}
+
+Result<> get_extents(Decoder& in, FieldMetadata& field, std::uint32_t extents, std::uint64_t items,
+                     std::size_t data_files) {
     std::uint64_t covered = 0;
     for (std::uint32_t i = 0; i < extents; ++i) {
         Extent e;
@@ -246,14 +251,30 @@ Result<FieldMetadata> get_field(Decoder& in, std::uint32_t version, std::size_t 
         e.count = in.get<std::uint64_t>();
         const auto span = checked_multiply(e.stride, e.count);
         if (e.file >= data_files || !span || !checked_add(e.offset, *span) ||
-            e.stride < item_bytes(field.dtype) || e.count > *items - covered) {
+            e.stride < item_bytes(field.dtype) || e.count > items - covered) {
             return damaged("field '" + field.name + "' has an impossible extent");
         }
         covered += e.count;
         field.extents.push_back(e);
     }
-    if (extents != 0 && covered != *items)
+    if (extents != 0 && covered != items)
         return damaged("the extents of field '" + field.name + "' do not cover it");
+    return success();
+}
+
+Result<FieldMetadata> get_field(Decoder& in, std::uint32_t version, std::size_t data_files,
+                                std::uint64_t head_bytes, std::uint64_t file_bytes) {
+    FieldMetadata field;
+    bool has_place = false;
+    TWR_CHECK(get_kind(in, field, has_place));
+    TWR_CHECK(get_shapes(in, field, has_place));
+    field.counts.nans = in.get<std::uint64_t>();
+    field.counts.tokens = in.get<std::uint64_t>();
+    field.largest_sampled = in.get_f64();
+    const std::uint32_t extents = in.get<std::uint32_t>();
+    if (in.failed() || in.remaining() / 28 < extents) return damaged("its directory ends too early");
+    TWR_TRY(const std::uint64_t items, possible_items(field));
+    TWR_CHECK(get_extents(in, field, extents, items, data_files));
     for (std::size_t s = 0; s < kFirstSections; ++s)
         field.sections[s] = get_place(in);
     if (version >= 2) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "record/delta_file.hpp"
+#include "record/delta_writer.hpp"
 #include "record/pack_device.hpp"
 
 namespace twinrun {

@@ -797,6 +797,12 @@ TEST(DeviceDedup, RefusesWhatItDoesNotHave) {
     const std::vector<ImageSegment> twice = {segment, segment};
     EXPECT_EQ((*made)->step(0, twice, sink).error().code, ErrorCode::invalid_argument);
     EXPECT_TRUE((*made)->step(0, std::span(&segment, 1), sink).ok());
+
+    options.method = RecordMethod::full;
+    made = make_device_deduplicator(device, options);
+    ASSERT_TRUE(made.ok());
+    EXPECT_EQ((*made)->step(0, twice, sink).error().code, ErrorCode::invalid_argument);
+    EXPECT_TRUE((*made)->step(0, std::span(&segment, 1), sink).ok());
 }
 
 TEST(DeviceDedup, ASinkThatFailsEndsTheStepAndAllIsForgotten) {

@@ -787,6 +787,19 @@ TEST_P(HostDeduplicator, NamesThatRepeatAreRefused) {
     }
 }
 
+// A base that cannot be taken leaves none: the next step stands alone.
+TEST(HostDeduplicatorRebase, AnErrorLeavesNoBase) {
+    ModelRecord record(options_for(RecordMethod::runs));
+    add_and_check(record, image_of(RecordBytes(1000, std::byte{1})));
+    const testing::PlacedImage placed({{"x", RecordBytes(64)}, {"x", RecordBytes(64)}});
+    const auto based = record.deduplicator().rebase(0, placed.segments(), {});
+    ASSERT_FALSE(based.ok());
+    EXPECT_EQ(based.error().code, ErrorCode::invalid_argument);
+    StepOutcome outcome;
+    add_and_check(record, image_of(RecordBytes(1000, std::byte{1})), &outcome);
+    EXPECT_EQ(outcome.base, kNoBase);
+}
+
 TEST(HostDeduplicatorSkip, StepsAfterOneThatWasAllNewAreTakenWhole) {
     DedupOptions options = options_for(RecordMethod::runs, 32);
     options.skip_when_all_new = true;

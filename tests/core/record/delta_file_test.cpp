@@ -1,4 +1,6 @@
 #include "record/delta_file.hpp"
+#include "record/delta_format.hpp"
+#include "record/delta_writer.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "record/delta_file.hpp"
+#include "record/delta_format.hpp"
 #include "support/record.hpp"
 
 namespace twinrun {
