@@ -103,7 +103,7 @@ coverage: ## Run the C++ tests and print which lines they reach
 	@ctest --preset coverage
 	@$(VENV)/bin/gcovr --root . --filter src/ build/coverage
 
-bench: build ## Run the benchmarks, about 10 minutes (BENCH_ARGS=--quick: one minute; '--write docs/benchmarks.md' keeps them)
+bench: build ## Run the benchmarks, about 10 minutes (BENCH_ARGS=--quick: one minute; '--write docs/benchmark-tables.md' keeps them)
 	@$(PYTHON_VENV) bench/compare_bench.py --programs $(BIN) $(BENCH_ARGS)
 	@for program in $$(ls $(BIN)/bench_* | grep -v '/bench_build$$'); do echo "== $${program##*/}"; $$program || exit; done
 

@@ -69,7 +69,7 @@ class RecordOptions:
     Attributes
     ----------
     method : {'runs', 'tree', 'list', 'basic', 'full'}
-        How copies of earlier content are found and written down; docs/records.md has a table.
+        How copies of earlier content are found and written down; docs/explanation/records.md has a table.
     chunk : int, default 256
         Bytes of a chunk, the unit of copies: a power of two from 32 to 65536.
     compress : {'zstd', 'none'}, default None
@@ -551,7 +551,7 @@ def pack(
     Notes
     -----
     An error loses nothing that was packed before; with `append` the rest can follow. One process at a time
-    writes a record. The method follows Tan et al., ICPP 2023; docs/records.md says what is new.
+    writes a record. The method follows Tan et al., ICPP 2023; docs/explanation/records.md says what is new.
     """
     source, record = any_path(source), any_path(record)
     check_settings(threads=threads)

@@ -130,7 +130,11 @@ def test_extras_are_there_and_all_has_each() -> None:
     # PyTorch has gigabytes, and packages of GPUs fit to one toolkit only; the others are tools of this project.
     left_out = {"torch", "cuda12", "cuda13", "nvcomp-cu12", "nvcomp-cu13"}
     assert named == set(extras) - left_out - {"all", "coverage", "dev", "lint", "test"}
-    for path in [*(ROOT / "python/twinrun").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+    for path in [
+        *(ROOT / "python/twinrun").rglob("*.py"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "README.md",
+    ]:
         for names in re.findall(r"twinrun\[([a-z0-9,-]+)\]", path.read_text("utf-8")):
             assert set(names.split(",")) <= set(extras), (path, names)
 
