@@ -13,10 +13,13 @@ A line above a block says what else it is:
     <!-- from PATH -->          the block is a part of that file of the repository
     <!-- not run: REASON -->    the block is shown only
 
-In what is printed, a line that is … alone stands for any lines, and … within a line for any text. A page that
+In what is printed, a line that is … alone stands for any lines, and … within a line for any text. Seconds are not
+compared. A page that
 needs more than twinrun says so in its first lines, and is skipped where that is missing:
 
-    <!-- needs torch -->        names of Python packages or of programs
+    <!-- needs torch, cmake, $TWINRUN_PREFIX -->        Python packages, programs, variables of the environment
+
+The home folder of commands is the page's folder. Where TWINRUN_PREFIX names an installed twinrun, it is twinrun there.
 """
 
 from __future__ import annotations
@@ -80,7 +83,10 @@ def blocks_of(page: str) -> list[Block]:
 def missing(page: str) -> str | None:
     """What a page needs and is not there."""
     for name in re.split(r",\s*", found[1]) if (found := _NEEDS.search(page)) else ():
-        if shutil.which(name) is None and importlib.util.find_spec(name) is None:
+        if name.startswith("$"):
+            if not os.environ.get(name[1:]):
+                return name
+        elif shutil.which(name) is None and importlib.util.find_spec(name) is None:
             return name
     return None
 
@@ -105,8 +111,12 @@ def commands_of(text: str) -> Iterator[tuple[str, str]]:
         yield command.rstrip("\n"), said
 
 
+_SECONDS = re.compile(r" *\b\d[\d.]*(?:e-\d+)? (?:s|ms)\b")
+
+
 def agrees(said: str, printed: str) -> bool:
-    """Is that what the page says? … stands for anything."""
+    """Is that what the page says? … stands for anything, and so does a time in seconds."""
+    said, printed = (_SECONDS.sub(" # s", text) for text in (said, printed))
     parts = []
     for line in said.rstrip("\n").split("\n"):
         if line.strip() == "…":
@@ -130,8 +140,10 @@ def environment(folder: Path) -> dict[str, str]:
         "LC_ALL": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "2",
-        "TWINRUN_ROOT": str(ROOT),
+        "HOME": str(folder),
     }
+    if prefix := os.environ.get("TWINRUN_PREFIX"):
+        (folder / "twinrun").symlink_to(Path(prefix).resolve())
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PYTEST_ADDOPTS", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):  # fmt: skip
         os.environ.pop(name, None)
     return {**os.environ, **given}
