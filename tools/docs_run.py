@@ -12,6 +12,7 @@ A line above a block says what else it is:
     <!-- file NAME -->          the block is written to that file
     <!-- from PATH -->          the block is a part of that file of the repository
     <!-- not run: REASON -->    the block is shown only
+    <!-- measured -->           the commands run, and must not fail; what they print differs each time
 
 In what is printed, a line that is … alone stands for any lines, and … within a line for any text. Seconds are not
 compared. A page that
@@ -56,7 +57,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        return self.kind in ("console", "python") and not self.says
+        return self.kind in ("console", "python") and self.says in ("", "measured")
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def environment(folder: Path) -> dict[str, str]:
     """Where `twinrun` and `python` are those of this interpreter, and reports have the width of a page."""
     programs = folder / ".programs"
     programs.mkdir()
-    for name, words in {"twinrun": "-m twinrun", "python": "", "python3": "", "pytest": "-m pytest -p no:cacheprovider"}.items():  # fmt: skip
+    for name, words in {"twinrun": "-m twinrun", "python": "", "python3": "", "pytest": "-m pytest -c /dev/null --rootdir=. -p no:cacheprovider"}.items():  # fmt: skip
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         (programs / name).chmod(0o755)
     given = {
@@ -154,8 +155,9 @@ def _transcript(block: Block, folder: Path, env: dict[str, str]) -> list[tuple[s
     commands = list(commands_of(block.text))
     script = "exec 2>&1 </dev/null\n"
     for command, _ in commands:
-        # Statuses go on to the next command: $? is what a reader would see.
-        script += f"(exit ${{_last:-0}})\n{command}\n_last=$?\nprintf '{_END}'\n"
+        # Statuses go on to the next command: $? is what a reader would see. 2 and more are failures.
+        ended = "[ $_last -lt 2 ] || printf 'failed with status %d\n' $_last\n" if block.says == "measured" else ""
+        script += f"(exit ${{_last:-0}})\n{command}\n_last=$?\n{ended}printf '{_END}'\n"
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=env, stdout=subprocess.PIPE, timeout=LIMIT, check=False
     )
@@ -192,6 +194,8 @@ def run_page(path: Path) -> tuple[list[Wrong], str]:
                 text = ""
                 for command, said, got in _transcript(block, folder, env):
                     same = agrees(said, got)
+                    if block.says == "measured" and "failed with status" not in got:
+                        same = bool(said) == bool(got)
                     if not same:
                         wrong.append(Wrong(block.line, f"$ {command}\nsays:\n{said}\nprinted:\n{got}"))
                     lines = command.split("\n")
