@@ -24,7 +24,7 @@ STYLE = ROOT / "tools/style"
 AVERAGE = 20
 LONGEST = 35
 _ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|et al|vs|cf|No|Fig|Figs|approx|resp|St|Dr)\.$")
-_END = re.compile(r"[.?!…][\"')\]*_]*\s+(?=[\"'(\[*_]*[A-Z0-9|+\-])")
+_END = re.compile(r"[.?!…][\"')\]*_]*\s+(?=[\"'(\[*_]*(?:[A-Z0-9|+\-]|twinrun\b|minihacc\b|[ivx]+\)))")
 
 
 @dataclass(frozen=True)

@@ -278,8 +278,8 @@ def header_page(path: Path, title: str) -> str:
             block = rest
         if all(not line.strip() or line[:1] == "#" for line in block.split("\n")) and "#define" not in block:
             continue
-        name = _name_of(block)
-        if name:
+        functions = re.findall(r"^\w+_API\s[^(;]*?\b(\w+)\s*\(", block, re.MULTILINE)
+        if name := "`, `".join(functions) or _name_of(block):
             lines.append(f"{level} `{name}`\n")
         lines.append(f"```c\n{block}\n```\n")
         if pending:

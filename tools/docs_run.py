@@ -112,12 +112,17 @@ def commands_of(text: str) -> Iterator[tuple[str, str]]:
         yield command.rstrip("\n"), said
 
 
-_SECONDS = re.compile(r" *\b\d[\d.]*(?:e-\d+)? (?:s|ms)\b")
+_SECONDS = re.compile(r" *\b\d[\d.]*(?:e-\d+)? ?(?:s|ms)\b")
+
+
+def _steady(text: str) -> str:
+    """A text without its seconds, and without the room that columns leave for them."""
+    return re.sub(r"  +", "  ", _SECONDS.sub("  # s", text))
 
 
 def agrees(said: str, printed: str) -> bool:
     """Is that what the page says? … stands for anything, and so does a time in seconds."""
-    said, printed = (_SECONDS.sub(" # s", text) for text in (said, printed))
+    said, printed = _steady(said), _steady(printed)
     parts = []
     for line in said.rstrip("\n").split("\n"):
         if line.strip() == "…":
