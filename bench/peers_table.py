@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 NAMES = ("density", "energy", "pressure", "velocity")
-NUMPY = """
+NUMPY = f"""
 import sys, h5py, numpy as np
 with h5py.File(sys.argv[1]) as a, h5py.File(sys.argv[2]) as b:
-    for name in %r:
+    for name in {NAMES!r}:
         np.testing.assert_allclose(a[name][...], b[name][...], rtol=0, atol=1e-6)
-""" % (NAMES,)
+"""
 
 
 def write_netcdf(path: Path, fields: dict[str, np.ndarray]) -> None:
@@ -76,11 +76,15 @@ def commands(folder: Path, b: str) -> dict[str, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--elements", type=int, default=4_000_000, help="of each field")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--without", nargs="*", default=[], metavar="PROGRAM", help="what takes too long here")
+    parser.add_argument(
+        "--without", nargs="*", default=[], metavar="PROGRAM", help="what takes too long here"
+    )
     given = parser.parse_args()
     random = np.random.default_rng(1)
     a = {name: random.normal(size=given.elements).astype(np.float32) for name in NAMES}
@@ -92,7 +96,9 @@ def main() -> int:
             write_netcdf(folder / f"{run}.nc", fields)
             write_vti(folder / f"{run}.vti", fields)
         lines = [(line, b, words) for b in ("same", "one") for line, words in commands(folder, b).items()]
-        left_out = sorted({words[0] for _, _, words in lines if shutil.which(words[0]) is None} | {*given.without})
+        left_out = sorted(
+            {words[0] for _, _, words in lines if shutil.which(words[0]) is None} | {*given.without}
+        )
         lines = [each for each in lines if each[2][0] not in left_out]
         times: dict[tuple[str, str], list[float]] = {}
         said: dict[tuple[str, str], tuple[int, str]] = {}
@@ -107,7 +113,10 @@ def main() -> int:
         cells = []
         for b in ("same", "one"):
             kept = times[line, b][1:]  # the first round warms the page cache
-            cells += [f"{statistics.median(kept):.2f} ({min(kept):.2f} to {max(kept):.2f})", str(said[line, b][0])]
+            cells += [
+                f"{statistics.median(kept):.2f} ({min(kept):.2f} to {max(kept):.2f})",
+                str(said[line, b][0]),
+            ]
         print(f"| {line} | {' | '.join(cells)} |")
     print(f"\nnot there: {', '.join(left_out) or 'none'}")
     for (line, b), (_, text) in said.items():

@@ -99,7 +99,9 @@ def bars(title: str, unit: str, groups: list[tuple[str, list[tuple[str, float]]]
     for power in range(low, high + 1):
         at = x(10.0**power)
         out.append(f'<path class="line" d="M{at:.1f} 54 V{bottom}"/>')
-        out.append(f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle" class="soft">{shown(10.0**power)}</text>')
+        out.append(
+            f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle" class="soft">{shown(10.0**power)}</text>'
+        )
     y = 56
     for name, lines in groups:
         out.append(f'<text x="8" y="{y + 18}" font-weight="bold">{escape(name)}</text>')
@@ -107,7 +109,9 @@ def bars(title: str, unit: str, groups: list[tuple[str, list[tuple[str, float]]]
         for line, value in lines:
             kind = "us" if line.startswith("twinrun") else "other"
             out.append(f'<text x="{label - 8}" y="{y + 13}" text-anchor="end">{escape(line)}</text>')
-            out.append(f'<rect class="{kind}" x="{label}" y="{y}" width="{max(1.0, x(value) - label):.1f}" height="16" rx="2"/>')
+            out.append(
+                f'<rect class="{kind}" x="{label}" y="{y}" width="{max(1.0, x(value) - label):.1f}" height="16" rx="2"/>'
+            )
             out.append(f'<text x="{x(value) + 6:.1f}" y="{y + 13}">{shown(value)}</text>')
             y += row
     return "\n".join([*out, "</svg>", ""])
@@ -140,7 +144,9 @@ def _files(all_tables: dict[str, list[Table]], column: int, state: str) -> tuple
         ours, numpy, direct, published = (
             values[name] for name in ("twinrun, 4 residue bits", "numpy: fromfile, allclose", "direct, io_uring", "published method")
         )  # fmt: skip
-        ratios.append((f"two files of 1.07 GB, {state}: {case}", "with metadata, against NumPy", shown(ours / numpy)))
+        ratios.append(
+            (f"two files of 1.07 GB, {state}: {case}", "with metadata, against NumPy", shown(ours / numpy))
+        )
         ratios.append(("", "against the published method", shown(ours / published)))
         ratios.append(("", "against reading every element (direct)", shown(ours / direct)))
     return bars(f"Comparing two files of 1.07 GB, {state}", "GB/s of one run", groups), ratios
@@ -153,8 +159,21 @@ def _hdf5(all_tables: dict[str, list[Table]]) -> tuple[str, list[Ratio]]:
         for state in ("warm", "cold"):
             values = [table.value(f"{case} / {state}", column) for column in (2, 3, 4, 5)]
             if state == "warm":
-                groups.append((case, list(zip(("h5diff", "h5py, allclose", "twinrun, direct", "twinrun, metadata"), values))))
-            ratios.append((f"HDF5, 1.00 GB, {state}: {case}", "direct, against h5diff", shown(values[0] / values[2])))
+                groups.append(
+                    (
+                        case,
+                        list(
+                            zip(
+                                ("h5diff", "h5py, allclose", "twinrun, direct", "twinrun, metadata"),
+                                values,
+                                strict=True,
+                            )
+                        ),
+                    )
+                )
+            ratios.append(
+                (f"HDF5, 1.00 GB, {state}: {case}", "direct, against h5diff", shown(values[0] / values[2]))
+            )
             ratios.append(("", "with metadata, against h5diff", shown(values[0] / values[3])))
     return bars("Comparing two HDF5 files of 1.00 GB, warm", "seconds: shorter is better", groups), ratios
 
@@ -187,7 +206,9 @@ def _records(all_tables: dict[str, list[Table]]) -> tuple[str, list[Ratio]]:
         }
         groups.append((case, list(values.items())))
         ratios.append((f"records: {case}", "bytes kept, `runs` against `tree`", shown(values["twinrun, runs"] / values["tree (published)"])))  # fmt: skip
-    return bars("Bytes of ten checkpoints, by the bytes that a record keeps", "ratio: longer is better", groups), ratios
+    return bars(
+        "Bytes of ten checkpoints, by the bytes that a record keeps", "ratio: longer is better", groups
+    ), ratios
 
 
 def _aggregation(all_tables: dict[str, list[Table]]) -> tuple[str, list[Ratio]]:
@@ -232,13 +253,20 @@ def made() -> dict[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 where something is not up to date")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; status 1 where something is not up to date"
+    )
     given = parser.parse_args(arguments)
     old = [path for path, text in made().items() if not path.exists() or path.read_text("utf-8") != text]
     if given.check:
         for path in old:
-            print(f"{path.relative_to(ROOT)}: not what the tables say: python tools/docs_benchmarks.py", file=sys.stderr)
+            print(
+                f"{path.relative_to(ROOT)}: not what the tables say: python tools/docs_benchmarks.py",
+                file=sys.stderr,
+            )
         return 1 if old else 0
     for path, text in made().items():
         path.write_text(text, "utf-8")

@@ -65,8 +65,11 @@ def paragraphs(page: str) -> Iterator[tuple[int, str]]:
         if mark:
             fence = mark[1]
         item = re.match(r"\s*(?:[-*+]|\d+\.)\s+", line)
-        ends = not stripped or mark or item or stripped[0] in "#|" or stripped.startswith((":::", "!!!", "    ")) or line[:4] == "    " and not held  # fmt: skip
-        if stripped[:1] == "|" and held and not re.search(r"\|\s*$", stripped):  # |a - b| at the beginning of a line
+        indented = stripped.startswith((":::", "!!!")) or (line[:4] == "    " and not held)
+        ends = not stripped or mark or item or stripped[0] in "#|" or indented
+        if (
+            stripped[:1] == "|" and held and not re.search(r"\|\s*$", stripped)
+        ):  # |a - b| at the beginning of a line
             ends = False
         if ends:
             if held:
@@ -115,7 +118,9 @@ def against_style(sentence: Sentence, style: list[dict[str, Any]]) -> Iterator[s
 
 def exempt() -> dict[str, str]:
     """Pages that are not checked, and why."""
-    lines = (line.partition("#")[0].strip() for line in (STYLE / "exempt.txt").read_text("utf-8").splitlines())
+    lines = (
+        line.partition("#")[0].strip() for line in (STYLE / "exempt.txt").read_text("utf-8").splitlines()
+    )
     return dict(line.split(None, 1) for line in lines if line)  # type: ignore[misc]
 
 
@@ -134,12 +139,16 @@ def check(page: str, style: list[dict[str, Any]]) -> tuple[list[str], float]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE")
     parser.add_argument("-v", "--verbose", action="store_true", help="print the average of each page")
     given = parser.parse_args(arguments)
     skipped = exempt()
-    pages = given.pages or sorted(p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).as_posix() not in skipped)
+    pages = given.pages or sorted(
+        p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).as_posix() not in skipped
+    )
     style = rules()
     count = 0
     for path in pages:
@@ -150,7 +159,9 @@ def main(arguments: list[str]) -> int:
         if given.verbose:
             print(f"{average:5.1f} words a sentence  {path}")
     if not given.pages:
-        print(f"docs: English of {len(pages)} pages checked, {len(skipped)} exempt, {count} sentences to mend")
+        print(
+            f"docs: English of {len(pages)} pages checked, {len(skipped)} exempt, {count} sentences to mend"
+        )
     return 1 if count else 0
 
 

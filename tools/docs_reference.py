@@ -156,7 +156,9 @@ def cli_pages() -> Iterator[tuple[str, str]]:
 
     root = click.Context(cli, info_name="twinrun", **cli.context_settings)
     lines = ["# Command line\n", "```text\ntwinrun VERB [OPTIONS] ...\n```\n"]
-    lines.append("These pages have the text of `twinrun VERB --help`. `twinrun manual FOLDER` writes it as man pages.\n")
+    lines.append(
+        "These pages have the text of `twinrun VERB --help`. `twinrun manual FOLDER` writes it as man pages.\n"
+    )
     for title, verbs in GROUPS.items():
         lines.append(f"## {title} {{ #group-{title.lower()} }}\n")
         lines.append("| verb | what it does |\n|---|---|")
@@ -202,7 +204,12 @@ def prose(lines: list[str]) -> str:
         if code:
             out.append(line[4:])
             continue
-        text = line.strip().replace("*", "\\*").replace("<", "\\<").replace("[collective]", "**\\[collective\\]**")
+        text = (
+            line.strip()
+            .replace("*", "\\*")
+            .replace("<", "\\<")
+            .replace("[collective]", "**\\[collective\\]**")
+        )
         if re.match(r"  \S", line):
             if not item:
                 out.append("")
@@ -256,7 +263,9 @@ def header_page(path: Path, title: str) -> str:
     while at < len(blocks):
         block = blocks[at].strip("\n")
         at += 1
-        while block.count("/*") > block.count("*/") or block.count("{") > block.count("}"):  # torn at an empty line
+        while block.count("/*") > block.count("*/") or block.count("{") > block.count(
+            "}"
+        ):  # torn at an empty line
             block += "\n\n" + blocks[at].strip("\n")
             at += 1
         if not block.strip():
@@ -326,14 +335,18 @@ def fortran_page(path: Path) -> str:
     out = [f"# Module `{module[1]}`\n", _head_of(head) + "\n"]
     listed = " ".join(re.findall(r"^  public :: ((?:.*&\n)*.*)$", text, re.MULTILINE)).replace("&", " ")
     public = list(dict.fromkeys(re.findall(r"\w+", listed)))
-    types = list(re.finditer(r"((?:^  !.*\n)*)^  type, public :: (\w+)\n((?:.*\n)*?)  end type", text, re.MULTILINE))
+    types = list(
+        re.finditer(r"((?:^  !.*\n)*)^  type, public :: (\w+)\n((?:.*\n)*?)  end type", text, re.MULTILINE)
+    )
     if types:
         out.append("## Types\n")
     for found in types:
         shown = re.sub(r"^  ", "", found[0][len(found[1]) :], flags=re.MULTILINE)
         out += [f"### `{found[2]}`\n", prose([re.sub(r"^  ! ?", "", x) for x in found[1].split("\n")]) + "\n"]
         out.append(f"```fortran\n{shown}\n```\n")
-    constants = re.findall(r"((?:^  !.*\n)*)(^  integer, parameter, public ::(?:.*&\n)*.*\n)", text, re.MULTILINE)
+    constants = re.findall(
+        r"((?:^  !.*\n)*)(^  integer, parameter, public ::(?:.*&\n)*.*\n)", text, re.MULTILINE
+    )
     if constants:
         out.append("## Constants\n")
     for said, statement in constants:
@@ -341,15 +354,24 @@ def fortran_page(path: Path) -> str:
         out.append("```fortran\n" + re.sub(r"^  ", "", statement, flags=re.MULTILINE) + "```\n")
     out.append("## Procedures\n")
     for name in public:
-        generic = re.search(rf"((?:^  !.*\n)*)^  interface {name}\n\s*module procedure ((?:.*&\n)*.*)", text, re.MULTILINE)
+        generic = re.search(
+            rf"((?:^  !.*\n)*)^  interface {name}\n\s*module procedure ((?:.*&\n)*.*)", text, re.MULTILINE
+        )
         out.append(f"### `{name}`\n")
         if generic and generic[1]:  # the comment above says how it is called
-            out.append("```text\n" + re.sub(r"^  ! ?", "", generic[1], flags=re.MULTILINE).strip() + "\n```\n")
+            out.append(
+                "```text\n" + re.sub(r"^  ! ?", "", generic[1], flags=re.MULTILINE).strip() + "\n```\n"
+            )
             continue
         wanted = re.findall(r"\w+", generic[2]) if generic else [name]
         for each in wanted:
             at = next(
-                (i for i, line in enumerate(lines) if re.match(rf"\s*(?:subroutine|function) {each}\b", line)), None
+                (
+                    i
+                    for i, line in enumerate(lines)
+                    if re.match(rf"\s*(?:subroutine|function) {each}\b", line)
+                ),
+                None,
             )
             if at is None:
                 continue
@@ -365,13 +387,17 @@ def _head_of(lines: list[str]) -> str:
     out = []
     for paragraph in re.split(r"\n{2,}", "\n".join(lines)):
         indented = paragraph.startswith("  ")
-        out.append(f"```text\n{inspect.cleandoc(paragraph)}\n```" if indented else prose(paragraph.split("\n")))
+        out.append(
+            f"```text\n{inspect.cleandoc(paragraph)}\n```" if indented else prose(paragraph.split("\n"))
+        )
     return "\n\n".join(out)
 
 
 def c_pages() -> Iterator[tuple[str, str]]:
     lines = ["# C, C++ and Fortran\n"]
-    lines.append("These pages are made from the comments and declarations of the installed headers and modules.\n")
+    lines.append(
+        "These pages are made from the comments and declarations of the installed headers and modules.\n"
+    )
     lines.append("| C | |\n|---|---|")
     for name, title in HEADERS.items():
         lines.append(f"| [`twinrun/{name}`]({Path(name).stem}-h.md) | {title} |")
@@ -385,7 +411,9 @@ def c_pages() -> Iterator[tuple[str, str]]:
         "kokkos.hpp": "Views of Kokkos",
     }.items():
         lines.append(f"| [`twinrun/{name}`](../../../include/twinrun/{name}) | {title} |")
-    lines.append("\nC++ headers stand on those of C, and are shown as they are: what a call does is said on the page for C.\n")
+    lines.append(
+        "\nC++ headers stand on those of C, and are shown as they are: what a call does is said on the page for C.\n"
+    )
     yield "reference/c/index.md", "\n".join(lines)
     for name, title in HEADERS.items():
         yield f"reference/c/{Path(name).stem}-h.md", header_page(ROOT / "include/twinrun" / name, title)

@@ -161,7 +161,11 @@ def _transcript(block: Block, folder: Path, env: dict[str, str]) -> list[tuple[s
     script = "exec 2>&1 </dev/null\n"
     for command, _ in commands:
         # Statuses go on to the next command: $? is what a reader would see. 2 and more are failures.
-        ended = "[ $_last -lt 2 ] || printf 'failed with status %d\n' $_last\n" if block.says == "measured" else ""
+        ended = (
+            "[ $_last -lt 2 ] || printf 'failed with status %d\n' $_last\n"
+            if block.says == "measured"
+            else ""
+        )
         script += f"(exit ${{_last:-0}})\n{command}\n_last=$?\n{ended}printf '{_END}'\n"
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=env, stdout=subprocess.PIPE, timeout=LIMIT, check=False
@@ -213,7 +217,9 @@ def run_page(path: Path) -> tuple[list[Wrong], str]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", nargs="+", type=Path, metavar="PAGE")
     parser.add_argument("--write", action="store_true", help="put what was printed into the page")
     given = parser.parse_args(arguments)

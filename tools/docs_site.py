@@ -87,8 +87,14 @@ def _content(target: str) -> str:
     """The page that shows a file or folder of the repository."""
     path = ROOT / target
     if path.is_dir():
-        names = sorted(p.name + ("/" if p.is_dir() else "") for p in path.iterdir() if not p.name.startswith("."))
-        return f"# {target}/\n\n" + "\n".join(f"- [{name}]({path.name}/{name.rstrip('/')})" for name in names) + "\n"
+        names = sorted(
+            p.name + ("/" if p.is_dir() else "") for p in path.iterdir() if not p.name.startswith(".")
+        )
+        return (
+            f"# {target}/\n\n"
+            + "\n".join(f"- [{name}]({path.name}/{name.rstrip('/')})" for name in names)
+            + "\n"
+        )
     text = path.read_text("utf-8")
     if target.endswith(".md"):
         return text
@@ -121,7 +127,9 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     made = docs_reference.pages()
-    pages = {f"docs/{f.src_uri}": Path(f.abs_src_path).read_text("utf-8") for f in files.documentation_pages()}
+    pages = {
+        f"docs/{f.src_uri}": Path(f.abs_src_path).read_text("utf-8") for f in files.documentation_pages()
+    }
     pages |= {f"docs/{place}": text for place, text in made.items()}
     for place, text in made.items():
         files.append(File.generated(config, place, content=text))
@@ -137,5 +145,3 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     text = rewritten(markdown, _shown.get(place, f"docs/{place}"), place)
     # Python's Markdown wants an empty line in front of a list; GitHub does not.
     return re.sub(r"^((?![-*+ |>#\d]|\s*$)[^\n]*\n)(?=[-*] |\d+\. )", r"\1\n", text, flags=re.MULTILINE)
-
-

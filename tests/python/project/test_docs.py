@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import docs_benchmarks
 import docs_english
+import docs_offline
 import docs_reference
 import docs_run
 import pytest
@@ -81,7 +83,9 @@ def made_pages() -> list[str]:
 
 def test_pages_that_sources_name_are_there() -> None:
     """Messages, comments and READMEs say docs/PAGE.md."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split("\n")
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split("\n")
     if not any(listed):
         pytest.skip("this is no checkout of git")
     for name in filter(None, listed):
@@ -155,7 +159,9 @@ def test_blocks_parse(name: str) -> None:
         where = f"{name}:{block.line}"
         if block.says.startswith("from "):
             source = ROOT / block.says.removeprefix("from ").strip()
-            assert block.text in source.read_text("utf-8"), f"{where}: {source.name} does not have these lines"
+            assert block.text in source.read_text("utf-8"), (
+                f"{where}: {source.name} does not have these lines"
+            )
         if block.kind == "python" and name not in docs_english.exempt():
             ast.parse(block.text, where)
         elif block.kind == "toml":
@@ -212,11 +218,32 @@ def test_a_page_that_is_wrong_is_found(tmp_path: Path) -> None:
     page.write_text("```console\n$ echo one; echo two\none\nthree\n$ false\n$ echo $?\n1\n```\n")
     wrong, text = docs_run.run_page(page)
     assert [each.line for each in wrong] == [1] and "one\ntwo\n" in text
-    page.write_text("```console\n$ seq 5\n1\n…\n5\n$ echo 0.25 s of abc\n0.5 s of …c\n```\n\n```python\nassert 1 == 1\n```\n")
+    page.write_text(
+        "```console\n$ seq 5\n1\n…\n5\n$ echo 0.25 s of abc\n0.5 s of …c\n```\n\n```python\nassert 1 == 1\n```\n"
+    )
     assert docs_run.run_page(page)[0] == []
-    page.write_text("<!-- file a.txt -->\n```\nhello\n```\n\n<!-- measured -->\n```console\n$ cat a.txt\n1\n$ exit 3\n\n```\n")
+    page.write_text(
+        "<!-- file a.txt -->\n```\nhello\n```\n\n<!-- measured -->\n```console\n$ cat a.txt\n1\n$ exit 3\n\n```\n"
+    )
     wrong, _ = docs_run.run_page(page)
     assert len(wrong) == 1 and "exit 3" in wrong[0].what
+
+
+def test_ratios_and_pictures_are_those_of_the_tables() -> None:
+    for path, text in docs_benchmarks.made().items():
+        assert path.read_text("utf-8") == text, f"{path.name}: python tools/docs_benchmarks.py"
+
+
+def test_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(
+        '<a href="https://x.org/a">a</a><script src=a.js></script><img src="b.png">'
+    )
+    assert docs_offline.loads(tmp_path) == []
+    (tmp_path / "page.html").write_text(
+        '<script src=https://x.org/a.js></script><link rel="stylesheet" href="//x.org/b">'
+    )
+    (tmp_path / "style.css").write_text("@import url(https://x.org/c)")
+    assert len(docs_offline.loads(tmp_path)) == 3
 
 
 # ---- English -----------------------------------------------------------------------------------------------------------
@@ -237,7 +264,13 @@ def test_exempt_pages_are_there() -> None:
 def test_sentences_are_found_and_counted() -> None:
     page = "# Title\n\nOne two `x y z`. Four |a - b| words.\nSix\n\n- an item; still it\n- another\n\n| a. B | c |\n|---|---|\n\n```\nCode. Code.\n```\n"
     found = docs_english.sentences(page)
-    assert [s.text for s in found] == ["One two Code.", "Four |a - b| words.", "Six", "an item; still it", "another"]
+    assert [s.text for s in found] == [
+        "One two Code.",
+        "Four |a - b| words.",
+        "Six",
+        "an item; still it",
+        "another",
+    ]
     assert [s.words for s in found] == [3, 4, 1, 4, 1] and [s.line for s in found] == [3, 3, 3, 6, 7]
 
 
