@@ -82,7 +82,7 @@ def made_pages() -> list[str]:
 
 
 def test_pages_that_sources_name_are_there() -> None:
-    """Messages, comments and READMEs say docs/PAGE.md."""
+    """Messages, comments and READMEs name pages by their paths."""
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split("\n")
