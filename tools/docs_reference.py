@@ -162,14 +162,14 @@ def cli_pages() -> Iterator[tuple[str, str]]:
     for title, verbs in GROUPS.items():
         lines.append(f"## {title} {{ #group-{title.lower()} }}\n")
         lines.append("| verb | what it does |\n|---|---|")
-        lines += [f"| [`{name}`]({name}.md) | {_cell(said)} |" for name, said in verbs.items()]
+        lines += [f"| [`{name}`](twinrun-{name}.md) | {_cell(said)} |" for name, said in verbs.items()]
         lines.append("")
     yield "reference/cli/index.md", "\n".join(lines)
     for name in cli.list_commands(root):
         command = cli.get_command(root, name)
         assert command is not None
         ctx = click.Context(command, parent=root, info_name=name)
-        yield f"reference/cli/{name}.md", "\n".join(_command(command, ctx, 1))
+        yield f"reference/cli/twinrun-{name}.md", "\n".join(_command(command, ctx, 1))
 
 
 # ---- C -----------------------------------------------------------------------------------------------------------------
