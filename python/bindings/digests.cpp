@@ -3,18 +3,15 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <map>
-#include <memory>
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/checked.hpp"
 #include "listed_arrays.hpp"
 #include "shared.hpp"
-#include "sketch/host_sketch.hpp"
-#include "sketch/root_queue.hpp"
+#include "sketch/word_roots.hpp"
 #include "sketch/words.hpp"
 
 namespace nb = nanobind;
@@ -45,6 +42,17 @@ const char* long_name(DType dtype) {
     return "";
 }
 
+// The elements in row-major order: by strides, where the array lies column by column.
+void take_column_major(TakenField& field) {
+    std::reverse(field.shape.begin(), field.shape.end());
+    std::int64_t stride = static_cast<std::int64_t>(item_bytes(field.dtype));
+    for (const std::uint64_t size : field.shape) {
+        field.strides.push_back(stride);
+        stride *= static_cast<std::int64_t>(size);
+    }
+    field.fortran_order = false;
+}
+
 // Digests of words of many arrays. Arrays that the core does not take by itself are put in by
 // Python.
 class WordDigests {
@@ -57,9 +65,13 @@ class WordDigests {
             if (PyFloat_Check(array.ptr()) || PyLong_Check(array.ptr()) || PyComplex_Check(array.ptr()))
                 continue;
             TakenField field;
-            if (!taker.take(array, field) || field.fortran_order) continue;
+            if (!taker.take(array, field)) continue;
+            if (field.fortran_order) {
+                if (field.device == kHostMemory) continue;
+                take_column_major(field);
+            }
             entry.kind = long_name(field.dtype);
-            entry.shape = shape_tuple(field.shape);
+            entry.shape = field.shape;
             entry.array.device = field.device;
             entry.array.data = field.data;
             entry.array.dtype = field.dtype;
@@ -79,7 +91,8 @@ class WordDigests {
         return all;
     }
 
-    void put(std::size_t at, const CapturedField& words, const std::string& kind, const nb::tuple& shape) {
+    void put(std::size_t at, const CapturedField& words, const std::string& kind,
+             const std::vector<std::uint64_t>& shape) {
         Entry& entry = entries_.at(at);
         entry.kind = kind;
         entry.shape = shape;
@@ -98,70 +111,31 @@ class WordDigests {
     // Arrays in host memory are digested now, by one thread if they have fewer bytes; others in the
     // background.
     void start(std::uint64_t few_bytes) {
-        std::uint64_t bytes = 0;
-        for (const Entry& entry : entries_) {
-            if (entry.array.device == kHostMemory)
-                bytes += entry.array.items() * item_bytes(entry.array.dtype);
-        }
-        const StreamOptions options = stream_options(bytes < few_bytes ? 1 : 0, 1 << 28, "auto", nb::none());
-        const auto work = [&]() -> Result<> {
-            std::map<int, std::pair<std::vector<FieldMetadata>, std::vector<DeviceArray>>> on_devices;
-            for (std::size_t i = 0; i < entries_.size(); ++i) {
-                Entry& entry = entries_[i];
-                TWR_TRY(FieldMetadata field, plan_words(entry.array.dtype, entry.array.shape));
-                if (entry.array.device == kHostMemory) {
-                    MemorySource source(entry.array.dtype, field.items(), entry.array.data,
-                                        item_bytes(entry.array.dtype), false);
-                    TWR_TRY(const HostSketch sketch, HostSketch::build(field, source, options));
-                    entry.root = sketch.built().tree.empty() ? 0 : sketch.built().tree[0];
-                    continue;
-                }
-                auto& [fields, arrays] = on_devices[entry.array.device];
-                entry.number = fields.size();
-                fields.push_back(std::move(field));
-                arrays.push_back(entry.array);
-            }
-            for (auto& [device, both] : on_devices) {
-                TWR_TRY(queued_[device], queue_roots(std::move(both.first), std::move(both.second)));
-            }
-            return success();
-        };
-        Result<> done = success();
-        {
+        std::vector<DeviceArray> words;
+        for (const Entry& entry : entries_)
+            words.push_back(entry.array);
+        const StreamOptions options = stream_options(0, 1 << 28, "auto", nb::none());
+        Result<WordRoots> started = [&] {
             const nb::gil_scoped_release unlocked;
-            done = work();
-        }
-        take(done);
+            return WordRoots::start(words, few_bytes, options);
+        }();
+        started_ = take(std::move(started));
     }
 
     // Waits for devices. One an array.
     std::vector<std::uint64_t> roots() {
-        const auto work = [&]() -> Result<> {
-            for (const auto& [device, queued] : queued_) {
-                TWR_TRY(const std::vector<std::uint64_t> made, queued->roots());
-                for (Entry& entry : entries_) {
-                    if (entry.array.device == device) entry.root = made[entry.number];
-                }
-            }
-            queued_.clear();
-            return success();
-        };
-        Result<> done = success();
-        {
+        if (!started_) return std::vector<std::uint64_t>(entries_.size());
+        Result<std::vector<std::uint64_t>> all = [&] {
             const nb::gil_scoped_release unlocked;
-            done = work();
-        }
-        take(done);
-        std::vector<std::uint64_t> all;
-        for (const Entry& entry : entries_)
-            all.push_back(entry.root);
-        return all;
+            return started_->roots();
+        }();
+        return take(std::move(all));
     }
 
     [[nodiscard]] nb::list facts() const {
         nb::list all;
         for (const Entry& entry : entries_)
-            all.append(nb::make_tuple(entry.kind, entry.shape));
+            all.append(nb::make_tuple(entry.kind, shape_tuple(entry.shape)));
         return all;
     }
 
@@ -169,13 +143,12 @@ class WordDigests {
     struct Entry {
         bool there = false;
         std::string kind;
-        nb::object shape;
-        DeviceArray array;       // of words; on the host: dense
-        std::size_t number = 0;  // among those of its device
-        std::uint64_t root = 0;
+        // Of the array. No object: Python's garbage collector would look at it again and again.
+        std::vector<std::uint64_t> shape;
+        DeviceArray array;  // of words; on the host: dense
     };
     std::vector<Entry> entries_;
-    std::map<int, std::shared_ptr<QueuedRoots>> queued_;
+    std::optional<WordRoots> started_;
 };
 
 }  // namespace

@@ -40,7 +40,9 @@ struct Exchange {
     // Where an object lies, as long as nobody changes it: 0, or -1 and an exception is set. May be
     // null.
     int (*tensor_of)(void* object, Tensor* tensor);
-    void* current_stream;
+    // The stream that the library works in on a device: 0, or -1 and an exception is set. May be
+    // null.
+    int (*current_stream)(std::int32_t device_type, std::int32_t device, void** stream);
 };
 
 }  // namespace dlpack

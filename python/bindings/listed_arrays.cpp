@@ -152,46 +152,83 @@ constexpr std::pair<const char*, DType> kTensorTypes[] = {
 
 }  // namespace
 
-ArrayTaker::ArrayTaker(bool on_devices) : on_devices_(on_devices) {
+struct ArrayTaker::Libraries {
+    // Of attributes and methods of tensors.
+    struct Names {
+        nb::object dtype, layout, shape, is_contiguous, stride, is_cuda, is_cpu, get_device, data_ptr;
+    };
+    Names names;
+    nb::object numpy, torch;  // modules; invalid: not imported
+    nb::object ndarray, tensor, parameter, strided;
+    const dlpack::Exchange* exchange = nullptr;  // of tensors
+    // Methods of tensors; invalid: there is none.
+    nb::object is_neg, is_conj, has_names;
+    std::vector<std::pair<nb::object, DType>> dtypes;  // of PyTorch
+
+    Libraries(nb::object own_numpy, nb::object own_torch)
+        : numpy(std::move(own_numpy)), torch(std::move(own_torch)) {
+        if (numpy.is_valid()) ndarray = attribute(numpy, "ndarray");
+        if (!torch.is_valid()) return;
+        strided = attribute(torch, "strided");
+        tensor = attribute(torch, "Tensor");
+        if (const nb::object nn = attribute(torch, "nn"); nn.is_valid())
+            parameter = attribute(nn, "Parameter");
+        for (const auto& [name, dtype] : kTensorTypes) {
+            if (nb::object type = attribute(torch, name); type.is_valid()) dtypes.emplace_back(type, dtype);
+        }
+        if (!strided.is_valid() || !tensor.is_valid()) {
+            tensor = {};
+            return;
+        }
+        exchange = dlpack_exchange(tensor);
+        has_names = attribute(tensor, "has_names");
+        is_neg = attribute(tensor, "is_neg");
+        is_conj = attribute(tensor, "is_conj");
+        for (const auto& [name, text] : {std::pair{&Names::dtype, "dtype"},
+                                         {&Names::layout, "layout"},
+                                         {&Names::shape, "shape"},
+                                         {&Names::is_contiguous, "is_contiguous"},
+                                         {&Names::stride, "stride"},
+                                         {&Names::is_cuda, "is_cuda"},
+                                         {&Names::is_cpu, "is_cpu"},
+                                         {&Names::get_device, "get_device"},
+                                         {&Names::data_ptr, "data_ptr"}})
+            names.*name = nb::steal(PyUnicode_InternFromString(text));
+    }
+    // Whether all was there: a module that is being imported may lack some of it.
+    [[nodiscard]] bool is_whole() const {
+        return (!numpy.is_valid() || ndarray.is_valid()) &&
+               (!torch.is_valid() || (tensor.is_valid() && parameter.is_valid()));
+    }
+};
+
+// Looking all of it up takes 3 to 8 us, as long as everything else that one small array costs: it
+// is kept as long as the modules are the same. Callers hold the GIL.
+std::shared_ptr<const ArrayTaker::Libraries> ArrayTaker::libraries() {
     const auto imported = [](const char* name) {
         nb::object module = nb::steal(PyImport_GetModule(nb::str(name).ptr()));
         PyErr_Clear();
         return module;
     };
-    if (const nb::object numpy = imported("numpy"); numpy.is_valid()) ndarray_ = attribute(numpy, "ndarray");
-    torch_ = imported("torch");
-    if (!torch_.is_valid()) return;
-    strided_ = attribute(torch_, "strided");
-    tensor_ = attribute(torch_, "Tensor");
-    if (const nb::object nn = attribute(torch_, "nn"); nn.is_valid()) parameter_ = attribute(nn, "Parameter");
-    for (const auto& [name, dtype] : kTensorTypes) {
-        if (nb::object type = attribute(torch_, name); type.is_valid()) dtypes_.emplace_back(type, dtype);
-    }
-    if (!strided_.is_valid() || !tensor_.is_valid()) {
-        tensor_ = {};
-        return;
-    }
-    exchange_ = dlpack_exchange(tensor_);
-    has_names_ = attribute(tensor_, "has_names");
-    is_neg_ = attribute(tensor_, "is_neg");
-    is_conj_ = attribute(tensor_, "is_conj");
-    for (const auto& [name, text] : {std::pair{&Names::dtype, "dtype"},
-                                     {&Names::layout, "layout"},
-                                     {&Names::shape, "shape"},
-                                     {&Names::is_contiguous, "is_contiguous"},
-                                     {&Names::stride, "stride"},
-                                     {&Names::is_cuda, "is_cuda"},
-                                     {&Names::is_cpu, "is_cpu"},
-                                     {&Names::get_device, "get_device"},
-                                     {&Names::data_ptr, "data_ptr"}})
-        names_.*name = nb::steal(PyUnicode_InternFromString(text));
+    // Never destroyed: Python may be gone before.
+    static auto& kept = *new std::shared_ptr<const Libraries>;
+    nb::object numpy = imported("numpy");
+    nb::object torch = imported("torch");
+    if (kept != nullptr && kept->numpy.ptr() == numpy.ptr() && kept->torch.ptr() == torch.ptr()) return kept;
+    auto made = std::make_shared<const Libraries>(std::move(numpy), std::move(torch));
+    if (made->is_whole()) kept = made;
+    return made;
 }
+
+ArrayTaker::ArrayTaker(bool on_devices) : of_(libraries()), on_devices_(on_devices) {}
+
+bool ArrayTaker::knows_any() const { return of_->ndarray.is_valid() || of_->tensor.is_valid(); }
 
 bool ArrayTaker::take(nb::handle value, TakenField& field) {
     const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()));
-    if (tensor_.is_valid() && (type == tensor_.ptr() || type == parameter_.ptr()))
+    if (of_->tensor.is_valid() && (type == of_->tensor.ptr() || type == of_->parameter.ptr()))
         return tensor(value, field);
-    if (ndarray_.is_valid() && type == ndarray_.ptr()) return numpy_array(value, field);
+    if (of_->ndarray.is_valid() && type == of_->ndarray.ptr()) return numpy_array(value, field);
     return false;
 }
 
@@ -221,53 +258,54 @@ bool ArrayTaker::numpy_array(nb::handle value, TakenField& array) const {
 
 bool ArrayTaker::tensor(nb::handle value, TakenField& field) {
     const bool taken =
-        exchange_ == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
+        of_->exchange == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
     return taken && is_plain(value, field.dtype);
 }
 
 // Whether the elements are the tensor's, and have no names.
 bool ArrayTaker::is_plain(nb::handle value, DType dtype) const {
     const bool is_complex = scalars_per_item(dtype) == 2;
-    return !is_true(called_by(is_neg_, value)) && !(is_complex && is_true(called_by(is_conj_, value))) &&
-           !(has_names_.is_valid() && is_true(called_by(has_names_, value)));
+    return !is_true(called_by(of_->is_neg, value)) &&
+           !(is_complex && is_true(called_by(of_->is_conj, value))) &&
+           !(of_->has_names.is_valid() && is_true(called_by(of_->has_names, value)));
 }
 
 bool ArrayTaker::tensor_by_attributes(nb::handle value, TakenField& field) {
-    const nb::object dtype = attribute(value, names_.dtype);
-    const auto known = std::find_if(dtypes_.begin(), dtypes_.end(),
+    const nb::object dtype = attribute(value, of_->names.dtype);
+    const auto known = std::find_if(of_->dtypes.begin(), of_->dtypes.end(),
                                     [&](const auto& one) { return one.first.ptr() == dtype.ptr(); });
-    if (known == dtypes_.end()) return false;
+    if (known == of_->dtypes.end()) return false;
     field.dtype = known->second;
     // A nested tensor has no shape.
-    if (attribute(value, names_.layout).ptr() != strided_.ptr()) return false;
+    if (attribute(value, of_->names.layout).ptr() != of_->strided.ptr()) return false;
     return tensor_layout(value, field) && tensor_memory(value, field);
 }
 
 // Shape, order and strides.
 bool ArrayTaker::tensor_layout(nb::handle value, TakenField& field) const {
-    auto shape = integers(attribute(value, names_.shape));
+    auto shape = integers(attribute(value, of_->names.shape));
     if (!shape) return false;
     const auto items = checked_product(*shape);
     if (!items) return false;
     field.items = *items;
     field.shape = std::move(*shape);
-    if (field.items == 0 || is_true(called(value, names_.is_contiguous))) return true;
-    const auto strides = integers(called(value, names_.stride));
+    if (field.items == 0 || is_true(called(value, of_->names.is_contiguous))) return true;
+    const auto strides = integers(called(value, of_->names.stride));
     return strides && strides->size() == field.shape.size() && take_strides(*strides, field);
 }
 
 // Address, and where that is.
 bool ArrayTaker::tensor_memory(nb::handle value, TakenField& field) {
-    if (is_true(attribute(value, names_.is_cuda))) {
-        const nb::object number = called(value, names_.get_device);
+    if (is_true(attribute(value, of_->names.is_cuda))) {
+        const nb::object number = called(value, of_->names.get_device);
         if (!number.is_valid()) return false;
         const auto device = static_cast<int>(PyLong_AsLong(number.ptr()));
         PyErr_Clear();
         if (!on_device(device, field)) return false;
-    } else if (!is_true(attribute(value, names_.is_cpu)) || !field.strides.empty()) {
+    } else if (!is_true(attribute(value, of_->names.is_cpu)) || !field.strides.empty()) {
         return false;
     }
-    const nb::object address = called(value, names_.data_ptr);
+    const nb::object address = called(value, of_->names.data_ptr);
     if (!address.is_valid()) return false;
     field.data = PyLong_AsVoidPtr(address.ptr());
     PyErr_Clear();
@@ -285,7 +323,7 @@ bool ArrayTaker::on_device(int device, TakenField& field) {
 
 bool ArrayTaker::tensor_by_exchange(nb::handle value, TakenField& field) {
     dlpack::Tensor tensor;
-    if (exchange_->tensor_of(value.ptr(), &tensor) != 0) {  // such as a sparse one
+    if (of_->exchange->tensor_of(value.ptr(), &tensor) != 0) {  // such as a sparse one
         PyErr_Clear();
         return false;
     }
@@ -325,7 +363,15 @@ bool ArrayTaker::tensor_by_exchange(nb::handle value, TakenField& field) {
 std::optional<StreamHandle> ArrayTaker::stream_of(int device) {
     const auto [known, is_new] = streams_.try_emplace(device);
     if (!is_new || !device_problem(device).empty()) return known->second;
-    const nb::object cuda = attribute(torch_, "cuda");
+    if (of_->exchange != nullptr && of_->exchange->current_stream != nullptr) {
+        void* stream = nullptr;
+        if (of_->exchange->current_stream(dlpack::kCuda, device, &stream) == 0) {
+            known->second = given_stream(device, reinterpret_cast<std::uintptr_t>(stream));
+            return known->second;
+        }
+        PyErr_Clear();
+    }
+    const nb::object cuda = attribute(of_->torch, "cuda");
     if (!cuda.is_valid()) return std::nullopt;
     const nb::object current = attribute(cuda, "current_stream");
     if (!current.is_valid()) return std::nullopt;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -32,7 +33,7 @@ class ArrayTaker {
    public:
     // on_devices: whether tensors on devices are taken, with PyTorch's current stream.
     explicit ArrayTaker(bool on_devices);
-    [[nodiscard]] bool knows_any() const { return ndarray_.is_valid() || tensor_.is_valid(); }
+    [[nodiscard]] bool knows_any() const;
 
     // The array, without its name and owner. False for other types, and for arrays that Python has
     // to look at: strided ones on the host, other than native numbers, tensors with names, in other
@@ -52,19 +53,13 @@ class ArrayTaker {
     bool on_device(int device, TakenField& field);
     std::optional<StreamHandle> stream_of(int device);
 
-    // Of attributes and methods of tensors.
-    struct Names {
-        nanobind::object dtype, layout, shape, is_contiguous, stride, is_cuda, is_cpu, get_device, data_ptr;
-    };
+    // What NumPy and PyTorch have, as far as they are imported.
+    struct Libraries;
+    static std::shared_ptr<const Libraries> libraries();
 
+    std::shared_ptr<const Libraries> of_;
     bool on_devices_;
-    Names names_;
-    nanobind::object ndarray_, torch_, tensor_, parameter_, strided_;
-    const dlpack::Exchange* exchange_ = nullptr;  // of tensors
-    // Methods of tensors; invalid: there is none.
-    nanobind::object is_neg_, is_conj_, has_names_;
-    std::vector<std::pair<nanobind::object, DType>> dtypes_;  // of PyTorch
-    std::map<int, std::optional<StreamHandle>> streams_;      // nothing: the device cannot be used
+    std::map<int, std::optional<StreamHandle>> streams_;  // nothing: the device cannot be used
 };
 
 }  // namespace twinrun

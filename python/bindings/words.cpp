@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
 #include <string_view>
 
@@ -16,8 +17,12 @@ void twinrun::define_words(nb::module_& m) {
     const auto text = [](std::string_view words) { return nb::str(words.data(), words.size()); };
     m.attr("NO_METADATA") = text(kNoMetadata);
     m.attr("NO_DATA") = text(kNoData);
+    m.attr("TEXT_LABEL") = text(kTextLabel);
+    m.attr("MASK_LABEL") = text(kMaskLabel);
+    m.attr("SHAPE_LABEL") = text(kShapeLabel);
     m.def("tolerance_text", &tolerance_text, "tolerance"_a, "ulps"_a.none() = nb::none());
     m.def("values_text", &values_text, "a"_a, "b"_a, "difference"_a);
+    m.def("distance_text", &distance_text, "difference"_a, "allowed"_a);
     m.def("percent_text", &percent_text, "a"_a, "difference"_a);
     m.def("proof_text", &proof_text, "read"_a, "elements"_a);
 }

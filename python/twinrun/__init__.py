@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from .runs.index import index
     from .runs.sketch import FieldSketchComparison, Sketch, SketchComparison, sketch, sketch_of
     from .runs.verify import verify
-    from .trace.comparison import TraceComparison, compare_traces
+    from .trace.comparison import compare_traces
+    from .trace.result import TraceComparison
 
 __all__ = [
     "Acceptance",
@@ -130,7 +131,7 @@ _PLACES = {
     "Run": "capture.run",
     "Sketch": "runs.sketch",
     "SketchComparison": "runs.sketch",
-    "TraceComparison": "trace.comparison",
+    "TraceComparison": "trace.result",
     "__version__": "_core",
     "accept": "acceptance.work",
     "assert_same": "assertion",

@@ -28,8 +28,8 @@ from ..arguments import any_path
 from ..capture.run import RankRun, Run
 from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, TwinrunError, Unsupported
 from ..formats import Field, detect, open_file
+from ..formats.element_types import scalars_of, storage_dtype
 from ..formats.folder import is_history
-from ..formats.model import storage_dtype
 from ..outputs import check_folder
 from ..runs.opening import open_subject
 from ..runs.subject import Subject
@@ -457,7 +457,7 @@ class _Work:
         self, whole: np.ndarray, f: Field, offset: int, stride: int, count: int, rng: np.random.Generator
     ) -> int:
         kind = storage_dtype(_FLOATS[f.dtype], f.byte_order)
-        inner = 2 if f.dtype in ("c64", "c128") else 1
+        inner = scalars_of(f.dtype)
         view: np.ndarray = np.ndarray((count, inner), kind, whole, offset, (stride, kind.itemsize))
         changed, piece = 0, 1 << 20
         for first in range(0, count, piece):

@@ -18,7 +18,7 @@ import numpy as np
 from .. import _core
 from ..comparison.matching import names
 from ..errors import Incomparable, TwinrunError, Unmatched
-from ..formats.model import FLOATING, storage_dtype
+from ..formats.element_types import COMPLEX, FLOATING, storage_dtype, widened
 from ..marks import TRACE_EVENTS
 from ..runs.fields import FieldRef
 from ..runs.opening import open_subject
@@ -346,7 +346,7 @@ def _is_text(ref: FieldRef) -> bool:
 
 def _pairs(types: set[str]) -> bool:
     """Whether complex and real numbers stand side by side."""
-    return len({dtype in ("c64", "c128") for dtype in types}) > 1
+    return len({dtype in COMPLEX for dtype in types}) > 1
 
 
 def _refs(parts: list[list[tuple[int, FieldRef]]]) -> list[list[FieldRef]]:
@@ -364,8 +364,8 @@ def _one_order(parts: list[list[tuple[int, FieldRef]]]) -> list[list[tuple[int, 
 def _numbers(values: np.ndarray, dtype: str) -> np.ndarray:
     """Elements as float64; a complex number is two."""
     if dtype == "bf16":
-        return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    if dtype in ("c64", "c128"):
+        return widened(values).astype(np.float64)
+    if dtype in COMPLEX:
         return np.ascontiguousarray(values).view(values.real.dtype).astype(np.float64)
     return values.astype(np.float64)
 

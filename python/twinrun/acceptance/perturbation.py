@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from ..errors import TwinrunError
+from ..formats.element_types import widened
 
 __all__ = [
     "Change",
@@ -94,7 +95,7 @@ def perturbed_values(values: np.ndarray, dtype: str, change: Change, rng: np.ran
         return perturbed_bits(values.view(unsigned), dtype, change.ulp, rng).view(values.dtype)
     factor = 1 + float(change.relative or 0.0) * rng.uniform(-1, 1, values.shape)
     if dtype == "bf16":
-        wide = (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        wide = widened(values).astype(np.float64)
         near = (wide * factor).astype(np.float32).view(np.uint32)
         rounded = ((near.astype(np.uint64) + 0x7FFF + ((near >> 16) & 1)) >> 16).astype(np.uint16)
         return np.where(np.isfinite(wide), rounded, values)

@@ -414,6 +414,11 @@ def plan_aggregation(
         list(placements),
         seed,
     )
+    return _plan_of(made, ranks_per_node, layout)
+
+
+def _plan_of(made: _core.AggregationPlan, ranks_per_node: int, layout: str) -> AggregationPlan:
+    """The core's plan in the words of this module."""
     machine = made.topology
     return AggregationPlan(
         topology=machine.name,

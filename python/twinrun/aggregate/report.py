@@ -7,8 +7,9 @@ from __future__ import annotations
 import colorsys
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from rich.console import Console
 
@@ -19,7 +20,7 @@ from ..outputs import picture_form, save_figure
 from ..report.document import write_whole
 from ..report.parts import Table
 from ..words import aligned, byte_size
-from .plan import AggregationPlan, PlacementPlan
+from .plan import AggregationPlan, Aggregator, PlacementPlan
 
 __all__ = ["plan_document", "print_plan", "save_html", "save_picture", "svg"]
 
@@ -124,11 +125,14 @@ class _Words:
     inside: bool = False  # a coloured shape, which they must stand out from
 
 
+_Shape: TypeAlias = _Box | _Dot | _Words
+
+
 @dataclass
 class _Picture:
     width: float
     height: float
-    shapes: list[_Box | _Dot | _Words]
+    shapes: list[_Shape]
 
 
 def _colour(k: int) -> str:
@@ -165,97 +169,122 @@ def _node_name(plan: AggregationPlan, node: int) -> str:
 
 
 def _drawn(plan: AggregationPlan, placement: str, machine_only: bool = False) -> _Picture:
-    """Draws the machine: a panel for each gateway (NUMA node, where nodes are cores), a square for each node
-    in the colour of its partition, a ring for an aggregator. And, unless `machine_only`, a heading, and what
-    the placements cost.
-    """
-    chosen = plan.placement(placement)
-    shapes: list[_Box | _Dot | _Words] = [_Words(10, 26, 18, _headline(plan), True)]
-    by_node: dict[int, list[int]] = {}
-    for k, a in enumerate(chosen.aggregators):
-        by_node.setdefault(a.node, []).append(k)
-    panels: dict[tuple[int, ...], list[int]] = {}
-    for node, gateway in enumerate(plan.gateway_of):
-        panels.setdefault(_panel(plan, node, gateway), []).append(node)
-    bridges = set(plan.bridges)
-    largest = max(map(len, panels.values()))
-    # Squares are as large as the width allows, and panels are nearly square.
-    columns = min(len(panels), max(1, round(math.sqrt(len(panels) * 1.8))))
-    across = max(1, math.ceil(math.sqrt(largest * 1.6)))
-    across = 1 << max(0, round(math.log2(across)))
-    gap = 14.0
-    cell = max(1.0, min(34.0, ((_WIDTH - 20) / columns - gap) / across))
-    down = math.ceil(largest / across)
-    top = 62.0
+    """Draws the machine. And, unless `machine_only`, a heading, and what the placements cost."""
     if machine_only:
-        shapes, top = [], 2.0
+        panels = _Panels(plan, top=2.0)
+        return _Picture(max(20 + panels.width, 160.0), panels.bottom - 24, panels.shapes(placement))
+    panels = _Panels(plan, top=62.0)
     squares = "a square a core; " if plan.places else ""
     words = f"{placement} placement: {squares}a colour a partition; ring: its aggregator; dot: node linked to its gateway directly"
-    if not machine_only:
-        shapes.append(_Words(10, 46, 12, words))
-    for k, (panel, nodes) in enumerate(sorted(panels.items())):
-        left = 10 + k % columns * (across * cell + gap)
-        upper = top + k // columns * (down * cell + gap + 12)
-        shapes.append(_Words(left, upper + 8, 10, _panel_name(plan, panel)))
-        for j, node in enumerate(nodes):
-            part = plan.partition_of_node[node]
-            x, y = left + j % across * cell, upper + 12 + j // across * cell
-            mine = by_node.get(node, [])
-            title = ""
-            if plan.nodes <= _MOST_TITLES or mine:
-                title = f"{_node_name(plan, node)}, " + (
-                    f"partition {part}" if part is not None else "no data"
-                )
-                for p in mine:
-                    a = chosen.aggregators[p]
-                    title += f"; rank {a.rank} aggregates partition {p}: C1 {_seconds(a.gather)}, C2 {_seconds(a.write)}"
-            shapes.append(
-                _Box(x, y, cell * 0.94, cell * 0.94, "#eeeeee" if part is None else _colour(part), "", title)
+    costs, bottom = _costs(plan, placement, panels.bottom)
+    heading: list[_Shape] = [_Words(10, 26, 18, _headline(plan), True), _Words(10, 46, 12, words)]
+    return _Picture(_WIDTH, bottom + 16, [*heading, *panels.shapes(placement), *costs])
+
+
+class _Panels:
+    """The machine: a panel for each gateway (NUMA node, where nodes are cores), a square for each node in the
+    colour of its partition, a ring for an aggregator.
+    """
+
+    _GAP = 14.0
+
+    def __init__(self, plan: AggregationPlan, top: float) -> None:
+        self._plan, self._top = plan, top
+        panels: dict[tuple[int, ...], list[int]] = {}
+        for node, gateway in enumerate(plan.gateway_of):
+            panels.setdefault(_panel(plan, node, gateway), []).append(node)
+        self._panels = sorted(panels.items())
+        largest = max(map(len, panels.values()))
+        # Squares are as large as the width allows, and panels are nearly square.
+        self._columns = min(len(panels), max(1, round(math.sqrt(len(panels) * 1.8))))
+        across = max(1, math.ceil(math.sqrt(largest * 1.6)))
+        self._across = 1 << max(0, round(math.log2(across)))
+        self._cell = max(1.0, min(34.0, ((_WIDTH - 20) / self._columns - self._GAP) / self._across))
+        self._down = math.ceil(largest / self._across)
+        self._bridges = frozenset(plan.bridges)
+
+    @property
+    def width(self) -> float:
+        """Of all panels side by side."""
+        return self._columns * (self._across * self._cell + self._GAP)
+
+    @property
+    def _height(self) -> float:
+        """Of a row of panels."""
+        return self._down * self._cell + self._GAP + 12
+
+    @property
+    def bottom(self) -> float:
+        """Where what stands below the panels begins."""
+        return self._top + math.ceil(len(self._panels) / self._columns) * self._height + 16
+
+    def shapes(self, placement: str) -> list[_Shape]:
+        """All panels, with the aggregators of a placement."""
+        aggregators = self._plan.placement(placement).aggregators
+        by_node: dict[int, list[int]] = {}
+        for k, a in enumerate(aggregators):
+            by_node.setdefault(a.node, []).append(k)
+        shapes: list[_Shape] = []
+        for k, (panel, nodes) in enumerate(self._panels):
+            left = 10 + k % self._columns * (self._across * self._cell + self._GAP)
+            upper = self._top + k // self._columns * self._height
+            shapes.append(_Words(left, upper + 8, 10, _panel_name(self._plan, panel)))
+            for j, node in enumerate(nodes):
+                x = left + j % self._across * self._cell
+                y = upper + 12 + j // self._across * self._cell
+                shapes += self._square(x, y, node, by_node.get(node, []), aggregators)
+        return shapes
+
+    def _square(
+        self, x: float, y: float, node: int, mine: list[int], aggregators: Sequence[Aggregator]
+    ) -> list[_Shape]:
+        """A node. mine: the partitions that it aggregates."""
+        plan, cell = self._plan, self._cell
+        part = plan.partition_of_node[node]
+        title = self._title(node, mine, aggregators) if plan.nodes <= _MOST_TITLES or mine else ""
+        colour = "#eeeeee" if part is None else _colour(part)
+        shapes: list[_Shape] = [_Box(x, y, cell * 0.94, cell * 0.94, colour, "", title)]
+        middle = x + cell * 0.47, y + cell * 0.47
+        if mine:
+            shapes.append(_Dot(*middle, cell * 0.34, _colour(mine[0]), "#000000"))
+            if len(mine) > 1 and cell >= 8:
+                at = middle[0] - cell * 0.15, middle[1] + cell * 0.16
+                shapes.append(_Words(*at, cell * 0.45, str(len(mine)), inside=True))
+        if node in self._bridges and len(self._bridges) < plan.nodes:
+            shapes.append(_Dot(*middle, cell * 0.1, "#ffffff", "#000000"))
+        return shapes
+
+    def _title(self, node: int, mine: list[int], aggregators: Sequence[Aggregator]) -> str:
+        part = self._plan.partition_of_node[node]
+        title = f"{_node_name(self._plan, node)}, " + (f"partition {part}" if part is not None else "no data")
+        for p in mine:
+            a = aggregators[p]
+            title += (
+                f"; rank {a.rank} aggregates partition {p}: C1 {_seconds(a.gather)}, C2 {_seconds(a.write)}"
             )
-            middle = x + cell * 0.47, y + cell * 0.47
-            if mine:
-                shapes.append(_Dot(*middle, cell * 0.34, _colour(mine[0]), "#000000"))
-                if len(mine) > 1 and cell >= 8:
-                    shapes.append(
-                        _Words(
-                            middle[0] - cell * 0.15,
-                            middle[1] + cell * 0.16,
-                            cell * 0.45,
-                            str(len(mine)),
-                            inside=True,
-                        )
-                    )
-            if node in bridges and len(bridges) < plan.nodes:
-                shapes.append(_Dot(*middle, cell * 0.1, "#ffffff", "#000000"))
-    y = top + math.ceil(len(panels) / columns) * (down * cell + gap + 12) + 16
-    if machine_only:
-        return _Picture(max(20 + columns * (across * cell + gap), 160.0), y - 24, shapes)
-    shapes.append(_Words(10, y, 13, "Sum of C1 + C2 over partitions, and all partitions at once", True))
+        return title
+
+
+def _costs(plan: AggregationPlan, placement: str, y: float) -> tuple[list[_Shape], float]:
+    """(what the placements cost, from y on; where that ends)."""
+    shapes: list[_Shape] = [
+        _Words(10, y, 13, "Sum of C1 + C2 over partitions, and all partitions at once", True)
+    ]
     longest = max([p.sum for p in plan.placements] + [1e-30])
     slowest = max([p.seconds for p in plan.placements] + [1e-30])
     for choice, ratio in _compared(plan):
         y += 22
         beside = f"{_seconds(choice.sum)}" + (f", {ratio:.2f} of rank order's" if ratio is not None else "")
+        chosen = choice.placement == placement
+        summed, at_once = choice.sum / longest * 330, choice.seconds / slowest * 330
         shapes += [
-            _Words(10, y, 12, choice.placement, choice.placement == placement),
-            _Box(
-                80,
-                y - 11,
-                max(1.0, choice.sum / longest * 330),
-                14,
-                "#4878a8" if choice.placement == placement else "#b0c4d8",
-            ),
-            _Words(86 + choice.sum / longest * 330, y, 11, beside),
-            _Box(
-                640,
-                y - 11,
-                max(1.0, choice.seconds / slowest * 330),
-                14,
-                "#a87848" if choice.placement == placement else "#d8c4b0",
-            ),
-            _Words(646 + choice.seconds / slowest * 330, y, 11, _seconds(choice.seconds)),
+            _Words(10, y, 12, choice.placement, chosen),
+            _Box(80, y - 11, max(1.0, summed), 14, "#4878a8" if chosen else "#b0c4d8"),
+            _Words(86 + summed, y, 11, beside),
+            _Box(640, y - 11, max(1.0, at_once), 14, "#a87848" if chosen else "#d8c4b0"),
+            _Words(646 + at_once, y, 11, _seconds(choice.seconds)),
         ]
-    return _Picture(_WIDTH, y + 16, shapes)
+    return shapes, y
 
 
 def svg(plan: AggregationPlan, placement: str | None = None) -> str:

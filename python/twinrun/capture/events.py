@@ -4,13 +4,14 @@ is captured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
+from .. import _core
 from ..errors import TwinrunError
-from ..runs.digest import Digest, digests_of
+from ..runs.digest import Digest, digests_read, digests_started
 from ..runs.events import KEPT, Event, Traced, encoded_events
 
 __all__ = ["EventWriter", "copied"]
@@ -41,7 +42,9 @@ class EventWriter:
                 fix="make it with keep_data=True",
             )
         self._events: list[Event] = []
-        self._pending: list[tuple[Traced, Digest]] = []
+        # Digests under way, and the values that they belong to, one after the other.
+        self._started: list[_core.WordDigests] = []
+        self._waiting: list[Traced] = []
         self._kept: dict[str, object] = {}
         self._problems: list[str] = []
 
@@ -70,21 +73,33 @@ class EventWriter:
         if not arrays:
             return
         try:
-            made: Sequence[Any] = digests_of(arrays)
+            self._started.append(digests_started(arrays))
         except TwinrunError:
-            made = [self._alone(name, array) for name, array in arrays.items()]
-        for (name, array), one in zip(arrays.items(), made, strict=True):
-            if isinstance(one, Traced):
-                one.out, one.role = out, role
-                event.values.append(one)
-                continue
-            digest, dtype, shape = one
-            traced = Traced(name, out, role, dtype, shape)
-            event.values.append(traced)
-            self._pending.append((traced, digest))
-            if keep is not None and (copy := keep(array)) is not None:
-                traced.kept = f"{KEPT}{len(self._kept)}"
-                self._kept[traced.kept] = copy
+            for name, array in arrays.items():
+                self._alone(event, name, array, out, role, keep)
+            return
+        for name, array in arrays.items():
+            self._append(event, name, array, out, role, keep)
+
+    def _append(self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any) -> None:
+        """Adds a value that is the next one of `_started`."""
+        traced = Traced(name, out, role, "", ())
+        event.values.append(traced)
+        self._waiting.append(traced)
+        if keep is not None and (copy := keep(array)) is not None:
+            traced.kept = f"{KEPT}{len(self._kept)}"
+            self._kept[traced.kept] = copy
+
+    def _alone(self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any) -> None:
+        """As `see` of one array; says why where it has no digest."""
+        try:
+            self._started.append(digests_started({name: array}))
+        except TwinrunError as e:
+            shape = tuple(int(n) for n in getattr(array, "shape", ()))
+            kind = str(getattr(array, "dtype", "?"))
+            event.values.append(Traced(name, out, role, kind, shape, "", str(e)))
+        else:
+            self._append(event, name, array, out, role, keep)
 
     def bytes_kept(self, event: Event) -> int:
         """Bytes of the copies of an event's values."""
@@ -92,18 +107,9 @@ class EventWriter:
         return sum(int(getattr(c, "nbytes", 0)) for c in copies)
 
     def known(self, event: Event, name: str, digest: Digest, form: tuple, *, out: bool, role: Any) -> None:
-        """Adds a value whose digest was made before."""
-        traced = Traced(name, out, role, *form)
-        event.values.append(traced)
-        self._pending.append((traced, digest))
-
-    @staticmethod
-    def _alone(name: str, array: object) -> Any:
-        try:
-            return digests_of({name: array})[0]
-        except TwinrunError as e:
-            shape = tuple(int(n) for n in getattr(array, "shape", ()))
-            return Traced(name, False, "value", str(getattr(array, "dtype", "?")), shape, "", str(e))
+        """Adds a value whose digest was made before. form: type and shape."""
+        kind, shape = form
+        event.values.append(Traced(name, out, role, kind, shape, digest=int(digest)))
 
     def problem(self, text: str) -> None:
         """Notes what was not traced: two traces with a problem are never the same."""
@@ -111,13 +117,18 @@ class EventWriter:
 
     def events(self) -> tuple[list[Event], list[str]]:
         """(events, problems) of the step under way. Reads its digests."""
-        for traced, digest in self._pending:
-            traced.digest = int(digest)
+        waiting = iter(self._waiting)
+        for made in self._started:
+            # The digests first: zip takes one of the first too many.
+            for (number, kind, shape), traced in zip(digests_read(made), waiting, strict=False):
+                traced.digest, traced.dtype, traced.shape = number, kind, shape
+        self._started, self._waiting = [], []
         return self._events, self._problems
 
     def drop(self) -> None:
         """Forgets the step under way."""
-        self._events, self._pending, self._kept, self._problems = [], [], {}, []
+        self._events, self._kept, self._problems = [], {}, []
+        self._started, self._waiting = [], []
 
     def capture(
         self, capture: Callable[[dict[str, object]], _Facts], beside: Mapping[str, object] | None = None

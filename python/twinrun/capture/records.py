@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import os
-import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
 from .. import _core
 from ..arguments import MEMORY, any_path, check_settings
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
-from ..formats import detect
-from ..formats.files import reading
 from ..formats.folder import is_history
-from ..formats.naming import parse_path
 from ..runs.verify import damaged_metadata
+from .record_options import RecordOptions
+from .tree import Tree, steps_of
 
 __all__ = [
     "CompactFacts",
@@ -29,108 +25,6 @@ __all__ = [
     "restore",
     "write_part",
 ]
-
-
-def offer_packing_library() -> None:
-    """Lets the core find nvCOMP where the package nvidia-libnvcomp-cu12 or -cu13 is installed; TWINRUN_NVCOMP
-    goes first.
-    """
-    if os.environ.get("TWINRUN_NVCOMP"):
-        return
-    try:
-        found = importlib.util.find_spec("nvidia.libnvcomp")
-    except ImportError:
-        return
-    folders = found.submodule_search_locations if found is not None else None
-    for folder in folders or []:
-        for version in (6, 5):
-            library = os.path.join(folder, "lib64", f"libnvcomp.so.{version}")
-            if os.path.exists(library):
-                os.environ["TWINRUN_NVCOMP"] = library
-                return
-
-
-METHODS = ("runs", "tree", "list", "basic", "full")
-_ALL = "."  # the unit of a folder that is one data set
-_LONGEST_KEY = 4000  # bytes: names of a record have at most 4096
-
-
-@dataclass(frozen=True)
-class RecordOptions:
-    """How a record is made: the method, the unit, and the compression.
-
-    >>> with twinrun.Run("runs/a") as run:
-    ...     for step in range(3):
-    ...         facts = run.capture(step, {"x": np.zeros(100_000)})
-    >>> packed = twinrun.pack("runs/a", "records/a", options=twinrun.RecordOptions(chunk=1024))
-    >>> packed.ratio() > 100
-    True
-
-    Attributes
-    ----------
-    method : {'runs', 'tree', 'list', 'basic', 'full'}
-        How copies of earlier content are found and written down; docs/explanation/records.md has a table.
-    chunk : int, default 256
-        Bytes of a chunk, the unit of copies: a power of two from 32 to 65536.
-    compress : {'zstd', 'none'}, default None
-        How new chunks are compressed. None: zstd where this build has it.
-    level : int, default 1
-        The level of zstd.
-    xor : bool, default None
-        True: new chunks may be compressed after XOR with what they replace. None: True where new chunks are
-        compressed.
-    bounded : bool, default False
-        True: a chunk that is within the tolerance of its field to what restore gives is not kept again. Only
-        for `pack`.
-    table : int, default 0
-        Bytes that the table of hashes may take; 0 for no limit.
-    verify : bool, default False
-        True: chunks are compared byte by byte before they count as equal. False trusts 128-bit hashes. Only
-        for `pack`.
-
-    Notes
-    -----
-    'tree' is Algorithm 1 of Tan et al., ICPP 2023.
-    """
-
-    method: str = "runs"
-    chunk: int = 256
-    compress: str | None = None
-    level: int = 1
-    xor: bool | None = None
-    bounded: bool = False
-    table: int = 0
-    verify: bool = False
-
-    def settled(self) -> _core.RecordSettings:
-        """Gives the options as the core takes them; `table` and `verify` are no settings of the record.
-
-        Returns
-        -------
-        _core.RecordSettings
-            The settings of the record.
-
-        Raises
-        ------
-        TwinrunError
-            An option has a value that has no meaning.
-        """
-        if self.method not in METHODS:
-            raise TwinrunError(f"method {self.method!r} is none of {', '.join(METHODS)}")
-        if not (isinstance(self.chunk, int) and 32 <= self.chunk <= 65536 and self.chunk.bit_count() == 1):
-            raise TwinrunError(f"chunk must be a power of two from 32 to 65536 bytes, not {self.chunk!r}")
-        if self.table < 0:
-            raise TwinrunError("table must not be negative")
-        codec = self.compress or ("zstd" if _core.has_codec("zstd") else "none")
-        xor = self.xor if self.xor is not None else codec != "none" and self.method != "full"
-        return _core.RecordSettings(
-            method=self.method,
-            chunk_bytes=self.chunk,
-            codec=codec,
-            level=self.level,
-            xor=xor,
-            bounded=self.bounded,
-        )
 
 
 @dataclass(frozen=True)
@@ -269,213 +163,6 @@ class CompactFacts:
     bytes_after: int
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """Something to pack, by its name.
-
-    kind: file, link or folder. unit: the name that has the step: its own, or that of the data set (a folder
-    of many files) that it belongs to.
-    """
-
-    name: str
-    path: str
-    kind: str
-    unit: str
-    to: str = ""  # of a link
-
-
-class _Tree:
-    """All that is in a folder, hidden or not.
-
-    entries: what is kept. notes: (name, why) of what is left out or changed.
-    """
-
-    def __init__(self, folder: str, record: str) -> None:
-        self.folder = folder
-        self.entries: list[_Entry] = []
-        self.notes: list[tuple[str, str]] = []
-        self._folders: list[tuple[str, str]] = []  # (name, unit)
-        self._units: list[str] = []
-        self._record = _identity(record)
-        # A link to one of these folders would lead into itself.
-        place = os.path.realpath(folder)
-        around = {_identity(place)}
-        while (above := os.path.dirname(place)) != place:
-            place = above
-            around.add(_identity(place))
-        links: list[_Visit] = []
-        start = _Visit("", folder, "", frozenset(around), os.path.realpath(folder), "")
-        self._walk(start, links)
-        steps = [step for e in self.entries if (step := parse_path(e.unit).step) is not None]
-        self._first = min(steps, default=None)
-        while links:  # links come last: all data sets are known then
-            self._link(links.pop(0), links)
-        self._keep_empty_folders()
-
-    def _walk(self, start: _Visit, links: list[_Visit]) -> None:
-        stack = [start]
-        while stack:
-            at = stack.pop()
-            with reading(at.path):
-                own = _identity(at.path)
-                if own == self._record:
-                    raise FormatError("is within what is packed", where=at.path, fix="name another record")
-                unit = at.unit
-                if not unit and _is_data_set(at.path):
-                    unit = at.name or _ALL
-                    self._units.append(unit)
-                with os.scandir(at.path) as found:
-                    listed = sorted(found, key=lambda e: os.fsencode(e.name))
-            if at.name:
-                self._folders.append((at.name, unit or at.name))
-            for item in listed:
-                name = f"{at.name}/{item.name}" if at.name else item.name
-                below = _Visit(
-                    name, item.path, unit, at.around | {own}, at.root, f"{at.inner}/{item.name}".lstrip("/")
-                )
-                with reading(item.path):
-                    if item.is_symlink():
-                        links.append(below)
-                    elif item.is_dir(follow_symlinks=False):
-                        stack.append(below)
-                    else:
-                        self._file(below, item.stat(follow_symlinks=False).st_mode)
-
-    def _file(self, at: _Visit, mode: int) -> None:
-        if stat.S_ISREG(mode):
-            self.entries.append(_Entry(at.name, at.path, "file", at.unit or at.name))
-        else:
-            self.notes.append((at.name, f"left out: {_kind(mode)}"))
-
-    def _link(self, at: _Visit, links: list[_Visit]) -> None:
-        """Packs a link as a link where its target is packed beside it; otherwise packs the target
-        in its place.
-        """
-        with reading(at.path):
-            to = os.readlink(at.path)
-        link = _Entry(at.name, at.path, "link", at.unit or at.name, to)
-        try:
-            status = os.stat(at.path)
-        except OSError as error:
-            self.notes.append((at.name, f"a link that cannot be followed ({error.strerror}): kept as a link"))
-            self.entries.append(link)
-            return
-        target = os.path.normpath(os.path.join(os.path.dirname(at.inner), to))
-        real = os.path.realpath(at.path)
-        if (
-            not os.path.isabs(to)
-            and target.split("/")[0] not in ("..", ".")
-            and real.startswith(at.root.rstrip("/") + "/")
-            and self._step(at.name[: len(at.name) - len(at.inner)] + target) == self._step(link.unit)
-        ):
-            self.entries.append(link)
-        elif stat.S_ISDIR(status.st_mode):
-            if _identity(at.path) in at.around:
-                self.notes.append((at.name, "a link to a folder that it lies in: kept as a link"))
-                self.entries.append(link)
-            else:
-                self._walk(_Visit(at.name, at.path, at.unit, at.around, real, ""), links)
-        else:
-            self._file(at, status.st_mode)
-
-    def _step(self, name: str) -> int | None:
-        """The step of a name."""
-        unit = next((u for u in self._units if u == _ALL or name == u or name.startswith(u + "/")), name)
-        step = parse_path(unit).step
-        return self._first if step is None else step
-
-    def _keep_empty_folders(self) -> None:
-        names = [e.name for e in self.entries]
-        used: set[str] = set()
-        for name in names + [name for name, _ in self._folders]:
-            while "/" in name:
-                name = name.rpartition("/")[0]
-                if name in used:
-                    break
-                used.add(name)
-        self.entries += [_Entry(n, "", "folder", unit) for n, unit in self._folders if n not in used]
-
-
-@dataclass(frozen=True)
-class _Visit:
-    """A place on the way through a folder.
-
-    around: the folders around it. root: the true path of the folder that links must not leave; inner: the
-    name in it.
-    """
-
-    name: str
-    path: str
-    unit: str
-    around: frozenset
-    root: str
-    inner: str
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _is_data_set(folder: str) -> bool:
-    try:
-        return detect(folder) is not None
-    except FormatError:  # its files are packed in any case
-        return False
-
-
-def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFBLK: "a device",
-        stat.S_IFCHR: "a device",
-    }
-    return kinds.get(stat.S_IFMT(mode), "neither a file nor a folder")
-
-
-def _files(tree: _Tree, known: list[int]) -> list[_core.FilesOfStep]:
-    """Steps of a folder of any program, and everything in each.
-
-    The key of a file is common to the same file in all steps: its name without the step. known:
-    steps that the record has.
-    """
-    by_step: dict[int, list[_Entry]] = {}
-    unnumbered: list[_Entry] = []
-    for entry in tree.entries:
-        step = parse_path(entry.unit).step
-        (unnumbered if step is None else by_step.setdefault(step, [])).append(entry)
-    # A file without a step belongs to the run, and goes with its first step.
-    if unnumbered:
-        by_step.setdefault(min([*by_step, *known], default=0), []).extend(unnumbered)
-    return [_core.FilesOfStep(step, _keyed(by_step[step])) for step in sorted(by_step)]
-
-
-def _keyed(entries: list[_Entry]) -> list[_core.PackedFile]:
-    keyed = []
-    seen: set[str] = set()
-    for entry in sorted(entries, key=lambda e: os.fsencode(e.name)):
-        place = parse_path(entry.unit)
-        if entry.unit == entry.name:
-            rest = os.path.splitext(entry.name)[1]
-        else:
-            rest = "/" + entry.name.removeprefix(entry.unit + "/")
-        key = f"{place.rank}/{place.name}{rest}"
-        if len(os.fsencode(key)) > _LONGEST_KEY:
-            key = hashlib.sha256(os.fsencode(key)).hexdigest()
-        number = 1
-        while (unique := key if number == 1 else f"{key}#{number}") in seen:
-            number += 1
-        seen.add(unique)
-        keyed.append(
-            _core.PackedFile(name=entry.name, path=entry.path, key=unique, kind=entry.kind, to=entry.to)
-        )
-    return keyed
-
-
 def _known_steps(record: str, append: bool) -> list[int]:
     return [s.step for s in _core.open_history(record).steps] if append and is_history(record) else []
 
@@ -585,13 +272,13 @@ def pack(
             raise FormatError(
                 "would be within what is packed", where=record, fix="name a folder outside of it"
             )
-        tree = _Tree(source, record)
+        tree = Tree(source, record)
         facts.notes += tree.notes
         if not tree.entries:
             raise MissingFile(
                 "no files in it", where=source, fix="name a history, or a folder with the files of a run"
             )
-        _core.pack_files(_files(tree, _known_steps(record, append)), record, settled, visit)
+        _core.pack_files(steps_of(tree, _known_steps(record, append)), record, settled, visit)
     else:
         raise FormatError(
             "is neither a history nor a folder", where=source, fix="name the folder that holds the steps"

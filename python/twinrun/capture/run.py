@@ -19,12 +19,13 @@ import numpy as np
 from .. import _core
 from ..arguments import check_settings, checked_path, step_number
 from ..errors import Incomparable, StepLost, TwinrunError
-from ..formats.model import label_told, labels_told, storage_dtype, unit_of
+from ..formats.element_types import storage_dtype, unit_of
+from ..formats.labels import label_told, labels_told
 from ..runs.arrays import DeviceArrayView, writable
 from ..runs.containers import named_arrays
 from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
 from ..runs.provenance import python_facts
-from .records import RecordOptions, offer_packing_library
+from .record_options import RecordOptions, offer_packing_library
 
 if TYPE_CHECKING:
     from .events import EventWriter  # it needs msgspec, which captures without phases do without

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..comparison.parallel import Team
     from ..comparison.result import Comparison
-    from ..trace.comparison import TraceComparison
+    from ..trace.result import TraceComparison
 
 
 class _Reports(NamedTuple):
@@ -30,6 +30,20 @@ class _Reports(NamedTuple):
     html_file: str | None
     junit: str | None
     listing: str | None
+
+    def check(self, inputs: list[str]) -> None:
+        """Raises TwinrunError where a file cannot be written, or is one that is read."""
+        outputs = {
+            "--json": self.json_file,
+            "--picture": self.picture,
+            "--html": self.html_file,
+            "--junit": self.junit,
+            "--list-differences": self.listing,
+        }
+        if any(path is not None for path in outputs.values()):
+            from ..outputs import check_outputs
+
+            check_outputs(outputs, inputs)
 
     def write_error(self, run_a: str, run_b: str, error: BaseException) -> None:
         """Replaces reports of an earlier comparison, which must not look like reports of this one."""
@@ -359,18 +373,8 @@ def compare(
     """
     if (run_b is None) != replicas:
         raise click.UsageError("--replicas takes one run." if replicas else "Missing argument 'RUN_B'.")
-    outputs = {
-        "--json": json_file,
-        "--picture": picture,
-        "--html": html_file,
-        "--junit": junit,
-        "--list-differences": list_differences,
-    }
-    if any(path is not None for path in outputs.values()):
-        from ..outputs import check_outputs
-
-        check_outputs(outputs, [path for path in (run_a, run_b, tolerances) if path])
     reports = _Reports(json_file, picture, html_file, junit, list_differences)
+    reports.check([path for path in (run_a, run_b, tolerances) if path])
     try:
         traces = _traces(run_a, run_b)
         asked = {
@@ -424,14 +428,19 @@ def compare(
         reports.write_error(run_a, run_b, e)
         raise
     reports.write(result)
+    _say(result, reports, verbose, quiet)
+    return EXIT_STATUS[result.verdict]
+
+
+def _say(result: Comparison, reports: _Reports, verbose: bool, quiet: bool) -> None:
+    """Prints a comparison, and the first problem."""
     if not quiet:
         from ..report.text import print_comparison, write_comparison
 
-        aside = json_file == "-"
+        aside = reports.json_file == "-"
         if not write_comparison(sys.stderr if aside else sys.stdout, result, verbose):
             print_comparison(console(stderr=aside), result, details=verbose)
         reports.say_where()
     if result.problems:  # as of any other error: the first, on stderr
         more = f" (and {len(result.problems) - 1} more)" if len(result.problems) > 1 else ""
         click.echo(f"twinrun: {result.problems[0]}{more}", err=True)
-    return EXIT_STATUS[result.verdict]

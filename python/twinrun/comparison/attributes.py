@@ -154,15 +154,7 @@ def match_attributes(
     if not all(told):
         others = [label for label in (*facts[0], *facts[1]) if not ignored(label)]
         if others and not any(SUMMARY in side for sides in opened for side in sides):
-            silent, other = (a, b) if told[1] else (b, a)
-            some = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
-            said = f"has no attributes: those of {other.label} are not compared ({some})"
-            # Metadata of an older twinrun: its file may have had attributes.
-            if silent.kind == "file":
-                fix = "index it again, or name the data files"
-                result.problem = Uncompared(said, where=silent.label, fix=fix)
-            else:  # arrays and histories have none
-                result.notes.append(f"{silent.label} {said}")
+            _add_silent(result, *((a, b) if told[1] else (b, a)), others)
         return result
     here = [{name for side in sides for name in side} for sides in opened]
     fields = {name for name in here[0] & here[1] if wanted(name)}
@@ -175,12 +167,10 @@ def match_attributes(
     for label in dict.fromkeys((*facts[0], *facts[1])):
         x, y = facts[0].get(label, []), facts[1].get(label, [])
         fact = (x or y)[0]
-        owner = fact.owner
-        if ignored(label) or left_out(owner):
+        if ignored(label) or left_out(fact.owner):
             continue
-        if not concerns(
-            owner, fact.meaning, everything, fields, named
-        ):  # of fields: reported where they are matched
+        # Those of fields are reported where fields are matched.
+        if not concerns(fact.owner, fact.meaning, everything, fields, named):
             continue
         if not x or not y:
             if said_by[0 if x else 1].get(label) not in formats[1 if x else 0] and not fact.meaning:
@@ -195,27 +185,38 @@ def match_attributes(
         # another format has other types for the same value
         one_format = said_by[0].get(label) == said_by[1].get(label)
         if not _in_order(x, y, left_out) and _values(x, one_format) != _values(y, one_format):
-            in_a, in_b = (_text(side) if side else None for side in (x, y))
-            if in_a == in_b:
-                in_a, in_b = (f"{_text(side)} ({side[0].kind})" for side in (x, y))
-            result.differences.append(
-                AttributeDifference(
-                    place[0],
-                    place[1],
-                    owner,
-                    fact.name,
-                    in_a,
-                    in_b,
-                    any(f.meaning for f in (*x, *y)),
-                )
-            )
+            result.differences.append(_difference(x, y, place))
     if alone:
-        some = ", ".join(alone[:_MOST_NAMED]) + (", …" if len(alone) > _MOST_NAMED else "")
         result.notes.append(
-            f"the files are of several formats: what only one of them says is not compared ({some})"
+            f"the files are of several formats: what only one of them says is not compared ({_some(alone)})"
         )
     result.differences.sort(key=lambda d: not d.meaning)
     return result
+
+
+def _some(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:_MOST_NAMED]) + (", …" if len(labels) > _MOST_NAMED else "")
+
+
+def _add_silent(result: Attributes, silent: Subject, other: Subject, labels: Sequence[str]) -> None:
+    """Says that one run has no attributes, and the other has these."""
+    said = f"has no attributes: those of {other.label} are not compared ({_some(labels)})"
+    # Metadata of an older twinrun: its file may have had attributes.
+    if silent.kind == "file":
+        fix = "index it again, or name the data files"
+        result.problem = Uncompared(said, where=silent.label, fix=fix)
+    else:  # arrays and histories have none
+        result.notes.append(f"{silent.label} {said}")
+
+
+def _difference(x: Sequence[Fact], y: Sequence[Fact], place: Place) -> AttributeDifference:
+    """The difference of a fact. x, y: as files of each run say it; empty where a run has none."""
+    in_a, in_b = (_text(side) if side else None for side in (x, y))
+    if in_a == in_b:
+        in_a, in_b = (f"{_text(side)} ({side[0].kind})" for side in (x, y))
+    fact = (x or y)[0]
+    meaning = any(f.meaning for f in (*x, *y))
+    return AttributeDifference(place[0], place[1], fact.owner, fact.name, in_a, in_b, meaning)
 
 
 def concerns(owner: str, meaning: bool, present: Iterable[str], chosen: Iterable[str], named: bool) -> bool:

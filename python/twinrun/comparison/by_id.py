@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import INTEGERS, storage_dtype
+from ..formats.element_types import INTEGERS, scalars_of, storage_dtype
 from ..runs.fields import FieldRef
 from ..runs.particles import Particles, read_items
 from .field import FieldComparison, facts_of
@@ -364,7 +364,7 @@ def _width(kind: Particles, name: str) -> int:
 
 def _scalars(kind: Particles, name: str) -> int:
     """Scalars of a row."""
-    return _width(kind, name) * (2 if _ref(kind, name).dtype in ("c64", "c128") else 1)
+    return _width(kind, name) * scalars_of(_ref(kind, name).dtype)
 
 
 def _item(kind: Particles, name: str) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable, Stale, TwinrunError
-from ..formats.model import storage_dtype
+from ..formats.element_types import scalar_values, scalars_of, storage_dtype
 from ..runs.fields import FieldRef
 from ..runs.order import read_by_row
 from ..runs.particles import Particles, find_particles
@@ -223,7 +223,7 @@ class _Walk:
         decision = self.again.settings.decision(x, y, f.step)
         rule = decision.rule()
         source_a, source_b = (self._source(f, ref) for ref in (x, y))
-        pair = _scalars_an_item(x.dtype)
+        pair = scalars_of(x.dtype)
         window = max(1, _WINDOW // x.itemsize)
         left = f.different
         for first in range(_first_item(f, x), x.items, window):
@@ -238,7 +238,7 @@ class _Walk:
                 begin, end = int(part[0]) // pair, int(part[-1]) // pair + 1
                 at = (part - np.uint64(begin * pair)).astype(np.int64)
                 of_a, of_b = (
-                    _scalar_values(_core.read_source(s, begin, end - begin), x.dtype)[at]
+                    scalar_values(_core.read_source(s, begin, end - begin), x.dtype)[at]
                     for s in (source_a, source_b)
                 )
                 yield Differences(
@@ -282,7 +282,7 @@ class _Walk:
                 row = math.prod(ref.user_shape[1:]) * ref.itemsize
                 if not self._goes_on(f, total * row // shares):
                     continue
-                width, pair = math.prod(ref.user_shape[1:]), _scalars_an_item(ref.dtype)
+                width, pair = math.prod(ref.user_shape[1:]), scalars_of(ref.dtype)
                 storage = storage_dtype(ref.dtype)
                 gathered = []
                 for parts, rows in ((kind.parts_a, m.rows_a), (kind.parts_b, m.rows_b)):
@@ -297,7 +297,7 @@ class _Walk:
                               for parts in (kind.parts_a, kind.parts_b)]  # fmt: skip
                 decision = settings.decision(of_a_and_b[0], of_a_and_b[1], f.step)
                 rule = decision.rule()
-                flat = [_scalar_values(v.view(np.uint8), ref.dtype) for v in gathered]
+                flat = [scalar_values(v.view(np.uint8), ref.dtype) for v in gathered]
                 window = max(1, _WINDOW // storage.itemsize)
                 for first in range(0, gathered[0].size, window):
                     count = min(window, gathered[0].size - first)
@@ -370,10 +370,6 @@ def _pieces(scalars: np.ndarray) -> Iterator[np.ndarray]:
         yield scalars[first : first + _ROWS]
 
 
-def _scalars_an_item(dtype: str) -> int:
-    return 2 if dtype in ("c64", "c128") else 1
-
-
 def _first_item(f: FieldComparison, ref: FieldRef) -> int:
     """Where the first difference lies: nothing before it needs to be read."""
     index = f.first_index or ()
@@ -392,16 +388,6 @@ def _indices(shape: tuple[int, ...], scalars: np.ndarray, pair: int) -> np.ndarr
     if pair == 2:
         columns.append(part)
     return np.stack(columns, axis=1).astype(np.int64) if columns else np.empty((scalars.size, 0), np.int64)
-
-
-def _scalar_values(raw: np.ndarray, dtype: str) -> np.ndarray:
-    """Bytes as scalars: bf16 as float32, complex numbers as pairs, booleans as 0 and 1."""
-    values = raw.view(np.uint8 if dtype == "bool" else storage_dtype(dtype))
-    if dtype == "bf16":
-        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if dtype in ("c64", "c128"):
-        return values.view(np.float32 if dtype == "c64" else np.float64)
-    return values
 
 
 def abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decision) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import TwinrunError
+from ..formats.element_types import scalars_of
 from ..runs.fields import FieldRef
 from ..runs.subject import Place
 from .field import FieldComparison
@@ -45,7 +46,7 @@ def compare_entry(
 ) -> Compared:
     """Compares a field, or a part of it."""
     settings = request.settings
-    scalars = 2 if x.dtype in ("c64", "c128") else 1
+    scalars = scalars_of(x.dtype)
     period = settings.period(x, y, place[0])
     try:
         ranges = piece.ranges(x.items, x.itemsize, scalars)

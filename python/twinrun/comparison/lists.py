@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import _core
 from ..errors import TwinrunError
-from ..formats.model import FLOATING
+from ..formats.element_types import FLOATING
 from ..runs.fields import FieldRef
 from ..runs.subject import ListedPlaces, Opened, Place
 from .facts import compare_facts

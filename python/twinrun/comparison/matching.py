@@ -6,7 +6,7 @@ What has no partner is a problem: it is reported, and never counts as compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..errors import Incomparable, TwinrunError, Unmatched
@@ -85,23 +85,14 @@ def match_steps(
 
     Arrays have no step and match any single step. Raises Incomparable where no step remains.
     """
-
     wanted = ranks or (lambda _: True)
     places_a, places_b = (
         [p for p in s.places if p not in gone] for s, gone in zip((a, b), dropped, strict=True)
     )
     arrays, other, of_other = (a, b, places_b) if a.kind == "arrays" else (b, a, places_a)
     if arrays.kind == "arrays" and any(step is not None for step, _ in of_other):
-        places = [p for p in of_other if (steps is None or steps(p[0])) and wanted(p[1])]
-        if len(places) > 1:  # files that belong to no step
-            places = [p for p in places if p not in other.unknown]
-        if len(places) != 1:
-            raise Incomparable(
-                f"{len(places)} steps and ranks are chosen, and arrays compare with one",
-                where=other.label,
-                fix="choose one with steps and ranks",
-            )
-        none, only = arrays.places[0], places[0]
+        chosen = [p for p in of_other if (steps is None or steps(p[0])) and wanted(p[1])]
+        none, only = arrays.places[0], _only_place(chosen, other)
         first, second = (none, only) if arrays is a else (only, none)
         return Steps([StepMatch(first[0], second[0], [first[1]], [second[1]])])
     in_a = _by_step(p for p in places_a if steps is None or steps(p[0]))
@@ -115,18 +106,7 @@ def match_steps(
         result.notes += _note_of_times(a, b, pairs)
     else:
         pairs = [(s, s) for s in in_a if s in in_b]
-    for here, there, mine, matched in (
-        (a, b, in_a, {s for s, _ in pairs}),
-        (b, a, in_b, {s for _, s in pairs}),
-    ):
-        alone = sorted((s for s in mine if s not in matched), key=lambda s: -1 if s is None else s)
-        if alone:
-            said = "files without a step" if alone == [None] else f"step {names(alone)}"
-            result.problems.append(
-                Unmatched(
-                    f"{said} of {here.label}: not there", where=there.label, fix=_fix(in_a, in_b, align)
-                )
-            )
+    result.problems += _steps_alone(a, b, in_a, in_b, pairs, align)
     nowhere = missing_steps(steps, (*in_a, *in_b))
     if nowhere:
         result.problems.append(
@@ -146,6 +126,34 @@ def match_steps(
             "no rank matches --ranks", where=f"{a.label}, {b.label}", fix="nothing was compared"
         )
     return result
+
+
+def _only_place(places: list[Place], run: Subject) -> Place:
+    """The place of a run that arrays compare with. Raises Incomparable where there is not just one."""
+    if len(places) > 1:  # files that belong to no step
+        places = [p for p in places if p not in run.unknown]
+    if len(places) != 1:
+        raise Incomparable(
+            f"{len(places)} steps and ranks are chosen, and arrays compare with one",
+            where=run.label,
+            fix="choose one with steps and ranks",
+        )
+    return places[0]
+
+
+def _steps_alone(
+    a: Subject, b: Subject, in_a: dict, in_b: dict, pairs: _Pairs, align: str
+) -> Iterator[Unmatched]:
+    """Problems for the steps of each run that have no partner."""
+    for here, there, mine, matched in (
+        (a, b, in_a, {s for s, _ in pairs}),
+        (b, a, in_b, {s for _, s in pairs}),
+    ):
+        alone = sorted((s for s in mine if s not in matched), key=lambda s: -1 if s is None else s)
+        if alone:
+            said = "files without a step" if alone == [None] else f"step {names(alone)}"
+            fix = _fix(in_a, in_b, align)
+            yield Unmatched(f"{said} of {here.label}: not there", where=there.label, fix=fix)
 
 
 def _fix(in_a: dict, in_b: dict, align: str) -> str:

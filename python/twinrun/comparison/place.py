@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import INTEGERS
+from ..formats.element_types import INTEGERS
 from ..runs.fields import FieldRef
-from ..runs.subject import Place
+from ..runs.subject import Opened, Place
 from .attributes import under_one_name, with_summaries
 from .entry import pieces_of_share
 from .facts import compare_facts
@@ -65,53 +65,70 @@ def compare_place(
             if request.globs is None:
                 in_a, in_b = under_one_name(in_a, in_b)
             in_a, in_b = with_summaries(in_a, in_b)
-            fields = match_fields(
-                request.a,
-                request.b,
-                in_a,
-                in_b,
-                lambda n: n not in done and wanted(n),
-                request.globs is not None,
-                place,
-            )
-            for problem in fields.problems:
-                found.problems.append((-1, request.kept(problem, match)))
-            if share[0] == 0:
-                found.add(compare_facts(request, match, ([in_a], [in_b]), place, wanted))
-            opened = {
-                id(m): m for pair in fields.pairs for m in (ref.metadata for ref in pair) if m is not None
-            }
-            found.remarks.opening = sum(m.bytes_read for m in opened.values())
-            mine, found.pairs = pieces_of_share(list(enumerate(fields.pairs)), share, request.settings)
-            found.add(compare_pieces(request, match, fields.pairs, mine, place, share[1] == 1, kept))
-            if (
-                not fields.pairs
-                and not fields.recut
-                and not fields.problems
-                and not done
-                and not in_a.skipped
-                and share[0] == 0
-                and not found.remarks.attributes_compared  # a file may hold nothing else
-                and not _all_skipped(in_a, wanted)
-            ):
-                nothing = Incomparable(
-                    f"{at_place(place, request.a, request.b)}no field to compare",
-                    where=request.a.label,
-                    fix=_fields_there(request.globs, [*in_a, *in_b]),
-                )
-                found.problems.append((-1, request.kept(nothing, match)))
+            _compare_opened(request, match, place, in_a, in_b, wanted, done, share, kept, found)
             if request.key is None and not order_is_noted:
                 at = at_place(place, request.a, request.b)
                 found.order = _another_order(
                     in_a, in_b, place, at, _lists_of_integers(found), request.settings.memory
                 )
-            found.recut = fields.recut
     except TwinrunError as error:
         if not request.goes_on:
             raise
         found.problems.append((-1, error))
     found.remarks.met = wanted.met()
     return found
+
+
+def _compare_opened(
+    request: Request,
+    match: StepMatch,
+    place: Place,
+    in_a: Opened,
+    in_b: Opened,
+    wanted: Selection,
+    done: Set[str],
+    share: tuple[int, int],
+    kept: Kept | None,
+    found: Outcome,
+) -> None:
+    """Compares the fields of a place that is open, and adds to `found` what it finds, also before an error.
+
+    done, share: see `compare_place`. kept: what was compared in lists.
+    """
+    fields = match_fields(
+        request.a,
+        request.b,
+        in_a,
+        in_b,
+        lambda n: n not in done and wanted(n),
+        request.globs is not None,
+        place,
+    )
+    for problem in fields.problems:
+        found.problems.append((-1, request.kept(problem, match)))
+    if share[0] == 0:
+        found.add(compare_facts(request, match, ([in_a], [in_b]), place, wanted))
+    opened = {id(m): m for pair in fields.pairs for m in (ref.metadata for ref in pair) if m is not None}
+    found.remarks.opening = sum(m.bytes_read for m in opened.values())
+    mine, found.pairs = pieces_of_share(list(enumerate(fields.pairs)), share, request.settings)
+    found.add(compare_pieces(request, match, fields.pairs, mine, place, share[1] == 1, kept))
+    if (
+        not fields.pairs
+        and not fields.recut
+        and not fields.problems
+        and not done
+        and not in_a.skipped
+        and share[0] == 0
+        and not found.remarks.attributes_compared  # a file may hold nothing else
+        and not _all_skipped(in_a, wanted)
+    ):
+        nothing = Incomparable(
+            f"{at_place(place, request.a, request.b)}no field to compare",
+            where=request.a.label,
+            fix=_fields_there(request.globs, [*in_a, *in_b]),
+        )
+        found.problems.append((-1, request.kept(nothing, match)))
+    found.recut = fields.recut
 
 
 def _fields_there(globs: Sequence[str] | None, names: Sequence[str]) -> str:

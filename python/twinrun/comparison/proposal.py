@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from .._core import __version__
 from ..errors import TwinrunError, one_line
-from ..formats.model import FLOATING
+from ..formats.element_types import FLOATING
 from .field import FieldComparison
 from .work import compare
 

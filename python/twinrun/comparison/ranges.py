@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import FLOATING
+from ..formats.element_types import FLOATING, scalars_of
 from ..runs.fields import FieldRef
 from ..runs.order import columns_of
 from ..runs.subject import Place
@@ -23,6 +23,7 @@ __all__ = ["DIRECT", "NOT_WORTH_IT", "FieldPart", "compare_part", "divisible", "
 
 # Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
+_BUILT_BOTH = "metadata was built on the fly, as requested"
 # Lists of integers up to this length are compared as a whole where they differ: they may be IDs in
 # another order.
 _WHOLE_LIST = 1 << 26
@@ -117,7 +118,7 @@ def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
     parts = sorted(parts, key=lambda part: part.first)
     first = parts[0]
     found = merged([part.found for part in parts], columns_of(first.like))
-    if found.result.scalars != first.like.items * (2 if first.like.dtype in ("c64", "c128") else 1):
+    if found.result.scalars != first.like.items * scalars_of(first.like.dtype):
         # a defect of twinrun; nothing then counts as compared
         raise RuntimeError("a part of a field was lost")
     seconds = sum(part.seconds for part in parts)
@@ -169,47 +170,13 @@ def compare_part(
     """
     start = time.perf_counter()
     decision = settings.decision(a, b, place[0])
-    reason = ""
-    built: _core.StageFacts | None = None
     with contextlib.ExitStack() as stack:
-        sides: list[_Side] = []
-        for ref in (a, b):
-            side = _Side(ref.source(settings.cache), ref.metadata, ref.metadata_field)
-            sides.append(side)
-            # Digests of the other kind do not fit the requested method.
-            unfit = ref.metadata is not None and ref.digest != "published"
-            if settings.method == "published" and unfit and side.source is not None:
-                side.metadata = None
-        have = [s.metadata is not None for s in sides]
-        at_hand = all(s.source is not None for s in sides)
-        if settings.method == "auto" and have[0] != have[1] and at_hand and is_small(a):
-            for side in sides:
-                side.metadata = None
-            have, reason = [False, False], NOT_WORTH_IT
-        for ref, side in zip((a, b), sides, strict=True):
-            if side.source is None and (side.metadata is None or settings.method in ("direct", "published")):
-                if side.metadata is not None and settings.method == "published" and ref.digest == "published":
-                    continue
-                raise Incomparable(
-                    f"{place_text(place)}: field {ref.name!r}: {_core.NO_DATA}",
-                    where=ref.where,
-                    fix=_without_data(settings),
-                )
-        on_the_fly = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
-        in_memory = a.memory is not None and b.memory is not None and settings.method == "auto"
-        if settings.method != "direct" and on_the_fly and not all(have) and not in_memory:
-            known: _core.FieldFacts | _Digests | None = next(
-                (r.facts for r, side in zip((a, b), sides, strict=True) if side.metadata is not None), None
-            )
-            if known is None:
-                known = _asked_for(decision, settings)
-            for side, ref in zip(sides, (a, b), strict=True):
-                if side.metadata is None:
-                    side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)
-                    side.field = 0
-                    built = stage if built is None else built + stage
-            reason = _BUILT if any(have) else "metadata was built on the fly, as requested"
-        elif settings.method == "auto" and not any(have):
+        sides, reason = _sides(a, b, place, settings)
+        built: _core.StageFacts | None = None
+        if _builds(a, b, sides, settings):
+            reason = _BUILT if any(s.metadata is not None for s in sides) else _BUILT_BOTH
+            built = _build_missing(a, b, sides, decision, settings, stack)
+        elif settings.method == "auto" and not any(s.metadata is not None for s in sides):
             reason = reason or DIRECT
         advance = None
         if progress is not None:
@@ -230,6 +197,68 @@ def compare_part(
     first = 0 if not ranges else ranges[0][0]
     found = Found(compared, readable=readable, built=built)
     return FieldPart(found, first, like, place, decision, reason, time.perf_counter() - start)
+
+
+def _sides(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> tuple[list[_Side], str]:
+    """(data and metadata of both, why metadata is not used). Raises Incomparable where data is needed
+    and not there.
+    """
+    sides: list[_Side] = []
+    for ref in (a, b):
+        side = _Side(ref.source(settings.cache), ref.metadata, ref.metadata_field)
+        sides.append(side)
+        # Digests of the other kind do not fit the requested method.
+        unfit = ref.metadata is not None and ref.digest != "published"
+        if settings.method == "published" and unfit and side.source is not None:
+            side.metadata = None
+    reason = ""
+    have = [s.metadata is not None for s in sides]
+    at_hand = all(s.source is not None for s in sides)
+    if settings.method == "auto" and have[0] != have[1] and at_hand and is_small(a):
+        for side in sides:
+            side.metadata = None
+        reason = NOT_WORTH_IT
+    for ref, side in zip((a, b), sides, strict=True):
+        if side.source is None and (side.metadata is None or settings.method in ("direct", "published")):
+            if side.metadata is not None and settings.method == "published" and ref.digest == "published":
+                continue
+            raise Incomparable(
+                f"{place_text(place)}: field {ref.name!r}: {_core.NO_DATA}",
+                where=ref.where,
+                fix=_without_data(settings),
+            )
+    return sides, reason
+
+
+def _builds(a: FieldRef, b: FieldRef, sides: Sequence[_Side], settings: Settings) -> bool:
+    """Whether metadata is built for a side that has none."""
+    have = [s.metadata is not None for s in sides]
+    if all(have) or (a.memory is not None and b.memory is not None and settings.method == "auto"):
+        return False
+    return settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
+
+
+def _build_missing(
+    a: FieldRef,
+    b: FieldRef,
+    sides: Sequence[_Side],
+    decision: Decision,
+    settings: Settings,
+    stack: contextlib.ExitStack,
+) -> _core.StageFacts | None:
+    """Builds the metadata that sides lack, like that of the other side. It lasts as long as `stack`."""
+    known: _core.FieldFacts | _Digests | None = next(
+        (r.facts for r, side in zip((a, b), sides, strict=True) if side.metadata is not None), None
+    )
+    if known is None:
+        known = _asked_for(decision, settings)
+    built: _core.StageFacts | None = None
+    for side, ref in zip(sides, (a, b), strict=True):
+        if side.metadata is None:
+            side.metadata, stage = _build_on_the_fly(ref, known, settings, stack)
+            side.field = 0
+            built = stage if built is None else built + stage
+    return built
 
 
 def _readable(found: _core.FieldResult, a: FieldRef, b: FieldRef) -> Values | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .. import _core
 from ..errors import Incomparable
-from ..formats.model import FLOATING
+from ..formats.element_types import COMPLEX, FLOATING
 from ..formats.texts import never_tolerated
 from ..runs.fields import FieldRef
 from .tolerances import Periods, Rule, Tolerances
@@ -127,7 +127,7 @@ class Settings:
             return ()
         if a.kind is not None or b.kind is not None or a.dtype not in FLOATING:
             return ()
-        return () if a.dtype in ("c64", "c128") else self._period(a, self.rule(a.name, step))
+        return () if a.dtype in COMPLEX else self._period(a, self.rule(a.name, step))
 
     def _period(self, a: FieldRef, rule: Rule | None) -> tuple[float, ...]:
         period = rule.period if rule is not None and rule.period else self.periods.of(a.name, a.user_shape)
@@ -138,7 +138,7 @@ def _circles(a: FieldRef, period: tuple[float, ...]) -> tuple[tuple[float, ...],
     """The lengths, and scalars from one component to the next."""
     if not period:
         return (), 1
-    if a.dtype in ("c64", "c128"):
+    if a.dtype in COMPLEX:
         raise Incomparable(f"field {a.name!r}: complex numbers have no period")
     if len(period) == 1:
         return period, 1

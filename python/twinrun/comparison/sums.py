@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import DamagedFile
-from ..formats.model import ITEMSIZE
+from ..formats.element_types import scalars_of
 from ..runs.fields import FieldRef
 from ..runs.parts import Parts
 from ..runs.subject import Place
@@ -33,11 +33,6 @@ __all__ = ["TwoSums", "compare_placed", "why_not"]
 
 _STRETCH = 1 << 24  # scalars whose residues are in memory at a time
 _METHODS = ("auto", "staged")
-
-
-def scalar_bytes(dtype: str) -> int:
-    """Bytes of a scalar: complex numbers are two."""
-    return ITEMSIZE[dtype] // (2 if dtype in ("c64", "c128") else 1)
 
 
 def _kind_of(ref: FieldRef) -> str | None:
@@ -199,7 +194,7 @@ def compare_placed(
     x, y = a.parts, b.parts
     assert isinstance(x, Parts) and isinstance(y, Parts)
     decision = settings.decision(a, b, place[0])
-    pair = 2 if a.dtype in ("c64", "c128") else 1
+    pair = scalars_of(a.dtype)
     scalars = a.items * pair
     asked = [(0, scalars)] if ranges is None else list(ranges)
     wanted = sum(n for _, n in asked)

@@ -376,13 +376,7 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
     globs = entry[of] if isinstance(entry[of], list) else [entry[of]]
     if not globs or not all(isinstance(glob, str) and glob for glob in globs):
         raise wrong(of, "a glob or a list of globs")
-    steps = entry.get("steps")
-    if steps is not None:
-        if isinstance(steps, int) and not isinstance(steps, bool):
-            steps = str(steps)
-        if not isinstance(steps, str):
-            raise wrong("steps", "such as '10,20' or '100:200'")
-        parse_steps(steps)
+    steps = _steps(entry, wrong)
     for key in ("skip", "integers", "nan_differs"):
         if not isinstance(entry.get(key, False), bool):
             raise wrong(key, "true or false")
@@ -391,13 +385,7 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
     ulps = entry.get("ulp")
     if ulps is not None and (type(ulps) is not int or not 0 <= ulps <= _MOST_ULPS):
         raise wrong("ulp", "a number of representable values")
-    period: tuple[float, ...] = ()
-    if "period" in entry:
-        lengths = entry["period"] if isinstance(entry["period"], list) else [entry["period"]]
-        refuse = lambda: wrong("period", "a length, or 1 to 4 of them by component")  # noqa: E731
-        if not 1 <= len(lengths) <= _MOST_COMPONENTS:
-            raise refuse()
-        period = tuple(_length(length, refuse) for length in lengths)
+    period = _lengths(entry, wrong)
     if entry.get("skip", False) and set(entry) - {"field", "attribute", "steps", "skip", "comment"}:
         raise TwinrunError("leaves fields out, and gives them a tolerance", where=where, fix="do one of them")
     if not set(entry) - {"field", "attribute", "steps", "comment"}:
@@ -419,6 +407,33 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
         label=f"rule {number} ({', '.join(globs)})",
         of_attributes=of == "attribute",
     )
+
+
+# An error for a key, and what its value must be.
+_Wrong = Callable[[str, str], TwinrunError]
+
+
+def _steps(entry: Mapping[str, Any], wrong: _Wrong) -> str | None:
+    steps = entry.get("steps")
+    if steps is None:
+        return None
+    if isinstance(steps, int) and not isinstance(steps, bool):
+        steps = str(steps)
+    if not isinstance(steps, str):
+        raise wrong("steps", "such as '10,20' or '100:200'")
+    parse_steps(steps)
+    return steps
+
+
+def _lengths(entry: Mapping[str, Any], wrong: _Wrong) -> tuple[float, ...]:
+    """The lengths of the circles of a rule."""
+    if "period" not in entry:
+        return ()
+    lengths = entry["period"] if isinstance(entry["period"], list) else [entry["period"]]
+    refuse = functools.partial(wrong, "period", "a length, or 1 to 4 of them by component")
+    if not 1 <= len(lengths) <= _MOST_COMPONENTS:
+        raise refuse()
+    return tuple(_length(length, refuse) for length in lengths)
 
 
 def _length(value: object, error: Callable[[], TwinrunError]) -> float:

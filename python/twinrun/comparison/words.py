@@ -56,10 +56,7 @@ def _difference(f: FieldComparison, with_rank: bool) -> str:
     if isinstance(diff, float) and math.isinf(diff):
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
     allowed = tolerance_text(f)
-    said = number(diff)
-    # As many digits as it takes to see which is larger.
-    if said == allowed and isinstance(diff, float):
-        said = next((t for n in range(4, 18) if (t := f"{diff:.{n}g}") != allowed), repr(diff))
+    said = _core.distance_text(diff, allowed) if isinstance(diff, float) else number(diff)
     a, b = f.first_a, f.first_b
     if diff is None or a is None or b is None or isinstance(a, str) or isinstance(b, str):
         return f"{place}: |a-b| = {said} > {allowed}"

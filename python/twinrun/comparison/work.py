@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from ..arguments import check_settings, chosen_devices
 from ..errors import Incomparable, TwinrunError
 from ..runs.opening import open_subject
@@ -20,11 +21,11 @@ from .again import Again
 from .choices import ALIGNMENTS, METHODS
 from .facts import uncompared_things
 from .field import FieldComparison
-from .matching import match_steps
+from .matching import StepMatch, match_steps
 from .options import CompareOptions, with_options
 from .outcome import Outcome, Remarks
 from .pending import pending
-from .renames import Renamed, renames_of, unused
+from .renames import Rename, Renamed, renames_of, unused
 from .request import Request, Selection
 from .result import Comparison, Interrupted, histogram_edges
 from .schedule import compare_steps
@@ -37,6 +38,9 @@ from .words import INTERRUPTED
 if TYPE_CHECKING:
     from .executors import Executor, Workers
     from .parallel import Team
+
+    # A test for the numbers of steps or ranks.
+    _Chosen = Callable[[int | None], bool]
 
 __all__ = [
     "ALIGNMENTS",
@@ -236,61 +240,25 @@ def compare(
     'same'
     """
     begin = time.perf_counter()
+    keywords: dict[str, Any] = {
+        "method": method, "use_metadata": use_metadata, "residue_bits": residue_bits, "chunk_bytes": chunk_bytes,
+        "threads": threads, "memory": memory, "io": io, "cache": cache, "device": device, "stream": stream, "progress": progress,
+        "team": team, "executor": executor,
+    }  # fmt: skip
     if isinstance(options, CompareOptions):
-        how = with_options(
-            options, method=method, use_metadata=use_metadata, residue_bits=residue_bits, chunk_bytes=chunk_bytes,
-            threads=threads, memory=memory, io=io, cache=cache, device=device, stream=stream, progress=progress,
-            team=team, executor=executor,
-        )  # fmt: skip
-        method, use_metadata, residue_bits, chunk_bytes = (
-            how.method, how.use_metadata, how.residue_bits, how.chunk_bytes,
-        )  # fmt: skip
-        threads, memory, io, cache, device = how.threads, how.memory, how.io, how.cache, how.device
-        stream, progress, team, executor = how.stream, how.progress, how.team, how.executor
-        options = how.formats
-    if method not in METHODS:
-        raise TwinrunError(f"unknown method {method!r}", fix="use one of " + ", ".join(METHODS))
-    if align not in ALIGNMENTS:
-        raise TwinrunError(f"unknown alignment {align!r}", fix="use one of " + ", ".join(ALIGNMENTS))
-    check_settings(
-        threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io, gds=True
-    )
-    if cache not in ("auto", "buffered", "direct"):
-        raise TwinrunError(f"cache must be auto, buffered or direct, not {cache!r}")
-    for name, value in (("atol", atol), ("rtol", rtol)):
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
-    if ulp is not None and not 0 <= ulp < (1 << 64) - 1:
-        raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
-    shared: Team | Workers | None = team
-    if executor is not None:
-        if team is not None:
-            raise TwinrunError("team and executor are both given", fix="give one of them")
-        from .executors import Workers  # few comparisons need it
-
-        shared = Workers(executor, options)
-    use, devices = chosen_devices(device)
-    if tolerances is None or isinstance(tolerances, Tolerances):
-        rules = Tolerances() if tolerances is None else tolerances
+        how = with_options(options, **keywords)
     else:
-        rules = read_tolerances(tolerances)
-    rules = rules.with_left_out(_globs(leave_out), _globs(ignore_attributes))
-    settings = Settings(
+        how = CompareOptions(formats=options, **keywords)
+    _check(how, align, atol, rtol, ulp)
+    shared = _workers(how)
+    settings = _settings(
+        how,
         atol=None if atol is None else float(atol),
         rtol=None if rtol is None else float(rtol),
-        equal_nan=equal_nan,
-        method=method,
-        integers=tolerate_integers,
-        residue_bits=residue_bits,
-        chunk_bytes=chunk_bytes,
-        threads=threads,
-        memory=memory,
-        io=io,
-        cache=cache,
-        device=use,
-        devices=devices,
         ulps=ulp,
-        tolerances=rules,
+        equal_nan=equal_nan,
+        integers=tolerate_integers,
+        tolerances=_rules(tolerances).with_left_out(_globs(leave_out), _globs(ignore_attributes)),
         periods=periods_of(period),
     )
     globs = None if fields is None else list(fields)
@@ -299,55 +267,147 @@ def compare(
     for run in (a, b):
         if is_trace(run):  # its bytes may agree though it says that something was not traced
             raise Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
-    renames = (*renames_of(rename), *rules.renames)
-    started = None
-    plain = (
-        globs is None and key is None and use_metadata and shared is None and progress is None and not renames
-    )
-    if plain and stream is None and may_start(a, b, settings):
-        subject_a, subject_b, started = start(a, b, settings, not wait)
-    else:
-        subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
-    own = subject_a, subject_b
-    if renames:
-        subject_b = Renamed(subject_b, renames)
+    renames = (*renames_of(rename), *settings.tolerances.renames)
+    whole = globs is None and key is None and shared is None and not renames
+    subject_a, subject_b, started = _opened(a, b, settings, how, whole, may_leave=not wait)
     request = Request(
-        subject_a, subject_b, settings, globs, key, use_metadata, partial, common, align == "time", progress, started
+        subject_a, Renamed(subject_b, renames) if renames else subject_b, settings, globs, key, how.use_metadata,
+        partial, common, align == "time", how.progress, started,
     )  # fmt: skip
     again = Again.of(
-        _held(a, own[0]), _held(b, own[1]), settings, globs=globs, key=key, use_metadata=use_metadata,
-        steps=steps, ranks=ranks, align=align, options=options, stream=stream, renames=renames,
+        _held(a, subject_a), _held(b, subject_b), settings, globs=globs, key=key, use_metadata=how.use_metadata,
+        steps=steps, ranks=ranks, align=align, options=how.formats, stream=how.stream, renames=renames,
     )  # fmt: skip
-    summary = Summary(request)
-    wanted = Selection(request, None)
-    dropped = _unknown(subject_a, wanted), _unknown(subject_b, wanted)
-    matched = match_steps(subject_a, subject_b, chosen_steps, align, chosen_ranks, dropped)
-    alone = [(-1, request.kept(problem)) for problem in matched.problems]
-    summary.add(Outcome(remarks=Remarks(notes=matched.notes), problems=alone))
-    summary.add(uncompared_things(request, (subject_a.skipped, subject_b.skipped), wanted))
-    summary.add(Outcome(remarks=Remarks(met=wanted.met())))
-    spent = time.perf_counter() - begin
+    work = _Work(request, shared, renames, again, str(how.device))
+    work.match(chosen_steps, align, chosen_ranks)
+    work.spent = time.perf_counter() - begin
+    if wait or started is None or not started.leave():
+        return work.finish()
+    return pending(work.finish, started.is_done)
 
-    def finish() -> Comparison:
+
+class _Work:
+    """A comparison from the matching of steps to the result. spent: seconds before `finish` is called."""
+
+    def __init__(
+        self,
+        request: Request,
+        shared: Team | Workers | None,
+        renames: Sequence[Rename],
+        again: Again,
+        device: str,
+    ) -> None:
+        self._request, self._shared, self._renames = request, shared, renames
+        self._again, self._device = again, device
+        self._summary = Summary(request)
+        self._matches: Sequence[StepMatch] = ()
+        self.spent = 0.0
+
+    def match(self, steps: _Chosen | None, align: str, ranks: _Chosen | None) -> None:
+        """Finds the steps and ranks that belong together, and what has no partner."""
+        request, summary = self._request, self._summary
+        wanted = Selection(request, None)
+        dropped = _unknown(request.a, wanted), _unknown(request.b, wanted)
+        matched = match_steps(request.a, request.b, steps, align, ranks, dropped)
+        alone = [(-1, request.kept(problem)) for problem in matched.problems]
+        summary.add(Outcome(remarks=Remarks(notes=matched.notes), problems=alone))
+        summary.add(uncompared_things(request, (request.a.skipped, request.b.skipped), wanted))
+        summary.add(Outcome(remarks=Remarks(met=wanted.met())))
+        self._matches = matched.matches
+
+    def finish(self) -> Comparison:
+        """Compares all steps. Raises Interrupted where some were compared before Ctrl-C."""
+        request, summary, matches = self._request, self._summary, self._matches
         resumed, compared = time.perf_counter(), 0
-        seconds = lambda: spent + time.perf_counter() - resumed  # noqa: E731
+
+        def result() -> Comparison:
+            seconds = self.spent + time.perf_counter() - resumed
+            return summary.comparison(self._device, seconds, self._again)
+
         try:
-            for step in compare_steps(request, matched.matches, shared):
+            for step in compare_steps(request, matches, self._shared):
                 summary.add_step(step)
                 compared += step.steps
         except KeyboardInterrupt:
-            if not 0 < compared < len(matched.matches):
+            if not 0 < compared < len(matches):
                 raise
-            said = f"{INTERRUPTED}{compared} of {len(matched.matches)} steps were compared"
+            said = f"{INTERRUPTED}{compared} of {len(matches)} steps were compared"
             summary.end_here(said)
-            raise Interrupted(summary.comparison(str(device), seconds(), again)) from None
-        for problem in unused(renames, summary.met.renamed, subject_b.label):
+            raise Interrupted(result()) from None
+        for problem in unused(self._renames, summary.met.renamed, request.b.label):
             summary.add(Outcome(problems=[(-1, request.kept(problem))]))
-        return summary.comparison(str(device), seconds(), again)
+        return result()
 
-    if wait or started is None or not started.leave():
-        return finish()
-    return pending(finish, started.is_done)
+
+def _check(how: CompareOptions, align: str, atol: float | None, rtol: float | None, ulp: int | None) -> None:
+    """Raises TwinrunError where a parameter has no meaning."""
+    if how.method not in METHODS:
+        raise TwinrunError(f"unknown method {how.method!r}", fix="use one of " + ", ".join(METHODS))
+    if align not in ALIGNMENTS:
+        raise TwinrunError(f"unknown alignment {align!r}", fix="use one of " + ", ".join(ALIGNMENTS))
+    check_settings(
+        threads=how.threads,
+        memory=how.memory,
+        residue_bits=how.residue_bits,
+        chunk_bytes=how.chunk_bytes,
+        io=how.io,
+        gds=True,
+    )
+    if how.cache not in ("auto", "buffered", "direct"):
+        raise TwinrunError(f"cache must be auto, buffered or direct, not {how.cache!r}")
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
+    if ulp is not None and not 0 <= ulp < (1 << 64) - 1:
+        raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
+
+
+def _workers(how: CompareOptions) -> Team | Workers | None:
+    """Who shares the work; None for nobody."""
+    if how.executor is None:
+        return how.team
+    if how.team is not None:
+        raise TwinrunError("team and executor are both given", fix="give one of them")
+    from .executors import Workers  # few comparisons need it
+
+    return Workers(how.executor, how.formats)
+
+
+def _rules(tolerances: str | os.PathLike[str] | Tolerances | None) -> Tolerances:
+    if tolerances is None:
+        return Tolerances()
+    return tolerances if isinstance(tolerances, Tolerances) else read_tolerances(tolerances)
+
+
+def _settings(how: CompareOptions, **counts: Any) -> Settings:
+    """Settings of the work, and of what counts as different."""
+    use, devices = chosen_devices(how.device)
+    return Settings(
+        method=how.method,
+        residue_bits=how.residue_bits,
+        chunk_bytes=how.chunk_bytes,
+        threads=how.threads,
+        memory=how.memory,
+        io=how.io,
+        cache=how.cache,
+        device=use,
+        devices=devices,
+        **counts,
+    )
+
+
+def _opened(
+    a: object, b: object, settings: Settings, how: CompareOptions, whole: bool, *, may_leave: bool
+) -> tuple[Subject, Subject, _core.StartedPairs | None]:
+    """Both runs; and what devices work on already, where both are arrays there.
+
+    whole: all fields are compared, by this process alone and by their names. may_leave: the work may
+    be left to the devices.
+    """
+    plain = whole and how.use_metadata and how.progress is None and how.stream is None
+    if plain and may_start(a, b, settings):
+        return start(a, b, settings, may_leave)
+    return open_subject(a, how.formats, how.stream), open_subject(b, how.formats, how.stream), None
 
 
 def _held(given: object, subject: Subject) -> object:

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Set
 from .. import _core
 from ..errors import FormatError, MissingFile, MissingPackage
 from .catalogue import BUILT_IN
+from .element_types import ITEMSIZE
 from .files import file_size, open_regular, reading
 from .how import how_read, read_as
-from .model import ITEMSIZE, Extent, Field, FileContent, Format
+from .model import Extent, Field, FileContent, Format
 from .texts import printable
 
 __all__ = [

@@ -27,21 +27,11 @@ from . import adios_worker
 from .adios_files import check_files, looks_like
 from .attributes import add_attribute
 from .blocks import BandCache, BandReader, Box
+from .element_types import ITEMSIZE, dtype_of, storage_dtype
 from .files import reading
 from .frames import Frame, add_frames
 from .layout import add_others
-from .model import (
-    ITEMSIZE,
-    Field,
-    FileContent,
-    Format,
-    checked_shape,
-    coded,
-    decoded,
-    dtype_of,
-    flag,
-    storage_dtype,
-)
+from .model import Field, FileContent, Format, checked_shape, coded, decoded, flag
 
 if TYPE_CHECKING:
     import numpy as np

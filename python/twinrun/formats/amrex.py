@@ -27,20 +27,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, FormatError, Unsupported
 from .blocks import BandCache, BandReader, Box
+from .element_types import ITEMSIZE, storage_dtype
 from .files import file_size, open_regular, read_exact
 from .layout import add_others
-from .model import (
-    ITEMSIZE,
-    LARGEST,
-    Extent,
-    Field,
-    FileContent,
-    Format,
-    decoded,
-    flag,
-    header_field,
-    storage_dtype,
-)
+from .model import LARGEST, Extent, Field, FileContent, Format, decoded, flag, header_field
 
 if TYPE_CHECKING:
     import numpy as np
@@ -605,11 +595,37 @@ def _add_kind(
     integers = [words.line() for _ in range(words.integer(0, _MOST_COMPONENTS))]
     if words.integer(0, 1):
         integers = ["id", "cpu", *integers]
-    total, _next_id = words.integers(2)
-    levels = words.integer(0, _MOST_LEVELS - 1) + 1
     item = 4 if precision == "single" else 8
     record_i, record_r = 4 * len(integers), item * len(reals)
-    pieces: list[tuple[str, int, int]] = []  # path, first byte, particles
+    total, pieces = _particles(folder, words, record_i + record_r, sources)
+    fields: list[Field] = []
+    for at, label in enumerate(integers):
+        kind = "u32" if packed and at < 2 else "i32"
+        extents = tuple(Extent(p, start + 4 * at, n, record_i) for p, start, n in pieces)
+        fields.append(Field(f"{name}/{label}", kind, "little", (total,), extents=extents))
+    for at, label in enumerate(reals):
+        extents = tuple(Extent(p, start + n * record_i + item * at, n, record_r) for p, start, n in pieces)
+        fields.append(Field(f"{name}/{label}", f"f{8 * item}", "little", (total,), extents=extents))
+    key = None
+    if integers[:2] == ["id", "cpu"]:
+        key = f"{name}/idcpu"
+        high, low = (fields[0], fields[1]) if packed else (fields[1], fields[0])
+        fields = [_ids(key, high, low, total, folder), *fields[2:]]
+    for new in fields:
+        new.group, new.key = name, key
+        content.add(new)
+
+
+def _particles(
+    folder: str, words: _Words, record: int, sources: list[str]
+) -> tuple[int, list[tuple[str, int, int]]]:
+    """(how many particles there are, where they lie: file, first byte, particles), by their header.
+
+    record: bytes of a particle. sources: files that are read; those of the particles are added.
+    """
+    total, _next_id = words.integers(2)
+    levels = words.integer(0, _MOST_LEVELS - 1) + 1
+    pieces: list[tuple[str, int, int]] = []
     sizes: dict[str, int] = {}
     sources.append(words.where)
     grids = [words.integer(0, 10_000_000) for _ in range(levels)]
@@ -622,43 +638,25 @@ def _add_kind(
             if data not in sizes:
                 sizes[data] = file_size(data)
                 sources.append(data)
-            if particles < 0 or where < 0 or particles * (record_i + record_r) > sizes[data] - where:
+            if particles < 0 or where < 0 or particles * record > sizes[data] - where:
                 raise DamagedFile(f"{particles} particles at byte {where} extend beyond its end", where=data)
             pieces.append((data, where, particles))
     found = sum(n for _, _, n in pieces)
     if found != total:
         raise DamagedFile(f"its header says {total} particles, but its grids have {found}", where=words.where)
-    group = name
-    fields: list[Field] = []
-    for at, label in enumerate(integers):
-        extents = tuple(Extent(p, start + 4 * at, n, record_i) for p, start, n in pieces)
-        fields.append(
-            Field(
-                f"{name}/{label}", "u32" if packed and at < 2 else "i32", "little", (total,), extents=extents
-            )
-        )
-    for at, label in enumerate(reals):
-        extents = tuple(Extent(p, start + n * record_i + item * at, n, record_r) for p, start, n in pieces)
-        fields.append(Field(f"{name}/{label}", f"f{8 * item}", "little", (total,), extents=extents))
-    key = None
-    if integers[:2] == ["id", "cpu"]:
-        # An id is only unique within the process that created the particle, so the key has id and
-        # cpu. If packed, they are the two halves of one 64-bit number, the higher half first.
-        high, low = (fields[0], fields[1]) if packed else (fields[1], fields[0])
+    return total, pieces
 
-        def read(first: int, count: int) -> np.ndarray:
-            return high.elements(first, count).astype(np.uint32).astype(np.uint64) << np.uint64(
-                32
-            ) | low.elements(first, count).astype(np.uint32)
 
-        key = f"{name}/idcpu"
-        fields = [
-            Field(key, "u64", "little", (total,), read=decoded(key, "u64", total, folder, read)),
-            *fields[2:],
-        ]
-    for new in fields:
-        new.group, new.key = group, key
-        content.add(new)
+def _ids(key: str, high: Field, low: Field, total: int, folder: str) -> Field:
+    """The field of IDs: id and cpu, because an id is only unique within the process that created the
+    particle. Packed, they are the two halves of one 64-bit number, the higher half first.
+    """
+
+    def read(first: int, count: int) -> np.ndarray:
+        upper, lower = (f.elements(first, count).astype(np.uint32) for f in (high, low))
+        return upper.astype(np.uint64) << np.uint64(32) | lower
+
+    return Field(key, "u64", "little", (total,), read=decoded(key, "u64", total, folder, read))
 
 
 # ---- which folders are plotfiles ----

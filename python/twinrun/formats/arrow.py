@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingPackage
-from .model import dtype_of
+from .element_types import dtype_of
 from .texts import MASK, column_name, text_digests
 
 if TYPE_CHECKING:

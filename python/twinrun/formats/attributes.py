@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from .element_types import dtype_of, storage_dtype
 from .facts import Encoder
-from .model import Field, FileContent, decoded, dtype_of, storage_dtype
+from .model import Field, FileContent, decoded
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,9 +14,10 @@ from typing import Any
 
 from ..errors import DamagedFile, FormatError, Unsupported
 from .blocks import BandCache
+from .element_types import ITEMSIZE
 from .files import file_size, open_regular, read_exact, reading
 from .layout import Stored, add_others, bytes_field
-from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, unreadable
+from .model import Field, FileContent, Format, checked_shape, unreadable
 from .pickles import Global, Opaque, Pairs, load
 from .pytorch import DTYPES, SMALL, TensorFile, Walker
 from .strided import Part, field_of_parts

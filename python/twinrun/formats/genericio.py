@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, FormatError, Unsupported
+from .element_types import ITEMSIZE
 from .files import open_regular, read_exact
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, flag
+from .model import Extent, Field, FileContent, Format, checked_shape, flag
 from .naming import Place
 
 if TYPE_CHECKING:

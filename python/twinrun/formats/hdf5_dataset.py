@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
 from .blocks import BandReader, Box
+from .element_types import dtype_of, storage_dtype, unit_of
 from .facts import codes
 from .files import file_size, open_regular, read_exact, reading
 from .hdf5_places import file_beside, misplaced_file
@@ -26,7 +27,7 @@ from .hdf5_types import (
     type_text,
 )
 from .layout import Decoded, Stored, array_fields
-from .model import Field, checked_shape, decoded, dtype_of, storage_dtype, unit_of, unreadable
+from .model import Field, checked_shape, decoded, unreadable
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile
+from .element_types import dtype_of
 from .layout import kind_of
-from .model import dtype_of
 
 if TYPE_CHECKING:
     import numpy as np

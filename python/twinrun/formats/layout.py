@@ -14,22 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .element_types import ITEMSIZE, dtype_of, storage_dtype, unit_of
 from .facts import title_of
 from .files import file_size, files_below
-from .model import (
-    ITEMSIZE,
-    Extent,
-    Field,
-    FileContent,
-    Skipped,
-    coded,
-    decoded,
-    dtype_of,
-    gather,
-    read_records,
-    storage_dtype,
-    unit_of,
-)
+from .model import Extent, Field, FileContent, Skipped, coded, decoded
+from .records import gather, read_records
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,87 +54,93 @@ def array_fields(
     records; if it is itself an array, its dimensions are the last axes of the field. A non-numeric member
     becomes a field of codes, one for each record. The caller has checked that all bytes exist.
     """
-    fields: list[Field] = []
-    skipped: Skipped = []
-    records = math.prod(shape)
+    if dtype.hasobject:
+        return [], [(name, "Python objects: reading them would run code from the file")]
+    records = _Records(dtype, shape, source, fortran_order)
+    records.add(name, dtype, 0, ())
+    return records.fields, []
 
-    def rows_of(kind: np.dtype, at: int) -> Callable[[int, int], np.ndarray]:
+
+class _Records:
+    """An array of structs, or of single numbers: `fields` gets a field for each member."""
+
+    def __init__(
+        self, dtype: np.dtype, shape: tuple[int, ...], source: Stored | Decoded, fortran_order: bool
+    ) -> None:
+        self._dtype, self._shape, self._source = dtype, shape, source
+        self._fortran_order = fortran_order
+        self.fields: list[Field] = []
+
+    def add(self, label: str, kind: np.dtype, at: int, inner: tuple[int, ...]) -> None:
+        """Adds a member. at: its first byte in a record. inner: the shape of the array that it is in."""
+        if kind.subdtype is not None:
+            base, sizes = kind.subdtype
+            self.add(label, base, at, inner + sizes)
+        elif kind.names is None:
+            self._add_leaf(label, kind, at, inner)
+        elif inner or not kind.names:  # a struct without members still has a shape to compare
+            self._add_coded(label, np.dtype((kind, inner)) if inner else kind, at)
+        else:
+            for member in kind.names:
+                member_dtype, offset = kind.fields[member][:2]  # type: ignore[index]
+                self.add(f"{label}.{member}", member_dtype, at + offset, ())
+
+    def _bytes(self, at: int, first: int, count: int, size: int) -> np.ndarray:
+        """Bytes `at` to `at + size` of records from `first` on."""
+        source, item = self._source, self._dtype.itemsize
+        place = at + first * item
+        if isinstance(source, Stored):
+            return read_records(source.path, source.offset + place, item, count, size)
+        return gather(source.read_bytes, place, item, count, size)
+
+    def _add_coded(self, label: str, kind: np.dtype, at: int) -> None:
         def rows(first: int, count: int) -> np.ndarray:
-            place = at + first * dtype.itemsize
             if kind.itemsize == 0:  # texts of length 0
                 return np.zeros(count, kind)
-            if isinstance(source, Stored):
-                raw = read_records(source.path, source.offset + place, dtype.itemsize, count, kind.itemsize)
-            else:
-                raw = gather(source.read_bytes, place, dtype.itemsize, count, kind.itemsize)
+            raw = self._bytes(at, first, count, kind.itemsize)
             if kind.subdtype is None:
                 return raw.reshape(-1).view(kind)
             base, sizes = kind.subdtype
             return raw.reshape(-1).view(base).reshape(count, *sizes)
 
-        return rows
+        new = coded(label, kind_of(kind), self._shape, self._source.path, rows)
+        new.fortran_order = self._fortran_order
+        self.fields.append(new)
 
-    def add_coded(label: str, kind: np.dtype, at: int) -> None:
-        new = coded(label, kind_of(kind), shape, source.path, rows_of(kind, at))
-        new.fortran_order = fortran_order
-        fields.append(new)
-
-    def leaf(label: str, kind: np.dtype, at: int, inner: tuple[int, ...]) -> None:
+    def _add_leaf(self, label: str, kind: np.dtype, at: int, inner: tuple[int, ...]) -> None:
         known = dtype_of(kind)
-        if known is None or (inner and fortran_order):
-            add_coded(label, np.dtype((kind, inner)) if inner else kind, at)
+        if known is None or (inner and self._fortran_order):
+            self._add_coded(label, np.dtype((kind, inner)) if inner else kind, at)
             return
         code, order = known
-        whole = shape + inner
-        field = functools.partial(
-            Field, label, code, order, whole, fortran_order=fortran_order, unit=unit_of(kind)
-        )
         within = math.prod(inner)
-        size = records * within
+        size = math.prod(self._shape) * within
+        field = functools.partial(
+            Field,
+            label,
+            code,
+            order,
+            self._shape + inner,
+            fortran_order=self._fortran_order,
+            unit=unit_of(kind),
+        )
         if size == 0:
-            fields.append(field(extents=()))
+            self.fields.append(field(extents=()))
             return
+        item, source = self._dtype.itemsize, self._source
         span = kind.itemsize * within  # bytes of this member in a record
-        if isinstance(source, Stored) and (within == 1 or span == dtype.itemsize):
-            stride = dtype.itemsize if within == 1 else kind.itemsize
-            extents = (Extent(source.path, source.offset + at, size, stride),)
-            fields.append(field(extents=extents))
+        if isinstance(source, Stored) and (within == 1 or span == item):
+            stride = item if within == 1 else kind.itemsize
+            self.fields.append(field(extents=(Extent(source.path, source.offset + at, size, stride),)))
             return
 
         def read(first: int, count: int) -> np.ndarray:
             start, stop = first // within, -(-(first + count) // within)
-            if isinstance(source, Stored):
-                offset = source.offset + at + start * dtype.itemsize
-                raw = read_records(source.path, offset, dtype.itemsize, stop - start, span)
-            else:
-                raw = gather(
-                    source.read_bytes, at + start * dtype.itemsize, dtype.itemsize, stop - start, span
-                )
+            raw = self._bytes(at, start, stop - start, span)
             skip = first - start * within
             return raw.reshape(-1).view(storage_dtype(code, order))[skip : skip + count]
 
-        reader = decoded(label, code, size, source.path, read)
-        fields.append(field(read=reader))
-
-    def walk(label: str, kind: np.dtype, at: int, inner: tuple[int, ...]) -> None:
-        if kind.subdtype is not None:
-            base, sizes = kind.subdtype
-            walk(label, base, at, inner + sizes)
-        elif kind.names is not None:
-            if inner or not kind.names:  # a struct without members still has a shape to compare
-                add_coded(label, np.dtype((kind, inner)) if inner else kind, at)
-                return
-            for member in kind.names:
-                member_dtype, offset = kind.fields[member][:2]  # type: ignore[index]
-                walk(f"{label}.{member}", member_dtype, at + offset, ())
-        else:
-            leaf(label, kind, at, inner)
-
-    if dtype.hasobject:
-        skipped.append((name, "Python objects: reading them would run code from the file"))
-    else:
-        walk(name, dtype, 0, ())
-    return fields, skipped
+        self.fields.append(field(read=decoded(label, code, size, source.path, read)))
 
 
 def plain_field(

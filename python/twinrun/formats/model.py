@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, FormatError
+from .element_types import ITEMSIZE, storage_dtype
 from .facts import NOT_COMPARED, SUMMARY, Encoder, Fact, codes, shown, summary
-from .files import open_regular, reading
+from .files import reading
 from .naming import Place
+from .records import read_records
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,9 +27,6 @@ else:
     from ..later import numpy as np
 
 __all__ = [
-    "FLOATING",
-    "INTEGERS",
-    "ITEMSIZE",
     "Extent",
     "Field",
     "FileContent",
@@ -36,129 +34,16 @@ __all__ = [
     "checked_shape",
     "coded",
     "decoded",
-    "dtype_of",
     "flag",
     "header_field",
     "label_field",
-    "label_told",
-    "labels_of",
-    "labels_told",
-    "parse_dtype",
-    "storage_dtype",
     "summary_fields",
-    "unit_of",
     "unreadable",
 ]
 
 LARGEST = (1 << 63) - 1  # elements or bytes: offsets are signed 64-bit integers everywhere
 
-# Element types of the core and the numpy types that hold them. numpy has no bf16: its bits are held
-# as u16.
-_STORAGE = {
-    "f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8",
-    "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8",
-    "u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8",
-    "bool": "?", "c64": "c8", "c128": "c16",
-}  # fmt: skip
-ITEMSIZE = {name: 1 if code == "?" else int(code[1:]) for name, code in _STORAGE.items()}
-INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
-FLOATING = frozenset({"f16", "bf16", "f32", "f64", "c64", "c128"})
-_FROM_NUMPY = {code: name for name, code in _STORAGE.items() if name != "bf16"}
-
 Skipped = list[tuple[str, str]]
-
-
-def storage_dtype(dtype: str, byte_order: str = sys.byteorder) -> np.dtype:
-    """The numpy type that holds elements of `dtype` in `byte_order`; for bf16 it is u16."""
-    return np.dtype((">" if byte_order == "big" else "<") + _STORAGE[dtype])
-
-
-def dtype_of(dtype: np.dtype) -> tuple[str, str] | None:
-    """(name, byte order) of a numpy scalar type; None if the core has no such type.
-
-    Dates and time spans (numpy's kinds M and m) are i64.
-    """
-    order = {">": "big", "<": "little", "|": "little", "=": sys.byteorder}[dtype.byteorder]
-    if dtype.kind in "mM":
-        return "i64", order
-    code = "?" if dtype.kind == "b" else f"{dtype.kind}{dtype.itemsize}"
-    name = _FROM_NUMPY.get(code)
-    return None if name is None else (name, order)
-
-
-def unit_of(dtype: np.dtype) -> str | None:
-    """The unit of dates and time spans, such as 'M8[s]'; None for other types.
-
-    Dates are compared as integers, which is only valid if both fields have the same unit.
-    """
-    return dtype.newbyteorder("=").str[1:] if dtype.kind in "mM" else None
-
-
-_LABEL = re.compile(r"(.*)@(unit|kind)\.(.*)", re.DOTALL)
-
-
-def labels_of(name: str, unit: str | None, kind: str | None = None) -> list[str]:
-    """Names of the empty fields that record the unit and the kind of field `name`: 't@unit.M8[s]',
-    'w@kind.F8_E4M3'.
-
-    Metadata files have no place for a unit or a kind, so a field without elements carries it in its name.
-    """
-    return [f"{name}@{what}.{value}" for what, value in (("unit", unit), ("kind", kind)) if value is not None]
-
-
-def label_told(label: str, shape: Sequence[int]) -> tuple[str, str, str] | None:
-    """Parses a name that `labels_of` made: (field, 'unit' or 'kind', value).
-
-    None if the field is not such a label.
-    """
-    found = _LABEL.fullmatch(label) if tuple(shape) == (0,) else None
-    return None if found is None else (found[1], found[2], found[3])
-
-
-def labels_told(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """Finds the labels (see `labels_of`) among fields. shapes: {field name: shape}.
-
-    Returns {field: {'unit': value, 'kind': value}} and the names of the labels.
-    """
-    facts: dict[str, dict[str, str]] = {}
-    labels = set()
-    for label, shape in shapes.items():
-        told = label_told(label, shape)
-        if told is not None and told[0] in shapes:
-            facts.setdefault(told[0], {})[told[1]] = told[2]
-            labels.add(label)
-    return facts, labels
-
-
-def parse_dtype(text: object, where: str) -> tuple[str, str | None]:
-    """(name, byte order) from f32, bf16, float32, '<f4', '>i8' or a numpy type. Byte order is None if not
-    given.
-
-    The number in a name of this project counts bits, the number in a numpy code counts bytes: 'i8' is an
-    int8, '<i8' is an int64. Therefore a numpy code is only accepted with its byte order in front.
-
-    Raises FormatError for an unknown type; `where` is for the message.
-    """
-    if isinstance(text, str) and text.strip().lower() in ITEMSIZE:
-        return text.strip().lower(), None
-    if not isinstance(text, str) and isinstance(text, (np.dtype, type)):
-        known = dtype_of(np.dtype(text))
-        if known is not None:
-            return known[0], known[1] if np.dtype(text).byteorder in "<>" else None
-    if isinstance(text, str):
-        code = text.strip()
-        if re.fullmatch(
-            r"[<>|=][a-z?][0-9]{0,2}|(float|int|uint|complex)[0-9]{1,3}|bfloat16|half|float|double", code
-        ):
-            if code == "bfloat16":
-                return "bf16", None
-            try:
-                known = dtype_of(np.dtype(code))
-            except TypeError:
-                known = None
-            if known is not None:
-                return known[0], known[1] if code[0] in "<>" else None
-    raise FormatError(f"unknown type {text!r}", where=where, fix="use one of " + " ".join(ITEMSIZE))
 
 
 def flag(value: object, name: str, where: str) -> bool:
@@ -408,48 +293,6 @@ class Field:
                 done += here
             first = 0
         return raw.reshape(-1).view(storage_dtype(self.dtype, self.byte_order))
-
-
-def read_records(path: str, offset: int, stride: int, count: int, size: int) -> np.ndarray:
-    """Reads `size` bytes at each of `offset`, `offset + stride`, …: an array of u8 of shape (count, size).
-
-    Never reads past the last record. Raises FormatError if the file cannot be read or is too short.
-    """
-    file, _ = open_regular(path)
-    with file:
-        return gather(lambda at, length: _pread(file, path, at, length), offset, stride, count, size)
-
-
-def gather(
-    read_bytes: Callable[[int, int], object], offset: int, stride: int, count: int, size: int
-) -> np.ndarray:
-    """As `read_records`, from `read_bytes(offset, count)`. Reads at most 16 MiB at a time, or one record."""
-    result = np.empty((count, size), np.uint8)
-    # Records that are close together are read along with the bytes between them, others one by one.
-    step = max(1, (1 << 24) // max(stride, 1)) if stride < 1 << 16 or stride == size else 1
-    for start in range(0, count, step):
-        n = min(step, count - start)
-        span = (n - 1) * stride + size
-        block = np.frombuffer(read_bytes(offset + start * stride, span), np.uint8)  # type: ignore[call-overload]
-        if block.size != span:  # as_strided would read past its end
-            raise ValueError(f"read {block.size} of {span} bytes")
-        if stride == size:
-            result[start : start + n] = block.reshape(n, size)
-        else:
-            result[start : start + n] = np.lib.stride_tricks.as_strided(block, (n, size), (stride, 1))
-    return result
-
-
-def _pread(file: BinaryIO, path: str, offset: int, count: int) -> bytearray:
-    buffer = bytearray(count)
-    view = memoryview(buffer)
-    done = 0
-    while done < count:
-        got = os.preadv(file.fileno(), [view[done:]], offset + done)
-        if got == 0:
-            raise DamagedFile(f"ends at byte {offset + done}, {count - done} bytes too early", where=path)
-        done += got
-    return buffer
 
 
 def decoded(name: str, dtype: str, size: int, where: str, read: Reader) -> Reader:

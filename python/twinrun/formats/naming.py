@@ -88,6 +88,16 @@ def parse_path(path: str) -> Place:
     ):
         # The result of the rules below.
         return Place(int(found[2]), int(found[3] or 0), found[1].rstrip("-_"))
+    folders, stem, suffix = _split(path)
+    if suffix != ".ckpt" and not any(map(str.isdecimal, path)):  # most single files: nothing to look for
+        return Place(None, 0, "/".join([*_named(folders), *([stem] if stem else [])]))
+    numbers = _Numbers(folders, stem, suffix == ".ckpt")
+    step, rank = numbers.step_and_rank()
+    return Place(step, rank, numbers.name())
+
+
+def _split(path: str) -> tuple[list[str], str, str]:
+    """Folders, stem and suffix in lower case, without the suffix of a compressed file."""
     *folders, base = path.replace(os.sep, "/").split("/")
     if base.lower().endswith(_DOUBLE_SUFFIX):
         base = os.path.splitext(base)[0]
@@ -95,89 +105,102 @@ def parse_path(path: str) -> Place:
     # snapshot_010.3, dump.melt.1000: the number is not a suffix
     if not stem or suffix[1:].isdecimal():
         stem = base
-    if suffix.lower() != ".ckpt" and not any(
-        map(str.isdecimal, path)
-    ):  # most single files: nothing to look for
-        return Place(
-            None, 0, "/".join([*(f for f in folders if f not in ("", ".")), *([stem] if stem else [])])
-        )
-    of_rank, of_step, of_dotted, of_apart, of_number, of_pair = _patterns()
-    used: list[set[tuple[int, int]]] = [set() for _ in range(len(folders) + 1)]
-    parts = [*folders, stem]
-    inner_first = range(len(parts) - 1, -1, -1)
+    return folders, stem, suffix.lower()
 
-    def search(pattern: re.Pattern[str], where: range | list[int]) -> tuple[int, re.Match[str]] | None:
+
+def _named(folders: list[str]) -> list[str]:
+    return [f for f in folders if f not in ("", ".")]
+
+
+_Hit = tuple[int, re.Match[str]]  # the part of the path, and what was found there
+
+
+class _Numbers:
+    """The numbers of a path, and which of them were taken as its rank and its step."""
+
+    def __init__(self, folders: list[str], stem: str, checkpoint: bool) -> None:
+        self._rank, self._step, self._dotted, self._apart, self._number, pair = _patterns()
+        self._folders, self._stem = folders, stem
+        self._parts = [*folders, stem]
+        self._last = len(folders)  # the part that is the stem
+        self._used: list[set[tuple[int, int]]] = [set() for _ in self._parts]
+        # Pairs such as epoch=3, and val_loss=0.25 in the name of a checkpoint, change from file to
+        # file.
+        self._pairs = {
+            m.span() for m in pair.finditer(stem) if checkpoint or self._step.fullmatch(m[0]) is not None
+        }
+
+    def step_and_rank(self) -> tuple[int | None, int]:
+        """Takes the step and the rank, 0 where there is none, by the rules above."""
+        inner_first = range(self._last, -1, -1)
+        rank: int | None = None
+        if (hit := self._search(self._rank, inner_first)) is not None:
+            rank = self._take(hit, 1)
+        marked = self._search(self._step, inner_first)
+        dotted = self._search(self._dotted, [self._last]) if rank is None else None
+        if dotted is not None and self._is_rank(dotted, marked):
+            rank = self._take(dotted, 1)
+        step = self._unmarked_step() if marked is None else self._take(marked, 1)
+        return step, rank or 0
+
+    def _is_rank(self, dotted: _Hit, marked: _Hit | None) -> bool:
+        """Whether a number between dots is a rank: the path has a step without it. marked: a step
+        that follows a word.
+        """
+        start, end = dotted[1].span()
+        if marked is None:
+            apart = self._apart.search(self._stem[:start]) is not None
+            return apart or any(folder.isdecimal() for folder in self._folders)
+        return not (marked[0] == self._last and marked[1].start() < end and start < marked[1].end())
+
+    def _unmarked_step(self) -> int | None:
+        folders_inner_first = range(self._last - 1, -1, -1)
+        for pattern, where in (
+            (self._apart, [self._last]),
+            (self._number, folders_inner_first),
+            (self._number, [self._last]),
+        ):
+            if (hit := self._search(pattern, where)) is not None:
+                return self._take(hit, 0)
+        return None
+
+    def _search(self, pattern: re.Pattern[str], where: range | list[int]) -> _Hit | None:
+        """The last number of the first of these parts that has one which is not taken."""
+        anywhere = pattern in (self._rank, self._step)
         for at in where:
             hits = [
                 m
-                for m in pattern.finditer(parts[at])
-                if not any(a < m.end() and m.start() < b for a, b in used[at])
-                and (
-                    pattern in (of_rank, of_step)
-                    or at != last
-                    or not any(a <= m.start() < b for a, b in pairs)
-                )
+                for m in pattern.finditer(self._parts[at])
+                if not any(a < m.end() and m.start() < b for a, b in self._used[at])
+                and (anywhere or at != self._last or not any(a <= m.start() < b for a, b in self._pairs))
             ]
             if hits:  # prefer a step to the epoch that contains it
                 finer = [m for m in hits if not m[0].lower().startswith("epoch")]
                 return at, (finer or hits)[-1]
         return None
 
-    def take(hit: tuple[int, re.Match[str]], group: int) -> int:
-        used[hit[0]].add(hit[1].span())
+    def _take(self, hit: _Hit, group: int) -> int:
+        self._used[hit[0]].add(hit[1].span())
         return int(hit[1].group(group))
 
-    last = len(parts) - 1
-    # Pairs such as epoch=3, and val_loss=0.25 in the name of a checkpoint, change from file to
-    # file.
-    pairs = {
-        m.span()
-        for m in of_pair.finditer(stem)
-        if suffix.lower() == ".ckpt" or of_step.fullmatch(m[0]) is not None
-    }
-    rank: int | None = None
-    if (hit := search(of_rank, inner_first)) is not None:
-        rank = take(hit, 1)
-
-    step: int | None = None
-    marked = search(of_step, inner_first)
-    dotted = search(of_dotted, [last]) if rank is None else None
-    if dotted is not None:
-        span = dotted[1].span()
-        overlaps = (
-            marked is not None
-            and marked[0] == last
-            and marked[1].start() < span[1]
-            and span[0] < marked[1].end()
-        )
-        apart = of_apart.search(stem[: span[0]]) is not None
-        digits = any(folder.isdecimal() for folder in folders)
-        if (marked is not None and not overlaps) or (marked is None and (apart or digits)):
-            rank = take(dotted, 1)
-    if marked is not None:
-        step = take(marked, 1)
-    else:
-        folders_inner_first = range(last - 1, -1, -1)
-        for pattern, where in ((of_apart, [last]), (of_number, folders_inner_first), (of_number, [last])):
-            if (hit := search(pattern, where)) is not None:
-                step = take(hit, 0)
-                break
-
-    # Remove the rank and the step. A word before the step stays in the name ("plt"), but not "step"
-    # or "rank". Folders that contain a rank or a step are removed whole.
-    kept = [folder for at, folder in enumerate(folders) if not used[at] and folder not in ("", ".")]
-    if pairs:
-        inside = [m for m in used[last] if any(a <= m[0] and m[1] <= b for a, b in pairs)]
-        used[last] = (used[last] - set(inside)) | pairs
-    rest = stem
-    for start, end in sorted(used[last], reverse=True):
-        word = re.match(r"(?i)[a-z_]*", rest[start:end])
-        keep = word.group(0).strip("_") if word and "=" not in rest[start:end] else ""
-        if re.fullmatch(r"(?i)rank|proc|mpi|time_?step|step|iteration|iter|it|cycle|cyc|ts", keep):
-            keep = ""
-        rest = rest[:start] + keep + "\0" + rest[end:]
-    rest = re.sub(r"[-_.]*\0[-_.]*", "\0", rest).strip("\0")
-    return Place(step, rank or 0, "/".join([*kept, rest.replace("\0", "_")] if rest else kept))
+    def name(self) -> str:
+        """The path without its rank and step. A word before the step stays ("plt"), but not "step" or
+        "rank". Folders that contain a rank or a step are removed whole.
+        """
+        kept = _named([folder for at, folder in enumerate(self._folders) if not self._used[at]])
+        used = self._used[self._last]
+        if self._pairs:
+            inside = [m for m in used if any(a <= m[0] and m[1] <= b for a, b in self._pairs)]
+            used = (used - set(inside)) | self._pairs
+        rest = self._stem
+        for start, end in sorted(used, reverse=True):
+            word = re.match(r"(?i)[a-z_]*", rest[start:end])
+            keep = word.group(0).strip("_") if word and "=" not in rest[start:end] else ""
+            if re.fullmatch(r"(?i)rank|proc|mpi|time_?step|step|iteration|iter|it|cycle|cyc|ts", keep):
+                keep = ""
+            rest = rest[:start] + keep + "\0" + rest[end:]
+        rest = re.sub(r"[-_.]*\0[-_.]*", "\0", rest).strip("\0")
+        return "/".join([*kept, rest.replace("\0", "_")] if rest else kept)
 
 
 def field_name(path: str) -> str:

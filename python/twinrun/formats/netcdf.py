@@ -18,20 +18,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, Unsupported
 from .attributes import MEANING, note_meaning
+from .element_types import ITEMSIZE, storage_dtype
 from .facts import shown
 from .files import open_regular, read_exact
-from .model import (
-    ITEMSIZE,
-    Extent,
-    Field,
-    FileContent,
-    Format,
-    checked_shape,
-    decoded,
-    flag,
-    read_records,
-    storage_dtype,
-)
+from .model import Extent, Field, FileContent, Format, checked_shape, decoded, flag
+from .records import read_records
 
 if TYPE_CHECKING:
     import numpy as np

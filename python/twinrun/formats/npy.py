@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, Unsupported
+from .element_types import ITEMSIZE
 from .files import open_regular, read_exact, reading
 from .layout import Stored, array_fields, bytes_field, plain_field, say_type
-from .model import ITEMSIZE, FileContent, Format, checked_shape
+from .model import FileContent, Format, checked_shape
 from .naming import field_name
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ..errors import DamagedFile, Unsupported
 from .archives import Archive, first_member
 from .blocks import BandCache
+from .element_types import ITEMSIZE
 from .facts import encoded
 from .files import open_regular, read_exact
 from .layout import add_other, bytes_field
-from .model import ITEMSIZE, Field, FileContent, Format, checked_shape, decoded, flag
+from .model import Field, FileContent, Format, checked_shape, decoded, flag
 from .naming import field_name
 from .pickles import Global, Opaque, Pairs, Persistent, load
 from .strided import Strided, field_of_strided

@@ -18,9 +18,10 @@ import re
 from typing import Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError
+from .element_types import ITEMSIZE, parse_dtype
 from .facts import Fact, shown
 from .files import file_size, open_regular, read_exact, reading
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, flag, parse_dtype
+from .model import Extent, Field, FileContent, Format, checked_shape, flag
 from .naming import field_name
 from .texts import printable
 

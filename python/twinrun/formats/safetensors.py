@@ -15,9 +15,10 @@ import struct
 from typing import BinaryIO, NoReturn
 
 from ..errors import DamagedFile, Unsupported
+from .element_types import ITEMSIZE
 from .files import open_regular, read_exact, reading
 from .layout import Stored, bytes_field
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape
+from .model import Extent, Field, FileContent, Format, checked_shape
 
 # About 300,000 tensors. The package's limit is 100 MB, but parsed JSON needs ten times the memory
 # of its text.

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, FormatError
 from .blocks import BandCache, BandReader, Box
+from .element_types import ITEMSIZE, storage_dtype
 from .layout import Decoded, Stored
-from .model import ITEMSIZE, Extent, Field, decoded, gather, read_records, storage_dtype
+from .model import Extent, Field, decoded
+from .records import gather, read_records
 
 if TYPE_CHECKING:
     import numpy as np

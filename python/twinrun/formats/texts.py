@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from ..later import numpy_is_loaded
 from .facts import digest_of, encoded
 
@@ -33,9 +34,9 @@ __all__ = [
     "text_digests",
 ]
 
-SUFFIX = "@text"
-MASK = "@mask"  # suffix of a field of bool: True where an element of the other field has no value
-_EXACT_LABELS = (SUFFIX, MASK, "@shape")
+SUFFIX = _core.TEXT_LABEL
+MASK = _core.MASK_LABEL  # of a field of bool: True where an element of the other field has no value
+_EXACT_LABELS = (SUFFIX, MASK, _core.SHAPE_LABEL)
 _BYTES = 16
 _EXACT_PACKAGES = ("pandas", "cftime")
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex)

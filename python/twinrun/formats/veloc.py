@@ -22,8 +22,9 @@ import struct
 from typing import BinaryIO
 
 from ..errors import DamagedFile, FormatError, Unsupported
+from .element_types import ITEMSIZE, parse_dtype
 from .files import file_size, open_regular, read_exact, reading
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, flag, parse_dtype
+from .model import Extent, Field, FileContent, Format, flag
 from .naming import Place
 
 SIDECAR = "veloc.json"

@@ -14,10 +14,12 @@ import re
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, Unsupported
+from .element_types import ITEMSIZE
 from .files import open_regular, read_exact
 from .layout import Stored, bytes_field
-from .model import ITEMSIZE, Extent, Field, FileContent, Format, checked_shape, coded, header_field
-from .vtk_xml import _Array, _ascii, _Document, _File
+from .model import Extent, Field, FileContent, Format, checked_shape, coded, header_field
+from .vtk_arrays import File, text_field
+from .vtk_header import Array, Document
 
 if TYPE_CHECKING:
     import numpy as np
@@ -166,7 +168,7 @@ class _Reader:
 
     def __init__(self, content: FileContent, cursor: _Cursor) -> None:
         self._content, self._cursor, self._path = content, cursor, cursor.path
-        self._text = _File(cursor.path, cursor.size, _Document(), "big", 4, "")
+        self._text = File(cursor.path, cursor.size, Document(), "big", 4, "")
         self._grid: tuple[int, ...] = ()  # numbers of points of a structured grid, z first
         self._section, self._tuples = "", 0
 
@@ -333,9 +335,9 @@ class _Reader:
             extents = (Extent(self._path, begin, numbers, item),) if numbers else ()
             self._content.add(Field(name, dtype, "big", shape, extents=extents))
             return
-        text = _Array("", {}, begin, end)
+        text = Array("", {}, begin, end)
         tuple_shape = shape if width == 1 else shape[:-1]
-        self._content.add(_ascii(self._text, text, name, dtype, tuple_shape, width, numbers))
+        self._content.add(text_field(self._text, text, name, dtype, tuple_shape, width, numbers))
 
     def _texts(self, name: str, tuples: int, width: int) -> None:
         """Adds an array of texts: each is a line with %20 for a blank, or in a binary file follows its

@@ -25,22 +25,11 @@ from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
 from .archives import Archive, first_member
 from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandCache, BandReader, Box
+from .element_types import ITEMSIZE, dtype_of, storage_dtype, unit_of
 from .facts import codes, encoded, shown
 from .files import file_size, open_regular, read_exact, reading
 from .layout import Decoded, Stored, add_other, add_others, kind_of
-from .model import (
-    ITEMSIZE,
-    Field,
-    FileContent,
-    Format,
-    checked_shape,
-    decoded,
-    dtype_of,
-    flag,
-    storage_dtype,
-    unit_of,
-    unreadable,
-)
+from .model import Field, FileContent, Format, checked_shape, decoded, flag, unreadable
 from .strided import Part, Strided, field_of_parts
 
 if TYPE_CHECKING:

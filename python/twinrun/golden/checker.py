@@ -7,10 +7,9 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from .. import _core
 from ..arguments import check_settings, checked_path
 from ..comparison.attributes import AttributeDifference, renamed_array
 from ..comparison.field import place_text
@@ -24,8 +23,9 @@ from ..runs.opening import open_subject
 from ..runs.order import in_type
 from ..runs.subject import Opened, Place, Subject
 from .attributes import check_attributes, saved_attributes
-from .elements import check_values, compared, kept_ref
-from .fields import check_field, known_fields
+from .digests import Digests
+from .elements import check_values, compared, kept_ref, kept_refs
+from .fields import check_field
 from .folder import open_place
 from .manifest import GoldenFieldFacts, GoldenPlace, Manifest
 from .particles import Rows, chosen_rows, identity, in_order, rows_by_id, with_ids
@@ -106,33 +106,38 @@ def _check_saved(
     request: _Request, saved: GoldenFieldFacts, kept: _Kept, ref: FieldRef, place: Place
 ) -> GoldenField:
     """Compares a field with what is kept of it. Raises TwinrunError where that cannot be."""
-    at = kept.numbers[saved.name]
     decision = request.decision(saved, ref)
     if saved.name in kept.values:
-        return check_values(kept.metadata, at, kept.values[saved.name], ref, place, decision,
+        return check_values(kept.digests, kept.elements(saved.name), ref, place, decision,
                             label=request.subject.label, **request.reading)  # fmt: skip
     if needed := needs_values(decision):
         raise Incomparable(
             f"{needed} needs values, and only digests are kept of this field",
             fix=f"save again with --keep-values {ref.items * ref.itemsize}, or check without it",
         )
-    return check_field(kept.metadata, at, ref, place, saved.atol, saved.rtol, label=request.subject.label,
-                       **request.reading)  # fmt: skip
+    return check_field(kept.digests, kept.digests.numbers[saved.name], ref, place, saved.atol, saved.rtol,
+                       label=request.subject.label, **request.reading)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is kept of a place: digests and values. numbers: of the fields in the digests."""
+    """What is kept of a place: digests and values."""
 
-    metadata: _core.Metadata
+    digests: Digests
     values: Mapping[str, KeptValues]
-    numbers: Mapping[str, int]
 
     @classmethod
     def open(cls, folder: str, place: GoldenPlace) -> _Kept:
         """Raises an error unless the files are those that the manifest lists."""
-        metadata, values = open_place(folder, place)
-        return cls(metadata, values, known_fields(metadata))
+        return cls(*open_place(folder, place))
+
+    def elements(self, name: str) -> FieldRef:
+        """The values of a field. Raises DamagedFile where its digests are of others."""
+        return kept_ref(self.digests, name, self._elements)
+
+    @cached_property
+    def _elements(self) -> dict[str, FieldRef]:
+        return kept_refs(self.digests, self.values)
 
 
 def _check_place(request: _Request, place: GoldenPlace, of_run: Place) -> _Found:
@@ -230,13 +235,7 @@ def _check_step(
                 kept = _Kept.open(request.folder, of_rank)
                 found.add(_check_opened(request, of_rank, kept, present, rows.names))
                 continue
-            left = [n for n in present if n not in rows.names and request.compares(n)]
-            left += [n for n, _, _ in present.skipped if request.compares(n)]
-            if left or saved_attributes(
-                present, rows.names, request.fields is not None, request.ignored_attributes
-            ):
-                text = f"not in {request.folder}: save again, or choose steps"
-                found.problems.append(GoldenProblem(step, rank, left[0] if left else None, text))
+            found.problems += _not_saved(request, step, rank, present, rows.names)
         for rank in by_rank:
             found.problems.append(GoldenProblem(step, rank, None, f"not in {label}"))
     return found
@@ -257,7 +256,7 @@ def _check_kind(
     """
     if of_ids.name in kept.values:
         names = [f.name for f in (of_ids, *saved) if f.name in kept.values]
-        golden = {n: kept_ref(kept.metadata, kept.numbers[n], kept.values[n]) for n in names}
+        golden = {n: kept.elements(n) for n in names}
         return _check_rows(request, step, golden, of_ids, saved, rows, kept)
     found = _wanted_rows(request, step, of_ids, saved, rows)
     if rows is None or not _asked_for(request, of_ids, saved):
@@ -270,7 +269,7 @@ def _check_kind(
             "new, digests do not say",
             fix=f"save again with --keep-values {saved_rows * ids.itemsize} to know",
         )
-    entry = check_field(kept.metadata, kept.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
+    entry = check_field(kept.digests, kept.digests.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
                         **request.reading)  # fmt: skip
     found.fields.append(entry)
     for f in _asked_for(request, of_ids, saved):
@@ -374,6 +373,38 @@ def _check_rows(
     return found
 
 
+def _not_saved(
+    request: _Request, step: int | None, rank: int, present: Opened, particles: Collection[str]
+) -> list[GoldenProblem]:
+    """A problem where the run has something on a rank of which nothing was saved. particles: fields
+    that are compared by ID.
+    """
+    left = [n for n in present if n not in particles and request.compares(n)]
+    left += [n for n, _, _ in present.skipped if request.compares(n)]
+    if not left and not saved_attributes(
+        present, particles, request.fields is not None, request.ignored_attributes
+    ):
+        return []
+    text = f"not in {request.folder}: save again, or choose steps"
+    return [GoldenProblem(step, rank, left[0] if left else None, text)]
+
+
+def _kept_as_digests(
+    request: _Request,
+    step: int | None,
+    sides: Iterable[tuple[GoldenPlace, _Kept]],
+    particles: Collection[str],
+) -> list[GoldenProblem]:
+    """Problems for fields of particles of which only digests are kept: they cannot be compared by rows."""
+    text = f"{_OTHER_ORDER}; {_SAVE_BY_ID}"
+    return [
+        GoldenProblem(step, place.rank, f.name, text)
+        for place, kept in sides
+        for f in place.fields
+        if f.name in particles and f.name not in kept.values and is_chosen(f.name, request.fields)
+    ]
+
+
 def _check_step_by_values(
     request: _Request, key: str, step: int | None, places: Sequence[GoldenPlace], of_run: Sequence[Place]
 ) -> _Found:
@@ -381,10 +412,7 @@ def _check_step_by_values(
     found = _Found()
     label = request.subject.label
     sides = [(place, _Kept.open(request.folder, place)) for place in places]
-    refs = [
-        (place.rank, {n: kept_ref(k.metadata, k.numbers[n], values) for n, values in k.values.items()})
-        for place, k in sides
-    ]
+    refs = [(place.rank, {n: k.elements(n) for n in k.values}) for place, k in sides]
     facts = {f.name: f for place in places for f in place.fields}
     with contextlib.ExitStack() as stack:
         opened = [(rank, stack.enter_context(request.subject.open((s, rank)))) for s, rank in of_run]
@@ -417,14 +445,7 @@ def _check_step_by_values(
                 text = "no values of these IDs are kept: save again with --key"
                 found.problems.append(GoldenProblem(step, None, name, text))
         done = then.names | now.names
-        # What belongs to a kind is compared by rows; where a place keeps only digests of it, it is
-        # not.
-        for place, kept in sides:
-            for f in place.fields:
-                if f.name in done - kept.values.keys() and is_chosen(f.name, request.fields):
-                    found.problems.append(
-                        GoldenProblem(step, place.rank, f.name, f"{_OTHER_ORDER}; {_SAVE_BY_ID}")
-                    )
+        found.problems += _kept_as_digests(request, step, sides, done)
         by_rank = dict(opened)
         alone = len(opened) == len(sides) == 1
         for place, kept in sides:
@@ -437,13 +458,7 @@ def _check_step_by_values(
             elif any(f.name not in done for f in place.fields):
                 found.problems.append(GoldenProblem(step, place.rank, None, f"not in {label}"))
         for rank, present in by_rank.items():
-            left = [n for n in present if n not in done and request.compares(n)]
-            left += [n for n, _, _ in present.skipped if request.compares(n)]
-            if left or saved_attributes(
-                present, done, request.fields is not None, request.ignored_attributes
-            ):
-                text = f"not in {request.folder}: save again, or choose steps"
-                found.problems.append(GoldenProblem(step, rank, left[0] if left else None, text))
+            found.problems += _not_saved(request, step, rank, present, done)
     return found
 
 

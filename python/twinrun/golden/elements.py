@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,37 +11,47 @@ import numpy as np
 from .. import _core
 from ..comparison.differences import abs_diff
 from ..comparison.settings import Decision, Settings
-from ..errors import DamagedFile, Incomparable, Stale
+from ..errors import DamagedFile, Stale
+from ..formats.element_types import scalar_bytes, scalars_of
 from ..runs.fields import FieldRef
 from ..runs.order import in_type, read_by_row
 from ..runs.subject import Place
-from .fields import alike, describes, told_labels, values_of
+from .digests import Digests
+from .fields import alike, described, readable, values_of
 from .result import GoldenElement, GoldenField, GoldenSpan
 from .values import KeptValues
 
-__all__ = ["check_values", "compared", "kept_ref"]
+__all__ = ["check_values", "compared", "kept_ref", "kept_refs"]
 
 
-def kept_ref(golden: _core.Metadata, at: int, kept: KeptValues) -> FieldRef:
-    """The kept elements of field number `at` as a field. Raises DamagedFile unless its digests are theirs."""
-    known = golden.fields[at]
-    ref = kept.ref(known.name, golden.path)
-    told = told_labels(golden).get(known.name, {})
-    ref.unit, ref.kind = told.get("unit"), told.get("kind")
-    fits = (kept.dtype, kept.shape) == (known.dtype, known.shape) and not known.fortran_order
-    if not fits or not describes(golden, at, ref):
+def kept_refs(golden: Digests, kept: Mapping[str, KeptValues]) -> dict[str, FieldRef]:
+    """The kept elements as fields, by name: of those that have the digests beside them."""
+    found = {}
+    for name, values in kept.items():
+        known = golden.fields[golden.numbers[name]]
+        if (values.dtype, values.shape) != (known.dtype, known.shape) or known.fortran_order:
+            continue
+        ref = found[name] = values.ref(name, golden.path)
+        told = golden.labels.get(name, {})
+        ref.unit, ref.kind = told.get("unit"), told.get("kind")
+    proven = described(golden, found)
+    return {name: ref for name, ref in found.items() if name in proven}
+
+
+def kept_ref(golden: Digests, name: str, refs: Mapping[str, FieldRef]) -> FieldRef:
+    """The kept elements of a field, out of `kept_refs`. Raises DamagedFile where its digests are of
+others."""     if name not in refs:
         raise DamagedFile(
-            f"field {known.name!r}: the kept values are not those of the digests beside them",
+            f"field {name!r}: the kept values are not those of the digests beside them",
             where=golden.path,
             fix="restore both files, or save again",
         )
-    return ref
+    return refs[name]
 
 
 def check_values(
-    golden: _core.Metadata,
-    at: int,
-    kept: KeptValues,
+    golden: Digests,
+    a: FieldRef,
     ref: FieldRef,
     place: Place,
     decision: Decision,
@@ -54,13 +65,12 @@ def check_values(
     """Compares a field with its kept values, as `compare` compares two runs. The result has the name that was
     saved.
 
-    at: the field's number in the digests, which must be those of the values. label: names the run in
-    messages. Others: as for `compared`. Raises Incomparable, DamagedFile, and what reading the field raises.
+    a: the kept values, out of `kept_ref`. label: names the run in messages. Others: as for `compared`.
+    Raises Incomparable, DamagedFile, and what reading the field raises.
     """
-    known = golden.fields[at]
-    a = kept_ref(golden, at, kept)
+    known = golden.fields[golden.numbers[a.name]]
     b = in_type(ref, known.dtype)
-    alike(known, told_labels(golden).get(known.name, {}), b, label)
+    alike(known, golden.labels.get(known.name, {}), b, label)
     return compared(a, b, place, decision, known.chunk_bytes, most_listed=most_listed, threads=threads,
                     memory=memory, io=io)  # fmt: skip
 
@@ -83,9 +93,7 @@ def compared(
     list. Raises Incomparable where the run has no data.
     """
     b = read_by_row(b)
-    source_a, source_b = a.need_source(), b.source()
-    if source_b is None:
-        raise Incomparable("only its metadata is available, and golden checks read data", where=b.where)
+    source_a, source_b = a.need_source(), readable(b)
     settings = Settings(method="direct", threads=threads, memory=memory, io=io, device="cpu")
     rule = decision.rule()
     side_a, side_b = (_core.FieldSide(source, None, 0) for source in (source_a, source_b))
@@ -124,7 +132,9 @@ def compared(
 
 def _spans(scalars: np.ndarray, total: int, ref: FieldRef, chunk_bytes: int, most: int) -> dict[str, Any]:
     """The facts of chunks that differ. scalars: numbers of those that differ. total: how many there are."""
-    per_chunk = chunk_bytes // (ref.itemsize // (2 if ref.dtype in ("c64", "c128") else 1))
+    if not scalars.size:
+        return {"spans": [], "spans_left_out": 0, "chunks_different": 0}
+    per_chunk = chunk_bytes // scalar_bytes(ref.dtype)
     chunks, counts = np.unique(scalars // np.uint64(per_chunk), return_counts=True)
     spans = []
     for chunk, count in zip(chunks[:most].tolist(), counts[:most].tolist(), strict=True):
@@ -144,7 +154,7 @@ def _listed(scalars: np.ndarray, a: FieldRef, b: FieldRef, decision: Decision) -
     at = scalars.astype(np.int64)
     if not at.size:
         return {"listed": []}
-    per_item = 2 if a.dtype in ("c64", "c128") else 1
+    per_item = scalars_of(a.dtype)
     begin, end = int(at[0]) // per_item, int(at[-1]) // per_item + 1
     of_a, of_b = (
         values_of(bytes(_core.read_source(ref.need_source(), begin, end - begin)), ref.dtype)[

@@ -13,16 +13,24 @@ import numpy as np
 
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
-from ..formats.model import FLOATING, labels_told, storage_dtype
+from ..formats.element_types import FLOATING, scalar_bytes, scalar_values, scalars_of
 from ..runs.fields import FieldRef, label_refs
 from ..runs.index import build, field_plan
 from ..runs.order import in_type, read_by_column, read_by_row
 from ..runs.subject import Place
+from .digests import Digests
 from .plan import digest_settings
 from .proof import DIFFERENT, SAME, UNDECIDED, Rule, Settled, equal_cells_prove, settle
 from .result import GoldenElement, GoldenField, GoldenSpan
 
-__all__ = ["alike", "check_field", "describes", "golden_bytes", "known_fields", "told_labels", "values_of"]
+__all__ = [
+    "alike",
+    "check_field",
+    "described",
+    "golden_bytes",
+    "readable",
+    "values_of",
+]
 
 _MEMORY = "/dev/shm"
 
@@ -68,18 +76,7 @@ def golden_bytes(
         return _core.compact_metadata(_core.Metadata(target))
 
 
-def known_fields(metadata: _core.Metadata) -> dict[str, int]:
-    """{field: its number} of golden digests, without the labels of units and kinds."""
-    _, labels = labels_told({f.name: f.shape for f in metadata.fields})
-    return {f.name: at for at, f in enumerate(metadata.fields) if f.name not in labels}
-
-
-def told_labels(metadata: _core.Metadata) -> dict[str, dict[str, str]]:
-    """What labels say of golden digests: {field: its unit and kind}."""
-    return labels_told({f.name: f.shape for f in metadata.fields})[0]
-
-
-def _digests(metadata: _core.Metadata, at: int, facts: _core.FieldFacts) -> np.ndarray:
+def _digests(metadata: Digests, at: int, facts: _core.FieldFacts) -> np.ndarray:
     """The fine digest of each chunk."""
     fine = np.frombuffer(metadata.section(at, "fine"), "<u8")
     if fine.size == 0:
@@ -106,20 +103,22 @@ def _residues(packed: np.ndarray, scalars: int, block_scalars: int, bits: int) -
 
 def values_of(raw: bytes, dtype: str) -> np.ndarray:
     """Scalars in numpy types that hold every value: floats or integers; complex numbers as pairs."""
-    if dtype == "bf16":
-        return (np.frombuffer(raw, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    values = np.frombuffer(raw, storage_dtype(dtype).newbyteorder("="))
-    if values.dtype.kind == "c":
-        return values.view(values.real.dtype)
-    if values.dtype.kind == "b" or dtype == "bool":
-        return (np.frombuffer(raw, np.uint8) != 0).astype(np.uint8)
-    return values
+    values = scalar_values(np.frombuffer(raw, np.uint8), dtype)
+    return (values != 0).astype(np.uint8) if dtype == "bool" else values
 
 
 def _rule_of(facts: _core.FieldFacts) -> Rule:
     kind = facts.cells
     origin = facts.atol / facts.rtol if kind == "relative" and facts.atol > 0 else 0.0
     return Rule(kind, facts.residue_bits, facts.fine_exponent, origin)
+
+
+def readable(ref: FieldRef) -> _core.Source:
+    """The data of a field. Raises Incomparable where there is only metadata."""
+    source = ref.source()
+    if source is None:
+        raise Incomparable("only its metadata is available, and golden checks read data", where=ref.where)
+    return source
 
 
 def alike(known: _core.FieldFacts, told: Mapping[str, str], ref: FieldRef, label: str) -> None:
@@ -149,7 +148,7 @@ def alike(known: _core.FieldFacts, told: Mapping[str, str], ref: FieldRef, label
 
 
 def check_field(
-    golden: _core.Metadata,
+    golden: Digests,
     at: int,
     ref: FieldRef,
     place: Place,
@@ -171,18 +170,13 @@ def check_field(
     """
     known = golden.fields[at]
     ref = in_type(ref, known.dtype)
-    alike(known, told_labels(golden).get(known.name, {}), ref, label)
+    alike(known, golden.labels.get(known.name, {}), ref, label)
     ref = read_by_column(ref) if known.fortran_order else read_by_row(ref)
-    if ref.source() is None:
-        raise Incomparable("only its metadata is available, and golden checks read data", where=ref.where)
+    readable(ref)
     rule = _rule_of(known)
-    per_item = 2 if ref.dtype in ("c64", "c128") else 1
-    plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,
-                      chunk_bytes=known.chunk_bytes, digest="linear")  # fmt: skip
-    with _moment(ref.items * ref.itemsize) as folder:
-        target = os.path.join(folder, "now.twm")
-        build(target, [ref], [], lambda _: plan, threads=threads, memory=memory, io=io)
-        sides = _Sides(golden, at, _core.Metadata(target), rule)
+    per_item = scalars_of(ref.dtype)
+    with _digested({known.name: ref}, golden, threads=threads, memory=memory, io=io) as now:
+        sides = _Sides(golden, at, now, rule)
         opened = _open_chunks(sides, atol, rtol, known.dtype not in FLOATING)
         tally = _Tally(atol, most_listed, opened.at_least, opened.at_most)
         for first, x, settled in _settled(sides, opened.chunks, ref, atol, rtol):
@@ -207,18 +201,35 @@ def check_field(
     )
 
 
-def describes(golden: _core.Metadata, at: int, ref: FieldRef) -> bool:
-    """Whether the digests of field number `at` are those of these elements, bit for bit."""
-    known = golden.fields[at]
-    plan = field_plan(ref, None, atol=known.atol, rtol=known.rtol, residue_bits=known.residue_bits,
-                      chunk_bytes=known.chunk_bytes, digest="linear")  # fmt: skip
-    with _moment(ref.items * ref.itemsize) as folder:
-        target = os.path.join(folder, "values.twm")
-        build(target, [ref], [], lambda _: plan)
-        now = _core.Metadata(target)
-        return all(
-            golden.section(at, section) == now.section(0, section) for section in ("tree", "fine", "residues")
-        )
+@contextlib.contextmanager
+def _digested(refs: Mapping[str, FieldRef], golden: Digests, **reading: Any) -> Iterator[Digests]:
+    """The digests of fields, made as the golden ones of these names were. reading: threads, memory, io."""
+
+    def plan(ref: FieldRef) -> _core.FieldPlan:
+        like = golden.fields[golden.numbers[names[id(ref)]]]
+        return field_plan(ref, None, atol=like.atol, rtol=like.rtol, residue_bits=like.residue_bits,
+                          chunk_bytes=like.chunk_bytes, digest="linear")  # fmt: skip
+
+    names = {id(ref): name for name, ref in refs.items()}
+    with _moment(sum(ref.items * ref.itemsize for ref in refs.values())) as folder:
+        target = os.path.join(folder, "now.twm")
+        build(target, list(refs.values()), [], plan, **reading)
+        yield Digests(_core.Metadata(target))
+
+
+def described(golden: Digests, refs: Mapping[str, FieldRef]) -> set[str]:
+    """The names of those fields whose golden digests are those of these elements, bit for bit."""
+    if not refs:
+        return set()
+    with _digested(refs, golden) as now:
+        return {
+            name
+            for at, name in enumerate(refs)
+            if all(
+                golden.section(golden.numbers[name], section) == now.section(at, section)
+                for section in ("tree", "fine", "residues")
+            )
+        }
 
 
 def _cell(rule: Rule) -> float:
@@ -229,7 +240,7 @@ def _cell(rule: Rule) -> float:
 class _Sides:
     """The digests of a field, saved and of the run, under one rule."""
 
-    def __init__(self, golden: _core.Metadata, at: int, now: _core.Metadata, rule: Rule) -> None:
+    def __init__(self, golden: Digests, at: int, now: Digests, rule: Rule) -> None:
         self.golden, self.at, self.now, self.rule = golden, at, now, rule
         self.known = golden.fields[at]
         facts = now.fields[0]
@@ -249,11 +260,11 @@ def _settled(
 ) -> Iterator[tuple[int, np.ndarray, Settled]]:
     """Reads chunks and settles each: its first scalar, its scalars, and what is known of them."""
     rule, source = sides.rule, ref.need_source()
-    per_item = 2 if ref.dtype in ("c64", "c128") else 1
+    per_item = scalars_of(ref.dtype)
     scalars = ref.items * per_item
-    scalar_bytes = ref.itemsize // per_item
-    chunk_scalars = sides.known.chunk_bytes // scalar_bytes
-    block = 4096 // scalar_bytes
+    size = scalar_bytes(ref.dtype)
+    chunk_scalars = sides.known.chunk_bytes // size
+    block = 4096 // size
     chunk_lines = (chunk_scalars // block) * -(-block * rule.bits // 512) * 64 if rule.bits else 0
     packed = sides.residues() if rule.bits and chunks.size else None
     for chunk in chunks.tolist():
@@ -282,8 +293,8 @@ def _open_chunks(sides: _Sides, atol: float, rtol: float, integers: bool) -> _Op
     rule, cell = sides.rule, _cell(sides.rule)
     equal = sides.fine_a == sides.fine_b
     if rule.kind == "absolute" and rule.bits and not integers and rtol == 0 and atol >= cell:
-        (one,) = _core.load_sketches(sides.golden, [sides.at], -1)
-        (other,) = _core.load_sketches(sides.now, [0], -1)
+        one = sides.golden.sketch(sides.at)
+        other = sides.now.sketch(0)
         found = _core.compare_sketches(a=[one], b=[other], tolerances=[_core.Tolerance(atol)])[0]
         widest = max((c for c, n in enumerate(found.proven_by_cells) if n), default=0)
         proven = max(found.coarse_cell if found.proven_by_tree else 0.0, (widest + 1) * cell)

@@ -13,7 +13,7 @@ from ..errors import DamagedFile, MissingFile, TwinrunError
 from ..formats.files import file_size
 from ..outputs import replacing
 from ..runs.subject import Place
-from .fields import known_fields
+from .digests import Digests
 from .manifest import MANIFEST, GoldenFile, GoldenPlace, Manifest, checksum, is_golden_file, is_manifest
 from .values import KeptValues, is_values_file, parsed_values
 
@@ -117,19 +117,18 @@ def _content(folder: str, listed: GoldenFile) -> bytes:
     return content
 
 
-def open_place(folder: str, place: GoldenPlace) -> tuple[_core.Metadata, dict[str, KeptValues]]:
+def open_place(folder: str, place: GoldenPlace) -> tuple[Digests, dict[str, KeptValues]]:
     """Opens what is kept of a place: its digests, and the values of small fields.
 
     Raises an error unless they are those that the manifest lists.
     """
-    digests, *others = place.files()
-    content = _content(folder, digests)
-    path = os.path.join(folder, digests.file)
-    metadata = _core.Metadata(path)
-    fields = metadata.fields
+    of_digests, *others = place.files()
+    content = _content(folder, of_digests)
+    path = os.path.join(folder, of_digests.file)
+    digests = Digests(_core.Metadata(path))
     known = [
         (f.name, f.dtype, f.shape[:: -1 if f.fortran_order else 1], f.fortran_order)
-        for f in (fields[at] for at in known_fields(metadata).values())
+        for f in (digests.fields[at] for at in digests.numbers.values())
     ]
     if known != [(f.name, f.dtype, f.shape, f.fortran_order) for f in place.fields]:
         raise DamagedFile("holds other fields than golden.json says", where=path, fix=_RESTORE)
@@ -138,4 +137,4 @@ def open_place(folder: str, place: GoldenPlace) -> tuple[_core.Metadata, dict[st
         values = parsed_values(_content(folder, listed), os.path.join(folder, listed.file), content)
     if not {*values} <= {f.name for f in place.fields}:
         raise DamagedFile("has values of other fields than golden.json says", where=path, fix=_RESTORE)
-    return metadata, values
+    return digests, values

@@ -18,8 +18,8 @@ from typing import Any
 from .. import _core
 from ..comparison.settings import Decision
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ..formats.element_types import COMPLEX, FLOATING, ITEMSIZE
 from ..formats.files import file_size
-from ..formats.model import FLOATING, ITEMSIZE
 from ..marks import GOLDEN_MANIFEST as MANIFEST
 from ..marks import METADATA_MAGIC
 
@@ -439,7 +439,7 @@ def _with_added(facts: GoldenFieldFacts, d: dict) -> GoldenFieldFacts:
     _need(len(lengths) < 2 or facts.shape[-1:] == (len(lengths),), "has a period of other components")
     _need(type(d.get("nan_differs", False)) is bool, "has a wrong nan_differs")
     _need(key is None or isinstance(key, str), "has a wrong key")
-    plain = facts.dtype not in FLOATING or facts.dtype in ("c64", "c128")
+    plain = facts.dtype not in FLOATING or facts.dtype in COMPLEX
     _need(not (plain and lengths), "has a period of a field that cannot have one")
     _need(facts.dtype in FLOATING or ulps is None, "has an ulp of a field that cannot have one")
     return replace(

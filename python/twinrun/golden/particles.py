@@ -11,7 +11,7 @@ import numpy as np
 from ..comparison.by_id import common_fields
 from ..comparison.ids import Ids, Matched, gather_rows, ids_of_share
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import ITEMSIZE, storage_dtype
+from ..formats.element_types import ITEMSIZE, storage_dtype
 from ..runs.arrays import ArrayView, view
 from ..runs.fields import FieldRef
 from ..runs.particles import Particles, find_particles, without_ids

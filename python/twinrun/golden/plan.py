@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from .. import _core
-from ..formats.model import FLOATING
+from ..formats.element_types import FLOATING
 from ..runs.entries import captured_entries
 
 __all__ = ["digest_settings"]

@@ -19,11 +19,12 @@ from ..runs.containers import flattened, is_container, named_arrays
 from ..runs.fields import FieldRef
 from ..runs.opening import open_subject
 from ..runs.order import read_by_row
-from .elements import check_values
-from .fields import GoldenField, check_field, golden_bytes, known_fields
+from .digests import Digests
+from .elements import check_values, kept_ref, kept_refs
+from .fields import GoldenField, check_field, golden_bytes
 from .manifest import is_golden_file
 from .rules import needs_values, rule_settings
-from .values import KEEP_VALUES, KeptValues, is_values_file, read_values, values_bytes, values_name
+from .values import KEEP_VALUES, is_values_file, read_values, values_bytes, values_name
 
 __all__ = ["NotReproduced", "Reproducible", "file_name"]
 
@@ -101,17 +102,24 @@ def _write_values(path: Path, content: bytes | None) -> bool:
 
 
 def _check_one(
-    metadata: _core.Metadata, at: int, kept: KeptValues | None, ref: FieldRef, decision: Decision
+    golden: Digests, name: str, kept: FieldRef | None, ref: FieldRef, decision: Decision
 ) -> GoldenField:
     if kept is not None:
-        return check_values(metadata, at, kept, ref, (None, 0), decision, label="this test", most_listed=20)
+        return check_values(golden, kept, ref, (None, 0), decision, label="this test", most_listed=20)
     if needed := needs_values(decision):
         raise Incomparable(
             f"{needed} needs values, and only digests are kept",
             fix=f"write the file again, with keep_values={ref.items * ref.itemsize} or more",
         )
     return check_field(
-        metadata, at, ref, (None, 0), decision.atol, decision.rtol, label="this test", most_listed=20
+        golden,
+        golden.numbers[name],
+        ref,
+        (None, 0),
+        decision.atol,
+        decision.rtol,
+        label="this test",
+        most_listed=20,
     )
 
 
@@ -291,7 +299,10 @@ class Reproducible:
             )
         values_path = values_name(str(path))
         values = read_values(values_path, path.read_bytes()) if os.path.lexists(values_path) else {}
-        known = known_fields(metadata)
+        golden = Digests(metadata)
+        known = golden.numbers
+        values = {name: kept for name, kept in values.items() if name in known}
+        elements = kept_refs(golden, values)
         problems = [f"{n!r} is not in the golden file" for n in refs if n not in known]
         problems += [f"{n!r} is in the golden file only" for n in known if n not in refs]
         results = []
@@ -299,9 +310,8 @@ class Reproducible:
             if name not in known:
                 continue
             try:
-                results.append(
-                    _check_one(metadata, known[name], values.get(name), ref, decision(read_by_row(ref)))
-                )
+                kept = kept_ref(golden, name, elements) if name in values else None
+                results.append(_check_one(golden, name, kept, ref, decision(read_by_row(ref))))
             except TwinrunError as e:
                 problems.append(f"{name!r}: {e}")
         return problems, results

@@ -19,8 +19,8 @@ import numpy as np
 
 from .. import _core
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ..formats.element_types import ITEMSIZE, storage_dtype
 from ..formats.files import file_size
-from ..formats.model import ITEMSIZE, storage_dtype
 from ..marks import VALUES_MAGIC
 from ..runs.arrays import ArrayView
 from ..runs.fields import FieldRef

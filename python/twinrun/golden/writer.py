@@ -409,14 +409,7 @@ def save(
     places = chosen_places(subject, steps, "save")
     request.refuse(subject.skipped, None)
     notes = list(subject.notes)
-    parent = os.path.dirname(os.path.abspath(folder))
-    try:
-        os.makedirs(parent, exist_ok=True)
-    except OSError as e:
-        raise TwinrunError(
-            f"the folder cannot be made: {e.strerror or e}", where=parent, fix="name another folder with -o"
-        ) from None
-    with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=parent) as made:
+    with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=_made_parent(folder)) as made:
         saved = _save_places(request, subject, places, made, progress)
         provenance, notes_of_it = _kept_provenance(subject)
         manifest = Manifest(
@@ -438,11 +431,29 @@ def save(
             put_in_place(made, folder, old, {f.file for p in saved for f in p.place.files()})
         except OSError as e:
             raise TwinrunError(f"cannot be written: {e.strerror or e}", where=folder) from None
+    return _facts_of(saved, folder, len(text), [notes, *(p.notes for p in saved), notes_of_it])
+
+
+def _made_parent(folder: str) -> str:
+    """The folder above the golden files. It is made where it does not exist."""
+    parent = os.path.dirname(os.path.abspath(folder))
+    try:
+        os.makedirs(parent, exist_ok=True)
+    except OSError as e:
+        raise TwinrunError(
+            f"the folder cannot be made: {e.strerror or e}", where=parent, fix="name another folder with -o"
+        ) from None
+    return parent
+
+
+def _facts_of(
+    saved: Sequence[_Saved], folder: str, manifest_bytes: int, notes: Iterable[Iterable[str]]
+) -> SaveFacts:
     return SaveFacts(
         folder,
         sum(len(p.place.files()) for p in saved) + 1,
         sum(len(p.place.fields) for p in saved),
         sum(p.data_bytes for p in saved),
-        sum(f.bytes for p in saved for f in p.place.files()) + len(text),
-        list(dict.fromkeys([*notes, *(note for p in saved for note in p.notes), *notes_of_it])),
+        sum(f.bytes for p in saved for f in p.place.files()) + manifest_bytes,
+        list(dict.fromkeys(note for some in notes for note in some)),
     )

@@ -2,5 +2,12 @@
 
 from __future__ import annotations
 
-from .measurement import *  # noqa: F403
-from .measurement import __all__ as __all__
+from .arms import ALL, BUT_ONE
+from .figures import Peak, histogram_of, periodic, share_interval, stolen_in_windows
+from .measurement import measure, parse_threshold
+from .result import Noise, read_noise
+
+__all__ = [
+    "ALL", "BUT_ONE", "Noise", "Peak", "histogram_of", "measure", "parse_threshold", "periodic", "read_noise",
+    "share_interval", "stolen_in_windows",
+]  # fmt: skip

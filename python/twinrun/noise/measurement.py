@@ -10,651 +10,32 @@ of a clock (detours: each interruption with its start and length), fixed work (h
 fixed time (how much is done in equal windows). A round runs them on all cores and on all but one, in an order
 that changes from round to round; the effect of a free core is the mean difference of rounds, each with
 itself. Shares of time have bootstrap intervals over windows of time.
-
-The analysis is of lists of detours and counts only (`stolen_in_windows`, `share_interval`, `histogram_of`,
-`periodic`).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .. import _core, bootstrap
+from .. import _core
 from .._core import __version__
-from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
-from ..marks import NOISE
-from ..outputs import save_figure
+from ..errors import TwinrunError
 from . import sources
+from .arms import ALL, BUT_ONE
+from .figures import WINDOW_NS, core_figures, difference_of_rounds, share_of_round
+from .result import KIND, VERSION, Noise, read_noise
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+__all__ = ["Noise", "measure", "parse_threshold", "read_noise"]
 
-__all__ = [
-    "ALL", "BUT_ONE", "Noise", "Peak", "histogram_of", "measure", "parse_threshold", "periodic", "read_noise",
-    "share_interval", "stolen_in_windows",
-]  # fmt: skip
-
-VERSION = 1
-KIND = NOISE
-ALL, BUT_ONE = "all", "all-but-one"  # as the levels of a factor `cores`
 ROUNDS = 6
-_WINDOW_NS = 1_000_000
 _SHARES = (0.4, 0.2, 0.4)  # of a round's time: detours, fixed work, fixed time
 _LONGEST = 86400.0
-
-
-# ---- figures of lists ----------------------------------------------------------------------------
-
-
-def stolen_in_windows(
-    starts: np.ndarray, lengths: np.ndarray, begin: float, end: float, windows: int
-) -> np.ndarray:
-    """Time that detours take in each of several equal windows.
-
-    >>> from twinrun import noise
-    >>> noise.stolen_in_windows(np.array([5.0]), np.array([2.0]), 0, 10, windows=5)
-    array([0., 0., 1., 1., 0.])
-
-    Parameters
-    ----------
-    starts : array of float
-        Where the detours begin, ascending. Detours do not overlap.
-    lengths : array of float
-        How long they are, in the unit of `begin` and `end`.
-    begin, end : float
-        The time that is divided.
-    windows : int
-        Into how many parts.
-
-    Returns
-    -------
-    numpy.ndarray
-        A time for each window. A detour over a border counts on both sides, exactly.
-    """
-    borders = np.linspace(begin, end, windows + 1)
-    if len(starts) == 0:
-        return np.zeros(windows)
-    starts = np.asarray(starts, dtype=float)
-    lengths = np.asarray(lengths, dtype=float)
-    after = np.cumsum(lengths)
-    # Taken until t: flat between detours, slope one within. A knot where each begins and one where
-    # it ends.
-    at: np.ndarray = np.ravel(np.column_stack([starts, starts + lengths]))
-    taken = np.ravel(np.column_stack([after - lengths, after]))
-    at = np.maximum.accumulate(at)  # roundings to whole nanoseconds
-    return np.diff(np.interp(borders, at, taken))
-
-
-def histogram_of(lengths: np.ndarray) -> list[int]:
-    """Counts lengths by their power of two.
-
-    >>> from twinrun import noise
-    >>> noise.histogram_of(np.array([1, 2, 3, 9]))
-    [1, 2, 0, 1]
-
-    Parameters
-    ----------
-    lengths : array of int
-        In nanoseconds.
-
-    Returns
-    -------
-    list of int
-        Entry k counts lengths with floor(log2) = k; entry 0 has those below 1 ns, too.
-    """
-    x = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
-    return np.bincount(np.frexp(x.astype(float))[1] - 1).tolist() if len(x) else []
-
-
-def share_interval(
-    shares: np.ndarray, confidence: float = 0.95, seed: int = 20171128
-) -> tuple[float, float, float]:
-    """The mean of shares of windows of time, with a bootstrap interval.
-
-    >>> from twinrun import noise
-    >>> noise.share_interval(np.full(8, 0.01))
-    (0.01, 0.01, 0.01)
-
-    Parameters
-    ----------
-    shares : array of float
-        One for each window.
-    confidence : float, default 0.95
-        Of the interval.
-    seed : int, default 20171128
-        Of the resamples.
-
-    Returns
-    -------
-    (float, float, float)
-        Mean, low and high. With fewer than eight windows there is no interval, and the ends are NaN.
-
-    Notes
-    -----
-    The BCa bootstrap of SciPy, percentiles where that has no answer.
-    """
-    x = np.asarray(shares, dtype=float)
-    mean = float(x.mean()) if len(x) else math.nan
-    if len(x) < 8:
-        return mean, math.nan, math.nan
-    if np.ptp(x) == 0:
-        # All windows are equal: the data has nothing about events rarer than these windows.
-        return mean, mean, mean
-    low = high = np.array([math.nan])
-    for method in ("BCa", "percentile"):
-        if not np.isfinite([low, high]).all():
-            low, high = bootstrap.interval(
-                [len(x)],
-                lambda rows: x[rows].mean(axis=-1),
-                confidence=confidence,
-                resamples=1999,
-                rng=np.random.default_rng(seed),
-                method=method,
-            )
-    return mean, float(low[0]), float(high[0])
-
-
-@dataclass(frozen=True)
-class Peak:
-    """Something that comes back regularly.
-
-    Attributes
-    ----------
-    hz : float
-        How often, in Hz.
-    p : float
-        Its p value against noise without a line, corrected for all frequencies.
-    ratio : float
-        Its power over the typical power around it.
-    """
-
-    hz: float
-    p: float
-    ratio: float
-
-
-def periodic(series: Sequence[np.ndarray], window: float) -> Peak | None:
-    """Finds what comes back regularly: the fundamental of the strongest line of the averaged periodogram.
-
-    >>> from twinrun import noise
-    >>> rng = np.random.default_rng(1)
-    >>> pulse = (np.arange(1000) % 10 == 0) + 0.01 * rng.normal(size=1000)
-    >>> noise.periodic([pulse], window=0.001).hz
-    100.0
-
-    Parameters
-    ----------
-    series : sequence of array
-        Counts in equal windows; series of fewer than 64 windows are left out.
-    window : float
-        The length of a window, in seconds.
-
-    Returns
-    -------
-    Peak or None
-        None where nothing can be decided: series are short, or nothing varies.
-
-    Notes
-    -----
-    Each ordinate is compared with the mean of those around it, so that smooth noise of any colour
-    is not a line: without a line the ratio has an F distribution. What comes back less than five
-    times in a series is drift, and is left out.
-    """
-    from scipy import signal, stats
-
-    usable = [np.asarray(s, dtype=float) for s in series if len(s) >= 64 and np.ptp(s) > 0]
-    if not usable:
-        return None
-    length = min(map(len, usable))
-    hz = np.fft.rfftfreq(length, window)[1 : length // 2]
-    power = np.zeros(len(hz))
-    for s in usable:
-        own = signal.periodogram(s[:length], 1 / window, detrend="linear")[1][1 : length // 2]
-        power += own / own.mean()  # each series has the same weight, however disturbed it was
-    summed = np.concatenate([[0.0], np.cumsum(power)])
-    at = np.arange(len(power))
-    reach = np.clip(at // 3, 6, 50)
-    low, high = np.maximum(at - reach, 0), np.minimum(at + reach + 1, len(power))
-    # Neighbours are left out: a line between two frequencies is in both.
-    near_low, near_high = np.maximum(at - 1, 0), np.minimum(at + 2, len(power))
-    count = (high - low) - (near_high - near_low)
-    typical = ((summed[high] - summed[low]) - (summed[near_high] - summed[near_low])) / count
-    ratio = power / np.maximum(typical, np.finfo(float).tiny)
-    ratio[:4] = 0.0
-    looked = len(ratio) - 4
-    freedom = 2 * len(usable)
-    p = stats.f.sf(ratio, freedom, freedom * count)
-    p = -np.expm1(looked * np.log1p(-np.minimum(p, 1 - 1e-16)))  # Šidák, over frequencies
-    strongest = int(np.argmin(np.where(ratio > 0, p - 1e-9 * ratio, 2.0)))
-    # Short pulses have harmonics as strong as their fundamental: take the lowest line that divides
-    # the strongest.
-    for k in np.flatnonzero(p[: strongest + 1] <= 1e-3):
-        times = round(hz[strongest] / hz[k])
-        # A line lies within half a step of its place, and so does its multiple.
-        if abs(hz[strongest] - times * hz[k]) <= (times + 1) * hz[0] / 2:
-            return Peak(float(hz[k]), float(p[strongest]), float(ratio[k]))
-    return Peak(float(hz[strongest]), float(p[strongest]), float(ratio[strongest]))
-
-
-def difference_of_rounds(pairs: Sequence[tuple[float, float]], confidence: float) -> dict[str, float | None]:
-    """Mean of first minus second with its t interval and p; null where fewer than three rounds have both."""
-    from scipy import stats
-
-    x = np.array([a - b for a, b in pairs], dtype=float)
-    if len(x) < 3:
-        return {"value": float(x.mean()) if len(x) else None, "low": None, "high": None, "p": None}
-    value, spread = float(x.mean()), float(x.std(ddof=1) / math.sqrt(len(x)))
-    if spread == 0:
-        return {"value": value, "low": value, "high": value, "p": 1.0 if value == 0 else 0.0}
-    reach = float(stats.t.ppf((1 + confidence) / 2, len(x) - 1)) * spread
-    p = float(2 * stats.t.sf(abs(value) / spread, len(x) - 1))
-    return {"value": value, "low": value - reach, "high": value + reach, "p": p}
-
-
-# ---- figures of a core ---------------------------------------------------------------------------
-
-
-def core_figures(
-    rounds: Sequence[_core.CoreNoise], window: float = _WINDOW_NS / 1e9, confidence: float = 0.95
-) -> dict[str, Any]:
-    """What the rounds of one core show. window: s."""
-    shares, lengths = [], []
-    watched = stolen = waited = 0.0
-    for r in rounds:
-        begin, end = float(r.begin_ns), float(r.end_ns)
-        starts, own = r.starts, r.lengths
-        lengths.append(own)
-        watched += (end - begin) / 1e9
-        stolen += float(own.sum()) / 1e9
-        waited += max(float(r.run_queue_ns), 0.0) / 1e9
-        # Up to twenty windows in a round, none shorter than 10 ms: a window must not cut a
-        # scheduler's slice.
-        windows = int(min(max((end - begin) // 10_000_000, 1), 20))
-        if end > begin:
-            shares.append(stolen_in_windows(starts, own, begin, end, windows) / ((end - begin) / windows))
-    every = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
-    mean, low, high = share_interval(np.concatenate(shares) if shares else np.zeros(0), confidence)
-    work = np.concatenate([r.work_ns for r in rounds])
-    counts = [r.window_work for r in rounds]
-    done = np.concatenate(counts)
-    peak = periodic(counts, window)
-    known = all(r.run_queue_ns >= 0 for r in rounds)
-    return {
-        "core": int(rounds[0].core),
-        "loop_ns": float(np.median([r.undisturbed_ns for r in rounds])),
-        "threshold_ns": float(np.median([r.threshold_ns for r in rounds])),
-        "watched_s": watched,
-        "detours": len(every),
-        "detours_per_s": len(every) / watched if watched > 0 else None,
-        "share": stolen / watched if watched > 0 else None,
-        "share_low": None if math.isnan(low) else min(low, mean),
-        "share_high": None if math.isnan(high) else max(high, mean),
-        "largest_ns": int(every.max()) if len(every) else 0,
-        "histogram": histogram_of(every),
-        # The share of detours in which the thread waited for the core while other threads used it.
-        "run_queue_share": waited / watched if known and watched > 0 else None,
-        "interruptions_per_s": sum(r.involuntary_switches for r in rounds) / watched if watched > 0 else None,
-        "fixed_work": None
-        if not len(work)
-        else {
-            "pieces": len(work),
-            "least_ns": int(work.min()),
-            "quantiles": {
-                str(q): float(np.quantile(work, q) / work.min()) for q in (0.5, 0.9, 0.99, 0.999, 1.0)
-            },
-            "share": float(1 - work.min() / work.mean()),
-        },
-        "fixed_time": None
-        if not len(done) or done.max() == 0
-        else {
-            "windows": len(done),
-            "window_ns": int(window * 1e9),
-            "most": int(done.max()),
-            "quantiles": {str(q): float(np.quantile(done, q) / done.max()) for q in (0.0, 0.01, 0.1, 0.5)},
-            "share": float(1 - done.mean() / done.max()),
-            "peak": None if peak is None else dataclasses.asdict(peak),
-        },
-        "cut_short": any(r.full for r in rounds),
-        "moved": any(r.moved for r in rounds),
-    }
-
-
-def _round_share(r: _core.CoreNoise) -> float:
-    watched = r.end_ns - r.begin_ns
-    return float(r.lengths.sum()) / watched if watched > 0 else math.nan
-
-
-# ---- what it says --------------------------------------------------------------------------------
-
-
-def _percent(x: float) -> str:
-    return f"{100 * x:.3g}%"
-
-
-def _span(ns: float) -> str:
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}"
-    return f"{ns:.3g} ns"
-
-
-def _sentences(document: Mapping[str, Any]) -> list[str]:
-    alpha = 1 - document["confidence"]
-    arms = document["arms"]
-    first = arms[ALL]
-    worst = max(first, key=lambda c: c["share"] or 0)
-    shares = [c["share"] for c in first if c["share"] is not None]
-    if not shares:
-        return ["No detours were looked for."]
-    rate = sum(c["detours_per_s"] for c in first) / len(first)
-    cores = f"{len(first)} cores" if len(first) > 1 else f"core {first[0]['core']}"
-    interval = (
-        ""
-        if worst["share_low"] is None
-        else f" [{_percent(worst['share_low'])}, {_percent(worst['share_high'])}]"
-    )
-    sentences = [
-        f"On {cores} the system took {_percent(sum(shares) / len(shares))} of the time, in {rate:.3g} detours a second and core beyond "
-        f"{_span(worst['threshold_ns'])}; most on core {worst['core']}: {_percent(worst['share'])}{interval}, at once {_span(worst['largest_ns'])}."
-    ]
-    if worst["share"] and worst["run_queue_share"] is not None:
-        part = min(worst["run_queue_share"] / worst["share"], 1.0)
-        sentences.append(f"There {_percent(part)} of it was waiting while other threads had the core; the rest is interrupts, page faults or what lies below the system.")  # fmt: skip
-    by_core = {c["core"]: c for c in document.get("sources", {}).get(ALL, ())}
-    if (told := by_core.get(worst["core"])) is not None and (said := sources.sentence(told)):
-        sentences.append(said)
-    for c in document.get("rtla") or ():
-        if c["core"] == worst["core"]:
-            counts = ", ".join(
-                f"{name} {c[name] / c['seconds']:.3g}"
-                for name in ("hardware", "nmi", "irq", "softirq", "thread")
-            )
-            sentences.append(
-                f"rtla osnoise, right after, on core {c['core']}: {_percent(c['share'])} taken; a second: {counts}."
-            )
-    if document.get("rtla_failed"):
-        sentences.append(f"{document['rtla_failed']}.")
-    # For each core: how much slower work is than its fastest piece, without the time of detours.
-    rest = [(1 - c["share"]) / (1 - c["fixed_work"]["share"]) - 1 for c in first if c["fixed_work"] and c["share"] is not None and c["fixed_work"]["share"] < 1]  # fmt: skip
-    if rest and sum(rest) / len(rest) > 0.01:
-        sentences.append(f"Beside detours, equal work took {_percent(sum(rest) / len(rest))} longer than at its fastest: the clock's frequency, caches, "
-                    "or a core whose other half works for others.")  # fmt: skip
-    every = [(arm, c) for arm, own in arms.items() for c in own]
-    # Correction for the number of peaks: one for each core and arm.
-    peaks = [
-        (c["fixed_time"]["peak"], arm, c["core"])
-        for arm, c in every
-        if c["fixed_time"] and c["fixed_time"]["peak"]
-    ]
-    found = [(p, arm, core) for p, arm, core in peaks if min(1.0, p["p"] * len(peaks)) <= alpha]
-    if found:
-        peak, arm, core = min(found, key=lambda f: (f[0]["p"], -f[0]["ratio"]))
-        p = min(1.0, peak["p"] * len(peaks))
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        sentences.append(f"Something comes back {peak['hz']:.4g} times a second (core {core}, {arm}{more}; {'p < 0.0001' if p < 1e-4 else f'p = {p:.2g}'}).")  # fmt: skip
-    elif peaks:
-        low = document["slowest_hz"]
-        sentences.append(
-            f"Nothing periodic is shown from {low:.2g} to {0.5e9 / document['window_ns']:.3g} times a second."
-        )
-    comparison = document["comparison"]
-    if comparison is None:
-        sentences.append("Whether a free core helps was not measured: that needs two cores.")
-    else:
-        d = comparison
-        free, value = document["free"], d["value"]
-        lost = f"{abs(100 * value):.3g} percentage points {'less' if value >= 0 else 'more'}"
-        if d["low"] is None:
-            sentences.append(
-                f"With core {free} left free, the others lost {lost}: too few rounds to say how sure that is."
-            )
-        else:
-            # The interval in the direction of the sentence: less or more.
-            ends = sorted((d["low"], d["high"]) if value >= 0 else (-d["low"], -d["high"]))
-            interval = f"[{100 * ends[0]:.3g}, {100 * ends[1]:.3g}], {d['rounds']} pairs of rounds"
-            if ends[0] > 0:
-                sentences.append(f"With core {free} left free, the others lost {lost} ({interval}).")
-            else:
-                sentences.append(
-                    f"Whether leaving core {free} free helps the others cannot be decided: they lost {lost} ({interval})."
-                )
-    for arm, c in every:
-        if c["cut_short"]:
-            sentences.append(f"Core {c['core']} ({arm}) had more detours than could be kept: its figures are of the {c['watched_s']:.3g} s before.")  # fmt: skip
-            break
-    return sentences
-
-
-@dataclass(frozen=True)
-class Noise:
-    """A measurement of the noise of the operating system.
-
-    Attributes
-    ----------
-    document : dict
-        Everything, as JSON has it.
-    sentence : str
-        What it shows, and how sure that is.
-    rows : list of dict
-        A row for each arm and core. Shares are of the time; names of times have their unit.
-    table : pandas.DataFrame
-        `rows` as a table.
-    """
-
-    document: Mapping[str, Any]
-
-    @property
-    def sentence(self) -> str:
-        """What it shows, and how sure that is."""
-        return " ".join(_sentences(self.document))
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """A row an arm and core; shares are of the time, times as their names say."""
-        found = []
-        for arm, cores in self.document["arms"].items():
-            for c in cores:
-                work, windows = c["fixed_work"], c["fixed_time"]
-                peak = windows["peak"] if windows else None
-                found.append({
-                    "cores": arm, "core": c["core"], "loop ns": c["loop_ns"], "detours/s": c["detours_per_s"],
-                    "share": c["share"], "low": c["share_low"], "high": c["share_high"],
-                    "largest us": c["largest_ns"] / 1e3, "run queue": c["run_queue_share"],
-                    "work p99/least": work["quantiles"]["0.99"] if work else None,
-                    "work lost": work["share"] if work else None,
-                    "windows lost": windows["share"] if windows else None,
-                    "peak Hz": peak["hz"] if peak else None, "p of peak": peak["p"] if peak else None,
-                })  # fmt: skip
-        return found
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """`rows` as a table."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
-
-    def lines(self) -> list[str]:
-        """The summary for a terminal: a row for each core, then what it shows.
-
-        Returns
-        -------
-        list of str
-            The lines.
-        """
-        head = f"{'cores':12} {'core':>4} {'loop':>9} {'detours/s':>10} {'taken':>8} {'interval':>18} {'largest':>9} {'queue':>8} {'work p99':>9} {'windows':>8}"
-        lines = [head]
-        for r in self.rows:
-
-            def text(key: str, form: Callable[[float], str], r: dict = r) -> str:
-                return "" if r[key] is None else form(r[key])
-
-            interval = "" if r["low"] is None else f"[{_percent(r['low'])}, {_percent(r['high'])}]"
-            lines.append(
-                f"{r['cores']:12} {r['core']:4d} {_span(r['loop ns']):>9} {text('detours/s', lambda x: f'{x:.4g}'):>10} "
-                f"{text('share', _percent):>8} {interval:>18} {_span(1e3 * r['largest us']):>9} {text('run queue', _percent):>8} "
-                f"{text('work p99/least', lambda x: f'x {x:.3g}'):>9} {text('windows lost', _percent):>8}"
-            )
-        return [*lines, "", *_sentences(self.document)]
-
-    def draw(self, axes: Axes) -> None:
-        """Draws how often detours of each length come, a line for each arm and core.
-
-        Parameters
-        ----------
-        axes : matplotlib.axes.Axes
-            Where to draw.
-        """
-        for arm, cores in self.document["arms"].items():
-            for c in cores:
-                counts = c["histogram"]
-                if counts and c["watched_s"] > 0:
-                    axes.plot([2.0**k for k in range(len(counts))], [n / c["watched_s"] if n else math.nan for n in counts],
-                              "o-" if arm == ALL else "s--", markersize=3, label=f"{arm}, core {c['core']}")  # fmt: skip
-        axes.set_xscale("log")
-        if axes.lines:
-            axes.set_yscale("log")
-            axes.legend(fontsize=7)
-        axes.set(
-            xlabel="length of a detour (ns)", ylabel="detours a second", title="Noise of the operating system"
-        )
-
-    def figure(self) -> Figure:
-        """Draws detours by length, and the share of time that each core lost.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-            The figure.
-        """
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(11, 3.8), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        self.draw(left)
-        rows = [r for r in self.rows if r["share"] is not None]
-        at = range(len(rows))
-        reach = [[100 * (r["share"] - r["low"]) if r["low"] is not None else 0 for r in rows],
-                 [100 * (r["high"] - r["share"]) if r["high"] is not None else 0 for r in rows]]  # fmt: skip
-        right.errorbar([100 * r["share"] for r in rows], at, xerr=reach, fmt="o")
-        right.set_yticks(list(at), [f"{r['cores']}, core {r['core']}" for r in rows], fontsize=8)
-        right.set(xlabel="time taken (%)", title="Share of the time that was taken")
-        for axes in (left, right):
-            axes.grid(alpha=0.3)
-        return figure
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes `document` as JSON, as a whole or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            The file; '-' for standard output.
-
-        Raises
-        ------
-        TwinrunError
-            The file cannot be written.
-        """
-        from ..report import write_json
-
-        write_json(os.fspath(path), {**self.document, "sentence": self.sentence})
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one self-contained page, as a whole or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            The file.
-
-        Raises
-        ------
-        TwinrunError
-            The file cannot be written.
-        """
-        from ..report.noise import write_html
-
-        write_html(self, os.fspath(path))
-
-    def to_picture(self, path: str | os.PathLike[str]) -> None:
-        """Saves `figure`. The suffix of the name decides the type.
-
-        Parameters
-        ----------
-        path : str or path
-            The file.
-
-        Raises
-        ------
-        TwinrunError
-            The file cannot be written.
-        """
-        save_figure(self.figure(), path, dpi=120)
-
-
-def read_noise(path: str | os.PathLike[str]) -> Noise:
-    """Reads a measurement from its JSON.
-
-    Parameters
-    ----------
-    path : str or path
-        A file that `Noise.to_json` wrote.
-
-    Returns
-    -------
-    Noise
-        The measurement.
-
-    Raises
-    ------
-    MissingFile
-        The file cannot be read.
-    DamagedFile
-        It is no measurement, or lacks something.
-    Unsupported
-        It has a later version.
-    """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as e:
-        raise MissingFile(f"cannot be read: {e.strerror}", where=path) from None
-    except (ValueError, RecursionError):
-        raise DamagedFile("is no JSON", where=path) from None
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise DamagedFile("is no measurement of noise", where=path, fix="twinrun noise --json writes one")
-    if document.get("version") != VERSION:
-        raise Unsupported(f"has version {document.get('version')!r}", where=path)
-    found = Noise(document)
-    try:
-        # Everything that later uses need, so that a damaged file is an error here.
-        _ = found.sentence, found.lines()
-        histograms = [c["histogram"] for cores in document["arms"].values() for c in cores]
-        if not all(isinstance(n, int) and n >= 0 for h in histograms for n in h) or any(
-            len(h) > 64 for h in histograms
-        ):
-            raise ValueError
-        float(document["started"])
-        if not all(c["watched_s"] >= 0 for cores in document["arms"].values() for c in cores):
-            raise ValueError
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError):
-        raise DamagedFile("is a measurement of noise that lacks something", where=path) from None
-    return found
-
-
-# ---- measuring -----------------------------------------------------------------------------------
 
 
 def parse_threshold(text: str) -> tuple[float, int]:
@@ -756,6 +137,55 @@ def measure(
     from ..packages import check
 
     check()
+    plan = _planned(seconds, cores, free, threshold, rounds, compare, confidence)
+    if rtla:
+        sources.check_rtla()
+    started = time.time()
+    measured = _Measured(plan)
+    measured.take_rounds(report)
+    by_rtla, failed = None, None
+    if rtla:
+        try:
+            by_rtla = sources.rtla(plan.arms[ALL], seconds / 5)
+        except TwinrunError as error:  # the measurement stays
+            failed = str(error)
+    return Noise({
+        "twinrun": __version__, "kind": KIND, "version": VERSION, "host": os.uname().nodename, "started": started,
+        "seconds": time.time() - started, "clock": measured.clock, "confidence": confidence, "threshold": threshold,
+        "rounds": rounds, "free": plan.free if BUT_ONE in plan.arms else None, "window_ns": WINDOW_NS,
+        "slowest_hz": 5 / plan.loops[2], "arms": measured.figures(confidence),
+        "comparison": measured.comparison(confidence), "sources": measured.sources(), "rtla": by_rtla,
+        "rtla_failed": failed,
+    })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is measured.
+
+    allowed: cores that this process may use. arms: the cores of each. free: the core that one arm
+    leaves free. loops: seconds of each loop of a round. times, nanoseconds: the threshold.
+    """
+
+    allowed: list[int]
+    arms: dict[str, list[int]]
+    free: int
+    rounds: int
+    loops: tuple[float, float, float]
+    times: float
+    nanoseconds: int
+
+
+def _planned(
+    seconds: float,
+    cores: Sequence[int] | None,
+    free: int | None,
+    threshold: str,
+    rounds: int,
+    compare: bool,
+    confidence: float,
+) -> _Plan:
+    """Raises TwinrunError where a core cannot be used, or a parameter is out of its range."""
     allowed = sorted(os.sched_getaffinity(0))
     chosen = list(allowed if cores is None else cores)
     missing = [c for c in chosen if c not in allowed]
@@ -770,8 +200,6 @@ def measure(
     if not 0.5 <= confidence < 1:
         raise TwinrunError(f"confidence must be between 0.5 and 1, not {confidence!r}")
     times, nanoseconds = parse_threshold(threshold)
-    if rtla:
-        sources.check_rtla()
     spared = chosen[0] if free is None else free
     if spared not in chosen:
         raise TwinrunError(f"the core that is left free, {spared}, is not one of {chosen}")
@@ -780,67 +208,77 @@ def measure(
         arms[BUT_ONE] = [c for c in chosen if c != spared]
     each = seconds / (rounds * len(arms))
     detours, fixed_work, fixed_time = (each * s for s in _SHARES)
-    raw: dict[str, list[list[_core.CoreNoise]]] = {arm: [] for arm in arms}
-    named: dict[str, dict[int, list[sources.Figures]]] = {
-        arm: {c: [] for c in own} for arm, own in arms.items()
-    }
-    spans = dict.fromkeys(arms, 0.0)
-    started = time.time()
-    clock = ""
-    done = 0
-    own = os.sched_getaffinity(0)
-    for number in range(rounds):
-        # So that no arm is always the first.
-        order = list(arms) if number % 2 == 0 else list(arms)[::-1]
-        for arm in order:
-            elsewhere = set(allowed) - set(arms[arm])
-            try:
-                if elsewhere:
-                    os.sched_setaffinity(0, elsewhere)  # this waiting thread must not add noise
-                before, begin = sources.Snapshot(without=[os.getpid()]), time.monotonic()
-                found = _core.measure_noise(
-                    arms[arm], detours, fixed_work, fixed_time, threshold=times or 9.0, threshold_ns=nanoseconds,
-                    window_ns=_WINDOW_NS,
-                )  # fmt: skip
-                spans[arm] += time.monotonic() - begin
-                after = sources.Snapshot(without=[os.getpid()])
-            finally:
-                if elsewhere:
-                    os.sched_setaffinity(0, own)
-            clock = found.clock
-            raw[arm].append(found.cores)
-            for core, came in sources.since(before, after, arms[arm]).items():
-                named[arm][core].append(came)
-            done += 1
-            if report is not None:
-                report(done, rounds * len(arms))
-    figures = {
-        arm: [core_figures([r[i] for r in parts], confidence=confidence) for i in range(len(arms[arm]))]
-        for arm, parts in raw.items()
-    }
-    told = {
-        arm: [sources.figures(core, parts, spans[arm]) for core, parts in by_core.items()]
-        for arm, by_core in named.items()
-    }
-    by_rtla, failed = None, None
-    if rtla:
+    return _Plan(allowed, arms, spared, rounds, (detours, fixed_work, fixed_time), times, nanoseconds)
+
+
+class _Measured:
+    """The rounds of all arms. clock: the one that was read."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
+        self.clock = ""
+        self._raw: dict[str, list[list[_core.CoreNoise]]] = {arm: [] for arm in plan.arms}
+        self._named: dict[str, dict[int, list[sources.Figures]]] = {
+            arm: {c: [] for c in own} for arm, own in plan.arms.items()
+        }
+        self._spans = dict.fromkeys(plan.arms, 0.0)
+
+    def take_rounds(self, report: Callable[[int, int], None] | None) -> None:
+        """Measures. report: called with what is done and the total."""
+        arms, done = list(self._plan.arms), 0
+        for number in range(self._plan.rounds):
+            # So that no arm is always the first.
+            for arm in arms if number % 2 == 0 else arms[::-1]:
+                self._take(arm)
+                done += 1
+                if report is not None:
+                    report(done, self._plan.rounds * len(arms))
+
+    def _take(self, arm: str) -> None:
+        plan, cores = self._plan, self._plan.arms[arm]
+        own, elsewhere = os.sched_getaffinity(0), set(plan.allowed) - set(cores)
         try:
-            by_rtla = sources.rtla(chosen, seconds / 5)
-        except TwinrunError as error:  # the measurement stays
-            failed = str(error)
-    comparison = None
-    if BUT_ONE in arms:
+            if elsewhere:
+                os.sched_setaffinity(0, elsewhere)  # this waiting thread must not add noise
+            before, begin = sources.Snapshot(without=[os.getpid()]), time.monotonic()
+            found = _core.measure_noise(
+                cores, *plan.loops, threshold=plan.times or 9.0, threshold_ns=plan.nanoseconds, window_ns=WINDOW_NS
+            )  # fmt: skip
+            self._spans[arm] += time.monotonic() - begin
+            after = sources.Snapshot(without=[os.getpid()])
+        finally:
+            if elsewhere:
+                os.sched_setaffinity(0, own)
+        self.clock = found.clock
+        self._raw[arm].append(found.cores)
+        for core, came in sources.since(before, after, cores).items():
+            self._named[arm][core].append(came)
+
+    def figures(self, confidence: float) -> dict[str, list[dict[str, Any]]]:
+        """What each core shows, by arm."""
+        return {
+            arm: [
+                core_figures([r[i] for r in parts], confidence=confidence)
+                for i in range(len(self._plan.arms[arm]))
+            ]
+            for arm, parts in self._raw.items()
+        }
+
+    def sources(self) -> dict[str, list[dict[str, Any]]]:
+        """What took the time of each core, by arm."""
+        return {
+            arm: [sources.figures(core, parts, self._spans[arm]) for core, parts in by_core.items()]
+            for arm, by_core in self._named.items()
+        }
+
+    def comparison(self, confidence: float) -> dict[str, Any] | None:
+        """What a free core changes for the others; None where no arm has one."""
+        if BUT_ONE not in self._raw:
+            return None
         pairs = []
-        for whole, part in zip(raw[ALL], raw[BUT_ONE], strict=True):
-            with_all = [_round_share(r) for r in whole if r.core != spared]
-            without = [_round_share(r) for r in part]
+        for whole, part in zip(self._raw[ALL], self._raw[BUT_ONE], strict=True):
+            with_all = [share_of_round(r) for r in whole if r.core != self._plan.free]
+            without = [share_of_round(r) for r in part]
             if not np.isnan([*with_all, *without]).any():
                 pairs.append((float(np.mean(with_all)), float(np.mean(without))))
-        comparison = {**difference_of_rounds(pairs, confidence), "rounds": len(pairs), "pairs": pairs}
-    return Noise({
-        "twinrun": __version__, "kind": KIND, "version": VERSION, "host": os.uname().nodename, "started": started,
-        "seconds": time.time() - started, "clock": clock, "confidence": confidence, "threshold": threshold, "rounds": rounds,
-        "free": spared if BUT_ONE in arms else None, "window_ns": _WINDOW_NS,
-        "slowest_hz": 5 / (each * _SHARES[2]), "arms": figures, "comparison": comparison,
-        "sources": told, "rtla": by_rtla, "rtla_failed": failed,
-    })  # fmt: skip
+        return {**difference_of_rounds(pairs, confidence), "rounds": len(pairs), "pairs": pairs}

@@ -18,7 +18,7 @@ from ..comparison.differences import Differences, differences
 from ..comparison.tolerances import is_position
 from ..comparison.work import Comparison, FieldComparison
 from ..errors import TwinrunError
-from ..formats.model import storage_dtype
+from ..formats.element_types import storage_dtype
 from ..runs.fields import FieldRef
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
 
 if TYPE_CHECKING:
-    from ..trace.comparison import Around, Origin, Passed, TraceComparison, ValueDifference
+    from ..trace.result import Around, Origin, Passed, TraceComparison, ValueDifference
     from ..trace.site import Site
 
 __all__ = ["trace_html", "write_trace_html"]

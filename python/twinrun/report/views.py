@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import matplotlib.figure
 
     from ..comparison.work import Comparison
-    from ..trace.comparison import TraceComparison
+    from ..trace.result import TraceComparison
 
 __all__ = ["as_text", "growth_figure", "map_figure", "write_html", "write_trace_html"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import TwinrunError, Unsupported
-from ..formats.model import ITEMSIZE, dtype_of, storage_dtype
+from ..formats.element_types import ITEMSIZE, dtype_of, storage_dtype
 
 if TYPE_CHECKING:
     import numpy as np

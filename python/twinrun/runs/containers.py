@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import TwinrunError
+from ..formats.element_types import dtype_of
 from ..formats.facts import title_of
-from ..formats.model import dtype_of
 from ..formats.texts import MASK, SUFFIX, column_name, object_text, repr_is_complete, text_array
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays", "state_of"]

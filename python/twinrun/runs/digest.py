@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import TwinrunError
-from ..formats.model import dtype_of
+from ..formats.element_types import COMPLEX, dtype_of
 from .arrays import ArrayView, DeviceArrayView, row_major, taken
 from .containers import flattened, is_container, state_of
 from .entries import captured_field
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["Digest", "digest", "digests_of"]
+__all__ = ["Digest", "digest", "digests_of", "digests_read", "digests_started"]
 
 # The size of a chunk is a part of the definition: roots of trees with other chunks are other
 # numbers.
@@ -61,10 +61,7 @@ class _Batch:
     def value(self, at: int) -> int:
         if self._roots is not None:
             self._values = [
-                int.from_bytes(
-                    hashlib.blake2b(_form(*form) + root.to_bytes(8, "little"), digest_size=16).digest(), "big"
-                )
-                for form, root in zip(self._forms, self._roots(), strict=True)
+                _number(*form, root) for form, root in zip(self._forms, self._roots(), strict=True)
             ]
             self._roots = None  # what was made goes
         return self._values[at]
@@ -220,7 +217,7 @@ def _words_of_array(
         if v.swap:
             raise TwinrunError("is not in the byte order of this machine", where=name, fix="convert it")
         scalars, strides = shape, v.strides
-        if v.dtype in ("c64", "c128"):
+        if v.dtype in COMPLEX:
             scalars = (*shape, 2)
             strides = (*strides, width) if strides else ()
         v = _as_words(v, scalars, strides, width)
@@ -256,8 +253,9 @@ def _field_of_words(name: str, address: int, size: int, width: int) -> _core.Cap
     )
 
 
-def _form(kind: str, shape: Sequence[int], how: str) -> bytes:
-    return f"twinrun digest 1\n{kind}\n{','.join(map(str, shape))}\n{how}\n".encode()
+def _number(kind: str, shape: Sequence[int], how: str, root: int) -> int:
+    form = f"twinrun digest 1\n{kind}\n{','.join(map(str, shape))}\n{how}\n".encode()
+    return int.from_bytes(hashlib.blake2b(form + root.to_bytes(8, "little"), digest_size=16).digest(), "big")
 
 
 def digests_of(
@@ -265,7 +263,7 @@ def digests_of(
 ) -> list[tuple[Digest, str, tuple[int, ...]]]:
     """(digest, type, shape) of each array, in one batch. Raises TwinrunError."""
     if atol == 0 and rtol == 0:
-        made = _of_words(arrays, stream)
+        made = digests_started(arrays, stream)
         facts = [(kind, shape, "bits") for kind, shape in made.facts]
         batch = _Batch(made.roots, facts)
     else:
@@ -273,8 +271,19 @@ def digests_of(
     return [(Digest._of(batch, at), kind, shape) for at, (kind, shape, _) in enumerate(facts)]
 
 
-def _of_words(arrays: Mapping[str, object], stream: object) -> _core.WordDigests:
-    """Digests that see every bit. The core takes plain arrays and tensors by itself."""
+def digests_read(made: _core.WordDigests) -> list[tuple[int, str, tuple[int, ...]]]:
+    """(number, type, shape) of each array. Waits for devices. Raises TwinrunError."""
+    return [
+        (_number(kind, shape, "bits", root), kind, shape)
+        for (kind, shape), root in zip(made.facts, made.roots(), strict=True)
+    ]
+
+
+def digests_started(arrays: Mapping[str, object], stream: object = None) -> _core.WordDigests:
+    """Digests that see every bit, of arrays that may change afterwards. Raises TwinrunError.
+
+    The core takes plain arrays and tensors by itself.
+    """
     keep: list[object] = []
     tensor = _tensor_type()
     # A stream of the caller's is one that the core does not ask for.

@@ -10,7 +10,8 @@ import numpy as np
 from .. import _core
 from ..arguments import utf8
 from ..errors import TwinrunError
-from ..formats.model import labels_of, unit_of
+from ..formats.element_types import unit_of
+from ..formats.labels import labels_of
 from .arrays import ArrayView, DeviceArrayView, row_major, taken
 from .containers import flattened, named_arrays, state_of
 

@@ -38,7 +38,11 @@ _KEPT_NAME = re.compile(re.escape(KEPT) + r"[0-9]+")
 _MOST_DIMENSIONS = 64
 
 
-class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_defaults=True):
+# A trace keeps thousands of these for each step. gc=False: none is in a circle, and Python's
+# garbage collector took a third of a traced step to look at all of them again and again.
+
+
+class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A value that went into an event or came out of it.
 
     role: what it is: a value, a parameter, a buffer, a gradient, a state of an optimizer, a
@@ -62,7 +66,7 @@ class Traced(msgspec.Struct, array_like=True, forbid_unknown_fields=True, omit_d
         return self.dtype, self.shape
 
 
-class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """A point of a run at which values were seen.
 
     phase: 'forward', 'backward', … module: the path of the module; '' for the model itself or none.

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 from .. import _core
 from ..errors import DamagedFile, Incomparable, Stale
 from ..formats import Field, FileContent
+from ..formats.element_types import COMPLEX, ITEMSIZE, storage_dtype
 from ..formats.facts import SUMMARY
-from ..formats.model import ITEMSIZE, label_field, labels_of, labels_told, storage_dtype, summary_fields
+from ..formats.labels import labels_of, labels_told
+from ..formats.model import label_field, summary_fields
 from .arrays import ArrayView, DeviceArrayView
 
 if TYPE_CHECKING:
@@ -132,7 +134,7 @@ class FieldRef:
     def index(self, scalar: int) -> tuple[int, ...]:
         """N-D index of a scalar; for complex fields with a last 0 (real part) or 1 (imaginary part)."""
         part: tuple[int, ...] = ()
-        if self.dtype in ("c64", "c128"):
+        if self.dtype in COMPLEX:
             scalar, component = divmod(scalar, 2)
             part = (component,)
         at = []

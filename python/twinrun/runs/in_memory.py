@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from .. import _core
 from ..errors import TwinrunError
-from ..formats.model import unit_of
+from ..formats.element_types import unit_of
 from .arrays import ArrayView, taken
 from .containers import Texts, flattened, is_container, state_of
 from .fields import FieldRef

@@ -15,8 +15,10 @@ from .. import _core
 from ..arguments import check_settings, checked_path, utf8
 from ..errors import Incomparable, Stale, TwinrunError
 from ..formats import FileContent, open_file
+from ..formats.element_types import FLOATING
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
-from ..formats.model import FLOATING, labels_of, summary_fields
+from ..formats.labels import labels_of
+from ..formats.model import summary_fields
 from .fields import FieldRef, label_refs, refs_of_fields
 from .metadata import check_replaceable, metadata_path, status_code, untouched
 from .particles import find_particles, read_ids

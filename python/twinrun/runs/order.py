@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..errors import Incomparable
 from ..formats.blocks import BandCache, BandReader
+from ..formats.element_types import storage_dtype
 from ..formats.layout import Decoded
-from ..formats.model import Field, decoded, storage_dtype
+from ..formats.model import Field, decoded
 from ..formats.strided import Strided
 from .arrays import DeviceArrayView, row_major
 from .fields import FieldRef

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable
-from ..formats.model import INTEGERS, storage_dtype
+from ..formats.element_types import INTEGERS, storage_dtype
 from .fields import FieldRef
 
 if TYPE_CHECKING:

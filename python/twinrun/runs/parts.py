@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..errors import Incomparable
 from ..formats import Field
-from ..formats.model import storage_dtype
+from ..formats.element_types import scalars_of, storage_dtype
 from .fields import FieldRef
 from .order import read_by_row
 
@@ -265,7 +265,7 @@ class Parts:
     def residues(self, begin: int, count: int) -> np.ndarray:
         """Residues of elements [begin, begin + count), from the metadata of the parts: u8, one for each
         scalar."""
-        pair = 2 if self.first.dtype in ("c64", "c128") else 1
+        pair = scalars_of(self.first.dtype)
 
         def fetch(piece: _Piece, first: int, n: int) -> np.ndarray:
             ref = piece.ref

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..arguments import check_settings, checked_path, chosen_devices, step_number
 from ..errors import Incomparable, TwinrunError
-from ..formats.model import FLOATING, labels_told
+from ..formats.element_types import FLOATING
+from ..formats.labels import labels_told
 from ..marks import METADATA_SUFFIX
 from .containers import flattened, state_of
 from .entries import captured_entries, own_tolerances

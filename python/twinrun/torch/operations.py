@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..runs.events import Event
+from .gradients import module_of_node
+from .guard import Guard
+from .modes import compiling, in_backward
+from .position import Position
+from .recorder import Recorder
 from .values import leaves, put
 
-if TYPE_CHECKING:
-    from .tracer import Trace
-
-__all__ = ["OperationMode"]
+__all__ = ["OperationEvents", "OperationMode"]
 
 # Their outputs are memory that nobody wrote: it differs from run to run, and means nothing.
 _UNWRITTEN = {
@@ -54,12 +57,56 @@ class _Schema:
         self.room: set[int] = _ROOM_OUT.get(name, set())
 
 
+class OperationEvents:
+    """The events of operations: what they take, and what they give."""
+
+    def __init__(self, guard: Guard, position: Position, recorder: Recorder) -> None:
+        self._guard, self._position, self._recorder = guard, position, recorder
+
+    def begin(self, func: Any, named: dict[str, Any]) -> Event | None:
+        """An operation that is about to run: what it takes. None where the trace stops at it."""
+        with self._guard.work(f"the arguments of {func}"):
+            position, recorder = self._position, self._recorder
+            phase, module = self._place()
+            enclosing = position.frames[-1].call if position.frames else -1
+            event = Event(
+                phase, position.microbatch, module, "", str(func), position.new_call(), enclosing, []
+            )
+            tensors, plain = operands(named)
+            if plain:
+                recorder.setting(event, "settings", repr(plain))
+            recorder.see_tensors(event, tensors, out=False)
+            return event
+        return None
+
+    def end(self, event: Event | None, result: Any, written: dict[str, Any]) -> None:
+        """What an operation gave. Its event comes after those that ran inside of it."""
+        if event is None or self._guard.stopped:
+            return
+        with self._guard.work(f"the results of {event.operation}"):
+            self._recorder.ensure_begun()
+            self._recorder.see(event, "output", result, out=True)
+            self._recorder.see(event, "written", written, out=True)
+            self._recorder.add(event)
+
+    def _place(self) -> tuple[str, str]:
+        """(phase, module) of an operation that runs now."""
+        if self._position.optimizing:
+            return "optimizer", ""
+        inner = self._position.frames[-1] if self._position.frames else None
+        if in_backward():
+            if inner is not None and inner.phase == "recompute":
+                return "recompute", inner.watched.path
+            return "backward", module_of_node()
+        return ("forward", inner.watched.path) if inner is not None else ("outside", "")
+
+
 class OperationMode(TorchDispatchMode):
     """Hands operations to a trace. Views are left out: what they show is seen where it is used."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, guard: Guard, events: OperationEvents) -> None:
         super().__init__()
-        self._trace = trace
+        self._guard, self._events = guard, events
         self._schemas: dict[Any, _Schema] = {}
 
     def is_innermost(self) -> bool:
@@ -72,8 +119,7 @@ class OperationMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        trace = self._trace
-        if not trace.records() or torch.compiler.is_compiling():
+        if not self._guard.records() or compiling():
             return func(*args, **kwargs)
         if any(t is not torch.Tensor and t is not torch.nn.Parameter and hasattr(t, "__torch_dispatch__")
                and t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types):  # fmt: skip
@@ -84,7 +130,7 @@ class OperationMode(TorchDispatchMode):
         if schema.passed:
             return func(*args, **kwargs)
         named = self._named(func, args, kwargs)
-        seen = trace.operation_begins(func, {n: v for n, v in named.items() if n not in schema.fills})
+        seen = self._events.begin(func, {n: v for n, v in named.items() if n not in schema.fills})
         result = func(*args, **kwargs)
         if not schema.unwritten:
             if schema.room and isinstance(result, (tuple, list)):
@@ -92,7 +138,7 @@ class OperationMode(TorchDispatchMode):
             else:
                 given = result
             written = {n: named[n] for n in schema.writes if n in named}
-            trace.operation_ends(seen, given, written)
+            self._events.end(seen, given, written)
         return result
 
     @staticmethod

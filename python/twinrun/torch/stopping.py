@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .processes import is_distributed
+
 __all__ = ["StopMark"]
 
 _COUNT, _TEXT = "twinrun/stop/count", "twinrun/stop/text"
@@ -30,7 +32,7 @@ class StopMark:
     def of_the_job(cls) -> StopMark | None:
         """The mark of this job; None where this process is alone."""
         dist = torch.distributed
-        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        if not (is_distributed() and dist.get_world_size() > 1):
             return None
         try:
             return cls(dist.distributed_c10d._get_default_store())

@@ -5,568 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
-
-import numpy as np
 
 from ..comparison.work import compare
-from ..errors import Incomparable, TwinrunError
-from ..runs.events import DIGESTS, EVENTS, KEPT, Event, Traced
+from ..errors import TwinrunError
+from ..runs.events import DIGESTS, EVENTS, KEPT
 from ..runs.opening import open_subject
-from ..runs.provenance import Difference, Provenance, difference
-from ..views import views
-from .alignment import aligned
-from .reading import TraceSubject
+from .distance import measure
+from .reading import RankOfTrace, TraceSubject
 from .replicas import chosen_ranks, replicated, usual_rank
-from .site import Site
+from .result import TraceComparison
+from .walk import Walk
 
-__all__ = ["Origin", "TraceComparison", "ValueDifference", "compare_traces", "first_of_events"]
-
-_MOST_ORIGINS = 1000
-_MOST_PROBLEMS = 1000
-_AROUND = 5
-
-
-@dataclass
-class ValueDifference:
-    """A value of an event that differs.
-
-    Attributes
-    ----------
-    name : str
-        What the event calls it.
-    role : str
-        'value', 'parameter', 'buffer', 'gradient', 'state', 'setting' or 'rng'.
-    out : bool
-        Whether it came out of the operation, or went in.
-    a, b : str
-        Type and shape in both runs.
-    elements, different : int or None
-        Where both runs kept the data: how many elements there are, and how many differ.
-    max_abs_diff : float or None
-        The largest |a - b|.
-    max_ulp : int or None
-        The largest distance in representable numbers; None where it has no meaning.
-    first_index : list of int or None
-        The first element that differs; `first_a` and `first_b` are its values.
-    first_a, first_b : object
-        See `first_index`.
-    """
-
-    name: str
-    role: str
-    out: bool
-    a: str
-    b: str
-    elements: int | None = None
-    different: int | None = None
-    max_abs_diff: float | None = None
-    max_ulp: int | None = None
-    first_index: list[int] | None = None
-    first_a: object = None
-    first_b: object = None
-    _kept: tuple[str, str] = field(default=("", ""), repr=False, compare=False)
-
-
-@dataclass
-class Origin:
-    """A place at which a difference enters a run.
-
-    Attributes
-    ----------
-    rank : int
-        The rank.
-    site : Site
-        Iteration, microbatch, phase, module and operation.
-    reason : {'operation', 'input', 'unmatched', 'generator'}
-        'operation': its inputs agree, and its outputs differ. 'input': something that it takes
-        differs, and nothing before it does: it was changed outside of what is traced. 'unmatched':
-        one run does here what the other one does not. 'generator': a random number generator has
-        another state, and no value differs.
-    module : str
-        The module whose code is meant; '' for the model itself. Of an input it is the module that called.
-    kind : str
-        The class of the module at the site.
-    number : int
-        The place in the order of events of this iteration.
-    values : list of ValueDifference
-        What differs there.
-    generator : str
-        Where the state of a random number generator differed first, if it did before; or ''.
-    only_in : str
-        For 'unmatched': 'a' or 'b'.
-    names_rank : bool
-        Whether the text names rank 0, too: ranks of one run were compared.
-    """
-
-    rank: int
-    site: Site
-    reason: Literal["operation", "input", "unmatched", "generator"]
-    module: str
-    kind: str
-    number: int
-    values: list[ValueDifference]
-    generator: str = ""
-    only_in: str = ""
-    names_rank: bool = False
-
-    def __str__(self) -> str:
-        from .words import origin_text
-
-        return origin_text(self)
-
-
-class Passed(NamedTuple):
-    """A value of an event near the first divergence.
-
-    Attributes
-    ----------
-    name, role : str
-        See `ValueDifference`.
-    out : bool
-        Whether it came out of the event.
-    form : str
-        Type and shape.
-    differs : bool
-        Whether it differs between the runs.
-    producer : Site or None
-        Of what went in: the last event before that gave these bits, in the same run; None where none did.
-    """
-
-    name: str
-    role: str
-    out: bool
-    form: str
-    differs: bool
-    producer: Site | None
-
-
-@dataclass
-class Around:
-    """An event near the first divergence, and whether it differs.
-
-    Attributes
-    ----------
-    site : Site
-        Where it is.
-    kind : str
-        The class of its module.
-    values : list of Passed
-        What went in and came out.
-    state : str
-        What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ',
-        'outputs differ', 'only in a' or 'only in b'.
-    """
-
-    site: Site
-    state: str
-    kind: str = ""
-    values: list[Passed] = field(default_factory=list)
-
-
-@dataclass
-class TraceComparison:
-    """The result of `compare_traces`.
-
-    >>> for path in ("runs/a", "runs/b"):
-    ...     with twinrun.Run(path) as run:
-    ...         _ = run.capture(0, {"x": np.ones(4)}, phase="begin")
-    >>> result = twinrun.compare_traces("runs/a", "runs/b")
-    >>> result.verdict, result.first_divergence, result.values
-    ('same', None, 1)
-
-    Attributes
-    ----------
-    a, b : str
-        The two traces.
-    replicas : tuple of int
-        Where ranks of one trace were compared among themselves: these ranks, the reference first; else empty.
-    verdict : {'same', 'different', 'incomparable'}
-        'same': every value of both traces was compared, and agrees bit by bit. 'incomparable':
-        nothing differs, and something was not compared, see `problems`.
-    first_divergence : Origin or None
-        The earliest of `firsts`: by iteration, then by its place in the order of execution, then by rank.
-    firsts : dict of int to Origin
-        The first divergence of each rank.
-    origins : list of Origin
-        Every place at which a difference enters, in the order of execution of each rank; at most 1000.
-    around : list of Around
-        Events around the first divergence.
-    events, values : int
-        How many events were matched, and how many values of them were compared.
-    different_values : int
-        How many of these differ.
-    unmatched : int
-        Events and values that only one run has.
-    problems : list of str
-        What could not be compared; at most 1000 lines.
-    notes : list of str
-        What the user should know.
-    by_module : dict of (int, str) to (int, int)
-        {(iteration, module): (values, values that differ)}.
-    provenance_a, provenance_b : Provenance or None
-        Under which conditions the runs ran.
-    conditions : list of Difference or None
-        Conditions in which the runs differ, the likeliest explanation first.
-    seconds : float
-        Time of the comparison.
-    same : bool
-        True only if the verdict is 'same'; `bool(comparison)` gives it.
-    """
-
-    a: str
-    b: str
-    verdict: str = "incomparable"
-    first_divergence: Origin | None = None
-    firsts: dict[int, Origin] = field(default_factory=dict)
-    origins: list[Origin] = field(default_factory=list)
-    around: list[Around] = field(default_factory=list)
-    events: int = 0
-    values: int = 0
-    different_values: int = 0
-    unmatched: int = 0
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    replicas: tuple[int, ...] = ()
-    by_module: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
-    provenance_a: Provenance | None = field(default=None, repr=False)
-    provenance_b: Provenance | None = field(default=None, repr=False)
-    seconds: float = 0.0
-
-    @property
-    def conditions(self) -> list[Difference] | None:
-        """Conditions in which the runs differ, the likeliest explanation first; None where a run
-        does not say.
-        """
-        if self.provenance_a is None or self.provenance_b is None:
-            return None
-        return difference(self.provenance_a, self.provenance_b)
-
-    @property
-    def same(self) -> bool:
-        """True only if the verdict is 'same'."""
-        return self.verdict == "same"
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page that `twinrun compare --html` writes.
-
-        Parameters
-        ----------
-        path : path
-            The file; it is replaced.
-
-        Raises
-        ------
-        TwinrunError
-            The file cannot be written.
-        """
-        views().write_trace_html(self, path)
-
-    def __bool__(self) -> bool:
-        return self.same
-
-    def __str__(self) -> str:
-        from .words import verdict_text
-
-        return verdict_text(self)
-
-
-def _form(v: Traced | None) -> str:
-    return "(not there)" if v is None else f"{v.dtype}[{','.join(map(str, v.shape))}]"
-
-
-@dataclass
-class _Found:
-    """What two events of one place show."""
-
-    ins: list[ValueDifference]
-    outs: list[ValueDifference]
-    generators: list[ValueDifference]
-    problems: list[str]
-    compared: int
-    unmatched: int
-
-
-def _by_key(e: Event) -> dict[tuple[bool, str, str, int], Traced]:
-    found: dict[tuple[bool, str, str, int], Traced] = {}
-    for v in e.values:
-        again = 0
-        while (v.out, v.role, v.name, again) in found:
-            again += 1
-        found[v.out, v.role, v.name, again] = v
-    return found
-
-
-def _compared(a: Event, b: Event) -> _Found:
-    found = _Found([], [], [], [], 0, 0)
-    ours, theirs = _by_key(a), _by_key(b)
-    for key in [*ours, *(k for k in theirs if k not in ours)]:
-        one, other = ours.get(key), theirs.get(key)
-        v = one or other
-        assert v is not None
-        if one is None or other is None:
-            found.unmatched += 1
-            found.problems.append(f"{v.name} is only in {'a' if other is None else 'b'}")
-        elif one.missing or other.missing:
-            if one.form == other.form:
-                found.problems.append(f"{v.name} was not digested: {one.missing or other.missing}")
-                continue
-        else:
-            found.compared += 1
-            if one.form == other.form and one.digest == other.digest:
-                continue
-        kept = (one.kept if one else "", other.kept if other else "")
-        differs = ValueDifference(v.name, v.role, v.out, _form(one), _form(other), _kept=kept)
-        (found.generators if v.role == "rng" else found.outs if v.out else found.ins).append(differs)
-    return found
-
-
-class _Near(NamedTuple):
-    """An event that may turn out to be near the first divergence. producers: of its values."""
-
-    site: Site
-    state: str
-    event: Event
-    producers: list[Site | None]
-    found: _Found | None
-
-    def told(self) -> Around:
-        f = self.found
-        differ = set() if f is None else {(d.name, d.out) for d in [*f.ins, *f.outs, *f.generators]}
-        values = [
-            Passed(v.name, v.role, v.out, _form(v), (v.name, v.out) in differ, producer)
-            for v, producer in zip(self.event.values, self.producers, strict=True)
-        ]
-        return Around(self.site, self.state, self.event.kind, values)
-
-
-class _Rank:
-    """The walk through the events of one rank."""
-
-    def __init__(self, result: TraceComparison, rank: int, names_rank: bool = False) -> None:
-        self.result, self.rank, self.names_rank = result, rank, names_rank
-        self.first: Origin | None = None
-        self.differed = False
-        self.generator: tuple[str, Origin] | None = None
-        self.before: list[_Near] = []
-        self.around: list[Around] = []
-        self.made: dict[
-            int, Site
-        ] = {}  # by digest: the last event of run a (or of b, where a has none) that gave it
-        self.after = 0
-
-    def problem(self, text: str) -> None:
-        if len(self.result.problems) < _MOST_PROBLEMS:
-            self.result.problems.append(text)
-        elif len(self.result.problems) == _MOST_PROBLEMS:
-            self.result.problems.append("more problems are not listed")
-
-    def origin(self, origin: Origin) -> None:
-        origin.generator = self.generator[0] if self.generator else ""
-        origin.names_rank = self.names_rank
-        if self.first is None:
-            self.first = origin
-            self.after = _AROUND
-        if len(self.result.origins) < _MOST_ORIGINS:
-            self.result.origins.append(origin)
-
-    def _near(self, site: Site, state: str, e: Event, found: _Found | None = None) -> None:
-        if self.first is not None and self.after < 0:
-            return
-        made = self.made
-        near = _Near(site, state, e, [None if v.out else made.get(v.digest) for v in e.values], found)
-        if self.first is None:
-            self.before = [*self.before[-_AROUND + 1 :], near]
-        else:
-            self.around = self.around or [n.told() for n in self.before]
-            self.around.append(near.told())
-            self.after -= 1
-        for v in e.values:
-            if v.out and v.role not in ("setting", "rng"):
-                made[v.digest] = site
-
-    def near(self) -> list[Around]:
-        """Events around the first divergence."""
-        return self.around or [n.told() for n in self.before]
-
-    def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
-        wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
-        calls: dict[int, _Call] = {}  # by the number that run a gave them
-        dirty: set[str] = set()  # modules in which anything differed
-        # What the optimizer made is taken in the next iteration; all else ends with its own.
-        self.made = {
-            d: s for d, s in self.made.items() if s.phase == "optimizer" and s.iteration == number - 1
-        }
-        result = self.result
-        for at, (one, other) in enumerate(aligned(a, b)):
-            e = one or other
-            assert e is not None
-            site = Site(number, e.microbatch, e.phase, e.module, e.operation)
-            if one is None or other is None:
-                only = "a" if other is None else "b"
-                result.unmatched += 1
-                self.problem(f"{wheres}{site}: only in {only}")
-                enclosing = calls.get(e.enclosing) if only == "a" else None
-                if not self.differed:
-                    module = e.module or (enclosing.event.module if enclosing else "")
-                    self.origin(Origin(self.rank, site, "unmatched", module, e.kind, at, [], only_in=only))
-                    self.differed = True
-                self._near(site, f"only in {only}", e)
-                continue
-            found = _compared(one, other)
-            result.events += 1
-            result.values += found.compared
-            result.unmatched += found.unmatched
-            for text in found.problems:
-                self.problem(f"{wheres}{site}: {text}")
-            call = calls.setdefault(e.call, _Call(e)) if e.call >= 0 else _Call(e)
-            call.takes = call.takes or any(not v.out and v.role not in ("rng",) for v in e.values)
-            differ = found.ins or found.outs
-            every = len(found.ins) + len(found.outs) + len(found.generators)
-            result.different_values += every
-            n, d = result.by_module.get((number, e.module), (0, 0))
-            result.by_module[number, e.module] = (n + found.compared, d + every)
-            if found.generators and self.generator is None:
-                where = Origin(self.rank, site, "generator", e.module, e.kind, at, found.generators)
-                self.generator = str(site), where
-            if found.ins:
-                call.ins_differ = True
-                if not self.differed:
-                    self._entered(site, e, at, found, calls)
-            own = found.outs and not call.ins_differ and not call.inner_differs
-            if own and (not self.differed or (call.takes and not self._explained(e, dirty))):
-                self.origin(Origin(self.rank, site, "operation", e.module, e.kind, at, found.outs))
-            if differ:
-                self.differed = True
-                dirty.add(e.module)
-                outer = calls.get(e.enclosing)
-                while outer is not None and not outer.inner_differs:
-                    outer.inner_differs = True
-                    outer = calls.get(outer.event.enclosing)
-            self._near(site, _state(e, found), e, found)
-
-    @staticmethod
-    def _explained(e: Event, dirty: set[str]) -> bool:
-        """Whether a gradient may differ because of what its module kept from a forward pass that differs."""
-        return e.phase == "backward" and (e.module in dirty or not e.module)
-
-    def _entered(self, site: Site, e: Event, at: int, found: _Found, calls: dict[int, _Call]) -> None:
-        """A value that differs though nothing before it does: it was made by code that is not
-        traced by itself.
-        """
-        module = e.module
-        outer = calls.get(e.enclosing)
-        if all(v.role in ("value", "gradient") for v in found.ins) and e.phase in ("forward", "recompute"):
-            module = outer.event.module if outer is not None else ""
-        self.origin(Origin(self.rank, site, "input", module, e.kind, at, found.ins))
-
-    def end(self) -> None:
-        if self.first is None and self.generator is not None:
-            self.origin(self.generator[1])
-            self.generator[1].generator = ""
-        if self.first is not None:
-            self.result.firsts[self.rank] = self.first
-
-
-def _state(e: Event, found: _Found) -> str:
-    if found.outs:
-        return "outputs differ"
-    if found.ins:
-        return "inputs differ"
-    ways = {v.out for v in e.values if v.role != "rng"}
-    return "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
-
-
-class _Call:
-    __slots__ = ("event", "inner_differs", "ins_differ", "takes")
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-        self.ins_differ = self.inner_differs = self.takes = False
-
-
-def first_of_events(number: int, a: Sequence[Event], b: Sequence[Event], rank: int = 0) -> Origin | None:
-    """The first divergence of one iteration of one rank; None where every value agrees.
-
-    Raises Incomparable where nothing differs and something could not be compared.
-    """
-    result = TraceComparison("a", "b")
-    walk = _Rank(result, rank)
-    walk.iteration(number, a, b)
-    walk.end()
-    if walk.first is None and result.problems:
-        raise Incomparable(result.problems[0])
-    return walk.first
-
-
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-def _ulps(a: np.ndarray, b: np.ndarray, kind: str) -> int | None:
-    """The largest distance in representable numbers; None where one of them is no finite number."""
-    if kind not in ("f16", "bf16", "f32", "f64", "c64", "c128") or not a.size:
-        return None
-    width = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c64": 4, "c128": 8}[kind]
-    keys = []
-    for x in (a, b):
-        words = np.ascontiguousarray(x).reshape(-1).view(_UNSIGNED[width]).astype(np.uint64)
-        sign = np.uint64(1 << (8 * width - 1))
-        magnitude = words & np.uint64((1 << (8 * width - 1)) - 1)
-        exponent = {2: 0x7F80 if kind == "bf16" else 0x7C00, 4: 0x7F800000, 8: 0x7FF0000000000000}[width]
-        if (magnitude >= np.uint64(exponent)).any():
-            return None
-        keys.append((magnitude, (words & sign) != 0))
-    (ma, na), (mb, nb) = keys
-    larger, smaller = np.maximum(ma, mb), np.minimum(ma, mb)
-    # At most 2^64 - 2^53: no overflow.
-    distance = np.where(na == nb, larger - smaller, larger + smaller)
-    return int(distance.max())
-
-
-def _measure(differs: ValueDifference, a: _Side, b: _Side, iteration: int) -> None:
-    """Says by how much a value differs, where both runs kept it."""
-    if not all(differs._kept):
-        return
-    (x, kind), (y, other) = (
-        s.subject.kept(s.rank, iteration, name) for s, name in ((a, differs._kept[0]), (b, differs._kept[1]))
-    )
-    if kind != other or x.shape != y.shape:
-        return
-    size = {"c64": 4, "c128": 8}.get(kind, x.dtype.itemsize)
-    words = [np.ascontiguousarray(v).reshape(-1).view(_UNSIGNED[size]) for v in (x, y)]
-    unequal = words[0] != words[1]
-    if kind in ("c64", "c128"):
-        unequal = unequal.reshape(-1, 2).any(axis=1)
-    differs.elements, differs.different = x.size, int(unequal.sum())
-    if not differs.different:
-        return
-    at = int(np.flatnonzero(unequal)[0])
-    differs.first_index = [int(i) for i in np.unravel_index(at, x.shape)] if x.shape else []
-    wide = [_wide(v, kind).reshape(-1) for v in (x, y)]
-    differs.first_a, differs.first_b = wide[0][at].item(), wide[1][at].item()
-    with np.errstate(all="ignore"):
-        apart = np.abs(wide[0] - wide[1]) if kind != "bool" else (wide[0] != wide[1])
-    if kind[0] in "fbc" and kind != "bool":
-        finite = apart[np.isfinite(apart)]
-        differs.max_abs_diff = float(finite.max()) if finite.size else None
-    differs.max_ulp = _ulps(x, y, kind)
-
-
-def _wide(x: np.ndarray, kind: str) -> np.ndarray:
-    if kind == "bf16":
-        return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    if kind[0] == "f":
-        return x.astype(np.float64)
-    return x
-
-
-class _Side(NamedTuple):
-    """One of the two that are compared. label: what messages call it."""
-
-    subject: TraceSubject
-    rank: int
-    label: str
+__all__ = ["TraceComparison", "compare_traces"]
 
 
 def _spans(numbers: Sequence[int]) -> str:
@@ -582,7 +32,7 @@ def _spans(numbers: Sequence[int]) -> str:
 
 
 def _iterations(
-    result: TraceComparison, walk: _Rank, a: _Side, b: _Side, at: str, common: bool
+    result: TraceComparison, walk: Walk, a: RankOfTrace, b: RankOfTrace, at: str, common: bool
 ) -> Iterator[int]:
     """The iterations that both have. Says which others there are."""
     ours, theirs = (set(s.subject.iterations(s.rank)) for s in (a, b))
@@ -609,7 +59,7 @@ def _iterations(
 
 
 def _walked(
-    result: TraceComparison, walk: _Rank, a: _Side, b: _Side, at: str, common: bool, alike: bool
+    result: TraceComparison, walk: Walk, a: RankOfTrace, b: RankOfTrace, at: str, common: bool, alike: bool
 ) -> tuple[bool, int]:
     """Compares two ranks. Gives whether there are fields beside their traces, and how many values
     were no replicas.
@@ -655,7 +105,7 @@ def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject, common: b
         result.notes.append(f"fields beside the trace differ: first {first}")
 
 
-_Walks = tuple[TraceComparison, list[_Rank], dict[int, tuple[_Side, _Side]]]
+_Walks = tuple[TraceComparison, list[Walk], dict[int, tuple[RankOfTrace, RankOfTrace]]]
 
 
 def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _Walks:
@@ -664,12 +114,12 @@ def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _W
     result.notes = [*ours.notes, *theirs.notes]
     result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
     beside = False
-    walks: list[_Rank] = []
-    sides: dict[int, tuple[_Side, _Side]] = {}
+    walks: list[Walk] = []
+    sides: dict[int, tuple[RankOfTrace, RankOfTrace]] = {}
     ranks = sorted({*ours.ranks, *theirs.ranks})
     for rank in ranks:
-        walks.append(_Rank(result, rank))
-        sides[rank] = _Side(ours, rank, "a"), _Side(theirs, rank, "b")
+        walks.append(Walk(result, rank))
+        sides[rank] = RankOfTrace(ours, rank, "a"), RankOfTrace(theirs, rank, "b")
         at = f"rank {rank}, " if len(ranks) > 1 else ""
         beside = _walked(result, walks[-1], *sides[rank], at, common, False)[0] or beside
     if beside:
@@ -693,12 +143,12 @@ def _compared_replicas(
     )
     result.replicas = (usual, *others)
     result.notes = [*subject.notes]
-    walks: list[_Rank] = []
-    sides: dict[int, tuple[_Side, _Side]] = {}
+    walks: list[Walk] = []
+    sides: dict[int, tuple[RankOfTrace, RankOfTrace]] = {}
     beside, parts = False, 0
     for rank in others:
-        walks.append(_Rank(result, rank, True))
-        sides[rank] = _Side(subject, usual, f"rank {usual}"), _Side(subject, rank, f"rank {rank}")
+        walks.append(Walk(result, rank, True))
+        sides[rank] = RankOfTrace(subject, usual, f"rank {usual}"), RankOfTrace(subject, rank, f"rank {rank}")
         also, left = _walked(result, walks[-1], *sides[rank], f"rank {rank}, ", common, True)
         beside, parts = beside or also, parts + left
     if result.firsts and not majority:
@@ -778,7 +228,7 @@ def compare_traces(
         result.around = next(w.near() for w in walks if w.first is first)
         for origin in [*result.firsts.values()]:
             for differs in origin.values:
-                _measure(differs, *sides[origin.rank], origin.site.iteration)
+                measure(differs, *sides[origin.rank], origin.site.iteration)
     result.verdict = (
         "different"
         if result.different_values

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ..errors import Incomparable, TwinrunError
 from ..runs.events import Event
-from .comparison import Origin, first_of_events
 from .reading import TraceSubject
+from .result import Origin
+from .walk import first_of_events
 
 __all__ = ["Reference", "TraceDiverged"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 import numpy as np
 
 from .. import _core
 from ..errors import DamagedFile, FormatError
-from ..formats.model import storage_dtype
+from ..formats.element_types import storage_dtype
 from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
 from ..runs.fields import FieldRef
 from ..runs.histories import HistorySubject
@@ -17,7 +18,7 @@ from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Place
 from ..runs.traces import histories_of_ranks
 
-__all__ = ["TraceSubject"]
+__all__ = ["RankOfTrace", "TraceSubject"]
 
 
 def _values(ref: FieldRef) -> np.ndarray:
@@ -87,3 +88,11 @@ class TraceSubject:
                 raise DamagedFile(f"the step has no field {name!r}", where=subject.label)
             ref = opened[name]
             return _values(ref), ref.dtype
+
+
+class RankOfTrace(NamedTuple):
+    """One of the two that are compared. label: what messages call it."""
+
+    subject: TraceSubject
+    rank: int
+    label: str

@@ -8,7 +8,7 @@ from ..errors import one_line
 from ..words import counted, number
 
 if TYPE_CHECKING:
-    from .comparison import Origin, TraceComparison, ValueDifference
+    from .result import Origin, TraceComparison, ValueDifference
 
 __all__ = ["origin_text", "trace_document", "trace_lines", "verdict_text"]
 

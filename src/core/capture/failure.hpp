@@ -1,4 +1,4 @@
-// The error that an exception of the standard library becomes when a run is opened.
+// The errors that exceptions of the standard library become.
 #pragma once
 
 #include <exception>
@@ -10,6 +10,10 @@
 
 namespace twinrun {
 
+// An error that needs no heap memory itself: the text is short enough for the string's own buffer.
+inline Error out_of_memory() { return {ErrorCode::out_of_memory, "out of memory"}; }
+
+// What an exception becomes when a run is opened.
 inline Error failure_of(const std::string& path, const std::exception& e) {
     if (dynamic_cast<const std::bad_alloc*>(&e) != nullptr)
         return Error{ErrorCode::out_of_memory, path + ": not enough memory to open a run"};

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/aligned.hpp"
+#include "capture/failure.hpp"
 #include "capture/layout.hpp"
 #include "capture/staging.hpp"
 #include "capture/step_files.hpp"
@@ -22,9 +23,6 @@
 #include "platform/comm.hpp"
 
 namespace twinrun {
-
-// An error that needs no heap memory itself: the text is short enough for the string's own buffer.
-inline Error out_of_memory() { return {ErrorCode::out_of_memory, "out of memory"}; }
 
 // A step that is captured and not yet settled. Shared by the session, the pipeline's threads and
 // the device stage; the last one releases it.

@@ -11,10 +11,6 @@ namespace twinrun {
 
 namespace {
 
-// Ends the name of a field of bool that Python stores: where an element of the other field has no
-// value.
-constexpr std::string_view kMask = "@mask";
-
 std::string step_text(Step step) { return step ? std::to_string(*step) : "None"; }
 
 Error incomparable(const std::string& what, const char* fix) {
@@ -150,10 +146,10 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
         for (const RunField& field : mine.fields) {
             if (theirs.contains(field.name)) continue;
             const std::string_view name = field.name;
-            const bool masks_one =
-                name.ends_with(kMask) && theirs.contains(name.substr(0, name.size() - kMask.size()));
+            const bool masks_one = name.ends_with(kMaskLabel) &&
+                                   theirs.contains(name.substr(0, name.size() - kMaskLabel.size()));
             (masks_one ? masks : names)
-                .push_back(in_quotes(masks_one ? name.substr(0, name.size() - kMask.size()) : name));
+                .push_back(in_quotes(masks_one ? name.substr(0, name.size() - kMaskLabel.size()) : name));
         }
         // Elements without a value hold some number: against a field that has all values they say
         // nothing.

@@ -41,16 +41,8 @@ std::string difference_text(const FieldFacts& f, bool with_rank) {
     if (f.kind || (f.first_abs_diff && std::isinf(*f.first_abs_diff)))
         return place + element_text(*f.first_a) + " against " + element_text(*f.first_b);
     const std::string allowed = allowed_text(f);
-    std::string shown;
-    if (f.first_whole_diff) {
-        shown = std::to_string(*f.first_whole_diff);
-    } else {
-        // As many digits as it takes to see which is larger.
-        int digits = 3;
-        do
-            shown = rounded(*f.first_abs_diff, digits++);
-        while (shown == allowed && digits < 18);
-    }
+    const std::string shown =
+        f.first_whole_diff ? std::to_string(*f.first_whole_diff) : distance_text(*f.first_abs_diff, allowed);
     const double difference =
         f.first_whole_diff ? static_cast<double>(*f.first_whole_diff) : *f.first_abs_diff;
     const std::string values = is_floating(f.first_a->scalar)

@@ -104,6 +104,17 @@ std::string values_text(double a, double b, double difference) {
     return rounded(a, digits) + " against " + rounded(b, digits);
 }
 
+std::string distance_text(double difference, std::string_view allowed) {
+    constexpr int kFewest = 3;
+    constexpr int kMost = 17;  // no two doubles are alike in so many
+    std::string shown;
+    for (int digits = kFewest; digits <= kMost; ++digits) {
+        shown = rounded(difference, digits);
+        if (shown != allowed) break;
+    }
+    return shown;
+}
+
 std::string percent_text(double a, double difference) {
     constexpr double kMost = 1000;  // a share of more says nothing: b is simply larger
     const double share = 100 * difference / std::abs(a);

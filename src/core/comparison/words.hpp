@@ -29,6 +29,8 @@ std::string tolerance_text(const Tolerance& tolerance, std::optional<std::uint64
 // "0.4667538 against 0.4667436": with the digits in which they differ, and two more. difference: |a
 // - b|
 std::string values_text(double a, double b, double difference);
+// "1.02e-05": |a - b|, with as many digits as it takes to differ from what is allowed.
+std::string distance_text(double difference, std::string_view allowed);
 // " (0.0022%)": how large a difference is beside the value of the reference. Empty where that says
 // nothing.
 std::string percent_text(double a, double difference);
@@ -40,9 +42,12 @@ inline constexpr std::string_view kNoMetadata =
     "no metadata at hand: every element is compared, which reads no more than building metadata would";
 // Of a field.
 inline constexpr std::string_view kNoData = "only its metadata is available, and its data is needed";
-// How names of fields end to which no tolerance applies: digests of texts, masks and shapes, as
-// Python stores them.
-inline constexpr std::array<std::string_view, 3> kExactLabels = {"@text", "@mask", "@shape"};
+// How names of fields end to which no tolerance applies, as Python stores them: digests of texts;
+// masks, which say where an element of another field has no value; shapes.
+inline constexpr std::string_view kTextLabel = "@text";
+inline constexpr std::string_view kMaskLabel = "@mask";
+inline constexpr std::string_view kShapeLabel = "@shape";
+inline constexpr std::array kExactLabels = {kTextLabel, kMaskLabel, kShapeLabel};
 [[nodiscard]] bool never_tolerated(std::string_view name);
 
 // "step 500, rank 0", or "rank 0" without a step.

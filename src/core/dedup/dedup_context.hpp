@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/result.hpp"
+#include "dedup/base_deduplicator.hpp"
 #include "dedup/dedup_device.hpp"
 #include "dedup/deduplicator.hpp"
 #include "device/device.hpp"
@@ -37,13 +38,10 @@ struct DedupContext {
           chunk(given.chunk_bytes),
           runtime(*device_runtime()),
           kernels(with),
+          mask(hash_mask(given.hash_bits)),
           hashing(std::move(to_hash)),
           working(std::move(to_work)),
-          copying(std::move(to_copy)) {
-        const unsigned bits = given.hash_bits;
-        mask.low = bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
-        mask.high = bits >= 128 ? ~std::uint64_t{0} : bits <= 64 ? 0 : (std::uint64_t{1} << (bits - 64)) - 1;
-    }
+          copying(std::move(to_copy)) {}
     DedupContext(const DedupContext&) = delete;
     DedupContext& operator=(const DedupContext&) = delete;
 
@@ -52,9 +50,7 @@ struct DedupContext {
         return control_host.reserve(kHostMemory, kControlBytes);
     }
 
-    [[nodiscard]] bool looks_up() const {
-        return options.method != RecordMethod::full && options.method != RecordMethod::basic;
-    }
+    [[nodiscard]] bool looks_up() const { return twinrun::looks_up(options.method); }
     [[nodiscard]] bool keeps_image() const { return options.give_base; }
 
     Result<> wait(DeviceStream& stream) const { return to_result(runtime.wait_stream(device, stream.get())); }
@@ -98,7 +94,7 @@ struct DedupContext {
     const std::uint64_t chunk;  // bytes
     const DeviceRuntime& runtime;
     const DeviceDedupKernels& kernels;
-    ChunkHash mask;
+    const ChunkHash mask;
     std::uint64_t scan_items = 0;
     std::size_t scan_scratch_bytes = 0;
     DeviceMemory control;

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "dedup/base_deduplicator.hpp"
 #include "dedup/dedup_context.hpp"
 #include "dedup/dedup_device.hpp"
 #include "dedup/deduplicator.hpp"
@@ -21,10 +22,10 @@ namespace twinrun {
 
 namespace {
 
-class DeviceDeduplicator final : public Deduplicator {
+class DeviceDeduplicator final : public BaseDeduplicator {
    public:
     explicit DeviceDeduplicator(std::unique_ptr<DedupContext> context)
-        : options_(context->options),
+        : BaseDeduplicator(context->options),
           table_(*context),
           image_(*context),
           payload_(*context, image_),
@@ -35,49 +36,6 @@ class DeviceDeduplicator final : public Deduplicator {
         TWR_CHECK(context_->prepare());
         TWR_CHECK(image_.prepare());
         return payload_.prepare();
-    }
-
-    Result<StepOutcome> step(std::uint32_t ordinal, std::span<const ImageSegment> segments,
-                             PayloadSink& sink) override try {
-        auto taken = take(ordinal, segments, sink);
-        if (!taken) give_up();
-        return taken;
-    } catch (const std::bad_alloc&) {
-        give_up();
-        return Error{ErrorCode::out_of_memory, "not enough memory to find what the step adds to the record"};
-    }
-
-    Result<> rebase(std::uint32_t ordinal, std::span<const ImageSegment> segments,
-                    std::span<const Location> where) override try {
-        auto done = image_.replace_base(segments, where);
-        if (done) {
-            base_ = ordinal;
-        } else {
-            give_up();
-        }
-        return done;
-    } catch (const std::bad_alloc&) {
-        give_up();
-        return Error{ErrorCode::out_of_memory, "not enough memory for the base of a record"};
-    }
-
-    Result<> learn(Location first, std::span<const std::byte> chunks) override try {
-        if (!context_->looks_up()) return success();
-        auto done = table_.learn(first, chunks, payload_.idle_memory());
-        if (!done) give_up();
-        return done;
-    } catch (const std::bad_alloc&) {
-        give_up();
-        return Error{ErrorCode::out_of_memory, "not enough memory for the table of a record's hashes"};
-    }
-
-    void forget() override {
-        settle();
-        table_.clear();
-        image_.forget();
-        base_ = kNoBase;
-        to_skip_ = 0;
-        skipped_ = 0;
     }
 
     [[nodiscard]] DedupFacts facts() const override {
@@ -96,62 +54,52 @@ class DeviceDeduplicator final : public Deduplicator {
         context_->settle();
         payload_.drop();
     }
-    void give_up() {
-        forget();
+    void drop() override {
+        settle();
+        table_.clear();
+        image_.forget();
+    }
+    void release() override {
         image_.release();
         payload_.release();
         work_.clear();
         tree_.clear();
     }
 
+    Result<> replace_base(std::span<const ImageSegment> segments, std::span<const Location> where) override {
+        return image_.replace_base(segments, where);
+    }
+    Result<> enter(Location first, std::span<const std::byte> chunks) override {
+        return table_.learn(first, chunks, payload_.idle_memory());
+    }
+
     // ---- a step ----
 
-    Result<StepOutcome> take(std::uint32_t ordinal, std::span<const ImageSegment> segments,
-                             PayloadSink& sink) {
-        if (options_.method == RecordMethod::full || to_skip_ != 0) {
-            TWR_TRY(StepOutcome whole, take_whole(ordinal, segments, sink));
-            if (to_skip_ != 0) --to_skip_;
-            return whole;
-        }
+    Result<> take(std::uint32_t ordinal, std::span<const ImageSegment> segments, PayloadSink& sink,
+                  StepOutcome& outcome) override {
         DedupContext& c = *context_;
         TWR_CHECK(image_.begin(segments));
         TWR_CHECK(c.fill(c.control.data(), 0, DedupContext::kControlBytes, c.working));
-        DeviceStep step{ordinal, &sink, {}};
-        step.outcome.runs = spare_runs();
-        step.outcome.method = options_.method;
-        step.outcome.base = base_;
-        step.outcome.chunks = image_.chunks();
+        DeviceStep step{ordinal, &sink, outcome};
+        outcome.chunks = image_.chunks();
         const std::size_t slices = image_.slices().size();
         for (std::size_t i = 0; i < std::min<std::size_t>(2, slices); ++i)
             TWR_CHECK(image_.hash(i));
         for (std::size_t i = 0; i < slices; ++i)
             TWR_CHECK(take_slice(step, i));
-        std::vector<std::uint64_t> content(image_.segments());
-        TWR_CHECK(image_.fetch_content(content));
+        outcome.content.resize(image_.segments());
+        TWR_CHECK(image_.fetch_content(outcome.content));
         TWR_CHECK(payload_.finish(step));
         TWR_CHECK(c.wait(c.hashing));
         TWR_CHECK(c.wait(c.working));
         image_.become_base();
-        step.outcome.content = std::move(content);
-        base_ = ordinal;
-        if (options_.skip_when_all_new) {
-            const bool all_new = step.outcome.payload > step.outcome.chunks - step.outcome.chunks / 20 &&
-                                 step.outcome.base != kNoBase;
-            skipped_ = all_new ? std::min(16U, std::max(1U, skipped_ * 2)) : 0;
-            to_skip_ = skipped_;
-        }
-        return std::move(step.outcome);
+        return success();
     }
 
-    // Every chunk is payload, and nothing is learned.
-    Result<StepOutcome> take_whole(std::uint32_t ordinal, std::span<const ImageSegment> segments,
-                                   PayloadSink& sink) {
+    Result<std::uint64_t> send_all(std::span<const ImageSegment> segments, PayloadSink& sink) override {
         TWR_TRY(const std::uint64_t chunks, image_.begin_whole(segments));
-        DeviceStep step{ordinal, &sink, {}};
-        step.outcome.method = RecordMethod::full;
-        step.outcome.chunks = step.outcome.changed = step.outcome.payload = chunks;
-        step.outcome.content.resize(segments.size());
-        if (chunks != 0) step.outcome.runs.push_back({0, chunks, location(ordinal, 0), false});
+        StepOutcome nothing;  // chunks that are sent without runs add nothing to an outcome
+        DeviceStep step{0, &sink, nothing};
         for (const ImageSlice& slice : image_.slices()) {
             SlicePayload all;
             all.chunks = slice.chunks;
@@ -159,7 +107,7 @@ class DeviceDeduplicator final : public Deduplicator {
         }
         TWR_CHECK(payload_.finish(step));
         TWR_CHECK(context_->wait(context_->working));
-        return std::move(step.outcome);
+        return chunks;
     }
 
     Result<> take_slice(DeviceStep& step, std::size_t i) {
@@ -174,7 +122,7 @@ class DeviceDeduplicator final : public Deduplicator {
         TWR_CHECK(image_.list_changed(i, changed_));
 
         const bool as_tree =
-            options_.method == RecordMethod::tree && table_.most_at_once() >= 2 * std::uint64_t{count};
+            options().method == RecordMethod::tree && table_.most_at_once() >= 2 * std::uint64_t{count};
         std::uint64_t fresh = count;
         if (c.looks_up()) {
             TWR_TRY(fresh, look_up(step, slice, count, as_tree));
@@ -193,7 +141,7 @@ class DeviceDeduplicator final : public Deduplicator {
                                  c.looks_up() ? fresh_ : changed_, fresh}));
         step.outcome.payload += fresh;
         if (!c.keeps_image()) return success();
-        return to_result(c.kernels.keep_base(c.device, options_.chunk_bytes, slice.parts, slice.part_count,
+        return to_result(c.kernels.keep_base(c.device, options().chunk_bytes, slice.parts, slice.part_count,
                                              changed_, sources_, count, image_.base(of.first),
                                              c.working.get()));
     }
@@ -256,7 +204,7 @@ class DeviceDeduplicator final : public Deduplicator {
         place(slots_, looks_up ? count : 0);
         place(places_, looks_up ? count : 0);
         place(fresh_, looks_up ? count : 0);
-        place(levels_, options_.method == RecordMethod::tree ? count : 0);
+        place(levels_, options().method == RecordMethod::tree ? count : 0);
         scratch_bytes_ = context_->scan_bytes(count);
         place(scratch_, scratch_bytes_);
         return end;
@@ -282,8 +230,8 @@ class DeviceDeduplicator final : public Deduplicator {
         what.sources = sources_;
         what.count = count;
         what.first = of.first;
-        what.copies = options_.method == RecordMethod::runs;
-        what.alone = options_.method == RecordMethod::tree;  // the table is too small for nodes
+        what.copies = options().method == RecordMethod::runs;
+        what.alone = options().method == RecordMethod::tree;  // the table is too small for nodes
         what.state = c.join_state();
         what.heads = heads_;
         what.entries = entries_;
@@ -323,11 +271,9 @@ class DeviceDeduplicator final : public Deduplicator {
         return to_result(c.kernels.join_tree(c.device, what, c.working.get()));
     }
 
-    const DedupOptions options_;
     DeviceHashTable table_;
     DeviceImage image_;
     DevicePayload payload_;
-    std::uint32_t base_ = kNoBase;
 
     // What place_work() places.
     DeviceMemory work_;
@@ -343,8 +289,6 @@ class DeviceDeduplicator final : public Deduplicator {
     std::size_t scratch_bytes_ = 0;
     DeviceMemory tree_;
 
-    unsigned to_skip_ = 0;
-    unsigned skipped_ = 0;
     // Last, so that its streams end before the memory above is given back.
     std::unique_ptr<DedupContext> context_;
 };
@@ -354,16 +298,9 @@ class DeviceDeduplicator final : public Deduplicator {
 Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const DedupOptions& options) {
     const auto wrong = [](std::string what) { return Error{ErrorCode::invalid_argument, std::move(what)}; };
     const auto not_here = [](std::string what) { return Error{ErrorCode::unsupported, std::move(what)}; };
-    if (!record_chunk_ok(options.chunk_bytes)) {
-        return wrong("chunks of " + std::to_string(options.chunk_bytes) +
-                     " bytes: it must be a power of two from 32 to 65536");
-    }
-    if (options.slice_chunks != 0 && !std::has_single_bit(options.slice_chunks))
-        return wrong("a slice is a power of two of chunks");
+    TWR_CHECK(check_dedup_options(options));
     if (options.slice_chunks > kMostSliceChunks) return wrong("a slice on a device has at most 2^30 chunks");
     if (options.give_base && !options.keep_base) return wrong("give_base needs keep_base");
-    if (options.skip_when_all_new && options.keep_base)
-        return wrong("no step can be skipped where a base is kept");
     if (options.pack_block_bytes != 0 && options.give_base)
         return wrong("payload that may be XORed cannot be packed on a device");
     if (options.pack_block_bytes != 0 &&

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "base/checked.hpp"
@@ -25,75 +23,57 @@ Result<> DeviceImage::prepare() {
 
 // ---- segments and the base ----
 
-Result<DeviceImage::Layout> DeviceImage::layout_of(std::span<const ImageSegment> segments) const {
-    Layout layout;
-    std::uint64_t chunks = 0;
+Result<ImageLayout> DeviceImage::layout_of(std::span<const ImageSegment> segments) const {
     for (const ImageSegment& segment : segments) {
         if (segment.bound) {
             return Error{
                 ErrorCode::unsupported,
                 "segment '" + segment.name + "': bounds are not supported on devices: copy it to the host"};
         }
-        layout.segments.push_back({segment.name, segment.bytes});
-        layout.firsts.push_back(chunks);
-        const std::uint64_t own = divide_up(segment.bytes, context_.chunk);
-        if (own > kMostPayloadChunks || chunks + own > kMostPayloadChunks)
-            return Error{ErrorCode::invalid_argument, "more than 2^39 chunks: larger chunks are needed"};
-        chunks += own;
     }
-    layout.firsts.push_back(chunks);
-    return layout;
+    return ImageLayout::make(segments, context_.chunk);
 }
 
 Result<> DeviceImage::begin(std::span<const ImageSegment> segments) {
     TWR_CHECK(lay_out(segments));
-    TWR_CHECK(cut(segments, firsts_));
+    TWR_CHECK(cut(segments, layout_));
     return reserve_marks();
 }
 
 Result<std::uint64_t> DeviceImage::begin_whole(std::span<const ImageSegment> segments) {
-    TWR_TRY(const Layout layout, layout_of(segments));
-    TWR_CHECK(cut(segments, layout.firsts));
-    return layout.firsts.back();
+    TWR_TRY(const ImageLayout layout, layout_of(segments));
+    TWR_CHECK(layout.check_names());
+    TWR_CHECK(cut(segments, layout));
+    return layout.chunks();
 }
 
 // State for these segments: what is known of those that the base has too moves along.
 Result<> DeviceImage::lay_out(std::span<const ImageSegment> segments) {
     DedupContext& c = context_;
-    TWR_TRY(Layout layout, layout_of(segments));
-    std::vector<Named>& named = layout.segments;
-    std::vector<std::uint64_t>& firsts = layout.firsts;
-    if (named == segments_) return success();
-    std::unordered_map<std::string_view, std::size_t> old;
-    for (std::size_t s = 0; s < segments_.size(); ++s)
-        old.emplace(segments_[s].name, s);
-    std::unordered_map<std::string_view, std::size_t> seen;
+    TWR_TRY(ImageLayout layout, layout_of(segments));
+    if (layout.same_segments(layout_)) return success();
+    TWR_CHECK(layout.check_names());
+    const std::size_t content_bytes = layout.segments() * sizeof(std::uint64_t);
     std::vector<DeviceBaseMove> moves;
-    std::vector<std::uint64_t> base_chunks(named.size());
+    std::vector<std::uint64_t> base_chunks(layout.segments());
     std::uint64_t moved = 0;
-    for (std::size_t s = 0; s < named.size(); ++s) {
-        if (!seen.emplace(named[s].name, s).second)
-            return Error{ErrorCode::invalid_argument, "two segments of the name '" + named[s].name + "'"};
-        const auto before = old.find(named[s].name);
-        if (before == old.end()) continue;
-        const std::uint64_t both = std::min(base_chunks_[before->second], firsts[s + 1] - firsts[s]);
-        base_chunks[s] = both;
-        if (both == 0) continue;
-        moves.push_back({firsts_[before->second], firsts[s], both, moved, s});
-        moved += both;
+    for (const ImageLayout::Move& move : layout.moves_from(layout_, base_chunks_)) {
+        base_chunks[move.segment] = move.count;
+        moves.push_back({move.from, move.to, move.count, moved, move.segment});
+        moved += move.count;
     }
-    const std::uint64_t chunks = firsts.back();
+    const std::uint64_t chunks = layout.chunks();
     DeviceMemory hashes;
     DeviceMemory content;
     DeviceMemory image;
     DeviceMemory where;
     TWR_CHECK(hashes.reserve(c.device, chunks * sizeof(ChunkHash)));
-    TWR_CHECK(content.reserve(c.device, named.size() * sizeof(std::uint64_t)));
+    TWR_CHECK(content.reserve(c.device, content_bytes));
     if (c.keeps_image()) {
         TWR_CHECK(image.reserve(c.device, chunks * c.chunk));
         TWR_CHECK(where.reserve(c.device, chunks * sizeof(Location)));
     }
-    TWR_CHECK(c.fill(content.data(), 0, named.size() * sizeof(std::uint64_t), c.hashing));
+    TWR_CHECK(c.fill(content.data(), 0, content_bytes, c.hashing));
     if (!moves.empty()) {
         const std::size_t bytes = moves.size() * sizeof(DeviceBaseMove);
         TWR_CHECK(device_parts_.reserve(c.device, bytes));
@@ -104,8 +84,7 @@ Result<> DeviceImage::lay_out(std::span<const ImageSegment> segments) {
             c.hashing.get())));
     }
     TWR_CHECK(c.wait(c.hashing));
-    segments_ = std::move(named);
-    firsts_ = std::move(firsts);
+    layout_ = std::move(layout);
     base_chunks_ = std::move(base_chunks);
     hashes_ = std::move(hashes);
     content_ = std::move(content);
@@ -130,8 +109,8 @@ Result<> DeviceImage::replace_base(std::span<const ImageSegment> segments, std::
     if (c.options.give_base && where.size() != chunks())
         return Error{ErrorCode::internal, "a base without the Locations of its chunks"};
     std::fill(base_chunks_.begin(), base_chunks_.end(), 0);
-    TWR_CHECK(c.fill(content_.data(), 0, segments_.size() * sizeof(std::uint64_t), c.hashing));
-    TWR_CHECK(cut(segments, firsts_));
+    TWR_CHECK(c.fill(content_.data(), 0, layout_.segments() * sizeof(std::uint64_t), c.hashing));
+    TWR_CHECK(cut(segments, layout_));
     TWR_CHECK(reserve_marks());
     for (std::size_t i = 0; i < slices_.size(); ++i) {
         const DeviceDedupSlice of = slice(i);
@@ -151,33 +130,26 @@ Result<> DeviceImage::replace_base(std::span<const ImageSegment> segments, std::
     return success();
 }
 
-void DeviceImage::become_base() {
-    for (std::size_t s = 0; s < segments_.size(); ++s)
-        base_chunks_[s] = firsts_[s + 1] - firsts_[s];
-}
+void DeviceImage::become_base() { base_chunks_ = layout_.chunk_counts(); }
 
 // ---- slices ----
 
 // slices_ and parts_: the image cut up, and its parts on the device.
-Result<> DeviceImage::cut(std::span<const ImageSegment> segments, std::span<const std::uint64_t> firsts) {
+Result<> DeviceImage::cut(std::span<const ImageSegment> segments, const ImageLayout& layout) {
     DedupContext& c = context_;
     slices_.clear();
     parts_.clear();
     const std::uint32_t per_group = dedup_group_chunks(c.options.chunk_bytes);
     const std::uint64_t slice_chunks =
         c.options.slice_chunks != 0 ? c.options.slice_chunks : kImageSliceBytes / c.chunk;
-    std::size_t s = 0;
-    for (std::uint64_t first = 0; first < firsts.back(); first += slice_chunks) {
-        const std::uint64_t last = std::min(firsts.back(), first + slice_chunks);
+    for (std::uint64_t first = 0; first < layout.chunks(); first += slice_chunks) {
+        const std::uint64_t last = std::min(layout.chunks(), first + slice_chunks);
         ImageSlice slice{first, static_cast<std::uint32_t>(last - first), 0, parts_.size(), 0};
-        for (std::uint64_t begin = first; begin < last;) {
-            while (firsts[s + 1] <= begin)
-                ++s;
-            const std::uint64_t end = std::min(last, firsts[s + 1]);
+        layout.each_segment(first, last, [&](std::size_t s, std::uint64_t begin, std::uint64_t end) {
             DeviceDedupPart part;
-            part.number = begin - firsts[s];
+            part.number = begin - layout.first(s);
             part.data = segments[s].data + part.number * c.chunk;
-            part.bytes = std::min((end - firsts[s]) * c.chunk, segments[s].bytes) - part.number * c.chunk;
+            part.bytes = layout.bytes_between(s, begin, end);
             part.segment = static_cast<std::uint32_t>(s);
             part.first = static_cast<std::uint32_t>(begin - first);
             part.chunks = static_cast<std::uint32_t>(end - begin);
@@ -189,8 +161,7 @@ Result<> DeviceImage::cut(std::span<const ImageSegment> segments, std::span<cons
             part.group = slice.groups;
             slice.groups += static_cast<std::uint32_t>(divide_up(part.chunks, per_group));
             parts_.push_back(part);
-            begin = end;
-        }
+        });
         slice.part_count = parts_.size() - slice.part;
         slices_.push_back(slice);
     }
@@ -273,8 +244,7 @@ Result<> DeviceImage::fetch_content(std::span<std::uint64_t> content) {
 // ---- memory ----
 
 void DeviceImage::forget() {
-    segments_.clear();
-    firsts_ = {0};
+    layout_ = {};
     hashes_.clear();
     content_.clear();
     base_chunks_.clear();

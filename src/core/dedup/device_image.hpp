@@ -13,6 +13,7 @@
 #include "dedup/dedup_context.hpp"
 #include "dedup/dedup_device.hpp"
 #include "dedup/deduplicator.hpp"
+#include "dedup/image_layout.hpp"
 #include "device/event.hpp"
 
 namespace twinrun {
@@ -47,8 +48,8 @@ class DeviceImage {
     // The image of the step that began last is the base from now on.
     void become_base();
 
-    [[nodiscard]] std::uint64_t chunks() const { return firsts_.back(); }
-    [[nodiscard]] std::size_t segments() const { return segments_.size(); }
+    [[nodiscard]] std::uint64_t chunks() const { return layout_.chunks(); }
+    [[nodiscard]] std::size_t segments() const { return layout_.segments(); }
     [[nodiscard]] const std::vector<ImageSlice>& slices() const { return slices_; }
     [[nodiscard]] std::span<const DeviceDedupPart> parts(const ImageSlice& slice) const {
         return std::span(parts_).subspan(slice.part, slice.part_count);
@@ -80,27 +81,16 @@ class DeviceImage {
     [[nodiscard]] std::uint64_t memory_bytes() const;
 
    private:
-    struct Named {
-        std::string name;
-        std::uint64_t bytes;
-        bool operator==(const Named&) const = default;
-    };
-    // Segments, and the number of the first chunk of each and behind the last.
-    struct Layout {
-        std::vector<Named> segments;
-        std::vector<std::uint64_t> firsts;
-    };
-    [[nodiscard]] Result<Layout> layout_of(std::span<const ImageSegment> segments) const;
+    [[nodiscard]] Result<ImageLayout> layout_of(std::span<const ImageSegment> segments) const;
     Result<> lay_out(std::span<const ImageSegment> segments);
-    Result<> cut(std::span<const ImageSegment> segments, std::span<const std::uint64_t> firsts);
+    Result<> cut(std::span<const ImageSegment> segments, const ImageLayout& layout);
     Result<> reserve_marks();
     [[nodiscard]] std::uint32_t* changed_on_host(std::size_t i) const {
         return context_.control_host.as<std::uint32_t>(DedupContext::kStateAt) + i % 2;
     }
 
     DedupContext& context_;
-    std::vector<Named> segments_;
-    std::vector<std::uint64_t> firsts_ = {0};
+    ImageLayout layout_;
     // The base.
     std::vector<std::uint64_t> base_chunks_;  // of each segment, those that the base has too
     DeviceMemory hashes_;

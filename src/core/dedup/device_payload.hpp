@@ -24,7 +24,7 @@ namespace twinrun {
 struct DeviceStep {
     std::uint32_t ordinal = 0;
     PayloadSink* sink = nullptr;
-    StepOutcome outcome;
+    StepOutcome& outcome;
 };
 
 // Of one slice. Addresses on the device.

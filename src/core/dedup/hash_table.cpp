@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "dedup/shares.hpp"
+
 namespace twinrun {
 
 namespace {
@@ -105,16 +107,10 @@ void HashTable::rebuild(std::uint64_t slots, Team& team) {
     next.high_.resize(slots);
     next.at_.assign(slots, kNoLocation);
     next.used_.resize(slots);
-    team.run([&](int worker) {
-        const std::uint64_t begin =
-            slots_ * static_cast<std::uint64_t>(worker) / static_cast<std::uint64_t>(team.size());
-        const std::uint64_t end =
-            slots_ * static_cast<std::uint64_t>(worker + 1) / static_cast<std::uint64_t>(team.size());
-        for (std::uint64_t i = begin; i < end; ++i) {
-            if (low_[i] == 0) continue;
-            const std::uint64_t slot = next.insert({low_[i], high_[i]}, at_[i]);
-            next.used_[slot] = used_[i];
-        }
+    each_item(team, slots_, [&](std::uint64_t i) {
+        if (low_[i] == 0) return;
+        const std::uint64_t slot = next.insert({low_[i], high_[i]}, at_[i]);
+        next.used_[slot] = used_[i];
     });
     next.most_slots_ = most_slots_;
     next.evicted_ = evicted_;

@@ -9,6 +9,24 @@
 
 namespace twinrun {
 
+// Tells the new chunks of a difference from copies. Its changed chunks come in ascending order; a
+// chunk is new if its source is the payload's next chunk.
+class NewChunks {
+   public:
+    explicit NewChunks(Location next) : next_(next) {}
+    // Whether the chunk of this source is new.
+    bool operator()(Location source) {
+        if (source != next_) return false;
+        ++next_;
+        return true;
+    }
+    // So many chunks, which were new, were passed over.
+    void pass(std::uint64_t count) { next_ += count; }
+
+   private:
+    Location next_;
+};
+
 // Makes runs of chunks that come in ascending order, in one pass. What is new to the payload and
 // what is a copy never share a run. A run goes on for as long as chunks are neighbours and their
 // sources step by one, or, from its second chunk on, by none: of all divisions into such runs this
@@ -17,11 +35,10 @@ class RunJoiner {
    public:
     // ordinal: of the difference; payload: chunks of it that came before.
     RunJoiner(RecordMethod method, std::uint32_t ordinal, std::vector<Run>& runs)
-        : method_(method), next_(location(ordinal, 0)), runs_(runs) {}
+        : method_(method), is_new_(location(ordinal, 0)), runs_(runs) {}
 
     void add(std::uint64_t chunk, Location source) {
-        const bool payload = source == next_;
-        if (payload) ++next_;
+        const bool payload = is_new_(source);
         if (!runs_.empty() && open_ && payload == payload_) {
             Run& run = runs_.back();
             if (chunk == run.begin + run.count) {
@@ -45,14 +62,14 @@ class RunJoiner {
     }
     // A region that is one entry already.
     void add_region(std::uint64_t chunk, std::uint64_t count, Location source, bool payload) {
-        if (payload) next_ += count;
+        if (payload) is_new_.pass(count);
         runs_.push_back({chunk, count, source, false});
         open_ = false;
     }
 
    private:
     RecordMethod method_;
-    Location next_;  // of the payload's next chunk
+    NewChunks is_new_;
     std::vector<Run>& runs_;
     bool payload_ = false;
     bool open_ = false;  // the last run may grow

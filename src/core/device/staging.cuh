@@ -38,6 +38,28 @@ __device__ inline void stage_16(std::byte* to, const void* from, ReadPolicy poli
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
 #endif
 }
+// The same where only the first `valid` bytes are there, which may be none (or negative) or all (or
+// more): zeros take the others' place, and nothing else is read.
+template <bool EvictFirst = true>
+__device__ inline void stage_some(std::byte* to, const void* from, int valid, ReadPolicy policy) {
+    const int bytes = valid < 0 ? 0 : valid > 16 ? 16 : valid;
+#if defined(__CUDA_ARCH__)
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    if constexpr (EvictFirst) {
+        asm volatile(
+            "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(address),
+            "l"(from), "r"(bytes), "l"(policy.bits)
+            : "memory");
+    } else {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                     "r"(bytes)
+                     : "memory");
+    }
+#else
+    for (int i = 0; i < 16; ++i)
+        to[i] = i < bytes ? static_cast<const std::byte*>(from)[i] : std::byte{0};
+#endif
+}
 // Ends a group of copies, which may be empty.
 __device__ inline void stage_commit() {
 #if defined(__CUDA_ARCH__)

@@ -446,6 +446,23 @@ DeviceStatus fit_of(int device, const KernelChoice& choice, const void* kernel, 
     return {};
 }
 
+// The kernel for so many tiles of fields with this key, and how many of its blocks fit on the chip.
+DeviceStatus choose_kernel(int device, const Key& key, std::uint64_t tiles, KernelChoice* choice,
+                           int* blocks) {
+    const auto fit = [&] {
+        return fit_of(device, *choice, reinterpret_cast<const void*>(choice->kernel), choice->threads,
+                      blocks);
+    };
+    if (key.words) {
+        // Few tiles take a block each, if all of them fit at once.
+        *choice = few_words_kernel(item_shift(key.scalar));
+        const DeviceStatus status = fit();
+        if (status.failed || tiles <= static_cast<std::uint64_t>(*blocks)) return status;
+    }
+    *choice = kernel_for(key);
+    return fit();
+}
+
 std::uint64_t bias_sum(std::uint64_t bias, std::uint64_t block_scalars) {
     std::uint64_t sum = 0;
     for (std::uint64_t i = 0; i < block_scalars; ++i)
@@ -609,17 +626,16 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
     TWR_GPU(cudaMemsetAsync(on_device + at.counters, 0, group_count * sizeof(unsigned long long), stream));
     for (std::size_t g = 0; g < group_count; ++g) {
         const Group& group = groups[g];
-        const KernelChoice choice = kernel_for(group.key);
+        KernelChoice choice;
         int blocks = 0;
-        if (const DeviceStatus status =
-                fit_of(device, choice, reinterpret_cast<const void*>(choice.kernel), kThreads, &blocks);
+        if (const DeviceStatus status = choose_kernel(device, group.key, group.tiles, &choice, &blocks);
             status.failed) {
             return status;
         }
         const Launch launch{reinterpret_cast<const Field*>(on_device + at.fields) + group.first, group.count,
                             group.tiles, reinterpret_cast<unsigned long long*>(on_device + at.counters) + g};
-        const unsigned grid = std::min(grid_for(group.tiles, kWarps), static_cast<unsigned>(blocks));
-        choice.kernel<<<grid, kThreads, choice.shared, stream>>>(launch, item_shift(group.key.scalar));
+        const unsigned grid = std::min(grid_for(group.tiles, choice.tiles), static_cast<unsigned>(blocks));
+        choice.kernel<<<grid, choice.threads, choice.shared, stream>>>(launch, item_shift(group.key.scalar));
         TWR_GPU_LAUNCHED("digests of blocks");
     }
     if (join_count != 0) {

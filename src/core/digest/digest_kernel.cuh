@@ -20,10 +20,10 @@
 #include <cstdint>
 
 #include "device/gpu.hpp"
-#include "device/half.cuh"
 #include "device/staging.cuh"
 #include "device/warp.cuh"
 #include "digest/digest.hpp"
+#include "digest/digest_sources.cuh"
 #include "digest/field61.hpp"
 
 namespace twinrun::gpu {
@@ -74,217 +74,7 @@ __device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, s
 #endif
 }
 
-// As stage_16() where only the first `valid` bytes are there, which may be none (or negative) or
-// all (or more); zeros take the others' place. No clamp: ptxas 13.0 takes clamp(valid, 0, 16) == 16
-// for true where it is not.
-__device__ inline void stage_some(std::byte* to, const std::byte* from, int valid) {
-    if (valid >= 16) {
-        stage_16<false>(to, from, {});
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 16; ++i)
-        to[i] = i < valid ? from[i] : std::byte{0};
-}
-__device__ inline std::uint32_t bytes_of(std::uint32_t x, std::uint32_t y, std::uint32_t selector) {
-    return __byte_perm(x, y, selector);
-}
-
-// ---- values ----
-
-// A scalar's bits, zero-extended, from any alignment of its size.
-__device__ inline std::uint64_t raw_scalar(const std::byte* at, unsigned item_shift) {
-    switch (item_shift) {
-        case 0: return *reinterpret_cast<const std::uint8_t*>(at);
-        case 1: return *reinterpret_cast<const std::uint16_t*>(at);
-        case 2: return *reinterpret_cast<const std::uint32_t*>(at);
-        default: return *reinterpret_cast<const std::uint64_t*>(at);
-    }
-}
-
-struct Integer64 {
-    std::uint64_t magnitude;
-    bool negative;
-};
-__device__ inline Integer64 integer_parts(std::uint64_t raw, DType scalar) {
-    const bool negative = scalar == DType::i64 && static_cast<std::int64_t>(raw) < 0;
-    return {negative ? ~raw + 1 : raw, negative};
-}
-
-// As a float64. 64-bit integers that it does not hold exactly become NaN: they leave the loop.
-__device__ inline double value_of(std::uint64_t raw, DType scalar) {
-    switch (scalar) {
-        case DType::f16: return half_to_float(static_cast<std::uint32_t>(raw));
-        case DType::bf16: return __uint_as_float(static_cast<std::uint32_t>(raw) << 16);
-        case DType::f32: return __uint_as_float(static_cast<std::uint32_t>(raw));
-        case DType::f64: return __longlong_as_double(static_cast<long long>(raw));
-        case DType::i8: return static_cast<std::int8_t>(raw);
-        case DType::i16: return static_cast<std::int16_t>(raw);
-        case DType::i32: return static_cast<std::int32_t>(raw);
-        case DType::u8:
-        case DType::u16:
-        case DType::u32: return static_cast<std::uint32_t>(raw);
-        case DType::boolean: return raw != 0 ? 1.0 : 0.0;
-        case DType::i64:
-        case DType::u64: {
-            const Integer64 parts = integer_parts(raw, scalar);
-            if (parts.magnitude > kLargestExactInteger) return __longlong_as_double(0x7FF8000000000000LL);
-            const double x = static_cast<double>(parts.magnitude);
-            return parts.negative ? -x : x;
-        }
-        default: return 0;
-    }
-}
-
-__device__ inline Cell cell_of_raw(std::uint64_t raw, DType scalar, const CellRule& rule, int coarse_shift) {
-    if (scalar == DType::i64 || scalar == DType::u64) {
-        const Integer64 parts = integer_parts(raw, scalar);
-        return cell_of_integer(parts.magnitude, parts.negative, rule, coarse_shift);
-    }
-    return cell_of(value_of(raw, scalar), rule, coarse_shift);
-}
-
-__device__ inline std::uint64_t field_value(const Cell& cell) {
-    return cell.token ? reduce61(cell.bits) : signed61(static_cast<std::int64_t>(cell.bits));
-}
-
-// Transposes four words into their four byte planes.
-__device__ inline void transpose(const std::uint32_t* w, std::uint32_t (&plane)[4]) {
-    const std::uint32_t a = bytes_of(w[0], w[1], 0x5140);
-    const std::uint32_t b = bytes_of(w[2], w[3], 0x5140);
-    const std::uint32_t c = bytes_of(w[0], w[1], 0x7362);
-    const std::uint32_t d = bytes_of(w[2], w[3], 0x7362);
-    plane[0] = bytes_of(a, b, 0x5410);
-    plane[1] = bytes_of(a, b, 0x7632);
-    plane[2] = bytes_of(c, d, 0x5410);
-    plane[3] = bytes_of(c, d, 0x7632);
-}
-
-// ---- sources: how scalars of one dtype become the kernel's float64 ----
-
-struct F32 {
-    static constexpr DType kScalar = DType::f32;
-    static constexpr bool kFixed = true;
-    static constexpr bool kWords = false;
-    static constexpr unsigned kItemShift = 2;
-    static constexpr unsigned kStages = 3;      // of the ring in shared memory
-    static constexpr unsigned kStageSteps = 2;  // steps in each
-    // Bytes between rows: no bank is asked twice in one access.
-    static constexpr unsigned kPad = 32;
-    static constexpr bool kNarrow = true;  // no value is as small as a seed of a token
-    static constexpr bool kHighOnly = false;
-    using Pair = float2;
-    __device__ static double first(Pair p) { return p.x; }
-    __device__ static double second(Pair p) { return p.y; }
-};
-// Two values to a word, and so half as many bytes a step.
-struct Half {
-    static constexpr bool kFixed = true;
-    static constexpr bool kWords = false;
-    static constexpr unsigned kItemShift = 1;
-    static constexpr unsigned kStages = 3;
-    static constexpr unsigned kStageSteps = 2;
-    static constexpr unsigned kPad = 16;
-    static constexpr bool kNarrow = true;
-    static constexpr bool kHighOnly = true;  // the low 32 bits of their float64 are 0
-    using Pair = std::uint32_t;
-};
-struct F16 : Half {
-    static constexpr DType kScalar = DType::f16;
-    __device__ static double first(Pair p) { return half_to_float(p & 0xFFFF); }
-    __device__ static double second(Pair p) { return half_to_float(p >> 16); }
-};
-struct BF16 : Half {
-    static constexpr DType kScalar = DType::bf16;
-    __device__ static double first(Pair p) { return __uint_as_float(p << 16); }
-    __device__ static double second(Pair p) { return __uint_as_float(p & 0xFFFF0000U); }
-};
-struct F64 {
-    static constexpr DType kScalar = DType::f64;
-    static constexpr bool kFixed = true;
-    static constexpr bool kWords = false;
-    static constexpr unsigned kItemShift = 3;
-    static constexpr unsigned kStages = 4;
-    static constexpr unsigned kStageSteps = 1;
-    static constexpr unsigned kPad = 64;
-    static constexpr bool kNarrow = false;
-    static constexpr bool kHighOnly = false;
-    using Pair = double2;
-    __device__ static double first(Pair p) { return p.x; }
-    __device__ static double second(Pair p) { return p.y; }
-};
-// Words of bits, each its own cell: integers of 1, 2 or 4 bytes under the absolute rule with a
-// spacing of 1. With its highest bit turned round a word is its cell and the bias, in as many
-// planes as it has bytes.
-struct Word8 {
-    static constexpr DType kScalar = DType::i8;
-    static constexpr bool kFixed = true;
-    static constexpr bool kWords = true;
-    static constexpr unsigned kItemShift = 0;
-    static constexpr unsigned kStages = 2;
-    static constexpr unsigned kStageSteps = 4;
-    static constexpr unsigned kPad = 16;
-    static constexpr bool kNarrow = true;
-    static constexpr bool kHighOnly = false;
-    using Pair = std::uint16_t;
-    // Bytes of four words, by plane.
-    __device__ static void planes(const Pair* row, unsigned quarter, unsigned lane,
-                                  std::uint32_t (&plane)[4]) {
-        const std::uint32_t a = row[lane % 4 + 8 * quarter];
-        const std::uint32_t b = row[lane % 4 + 8 * quarter + 4];
-        plane[0] = (a | b << 16) ^ 0x80808080U;
-    }
-};
-struct Word16 {
-    static constexpr DType kScalar = DType::i16;
-    static constexpr bool kFixed = true;
-    static constexpr bool kWords = true;
-    static constexpr unsigned kItemShift = 1;
-    static constexpr unsigned kStages = 3;
-    static constexpr unsigned kStageSteps = 2;
-    static constexpr unsigned kPad = 16;
-    static constexpr bool kNarrow = true;
-    static constexpr bool kHighOnly = false;
-    using Pair = std::uint32_t;
-    __device__ static void planes(const Pair* row, unsigned quarter, unsigned lane,
-                                  std::uint32_t (&plane)[4]) {
-        const std::uint32_t a = row[lane % 4 + 8 * quarter] ^ 0x80008000U;
-        const std::uint32_t b = row[lane % 4 + 8 * quarter + 4] ^ 0x80008000U;
-        plane[0] = bytes_of(a, b, 0x6420);
-        plane[1] = bytes_of(a, b, 0x7531);
-    }
-};
-struct Word32 {
-    static constexpr DType kScalar = DType::i32;
-    static constexpr bool kFixed = true;
-    static constexpr bool kWords = true;
-    static constexpr unsigned kItemShift = 2;
-    static constexpr unsigned kStages = 3;
-    static constexpr unsigned kStageSteps = 2;
-    static constexpr unsigned kPad = 32;
-    static constexpr bool kNarrow = true;
-    static constexpr bool kHighOnly = false;
-    using Pair = uint2;
-    __device__ static void planes(const Pair* row, unsigned quarter, unsigned lane,
-                                  std::uint32_t (&plane)[4]) {
-        const uint2 a = row[lane % 4 + 8 * quarter];
-        const uint2 b = row[lane % 4 + 8 * quarter + 4];
-        constexpr std::uint32_t kSign = 0x80000000U;
-        const std::uint32_t words[4] = {a.x ^ kSign, a.y ^ kSign, b.x ^ kSign, b.y ^ kSign};
-        transpose(words, plane);
-    }
-};
-// Any dtype, and any alignment.
-struct Any {
-    static constexpr bool kFixed = false;
-    static constexpr bool kWords = false;
-    static constexpr unsigned kItemShift = 3;  // the largest
-    static constexpr unsigned kStages = 4;
-    static constexpr unsigned kStageSteps = 1;
-    static constexpr unsigned kPad = 64;
-    static constexpr bool kNarrow = false;
-    static constexpr bool kHighOnly = false;
-};
+// ---- shared memory ----
 
 // Bytes from row to row in a stage.
 template <class Source>
@@ -298,83 +88,6 @@ __host__ __device__ constexpr std::size_t shared_bytes(unsigned item_shift) {
     return (kBlockBytes >> item_shift) * 8 + kRhoBytes +
            std::size_t{kWarps} * Source::kStages * kRows * stage_row<Source>(item_shift);
 }
-
-// ---- kinds of cells ----
-
-// Planes: bytes of the biased cell that are multiplied. bias: what each value carries besides its
-// cell.
-template <CellKind Kind>
-struct Cells;
-template <>
-struct Cells<CellKind::absolute> {
-    // x 2^-e + 1.5 2^52, rounded down, has the spacing 1: its low 51 bits are floor(x 2^-e) + 2^51;
-    // of the 56 bits that are multiplied, 0x38 at the top belongs to the bias.
-    static constexpr int kPlanes = 7;
-    static constexpr std::uint64_t kNeutral = 0x4338000000000000ULL;
-    static constexpr std::uint64_t kBias = 0x0038000000000000ULL;
-    __device__ static std::uint64_t biased(double x, double inverse, int /*exponent*/) {
-        return static_cast<std::uint64_t>(__double_as_longlong(__fma_rd(x, inverse, 0x1.8p52)));
-    }
-    // Not 0: out of the range that the planes hold.
-    __device__ static std::uint32_t outside(std::uint64_t v) {
-        return (static_cast<std::uint32_t>(v >> 32) ^ 0x43300000U) & 0xFFF00000U;
-    }
-};
-template <>
-struct Cells<CellKind::relative> {
-    static constexpr int kPlanes = 8;
-    static constexpr std::uint64_t kNeutral = 1ULL << 59;
-    static constexpr std::uint64_t kBias = kNeutral;
-    __device__ static std::uint64_t biased(double x, double origin, int exponent) {
-        const std::uint64_t sum = bits_of(fabs(x) + origin);
-        constexpr std::uint64_t kSmallest = 0x0170000000000000ULL;  // kSmallestSum
-        std::int64_t key = static_cast<std::int64_t>(sum - bits_of(origin));
-        key = (bits_of(x) >> 63) != 0 ? -key : key;
-        const std::uint64_t v = static_cast<std::uint64_t>(key >> exponent) + kBias;
-        return sum - kSmallest < 0x7FF0000000000000ULL - kSmallest || sum == 0 ? v : ~0ULL;
-    }
-    // Whether every finite value whose sum with the origin is finite has a narrow cell: that sum is
-    // no smaller than the origin, and 59 bits of a key are left.
-    __device__ static bool all_narrow(double origin, int exponent) {
-        return origin >= kSmallestSum && exponent >= 4;
-    }
-    // What biased() is for a narrow cell, in half the instructions. largest: the upper half of the
-    // largest sum so far; from 0x7FF00000 on there is a value without a narrow cell among those
-    // seen. floor(-d / 2^e) = ~((d - 1) >> e).
-    __device__ static std::uint64_t plain(double x, double origin, int exponent, std::uint32_t& largest) {
-        const std::uint64_t sum = bits_of(fabs(x) + origin);
-        largest = max(largest, static_cast<std::uint32_t>(sum >> 32));
-        const std::int64_t sign = static_cast<std::int64_t>(bits_of(x)) >> 63;
-        const std::int64_t distance = static_cast<std::int64_t>(sum - bits_of(origin)) + sign;
-        return static_cast<std::uint64_t>((distance >> exponent) ^ sign) + kBias;
-    }
-    // A cell of -2^59 would do for the planes; it counts as a token (|q| < 2^59).
-    __device__ static std::uint32_t outside(std::uint64_t v) { return v - 1 >= (1ULL << 60) - 1 ? 1 : 0; }
-};
-template <>
-struct Cells<CellKind::tokens> {
-    static constexpr int kPlanes = 8;
-    static constexpr std::uint64_t kNeutral = 0;
-    static constexpr std::uint64_t kBias = 0;
-    // Whether the token of a float64 with these bits is made in another way than by one mixing. The
-    // bits are not those of -0.0.
-    // Narrow: the value was a float16, bfloat16 or float32, none of which is as small as a seed.
-    template <bool Narrow>
-    __device__ static bool special(std::uint64_t number) {
-        const auto high = static_cast<std::uint32_t>(number >> 32);
-        return (high & 0x7FF00000U) == 0x7FF00000U || (!Narrow && number - 1 < kSeedLimit - 1);
-    }
-    // The same of the largest `high & 0x7FFFFFFF` of several values, for NaN and infinities.
-    __device__ static bool not_finite(std::uint32_t largest) { return largest >= 0x7FF00000U; }
-    // -0.0 and 0.0 are one number.
-    __device__ static std::uint64_t number_of(double x) { return bits_of(x + 0.0); }
-    // The token, or more than any token.
-    __device__ static std::uint64_t biased(double x, double /*inverse*/, int /*exponent*/) {
-        const std::uint64_t number = number_of(x);
-        return special<false>(number) ? ~0ULL : reduce61(splitmix64(number));
-    }
-    __device__ static std::uint32_t outside(std::uint64_t v) { return static_cast<std::uint32_t>(v >> 63); }
-};
 
 // ---- the kernel ----
 
@@ -524,7 +237,8 @@ class Worker {
                     const int valid = mine + 1 < source_rows_    ? 16
                                       : mine + 1 == source_rows_ ? source_last_
                                                                  : 0;
-                    stage_some(to + row * stage_row_, source_ + row * kBlockBytes, valid);
+                    stage_some<kEvictFirst>(to + row * stage_row_, source_ + row * kBlockBytes, valid,
+                                            policy_);
                 }
             }
             source_ += kStageSteps * kStepPositions << item_shift_;
@@ -1009,8 +723,10 @@ __global__ void __launch_bounds__(kThreads, 4) digest_blocks(Launch launch, unsi
 using Kernel = void (*)(Launch, unsigned);
 struct KernelChoice {
     Kernel kernel;
-    std::size_t shared;       // bytes
-    std::size_t most_shared;  // of any use of this kernel: its limit is set once
+    std::size_t shared;           // bytes
+    std::size_t most_shared;      // of any use of this kernel: its limit is set once
+    unsigned threads = kThreads;  // of a thread block
+    unsigned tiles = kWarps;      // that a thread block takes at once
 };
 // digest_{f16,f32,f64,words,any}_cuda.cu
 KernelChoice f16_kernel(CellKind kind, unsigned bits);
@@ -1018,6 +734,7 @@ KernelChoice bf16_kernel(CellKind kind, unsigned bits);
 KernelChoice f32_kernel(CellKind kind, unsigned bits);
 KernelChoice f64_kernel(CellKind kind, unsigned bits);
 KernelChoice words_kernel(unsigned item_shift);
+KernelChoice few_words_kernel(unsigned item_shift);
 KernelChoice any_kernel(CellKind kind, unsigned bits, unsigned item_shift);
 
 template <class Source>

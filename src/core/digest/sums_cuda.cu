@@ -15,7 +15,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "digest/digest_kernel.cuh"
+#include "device/warp.cuh"
+#include "digest/digest_sources.cuh"
 #include "digest/sums_device.hpp"
 
 namespace twinrun {

@@ -31,6 +31,16 @@ TEST(Words, ValuesHaveTheDigitsInWhichTheyDiffer) {
     EXPECT_EQ(values_text(0, 0, 0), "0 against 0");
 }
 
+TEST(Words, DifferencesHaveTheDigitsInWhichTheyPassWhatIsAllowed) {
+    EXPECT_EQ(distance_text(0.1234, "1e-09"), "0.123");
+    EXPECT_EQ(distance_text(1.00001e-9, "1e-09"), "1.00001e-09");
+    EXPECT_EQ(distance_text(std::nextafter(0.5, 1), "0.5"), "0.5000000000000001");
+    EXPECT_EQ(distance_text(1e-9, "1e-09"), "1.0000000000000001e-09");
+    EXPECT_EQ(distance_text(0.5, "0.5"), "0.5");  // as nothing is that has passed it
+    EXPECT_EQ(distance_text(kInfinite, "0.5"), "inf");
+    EXPECT_EQ(distance_text(kNaN, "0.5"), "nan");
+}
+
 TEST(Words, SharesThatSayNothingAreLeftOut) {
     EXPECT_EQ(percent_text(1.5, 0.1), " (6.7%)");
     EXPECT_EQ(percent_text(-2, 5), " (250%)");

@@ -302,6 +302,26 @@ TEST(DeviceDigest, Words) {
     }
 }
 
+// More words than thread blocks of the chip take at once: they go another way than few.
+TEST(DeviceDigest, ManyWords) {
+    TWR_TEST_DEVICE(device);
+    Random random(6);
+    for (const DType scalar : {DType::i8, DType::i16, DType::i32}) {
+        std::vector<Case> cases;
+        for (const std::size_t bytes : {std::size_t{70'000'000}, std::size_t{3'200}, std::size_t{65'536}}) {
+            Case c;
+            c.scalar = scalar;
+            c.settings.tolerance = {1, 0};
+            c.settings.rule = *cell_rule(c.settings.tolerance, 0);
+            c.settings.chunk_bytes = 65'536;
+            c.bytes = some_values(scalar, bytes / item_bytes(scalar), random);
+            c.skew = 0;
+            cases.push_back(std::move(c));
+        }
+        check(device, cases);
+    }
+}
+
 TEST(DeviceDigest, AllTokensAndAllNaN) {
     TWR_TEST_DEVICE(device);
     std::vector<Case> cases;

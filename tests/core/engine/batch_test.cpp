@@ -18,6 +18,8 @@
 #include "source/device_array.hpp"
 #include "source/tuning.hpp"
 #include "support/device.hpp"
+#include "support/field_results.hpp"
+#include "support/fields.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {
@@ -80,8 +82,7 @@ struct Fields {
         for (std::size_t at = 0; at < count; ++at) {
             FieldPair pair;
             for (const auto* values : {&a[at], &b[at]}) {
-                sources.push_back(std::make_unique<MemorySource>(DType::f32, values->size(), values->data(),
-                                                                 sizeof(float), false));
+                sources.push_back(testing::memory_of(DType::f32, *values));
                 (values == &a[at] ? pair.a : pair.b).elements = sources.back().get();
             }
             pair.rule.tolerance.atol = static_cast<double>(random() % 3) / 2;
@@ -91,23 +92,9 @@ struct Fields {
 };
 
 void expect_equal(const FieldResult& x, const FieldResult& y) {
-    EXPECT_EQ(x.method, y.method);
-    EXPECT_EQ(x.reason, y.reason);
+    testing::expect_same_result(x, y);
     EXPECT_EQ(x.io, y.io);
     EXPECT_EQ(x.device_reason, y.device_reason);
-    EXPECT_EQ(x.scalars, y.scalars);
-    EXPECT_EQ(x.chunks, y.chunks);
-    EXPECT_EQ(x.read.different, y.read.different);
-    EXPECT_EQ(x.read.first, y.read.first);
-    EXPECT_EQ(x.read.max_abs, y.read.max_abs);
-    EXPECT_EQ(x.read.max_abs_at, y.read.max_abs_at);
-    EXPECT_EQ(x.read.sum_squares, y.read.sum_squares);
-    EXPECT_EQ(x.read.sum_squares_different, y.read.sum_squares_different);
-    EXPECT_EQ(x.read.all, y.read.all);
-    EXPECT_EQ(x.read.over, y.read.over);
-    EXPECT_EQ(x.first_bits_a, y.first_bits_a);
-    EXPECT_EQ(x.max_bits_b, y.max_bits_b);
-    EXPECT_EQ(x.elements.chunks_out, y.elements.chunks_out);
     EXPECT_EQ(x.elements.bytes_read, y.elements.bytes_read);
 }
 

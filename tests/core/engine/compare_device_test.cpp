@@ -14,11 +14,14 @@
 #include "source/device_array.hpp"
 #include "source/tuning.hpp"
 #include "support/device.hpp"
+#include "support/field_results.hpp"
+#include "support/fields.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
-namespace fs = std::filesystem;
+using testing::memory_of;
 
 // ---- the choice, without a device ----
 
@@ -105,43 +108,16 @@ class DeviceCompare : public ::testing::Test {
     void SetUp() override {
         if (probe_devices().usable().empty()) GTEST_SKIP() << probe_devices().reason;
         device_ = probe_devices().usable().front();
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_dc_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
     }
-    void TearDown() override {
-        if (!folder_.empty()) fs::remove_all(folder_);
-    }
-    std::string write(const std::string& name, const void* data, std::size_t bytes) const {
-        const std::string path = (folder_ / name).string();
-        std::ofstream(path, std::ios::binary)
-            .write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-        return path;
-    }
-    template <class T>
-    static std::unique_ptr<MemorySource> memory(DType dtype, const std::vector<T>& values) {
-        return std::make_unique<MemorySource>(dtype, values.size() * sizeof(T) / item_bytes(dtype),
-                                              values.data(), item_bytes(dtype), false);
+    [[nodiscard]] std::string write(const std::string& name, const void* data, std::size_t bytes) const {
+        return folder_.write(name, data, bytes);
     }
     std::shared_ptr<MetadataFile> index(const std::string& name, ElementSource& source,
                                         const Tolerance& tolerance,
                                         DigestKind kind = DigestKind::linear) const {
-        FieldPlan plan;
-        plan.name = "x";
-        plan.dtype = source.dtype();
-        plan.shape = {source.items()};
-        plan.tolerance = tolerance;
+        FieldPlan plan = testing::plan_of(source.dtype(), source.items(), tolerance);
         plan.kind = kind;
-        Directory directory;
-        directory.fields.push_back(plan_field(std::move(plan)).value());
-        const std::string path = (folder_ / (name + ".twm")).string();
-        auto writer = MetadataWriter::create(posix_file_system(), path, std::move(directory)).value();
-        writer->may_replace();
-        EXPECT_TRUE(build_field(*writer, 0, source, {}));
-        EXPECT_TRUE(writer->commit());
-        return MetadataFile::open(path).value();
+        return testing::index_field(folder_.path(name + ".twm"), source, std::move(plan));
     }
     [[nodiscard]] CompareOptions on_device(CompareOptions options) const {
         options.device.use = DeviceUse::gpu;
@@ -149,46 +125,7 @@ class DeviceCompare : public ::testing::Test {
         return options;
     }
     static void expect_same(const FieldResult& cpu, const FieldResult& gpu) {
-        EXPECT_EQ(cpu.method, gpu.method);
-        EXPECT_EQ(cpu.reason, gpu.reason);
-        EXPECT_EQ(cpu.scalars, gpu.scalars);
-        EXPECT_EQ(cpu.chunks, gpu.chunks);
-        const DifferenceStats& c = cpu.read;
-        const DifferenceStats& g = gpu.read;
-        EXPECT_EQ(c.scalars, g.scalars);
-        EXPECT_EQ(c.different, g.different);
-        EXPECT_EQ(c.infinite, g.infinite);
-        EXPECT_EQ(c.first, g.first);
-        EXPECT_EQ(c.max_abs, g.max_abs);
-        EXPECT_EQ(c.max_abs_at, g.max_abs_at);
-        EXPECT_EQ(c.max_rel, g.max_rel);
-        EXPECT_EQ(c.max_rel_at, g.max_rel_at);
-        EXPECT_EQ(c.largest, g.largest);
-        EXPECT_EQ(c.max_rel_different, g.max_rel_different);
-        EXPECT_EQ(c.max_rel_different_at, g.max_rel_different_at);
-        EXPECT_EQ(c.all, g.all);
-        EXPECT_EQ(c.over, g.over);
-        for (const auto sum : {&DifferenceStats::sum_squares, &DifferenceStats::sum_squares_different}) {
-            if (c.*sum != g.*sum) {
-                EXPECT_LE(std::fabs(c.*sum - g.*sum), 1e-10 * c.*sum);
-            }
-        }
-        EXPECT_EQ(cpu.proven.by_tree, gpu.proven.by_tree);
-        EXPECT_EQ(cpu.proven.by_cells, gpu.proven.by_cells);
-        EXPECT_EQ(cpu.proven.cell, gpu.proven.cell);
-        EXPECT_EQ(cpu.proven.coarse_cell, gpu.proven.coarse_cell);
-        EXPECT_EQ(cpu.max_abs_is_bound, gpu.max_abs_is_bound);
-        EXPECT_EQ(cpu.max_abs, gpu.max_abs);
-        for (const auto stage : {&FieldResult::tree, &FieldResult::sketch, &FieldResult::elements}) {
-            EXPECT_EQ((cpu.*stage).ran, (gpu.*stage).ran);
-            EXPECT_EQ((cpu.*stage).chunks_in, (gpu.*stage).chunks_in);
-            EXPECT_EQ((cpu.*stage).chunks_out, (gpu.*stage).chunks_out);
-        }
-        EXPECT_EQ(cpu.first_bits_a, gpu.first_bits_a);
-        EXPECT_EQ(cpu.first_bits_b, gpu.first_bits_b);
-        EXPECT_EQ(cpu.max_bits_a, gpu.max_bits_a);
-        EXPECT_EQ(cpu.max_bits_b, gpu.max_bits_b);
-        EXPECT_EQ(cpu.warnings, gpu.warnings);
+        testing::expect_same_result(gpu, cpu, 1e-10);
         EXPECT_EQ(cpu.device, "cpu");
         if (gpu.elements.ran || gpu.sketch.ran) {
             EXPECT_NE(gpu.device, "cpu");
@@ -218,7 +155,7 @@ class DeviceCompare : public ::testing::Test {
     }
 
     int device_ = 0;
-    fs::path folder_;
+    testing::TestFolder folder_;
 };
 
 template <class T>
@@ -254,8 +191,8 @@ TEST_F(DeviceCompare, MemoryOfAnySizeAndDensity) {
              {std::size_t{1}, std::size_t{37}, std::size_t{50'000}, std::size_t{1} << 40}) {
             if (n > 1'000'000 && every == 1) continue;
             const auto [a, b] = two_runs<float>(n, n + every, every);
-            auto source_a = memory(DType::f32, a);
-            auto source_b = memory(DType::f32, b);
+            auto source_a = memory_of(DType::f32, a);
+            auto source_b = memory_of(DType::f32, b);
             CompareOptions options = with_tolerance(1e-3, every == 37 ? 1e-5 : 0);
             options.stream.threads = 3;
             const FieldResult result =
@@ -280,8 +217,8 @@ TEST_F(DeviceCompare, ColumnMajorArraysAreToldRowByRow) {
             a[i] = b[i] = static_cast<float>(random() % 3);
             if (random() % 500 == 0) b[i] += static_cast<float>(random() % 3);
         }
-        auto source_a = memory(DType::f32, a);
-        auto source_b = memory(DType::f32, b);
+        auto source_a = memory_of(DType::f32, a);
+        auto source_b = memory_of(DType::f32, b);
         CompareOptions options = with_tolerance(0);
         const FieldResult stored = check({source_a.get(), nullptr, 0}, {source_b.get(), nullptr, 0}, options);
         options.columns = shape;
@@ -301,8 +238,8 @@ TEST_F(DeviceCompare, EveryType) {
     }
     for (int number = 1; number <= 15; ++number) {
         const DType dtype = dtype_from_number(static_cast<std::uint8_t>(number)).value();
-        auto source_a = memory(dtype, a);
-        auto source_b = memory(dtype, b);
+        auto source_a = memory_of(dtype, a);
+        auto source_b = memory_of(dtype, b);
         for (const double atol : {0.0, 2.0}) {
             SCOPED_TRACE(dtype_name(dtype));
             check({source_a.get(), nullptr, 0}, {source_b.get(), nullptr, 0}, with_tolerance(atol));
@@ -315,8 +252,8 @@ TEST_F(DeviceCompare, PageLockedMemoryIsCopiedFromDirectly) {
     DeviceMemory locked;
     ASSERT_TRUE(locked.reserve(kHostMemory, a.size() * 8));
     std::memcpy(locked.data(), a.data(), a.size() * 8);
-    auto source_a = memory(DType::f64, a);
-    auto source_b = memory(DType::f64, b);
+    auto source_a = memory_of(DType::f64, a);
+    auto source_b = memory_of(DType::f64, b);
     MemorySource locked_a(DType::f64, a.size(), locked.data(), 8, false);
     check(*source_a, *source_b, locked_a, *source_b, with_tolerance(1e-3));
     check(*source_a, *source_a, locked_a, locked_a, with_tolerance(1e-3));
@@ -388,7 +325,7 @@ TEST_F(DeviceCompare, FilesOfAllKinds) {
                 auto whole_b = FileSource::create(DType::f64, ByteOrder::little, b.size(),
                                                   {{plain, 0, 8, b.size()}}, cache)
                                    .value();
-                auto memory_b = memory(DType::f64, b);
+                auto memory_b = memory_of(DType::f64, b);
                 CompareOptions options = with_tolerance(1e-3);
                 options.stream.memory_bytes = memory_bytes;
                 options.stream.threads = threads;
@@ -432,8 +369,8 @@ TEST_F(DeviceCompare, DecodedSources) {
 
 TEST_F(DeviceCompare, ArraysOnDevices) {
     const auto [a, b] = two_runs<float>(1200 * 700, 13, 777);
-    auto source_a = memory(DType::f32, a);
-    auto source_b = memory(DType::f32, b);
+    auto source_a = memory_of(DType::f32, a);
+    auto source_b = memory_of(DType::f32, b);
     const OnDevice there_a(device_, std::span<const float>(a));
     const OnDevice there_b(device_, std::span<const float>(b));
     const auto array = [&](const OnDevice& memory_of, int device) {
@@ -478,8 +415,8 @@ TEST_F(DeviceCompare, ArraysOnDevices) {
             host_b.push_back(b[2 * j * 700 + i]);
         }
     }
-    auto packed_a = memory(DType::f32, host_a);
-    auto packed_b = memory(DType::f32, host_b);
+    auto packed_a = memory_of(DType::f32, host_a);
+    auto packed_b = memory_of(DType::f32, host_b);
     check(*packed_a, *packed_b, strided_a, strided_b, options);
     check(*packed_a, *packed_b, strided_a, *packed_b, options);
 
@@ -505,8 +442,8 @@ TEST_F(DeviceCompare, UlpsAndPeriods) {
             if (random() % 100 == 0) b[i] += static_cast<T>(random() % 2 == 0 ? 10 : -20);
             if (random() % 10'000 == 0) b[i] += 1;
         }
-        auto source_a = memory(dtype, a);
-        auto source_b = memory(dtype, b);
+        auto source_a = memory_of(dtype, a);
+        auto source_b = memory_of(dtype, b);
         const OnDevice there_a(device_, std::span<const T>(a));
         const OnDevice there_b(device_, std::span<const T>(b));
         const auto array = [&](const OnDevice& memory_of) {
@@ -555,8 +492,8 @@ TEST_F(DeviceCompare, UlpsAndPeriods) {
     std::vector<std::int32_t> b(a.size());
     for (std::size_t i = 0; i < b.size(); ++i)
         b[i] = static_cast<std::int32_t>(i % 11 == 0 ? 10 : 0);
-    auto source_a = memory(DType::i32, a);
-    auto source_b = memory(DType::i32, b);
+    auto source_a = memory_of(DType::i32, a);
+    auto source_b = memory_of(DType::i32, b);
     CompareOptions options = with_tolerance(1);
     options.rule.measure.ulps = 100;
     options.rule.measure.period = {10};
@@ -570,8 +507,8 @@ TEST_F(DeviceCompare, StagedAndPublished) {
             auto [a, b] = two_runs<float>(2'000'003, 14, every);
             for (std::size_t i = 1'500'000; i < b.size(); ++i)
                 b[i] = a[i];
-            auto source_a = memory(DType::f32, a);
-            auto source_b = memory(DType::f32, b);
+            auto source_a = memory_of(DType::f32, a);
+            auto source_b = memory_of(DType::f32, b);
             const auto metadata_a = index("a", *source_a, {1e-3, 0}, kind);
             const auto metadata_b = index("b", *source_b, {1e-3, 0}, kind);
             const FieldResult result = check({source_a.get(), metadata_a.get(), 0},
@@ -592,8 +529,8 @@ TEST_F(DeviceCompare, RangesOfAField) {
     auto [a, b] = two_runs<float>(1200 * 700, 15, 3000);
     for (std::size_t i = 500'000; i < 700'000; ++i)
         b[i] = a[i];
-    auto source_a = memory(DType::f32, a);
-    auto source_b = memory(DType::f32, b);
+    auto source_a = memory_of(DType::f32, a);
+    auto source_b = memory_of(DType::f32, b);
     const auto metadata_a = index("a", *source_a, {1e-3, 0});
     const auto metadata_b = index("b", *source_b, {1e-3, 0});
     const OnDevice there(device_, std::span<const float>(b));
@@ -630,8 +567,8 @@ TEST_F(DeviceCompare, RangesOfAField) {
 
 TEST_F(DeviceCompare, DamagedSketchesAreErrors) {
     const auto [a, b] = two_runs<float>(300'000, 15, std::size_t{1} << 40);
-    auto source_a = memory(DType::f32, a);
-    auto source_b = memory(DType::f32, b);
+    auto source_a = memory_of(DType::f32, a);
+    auto source_b = memory_of(DType::f32, b);
     const auto metadata_a = index("a", *source_a, {1e-3, 0});
     const std::string path = index("b", *source_b, {1e-3, 0})->path();
     const auto place = MetadataFile::open(path).value()->directory().fields[0].place(Section::residues);
@@ -652,8 +589,8 @@ TEST_F(DeviceCompare, SeveralDevicesAgreeWithOne) {
     const std::vector<int> usable = probe_devices().usable();
     if (usable.size() < 2) GTEST_SKIP() << "there is one device";
     const auto [a, b] = two_runs<float>(20'000'000, 16, 5000);
-    auto source_a = memory(DType::f32, a);
-    auto source_b = memory(DType::f32, b);
+    auto source_a = memory_of(DType::f32, a);
+    auto source_b = memory_of(DType::f32, b);
     CompareOptions options = with_tolerance(1e-3);
     options.device.devices = usable;
     for (const int threads : {1, 8}) {
@@ -665,8 +602,8 @@ TEST_F(DeviceCompare, SeveralDevicesAgreeWithOne) {
 
 TEST_F(DeviceCompare, SumsAreTheSameFromRunToRun) {
     const auto [a, b] = two_runs<float>(30'000'000, 17, 100);
-    auto source_a = memory(DType::f32, a);
-    auto source_b = memory(DType::f32, b);
+    auto source_a = memory_of(DType::f32, a);
+    auto source_b = memory_of(DType::f32, b);
     double first = 0;
     for (const int threads : {1, 2, 5, 5}) {
         CompareOptions options = on_device(with_tolerance(1e-3));
@@ -685,7 +622,7 @@ TEST_F(DeviceCompare, TruncatedFilesAndInterruptsAreErrors) {
     auto source_a = FileSource::create(DType::f32, ByteOrder::little, a.size(), {{path, 0, 4, a.size()}},
                                        CacheUse::buffered)
                         .value();
-    auto source_b = memory(DType::f32, b);
+    auto source_b = memory_of(DType::f32, b);
     ASSERT_TRUE(source_a->prepare());
     CompareOptions options = on_device(with_tolerance(1e-3));
     options.stream.threads = 2;
@@ -698,7 +635,7 @@ TEST_F(DeviceCompare, TruncatedFilesAndInterruptsAreErrors) {
         EXPECT_EQ(interrupted.error().code, ErrorCode::interrupted);
     }
     options.stream.poll = nullptr;
-    fs::resize_file(path, a.size() * 3);
+    std::filesystem::resize_file(path, a.size() * 3);
     for (const bool direct : {false, true}) {
         options.device.direct_storage = direct;
         const auto result =
@@ -707,13 +644,13 @@ TEST_F(DeviceCompare, TruncatedFilesAndInterruptsAreErrors) {
         EXPECT_EQ(result.error().code, ErrorCode::damaged);
     }
     // And the next comparison is none the worse.
-    auto again = memory(DType::f32, a);
+    auto again = memory_of(DType::f32, a);
     check({again.get(), nullptr, 0}, {source_b.get(), nullptr, 0}, with_tolerance(1e-3));
 }
 
 TEST_F(DeviceCompare, NothingIsLeftForADevice) {
     const std::vector<float> values(100'000, 1.0F);
-    auto source = memory(DType::f32, values);
+    auto source = memory_of(DType::f32, values);
     const auto metadata = index("a", *source, {1e-3, 0});
     const auto result = compare_field({source.get(), metadata.get(), 0}, {source.get(), metadata.get(), 0},
                                       on_device(with_tolerance(1e-3)));

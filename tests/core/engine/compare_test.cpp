@@ -10,56 +10,31 @@
 #include <random>
 
 #include "sketch/build.hpp"
+#include "support/fields.hpp"
 #include "support/seed.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
-namespace fs = std::filesystem;
+using testing::memory_of;
 
 class CompareTest : public ::testing::Test {
    protected:
-    void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
-    }
-    void TearDown() override { fs::remove_all(folder_); }
-
-    std::string write(const std::string& name, const void* data, std::size_t bytes) const {
-        const std::string path = (folder_ / name).string();
-        std::ofstream(path, std::ios::binary)
-            .write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-        return path;
-    }
-    template <class T>
-    static std::unique_ptr<MemorySource> memory(DType dtype, const std::vector<T>& values) {
-        return std::make_unique<MemorySource>(dtype, values.size(), values.data(), sizeof(T), false);
+    [[nodiscard]] std::string write(const std::string& name, const void* data, std::size_t bytes) const {
+        return folder_.write(name, data, bytes);
     }
     std::shared_ptr<MetadataFile> index(const std::string& name, ElementSource& source,
                                         const Tolerance& tolerance, DigestKind kind = DigestKind::linear,
                                         std::uint32_t chunk = kSmallestChunk, unsigned bits = 4) const {
-        FieldPlan plan;
-        plan.name = "x";
-        plan.dtype = source.dtype();
-        plan.shape = {source.items()};
-        plan.tolerance = tolerance;
+        FieldPlan plan = testing::plan_of(source.dtype(), source.items(), tolerance);
         plan.kind = kind;
         plan.chunk_bytes = chunk;
         plan.residue_bits = bits;
-        Directory directory;
-        directory.fields.push_back(plan_field(std::move(plan)).value());
-        const std::string path = (folder_ / (name + ".twm")).string();
-        auto writer = MetadataWriter::create(posix_file_system(), path, std::move(directory)).value();
-        writer->may_replace();
-        EXPECT_TRUE(build_field(*writer, 0, source, {}));
-        EXPECT_TRUE(writer->commit());
-        return MetadataFile::open(path).value();
+        return testing::index_field(folder_.path(name + ".twm"), source, std::move(plan));
     }
 
-    fs::path folder_;
+    testing::TestFolder folder_;
 };
 
 // Items spread over several files and extents, strided and big-endian, read like one array, for every cut of it.
@@ -141,14 +116,14 @@ TEST_F(CompareTest, OneChangedElementIsFoundAnywhere) {
             std::vector<float> a(n);
             for (auto& x : a)
                 x = static_cast<float>(random() % 1000);
-            auto source_a = memory(DType::f32, a);
+            auto source_a = memory_of(DType::f32, a);
             for (const DigestKind kind : {DigestKind::linear, DigestKind::published}) {
                 const auto metadata_a = index("a", *source_a, {1e-3, 0}, kind, chunk);
                 for (int round = 0; round < 3; ++round) {
                     std::vector<float> b = a;
                     const std::size_t at = round == 0 ? n - 1 : round == 1 ? 0 : random() % n;
                     b[at] += 1;
-                    auto source_b = memory(DType::f32, b);
+                    auto source_b = memory_of(DType::f32, b);
                     const auto metadata_b = index("b", *source_b, {1e-3, 0}, kind, chunk);
                     CompareOptions options;
                     options.rule.tolerance.atol = 1e-3;
@@ -180,7 +155,7 @@ TEST_F(CompareTest, MetadataIsTheSameForAnyThreadsMemoryAndSource) {
     plan.shape = {values.size()};
     plan.tolerance = {1e-4, 0};
     const FieldMetadata field = plan_field(plan).value();
-    auto in_memory = memory(DType::f64, values);
+    auto in_memory = memory_of(DType::f64, values);
     BuiltField expected;
     ASSERT_TRUE(build_in_memory(field, *in_memory, {.threads = 1}, expected));
     EXPECT_EQ(expected.counts.nans, 1U);
@@ -208,8 +183,8 @@ TEST_F(CompareTest, MetadataAloneDecidesWhatItCanAndSaysWhatItCannot) {
     std::vector<float> b(a);
     for (auto& x : b)
         x += 3e-4F;
-    auto source_a = memory(DType::f32, a);
-    auto source_b = memory(DType::f32, b);
+    auto source_a = memory_of(DType::f32, a);
+    auto source_b = memory_of(DType::f32, b);
     const auto metadata_a = index("a", *source_a, {1e-3, 0});
     const auto metadata_b = index("b", *source_b, {1e-3, 0});
     CompareOptions options;
@@ -230,9 +205,9 @@ TEST_F(CompareTest, MismatchesAreErrors) {
     std::vector<float> a(100);
     std::vector<float> shorter(99);
     std::vector<std::int32_t> integers(100);
-    auto source_a = memory(DType::f32, a);
-    auto source_b = memory(DType::f32, shorter);
-    auto source_c = memory(DType::i32, integers);
+    auto source_a = memory_of(DType::f32, a);
+    auto source_b = memory_of(DType::f32, shorter);
+    auto source_c = memory_of(DType::i32, integers);
     for (ElementSource* other :
          {static_cast<ElementSource*>(source_b.get()), static_cast<ElementSource*>(source_c.get())}) {
         const auto result = compare_field({source_a.get(), nullptr, 0}, {other, nullptr, 0}, {});
@@ -257,11 +232,11 @@ TEST_F(CompareTest, FlippedBitsNeverChangeTheVerdict) {
     for (std::size_t i = 0; i < 3000; ++i)
         b[i] -= 4e-4F;  // another coarse cell: the sketch decides these chunks
     b[5999] += 1;
-    auto source_a = memory(DType::f32, a);
-    auto source_b = memory(DType::f32, b);
+    auto source_a = memory_of(DType::f32, a);
+    auto source_b = memory_of(DType::f32, b);
     const auto metadata_a = index("a", *source_a, {1e-3, 0});
     const std::string path = index("b", *source_b, {1e-3, 0})->path();
-    std::vector<char> bytes(fs::file_size(path));
+    std::vector<char> bytes(std::filesystem::file_size(path));
     std::ifstream(path, std::ios::binary).read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     CompareOptions options;
     options.rule.tolerance.atol = 1e-3;

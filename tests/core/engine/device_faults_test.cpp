@@ -15,11 +15,13 @@
 #include "sketch/device_sketch.hpp"
 #include "source/device_array.hpp"
 #include "support/device_faults.hpp"
+#include "support/field_results.hpp"
+#include "support/fields.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::fail_each_call;
 using testing::LessMemory;
 
@@ -36,12 +38,7 @@ class DeviceFaults : public ::testing::Test {
             if (i % 100'000 == 0) b_[i] += 1;
             if (i < 300'000) b_[i] += 1e-4F * static_cast<float>(random() % 3);
         }
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()) +
-                   "_" + std::to_string(getpid()));
-        fs::create_directories(folder_);
     }
-    void TearDown() override { fs::remove_all(folder_); }
 
     static CompareOptions options(DeviceUse use) {
         CompareOptions options;
@@ -58,12 +55,7 @@ class DeviceFaults : public ::testing::Test {
         return chosen;
     }
     static void expect_same(const FieldResult& x, const FieldResult& y) {
-        EXPECT_EQ(x.read.scalars, y.read.scalars);
-        EXPECT_EQ(x.read.different, y.read.different);
-        EXPECT_EQ(x.read.first, y.read.first);
-        EXPECT_EQ(x.read.max_abs, y.read.max_abs);
-        EXPECT_EQ(x.read.max_abs_at, y.read.max_abs_at);
-        EXPECT_EQ(x.read.all, y.read.all);
+        testing::expect_same_read(y.read, x.read, 1e-10);
         EXPECT_EQ(x.proven.by_tree, y.proven.by_tree);
         EXPECT_EQ(x.proven.by_cells, y.proven.by_cells);
         EXPECT_EQ(x.elements.chunks_in, y.elements.chunks_in);
@@ -88,37 +80,24 @@ class DeviceFaults : public ::testing::Test {
     }
     std::unique_ptr<FileSource> file(const std::string& name, const std::vector<float>& x,
                                      CacheUse cache) const {
-        const std::string path = (folder_ / name).string();
-        std::ofstream(path, std::ios::binary)
-            .write(reinterpret_cast<const char*>(x.data()),
-                   static_cast<std::streamsize>(x.size() * sizeof(float)));
+        const std::string path = folder_.write(name, x.data(), x.size() * sizeof(float));
         return FileSource::create(DType::f32, ByteOrder::little, x.size(), {{path, 0, 4, x.size()}}, cache)
             .value();
     }
     // part: of a larger array, so that it has sums.
     static FieldMetadata plan(std::uint64_t items, DigestKind kind = DigestKind::linear, bool part = false) {
-        FieldPlan plan;
+        FieldPlan plan = testing::plan_of(DType::f32, items);
         if (part) {
             plan.global_shape = {items + 77};
             plan.global_offset = {7};
         }
-        plan.name = "x";
-        plan.dtype = DType::f32;
-        plan.shape = {items};
-        plan.tolerance = {1e-3, 0};
         plan.kind = kind;
         return plan_field(std::move(plan)).value();
     }
     std::shared_ptr<MetadataFile> index(const std::string& name, const std::vector<float>& x) const {
-        Directory directory;
-        directory.fields.push_back(plan(x.size()));
-        const std::string path = (folder_ / (name + ".twm")).string();
-        auto writer = MetadataWriter::create(posix_file_system(), path, std::move(directory)).value();
-        writer->may_replace();
         MemorySource source = memory(x);
-        EXPECT_TRUE(build_field(*writer, 0, source, {}));
-        EXPECT_TRUE(writer->commit());
-        return MetadataFile::open(path).value();
+        return testing::index_field(folder_.path(name + ".twm"), source,
+                                    testing::plan_of(DType::f32, x.size()));
     }
     // All of x, or every second.
     static DeviceArray array(const OnDevice& on_device, int device, std::size_t n, bool strided = false) {
@@ -132,7 +111,7 @@ class DeviceFaults : public ::testing::Test {
     }
 
     std::vector<float> a_, b_;
-    fs::path folder_;
+    testing::TestFolder folder_;
 };
 
 TEST_F(DeviceFaults, ComparisonOfMemory) {

@@ -12,6 +12,7 @@
 #include "sketch/started_sketches.hpp"
 #include "source/device_array.hpp"
 #include "support/device.hpp"
+#include "support/fields.hpp"
 
 namespace twinrun {
 namespace {
@@ -75,12 +76,7 @@ class DeviceStreams : public ::testing::Test {
                 static_cast<std::uint64_t>(strided ? 8 : 4), false};
     }
     static FieldMetadata plan(std::uint64_t items) {
-        FieldPlan plan;
-        plan.name = "x";
-        plan.dtype = DType::f32;
-        plan.shape = {items};
-        plan.tolerance = {1e-3, 0};
-        return plan_field(std::move(plan)).value();
+        return plan_field(testing::plan_of(DType::f32, items)).value();
     }
     static void expect_same(const BuiltField& x, const BuiltField& y) {
         EXPECT_TRUE(x.tree == y.tree);

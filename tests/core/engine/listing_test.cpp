@@ -8,15 +8,11 @@
 #include <vector>
 
 #include "engine/compare.hpp"
+#include "support/fields.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {
 namespace {
-
-template <class T>
-MemorySource source_of(DType dtype, const std::vector<T>& values) {
-    return {dtype, values.size(), values.data(), sizeof(T), false};
-}
 
 TEST(Listing, NamesWhatTheComparisonCounts) {
     std::mt19937_64 random(test_seed(7));
@@ -31,20 +27,20 @@ TEST(Listing, NamesWhatTheComparisonCounts) {
             if (random() % 100 == 0) b[i] = std::numeric_limits<double>::quiet_NaN();
             if (!(std::fabs(a[i] - b[i]) <= 0.5)) expected.push_back(i);
         }
-        MemorySource of_a = source_of(DType::f64, a);
-        MemorySource of_b = source_of(DType::f64, b);
+        const auto of_a = testing::memory_of(DType::f64, a);
+        const auto of_b = testing::memory_of(DType::f64, b);
         const DifferenceRule rule{{0.5, 0}, true};
-        const auto listed = differing_scalars(of_a, of_b, 0, n, rule);
+        const auto listed = differing_scalars(*of_a, *of_b, 0, n, rule);
         ASSERT_TRUE(listed);
         EXPECT_EQ(*listed, expected);
         CompareOptions options;
         options.rule = rule;
         options.method = Method::direct;
-        const auto compared = compare_field({&of_a}, {&of_b}, options);
+        const auto compared = compare_field({of_a.get()}, {of_b.get()}, options);
         ASSERT_TRUE(compared);
         EXPECT_EQ(compared->read.different, expected.size());
         // A window is the same list, cut.
-        const auto half = differing_scalars(of_a, of_b, n / 2, n - n / 2, rule);
+        const auto half = differing_scalars(*of_a, *of_b, n / 2, n - n / 2, rule);
         ASSERT_TRUE(half);
         std::erase_if(expected, [&](std::uint64_t at) { return at < n / 2; });
         EXPECT_EQ(*half, expected);
@@ -54,12 +50,12 @@ TEST(Listing, NamesWhatTheComparisonCounts) {
 TEST(Listing, RefusesWhatDoesNotFit) {
     const std::vector<float> a(10);
     const std::vector<float> b(9);
-    MemorySource of_a = source_of(DType::f32, a);
-    MemorySource of_b = source_of(DType::f32, b);
-    EXPECT_EQ(differing_scalars(of_a, of_b, 0, 5, {}).error().code, ErrorCode::mismatch);
-    EXPECT_EQ(differing_scalars(of_a, of_a, 6, 5, {}).error().code, ErrorCode::invalid_argument);
-    EXPECT_EQ(differing_scalars(of_a, of_a, 0, ~0ULL, {}).error().code, ErrorCode::invalid_argument);
-    EXPECT_EQ(differing_scalars(of_a, of_a, ~0ULL, 2, {}).error().code, ErrorCode::invalid_argument);
+    const auto of_a = testing::memory_of(DType::f32, a);
+    const auto of_b = testing::memory_of(DType::f32, b);
+    EXPECT_EQ(differing_scalars(*of_a, *of_b, 0, 5, {}).error().code, ErrorCode::mismatch);
+    EXPECT_EQ(differing_scalars(*of_a, *of_a, 6, 5, {}).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(differing_scalars(*of_a, *of_a, 0, ~0ULL, {}).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(differing_scalars(*of_a, *of_a, ~0ULL, 2, {}).error().code, ErrorCode::invalid_argument);
 }
 
 TEST(Measures, UlpsCountValuesOfTheType) {
@@ -76,12 +72,13 @@ TEST(Measures, UlpsCountValuesOfTheType) {
 
 TEST(Measures, APeriodMustBeALength) {
     const std::vector<double> a(4);
-    MemorySource of_a = source_of(DType::f64, a);
+    const auto of_a = testing::memory_of(DType::f64, a);
     CompareOptions options;
     options.method = Method::direct;
     for (const double wrong : {-1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
         options.rule.measure.period = {wrong};
-        EXPECT_EQ(compare_field({&of_a}, {&of_a}, options).error().code, ErrorCode::invalid_argument);
+        EXPECT_EQ(compare_field({of_a.get()}, {of_a.get()}, options).error().code,
+                  ErrorCode::invalid_argument);
     }
 }
 

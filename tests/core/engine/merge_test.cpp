@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "sketch/build.hpp"
+#include "support/field_results.hpp"
+#include "support/fields.hpp"
 #include "support/seed.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
-namespace fs = std::filesystem;
 using Random = std::mt19937_64;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -44,9 +46,7 @@ void expect_same_verdict(const FieldResult& found, const FieldResult& whole) {
     EXPECT_EQ(found.read.max_rel_different, whole.read.max_rel_different);
     EXPECT_EQ(found.read.max_rel_different_at, whole.read.max_rel_different_at);
     EXPECT_EQ(found.read.over, whole.read.over);
-    EXPECT_EQ(found.tree.ran, whole.tree.ran);
-    EXPECT_EQ(found.tree.chunks_in, whole.tree.chunks_in);
-    EXPECT_EQ(found.tree.chunks_out, whole.tree.chunks_out);
+    testing::expect_same_stage(found.tree, whole.tree);
     EXPECT_EQ(found.proven.by_tree, whole.proven.by_tree);
     EXPECT_EQ(found.read.scalars + found.proven.scalars(), found.scalars);
     EXPECT_NEAR(found.read.sum_squares_different, whole.read.sum_squares_different,
@@ -55,33 +55,18 @@ void expect_same_verdict(const FieldResult& found, const FieldResult& whole) {
 
 void expect_same(const FieldResult& found, const FieldResult& whole) {
     expect_same_verdict(found, whole);
-    EXPECT_EQ(found.read.scalars, whole.read.scalars);
-    EXPECT_EQ(found.read.all, whole.read.all);
-    EXPECT_EQ(found.read.max_abs, whole.read.max_abs);
-    EXPECT_EQ(found.read.max_abs_at, whole.read.max_abs_at);
-    EXPECT_EQ(found.max_bits_a, whole.max_bits_a);
-    EXPECT_EQ(found.max_bits_b, whole.max_bits_b);
-    EXPECT_EQ(found.read.max_rel, whole.read.max_rel);
-    EXPECT_EQ(found.read.max_rel_at, whole.read.max_rel_at);
-    EXPECT_EQ(found.read.largest, whole.read.largest);
-    EXPECT_NEAR(found.read.sum_squares, whole.read.sum_squares, 1e-12 * whole.read.sum_squares);
-    EXPECT_EQ(found.proven.by_cells, whole.proven.by_cells);
-    EXPECT_EQ(found.proven.cell, whole.proven.cell);
-    EXPECT_EQ(found.proven.coarse_cell, whole.proven.coarse_cell);
-    EXPECT_TRUE(found.max_abs == whole.max_abs || (std::isnan(found.max_abs) && std::isnan(whole.max_abs)));
-    EXPECT_EQ(found.max_abs_is_bound, whole.max_abs_is_bound);
-    EXPECT_TRUE(found.max_abs_unread == whole.max_abs_unread ||
-                (std::isnan(found.max_abs_unread) && std::isnan(whole.max_abs_unread)));
-    EXPECT_EQ(found.elements.ran, whole.elements.ran);
-    EXPECT_EQ(found.elements.chunks_in, whole.elements.chunks_in);
-    EXPECT_EQ(found.elements.chunks_out, whole.elements.chunks_out);
+    testing::expect_same_read(found.read, whole.read, 1e-12);
+    testing::expect_same_proof(found, whole);
+    testing::expect_same_values(found, whole);
+    testing::expect_same_stage(found.elements, whole.elements);
     EXPECT_EQ(found.warnings, whole.warnings);
 }
 
 // Two arrays that differ here and there, by much and by little, and their metadata.
 class Runs {
    public:
-    Runs(const fs::path& folder, std::size_t items, bool indexed, unsigned residue_bits, Random& random) {
+    Runs(const testing::TestFolder& folder, std::size_t items, bool indexed, unsigned residue_bits,
+         Random& random) {
         std::uniform_real_distribution<double> value(-2, 2);
         for (std::size_t i = 0; i < items; ++i)
             a.push_back(value(random));
@@ -92,8 +77,11 @@ class Runs {
             b[at] = random() % 8 == 0 ? odd[random() % odd.size()] : a[at] + odd[random() % odd.size()];
         }
         for (const std::vector<double>* values : {&a, &b}) {
-            sources.push_back(std::make_unique<MemorySource>(DType::f64, items, values->data(), 8, false));
-            if (indexed) metadata.push_back(index(folder, *sources.back(), residue_bits));
+            sources.push_back(testing::memory_of(DType::f64, *values));
+            if (!indexed) continue;
+            FieldPlan plan = testing::plan_of(DType::f64, items);
+            plan.residue_bits = residue_bits;
+            metadata.push_back(testing::index_field(folder.path("x.twm"), *sources.back(), std::move(plan)));
         }
         if (!indexed) metadata.resize(2);
     }
@@ -112,24 +100,6 @@ class Runs {
     std::vector<double> a, b;
     std::vector<std::unique_ptr<MemorySource>> sources;
     std::vector<std::shared_ptr<MetadataFile>> metadata;
-
-   private:
-    static std::shared_ptr<MetadataFile> index(const fs::path& folder, MemorySource& source, unsigned bits) {
-        FieldPlan plan;
-        plan.name = "x";
-        plan.dtype = DType::f64;
-        plan.shape = {source.items()};
-        plan.tolerance = {1e-3, 0};
-        plan.residue_bits = bits;
-        Directory directory;
-        directory.fields.push_back(plan_field(std::move(plan)).value());
-        const std::string path = (folder / "x.twm").string();
-        auto writer = MetadataWriter::create(posix_file_system(), path, std::move(directory)).value();
-        writer->may_replace();
-        EXPECT_TRUE(build_field(*writer, 0, source, {}));
-        EXPECT_TRUE(writer->commit());
-        return MetadataFile::open(path).value();
-    }
 };
 
 // Disjoint parts of a field, each some ranges of it.
@@ -147,12 +117,6 @@ std::vector<std::vector<Range>> divided(std::uint64_t scalars, std::uint64_t uni
 
 class MergeTest : public ::testing::Test {
    protected:
-    void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "twinrun-merge-XXXXXX").string();
-        folder_ = ::mkdtemp(name.data());
-    }
-    void TearDown() override { fs::remove_all(folder_); }
-
     // In any order and in groups, the parts of a field are the field.
     template <class Expect>
     void check(const Runs& runs, CompareOptions options, Random& random, const Expect& expect) {
@@ -176,7 +140,7 @@ class MergeTest : public ::testing::Test {
         }
     }
 
-    fs::path folder_;
+    testing::TestFolder folder_;
 };
 
 TEST_F(MergeTest, RangesOfElementsAreTheWhole) {

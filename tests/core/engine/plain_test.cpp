@@ -11,13 +11,13 @@
 
 #include "engine/batch.hpp"
 #include "sketch/build.hpp"
+#include "support/fields.hpp"
 #include "support/plain_compare.hpp"
 #include "support/seed.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr DType kTypes[] = {DType::f32, DType::f64, DType::f16,     DType::bf16, DType::i8,
                             DType::i16, DType::i32, DType::i64,     DType::u8,   DType::u16,
@@ -37,12 +37,6 @@ struct Field {
 
 class PlainTest : public ::testing::Test {
    protected:
-    void SetUp() override {
-        folder_ = fs::temp_directory_path() / ("twinrun_plain_" + random_hex(8));
-        fs::create_directories(folder_);
-    }
-    void TearDown() override { fs::remove_all(folder_); }
-
     template <class T>
     static void put(std::vector<std::byte>& to, std::uint64_t scalar, T value) {
         std::memcpy(to.data() + scalar * sizeof value, &value, sizeof value);
@@ -113,7 +107,7 @@ class PlainTest : public ::testing::Test {
     void write(std::vector<Field>& fields, unsigned bits) {
         for (const bool first : {true, false}) {
             const std::string name = first ? "a" : "b";
-            std::ofstream data(folder_ / name, std::ios::binary);
+            std::ofstream data(path(name), std::ios::binary);
             Directory directory;
             directory.data_files.push_back({name, {}});
             std::vector<std::unique_ptr<MemorySource>> sources;
@@ -126,11 +120,8 @@ class PlainTest : public ::testing::Test {
                 at += bytes.size();
                 if (field.held == Held::memory || field.held == Held::file) continue;
                 field.number = directory.fields.size();
-                FieldPlan plan;
-                plan.name = "x" + std::to_string(field.number);
-                plan.dtype = field.dtype;
-                plan.shape = {field.items};
-                plan.tolerance = field.tolerance;
+                FieldPlan plan = testing::plan_of(field.dtype, field.items, field.tolerance);
+                plan.name += std::to_string(field.number);
                 plan.residue_bits = bits;
                 directory.fields.push_back(plan_field(std::move(plan)).value());
                 sources.push_back(std::make_unique<MemorySource>(field.dtype, field.items, bytes.data(),
@@ -145,7 +136,7 @@ class PlainTest : public ::testing::Test {
             ASSERT_TRUE(writer->finish_temporary());
         }
     }
-    std::string path(const std::string& name) const { return (folder_ / name).string(); }
+    [[nodiscard]] std::string path(const std::string& name) const { return folder_.path(name); }
 
     // Sources and pairs of fields, made anew: what was read of metadata is remembered.
     struct Pairs {
@@ -224,7 +215,7 @@ class PlainTest : public ::testing::Test {
         }
     }
 
-    fs::path folder_;
+    testing::TestFolder folder_;
     std::mt19937_64 random_;
 };
 

@@ -16,7 +16,7 @@ from twinrun_spec.record import Record
 
 import twinrun
 from twinrun import RecordOptions
-from twinrun.capture import records as recording
+from twinrun.capture.record_options import offer_packing_library
 
 METHODS = ("runs", "tree", "list", "basic", "full")
 
@@ -390,12 +390,12 @@ def test_the_packing_library_of_a_package_is_found(tmp_path, monkeypatch):
     for name in [n for n in sys.modules if n == "nvidia" or n.startswith("nvidia.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setenv("TWINRUN_NVCOMP", "")
-    recording.offer_packing_library()
+    offer_packing_library()
     assert os.environ["TWINRUN_NVCOMP"] == ""  # a package without the library
     for version in (5, 6):
         (folder / f"libnvcomp.so.{version}").touch()
-        recording.offer_packing_library()
+        offer_packing_library()
     assert os.environ["TWINRUN_NVCOMP"] == str(folder / "libnvcomp.so.5")  # the first that was found stays
     monkeypatch.setenv("TWINRUN_NVCOMP", "")
-    recording.offer_packing_library()
+    offer_packing_library()
     assert os.environ["TWINRUN_NVCOMP"] == str(folder / "libnvcomp.so.6")

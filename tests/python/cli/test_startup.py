@@ -112,7 +112,7 @@ def test_hdf5_needs_h5py_and_nothing_else(tmp_path):
 def test_options_offer_what_the_library_takes():
     from twinrun.aggregate import plan
     from twinrun.aggregate.studies import interference, size, split
-    from twinrun.capture import records
+    from twinrun.capture import record_options
     from twinrun.cli import choices
     from twinrun.comparison import choices as of_comparison
     from twinrun.comparison import matching, work
@@ -120,7 +120,7 @@ def test_options_offer_what_the_library_takes():
     from twinrun.golden import writer
 
     assert (choices.PLACEMENTS, choices.LAYOUTS) == (plan.PLACEMENTS, plan.LAYOUTS)
-    assert choices.METHODS == records.METHODS
+    assert choices.METHODS == record_options.METHODS
     assert choices.GOLDEN_CHUNK == writer.CHUNK_BYTES
     assert choices.IMPORTED == importing.FORMATS
     assert choices.PARTICLES == size.PARTICLES

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -123,6 +125,36 @@ def dask() -> Iterator[object]:
         yield client.get_executor()
 
 
+class RayExecutor:
+    """Tasks of Ray as an executor, as docs/reference/scaling.md shows it."""
+
+    def __init__(self, ray: object) -> None:
+        self.ray, self.max_workers = ray, int(ray.cluster_resources()["CPU"])
+
+    def submit(self, fn, /, *args):
+        return self.ray.remote(fn).remote(*args).future()
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[object]:
+    ray = pytest.importorskip("ray", reason="there is no ray: pip install ray")
+    # pytest's folders have longer paths than a socket may have.
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+        _temp_dir=folder,
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
+    )
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def same_as_serial(runs: tuple[Runs, dict[str, object]], executor: object) -> None:
     made, serial = runs
     for name, (a, b, how) in made.items():
@@ -140,6 +172,20 @@ def test_threads_say_what_a_serial_comparison_says(runs) -> None:
 
 def test_workers_of_dask_say_what_a_serial_comparison_says(runs, dask) -> None:
     same_as_serial(runs, dask)
+
+
+def test_workers_of_ray_say_what_a_serial_comparison_says(runs, ray) -> None:
+    same_as_serial(runs, RayExecutor(ray))
+
+
+def test_a_worker_of_ray_that_ends_is_an_error(runs, ray) -> None:
+    class Ending(RayExecutor):
+        def submit(self, fn, /, *args):
+            return self.ray.remote(max_retries=0)(lambda: os._exit(3)).remote().future()
+
+    a, b, how = runs[0]["different"]
+    with pytest.raises(TwinrunError, match="the executor could not compare a part of the runs"):
+        twinrun.compare(str(a), str(b), executor=Ending(ray), **how)
 
 
 def test_workers_of_mpi_say_what_a_serial_comparison_says(runs, tmp_path) -> None:

@@ -12,47 +12,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from dlpack_exchange import CPU, CUDA, OTHER, Exchange, Function, capsule, describe, in_items
 from test_lists import listed
-
-CPU, CUDA, OTHER = 1, 2, 13
-CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("dimensions", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-Function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
-
-
-class Exchange(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("previous", ctypes.c_void_p),
-        ("allocator", ctypes.c_void_p),
-        ("from_object", ctypes.c_void_p),
-        ("to_object", ctypes.c_void_p),
-        ("tensor_of", ctypes.c_void_p),
-        ("current_stream", ctypes.c_void_p),
-    )
-
-
-def capsule(exchange: Exchange | None, name: bytes = b"dlpack_exchange_api") -> object:
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    return new(ctypes.addressof(exchange), name, None)
 
 
 class Tensor:
@@ -62,9 +23,7 @@ class Tensor:
         self, array: np.ndarray, negative: bool = False, named: bool = False, **says: object
     ) -> None:
         self.array, self.negative, self.named, self.says = array, negative, named, says
-        self.shape_there = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-        strides = (s // array.itemsize for s in array.strides)
-        self.strides_there = (ctypes.c_int64 * max(1, array.ndim))(*strides)
+        self.shape_there, self.strides_there = in_items(array)
 
     def is_neg(self) -> bool:
         return self.negative
@@ -81,10 +40,7 @@ def tensor_of(of: Tensor, into: ctypes.pointer) -> int:
     if of.says.get("fails"):
         return -1
     to = into.contents
-    to.data, to.byte_offset = of.array.ctypes.data, 0
-    to.device_type, to.device, to.dimensions = CPU, 0, of.array.ndim
-    to.code, to.bits, to.lanes = CODES[of.array.dtype.kind], of.array.itemsize * 8, 1
-    to.shape, to.strides = of.shape_there, of.strides_there
+    describe(to, of.array, of.shape_there, of.strides_there, CPU)
     for name, value in of.says.items():
         setattr(to, name, value)
     return 0

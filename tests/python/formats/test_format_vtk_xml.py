@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import twinrun
 from twinrun.errors import DamagedFile, FormatError, MissingPackage
-from twinrun.formats import FileContent, detect, open_file, vtk_xml
+from twinrun.formats import FileContent, detect, open_file, vtk_arrays
 from twinrun.formats.folder import list_folder
 
 FIXTURES = Path(__file__).parent / "fixtures" / "vtk"
@@ -315,7 +315,7 @@ def test_pieces_that_contradict_each_other(tmp_path):
 
 
 def test_threads_that_ask_for_one_block_decode_it_once():
-    cache, calls, again = vtk_xml._Cache(), [], threading.Event()
+    cache, calls, again = vtk_arrays.Cache(), [], threading.Event()
 
     def make():
         calls.append(None)
@@ -332,7 +332,7 @@ def test_threads_that_ask_for_one_block_decode_it_once():
 
 
 def test_a_small_cache(monkeypatch):
-    monkeypatch.setattr(vtk_xml, "_KEPT", 100)
+    monkeypatch.setattr(vtk_arrays, "KEPT", 100)
     with open_file(FIXTURES / "appended-zlib.vtu") as content:
         check_content(content, truth("vtu", "vtu"), in_extents=False)
 

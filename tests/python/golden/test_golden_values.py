@@ -262,6 +262,39 @@ def test_values_that_do_not_match_their_digests_are_damage(saved: tuple[Path, np
     damaged(folder, {"x": a}, "the kept values are not those of the digests")
 
 
+def test_other_fields_of_a_damaged_file_are_compared(tmp_path: Path) -> None:
+    arrays = {name: np.linspace(1, 2, 500) + at for at, name in enumerate("abc")}
+    golden.save(arrays, tmp_path / "g", atol=1e-6)
+    content = (tmp_path / "g" / "rank_0.twv").read_bytes()
+    at = content.index(arrays["b"].tobytes())
+    forged = (arrays["b"] + 1).tobytes()
+    rewritten(tmp_path / "g", "rank_0.twv", sealed(content[:at] + forged + content[at + len(forged) :]))
+    result = golden.check(tmp_path / "g", {**arrays, "c": arrays["c"] + 1})
+    assert [(p.field, "are not those" in p.text) for p in result.problems] == [("b", True)]
+    assert [(f.field, f.verdict) for f in result.fields] == [("a", "same"), ("c", "different")]
+
+
+def test_what_fields_share_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels were looked for in all fields at each field, and each had its own file of digests."""
+    from twinrun.golden import digests, fields
+
+    calls = {"labels": 0, "files": 0}
+
+    def counted(what: str, usual):  # type: ignore[no-untyped-def]
+        def call(*given, **how):  # type: ignore[no-untyped-def]
+            calls[what] += 1
+            return usual(*given, **how)
+
+        return call
+
+    golden.save({f"x{n}": np.arange(5.0) + n for n in range(40)}, tmp_path / "g", atol=1e-6)
+    monkeypatch.setattr(digests, "labels_told", counted("labels", digests.labels_told))
+    monkeypatch.setattr(fields, "build", counted("files", fields.build))
+    result = golden.check(tmp_path / "g", {f"x{n}": np.arange(5.0) + n for n in range(40)})
+    assert result.verdict == "same" and len(result.fields) == 40
+    assert calls["labels"] <= 2 and calls["files"] == 1
+
+
 def test_values_of_another_shape_or_type_are_damage(saved: tuple[Path, np.ndarray]) -> None:
     folder, a = saved
     content = (folder / "rank_0.twv").read_bytes()

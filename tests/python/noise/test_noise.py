@@ -31,20 +31,17 @@ from scipy import stats
 
 from twinrun import _core
 from twinrun.errors import MissingFile, TwinrunError, Unsupported
-from twinrun.noise.measurement import (
-    ALL,
-    BUT_ONE,
-    Noise,
+from twinrun.noise.arms import ALL, BUT_ONE
+from twinrun.noise.figures import (
     core_figures,
     difference_of_rounds,
     histogram_of,
-    measure,
-    parse_threshold,
     periodic,
-    read_noise,
     share_interval,
     stolen_in_windows,
 )
+from twinrun.noise.measurement import measure, parse_threshold
+from twinrun.noise.result import Noise, read_noise
 
 CORES = sorted(os.sched_getaffinity(0))
 

@@ -28,7 +28,7 @@ from twinrun.report.html import html as page_of
 from twinrun.report.places import look
 from twinrun.report.trace import trace_html
 from twinrun.runs.provenance import Provenance
-from twinrun.trace.comparison import Around, Origin, Passed, TraceComparison, ValueDifference
+from twinrun.trace.result import Around, Origin, Passed, TraceComparison, ValueDifference
 from twinrun.trace.site import Site
 
 PLAIN = "plain"

@@ -12,44 +12,15 @@ import sys
 import types
 
 import numpy as np
+from dlpack_exchange import CUDA, Exchange, Function, capsule, describe, in_items
 
 from twinrun import _core
 
-CUDA = 2
-CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 ALLOCATE, WAIT_STREAM, FILL = 7, 13, 21  # in DeviceRuntime (src/core/device/device.hpp)
 
 
 class Status(ctypes.Structure):
     _fields_ = (("failed", ctypes.c_bool), ("code", ctypes.c_int), ("text", ctypes.c_char * 248))
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("dimensions", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class Exchange(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("previous", ctypes.c_void_p),
-        ("allocator", ctypes.c_void_p),
-        ("from_object", ctypes.c_void_p),
-        ("to_object", ctypes.c_void_p),
-        ("tensor_of", ctypes.c_void_p),
-        ("current_stream", ctypes.c_void_p),
-    )
 
 
 def _table(name: str) -> int:
@@ -60,13 +31,21 @@ def _table(name: str) -> int:
     return next(found for abi in range(1, 1000) if (found := find(name.encode(), abi, version)))
 
 
+def _functions(table: str) -> ctypes.POINTER(ctypes.c_void_p):
+    return ctypes.cast(_table(table), ctypes.POINTER(ctypes.c_void_p))
+
+
+def _call(function: int, kinds: tuple[type, ...], *given: object) -> None:
+    """Calls a function of the runtime by its number."""
+    status = ctypes.CFUNCTYPE(Status, *kinds)(_functions("runtime")[function])(*given)
+    assert not status.failed, status.text
+
+
 def memory(count: int, device: int = 0) -> int:
     """The address of so many bytes on a device. They stay as long as the process."""
-    function = ctypes.cast(_table("runtime"), ctypes.POINTER(ctypes.c_void_p))[ALLOCATE]
-    allocate = ctypes.CFUNCTYPE(Status, ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p))
     address = ctypes.c_void_p()
-    status = allocate(function)(device, max(count, 1), ctypes.byref(address))
-    assert not status.failed, status.text
+    kinds = ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
+    _call(ALLOCATE, kinds, device, max(count, 1), ctypes.byref(address))
     assert address.value is not None
     return address.value
 
@@ -74,28 +53,19 @@ def memory(count: int, device: int = 0) -> int:
 class Runtime:
     """Work of the package's own, in the default stream of the first device."""
 
-    def __init__(self) -> None:
-        self._functions = ctypes.cast(_table("runtime"), ctypes.POINTER(ctypes.c_void_p))
-
     def fill(self, array: np.ndarray, byte: int) -> None:
         """Sets all bytes, after the stream's earlier work."""
         kinds = ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
-        address = array.__array_interface__["data"][0]
-        status = ctypes.CFUNCTYPE(Status, *kinds)(self._functions[FILL])(0, address, byte, array.nbytes, None)
-        assert not status.failed, status.text
+        _call(FILL, kinds, 0, array.__array_interface__["data"][0], byte, array.nbytes, None)
 
     def wait(self) -> None:
         """Until the stream's work is done."""
-        status = ctypes.CFUNCTYPE(Status, ctypes.c_int, ctypes.c_void_p)(self._functions[WAIT_STREAM])(
-            0, None
-        )
-        assert not status.failed, status.text
+        _call(WAIT_STREAM, (ctypes.c_int, ctypes.c_void_p), 0, None)
 
 
 def fail(fault: str) -> None:
     """Makes calls of the library fail, as TWINRUN_FAKE_DEVICE_FAIL says; '': none."""
-    function = ctypes.cast(_table("fake"), ctypes.POINTER(ctypes.c_void_p))[0]
-    assert ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_char_p)(function)(fault.encode())
+    assert ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_char_p)(_functions("fake")[0])(fault.encode())
 
 
 class Tensor:
@@ -114,8 +84,7 @@ class Tensor:
     def set_(self, array: np.ndarray) -> None:
         """It lies there from now on."""
         self.array = array
-        self._shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-        self._strides = (ctypes.c_int64 * max(1, array.ndim))(*(s // array.itemsize for s in array.strides))
+        self._shape, self._strides = in_items(array)
         self.negative = False
 
     @property
@@ -139,16 +108,9 @@ class Tensor:
         return False
 
 
-Function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
-
-
 @Function
 def tensor_of(of: Tensor, into: ctypes.pointer) -> int:
-    to, array = into.contents, of.array
-    to.data, to.byte_offset = array.__array_interface__["data"][0], 0
-    to.device_type, to.device, to.dimensions = CUDA, of.device_number, array.ndim
-    to.code, to.bits, to.lanes = CODES[array.dtype.kind], array.itemsize * 8, 1
-    to.shape, to.strides = of._shape, of._strides
+    describe(into.contents, of.array, of._shape, of._strides, CUDA, of.device_number)
     return 0
 
 
@@ -157,9 +119,7 @@ EXCHANGE = Exchange(1, 3, None, None, None, None, ctypes.cast(tensor_of, ctypes.
 
 def package() -> types.SimpleNamespace:
     """The package; whoever looks for PyTorch finds it from now on."""
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    Tensor.__dlpack_c_exchange_api__ = new(ctypes.addressof(EXCHANGE), b"dlpack_exchange_api", None)
+    Tensor.__dlpack_c_exchange_api__ = capsule(EXCHANGE)
     made = types.SimpleNamespace(
         Tensor=Tensor,
         nn=types.SimpleNamespace(Parameter=type("Parameter", (), {})),

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from trainings import Full
 
 import twinrun
 import twinrun.torch.replicas
@@ -44,19 +45,6 @@ class Job:
 
     def bits(self) -> str:
         return " ".join(str(d) for d in twinrun.digest(dict(self.inner.named_parameters())).values())
-
-
-class Full:
-    """A run whose disk is full."""
-
-    def __init__(self, run) -> None:
-        self._run, self.path, self.keeps_data = run, run.path, True
-
-    def capture(self, step, fields):
-        raise OSError(28, "No space left on device")
-
-    def close(self):
-        self._run.close()
 
 
 def untraced(rank: int, folder: Path) -> str:

@@ -19,7 +19,7 @@ import twinrun
 from twinrun.capture.events import EventWriter
 from twinrun.runs.events import DIGESTS, EVENTS, Event, Traced, decoded_events, encoded_events
 from twinrun.trace.alignment import aligned
-from twinrun.trace.comparison import _ulps
+from twinrun.trace.distance import ulps
 from twinrun.trace.site import Site
 from twinrun.trace.words import trace_document, trace_lines
 
@@ -436,17 +436,17 @@ def test_damage_is_seen(tmp_path) -> None:
 def test_ulps(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(5).astype(np.float32)
-    assert _ulps(x, x, "f32") == 0
-    assert _ulps(x, np.nextafter(x, np.float32(9)), "f32") == 1
-    assert _ulps(np.float32([0.0]), np.float32([-0.0]), "f32") == 0
+    assert ulps(x, x, "f32") == 0
+    assert ulps(x, np.nextafter(x, np.float32(9)), "f32") == 1
+    assert ulps(np.float32([0.0]), np.float32([-0.0]), "f32") == 0
     assert (
-        _ulps(
+        ulps(
             np.nextafter(np.float32([0]), np.float32(1)), np.nextafter(np.float32([0]), np.float32(-1)), "f32"
         )
         == 2
     )
-    assert _ulps(np.float64([-1.7e308]), np.float64([1.7e308]), "f64") > 2**63
-    assert _ulps(np.float32([np.nan]), x[:1], "f32") is None
+    assert ulps(np.float64([-1.7e308]), np.float64([1.7e308]), "f64") > 2**63
+    assert ulps(np.float32([np.nan]), x[:1], "f32") is None
 
 
 # ---- phases of a simulation ----

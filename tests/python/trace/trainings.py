@@ -227,3 +227,16 @@ def traced_training(kind: str, path, plant=None, **options) -> Training:
         with trace(training.model, path, optimizer=training.optimizer, **options) as traced:
             training.run(traced, last=last)
         return training
+
+
+class Full:
+    """A run whose disk is full."""
+
+    def __init__(self, run) -> None:
+        self._run, self.path, self.keeps_data = run, run.path, True
+
+    def capture(self, step, fields):
+        raise OSError(28, "No space left on device")
+
+    def close(self):
+        self._run.close()

@@ -1,0 +1,58 @@
+"""The states of random number generators as values of a trace. They are read, and never changed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..capture.events import EventWriter
+from ..runs.digest import Digest, digests_of
+from ..runs.events import Event
+from .values import digest_of_text
+
+__all__ = ["Generators"]
+
+
+def _text(state: Any) -> str:
+    if isinstance(state, np.ndarray):
+        return f"{state.dtype}{state.tolist()}"
+    if isinstance(state, tuple):
+        return "(" + ",".join(_text(s) for s in state) + ")"
+    return repr(state)
+
+
+class Generators:
+    """The generators that a trace looks at. which: 'torch', 'all' or 'none', as `trace` explains."""
+
+    def __init__(self, which: str, writer: EventWriter) -> None:
+        self._which, self._writer = which, writer
+        # By name: the state that was digested last, its digest, and its type and shape.
+        self._known: dict[str, tuple[bytes, Digest, tuple]] = {}
+
+    def begin_iteration(self) -> None:
+        """An event with the states of Python's and NumPy's generators, where all are asked for."""
+        if self._which != "all":
+            return
+        event = self._writer.add(Event("begin", 0, "", "", "begin", -1, -1, []))
+        for name, state in (("random", random.getstate()), ("numpy.random", np.random.get_state())):
+            self._writer.known(
+                event, name, digest_of_text(_text(state)), ("python", ()), out=False, role="rng"
+            )
+
+    def add_states(self, event: Event) -> None:
+        """Adds the states of PyTorch's generators to an event. An unchanged one is not digested again."""
+        if self._which == "none":
+            return
+        states = {"torch": torch.get_rng_state()}
+        if torch.cuda.is_initialized():
+            states[f"cuda:{torch.cuda.current_device()}"] = torch.cuda.get_rng_state()
+        for name, state in states.items():
+            raw = state.numpy().tobytes()
+            known = self._known.get(name)
+            if known is None or known[0] != raw:
+                digest, *form = digests_of({name: state})[0]
+                known = self._known[name] = raw, digest, tuple(form)
+            self._writer.known(event, name, known[1], known[2], out=False, role="rng")

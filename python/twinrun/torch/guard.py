@@ -1,0 +1,129 @@
+"""What an error of a trace does, and whether a trace is at work: it may never end the training."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Sized
+from types import TracebackType
+
+import torch
+
+from ..trace.online import TraceDiverged
+from .graph_capture import capturing, refuse_graph_capture
+from .iterations import Iterations
+from .modes import no_modes
+from .position import Position
+from .replicas import ReplicasDiffer
+
+__all__ = ["Guard"]
+
+
+class _Work:
+    """The context of `Guard.work`. A class: thousands of them are made in a step, and a generator takes
+    longer. what: None where errors are the caller's.
+    """
+
+    __slots__ = ("_guard", "_had_gradients", "_modes", "_what")
+
+    def __init__(self, guard: Guard, what: str | None) -> None:
+        self._guard, self._what = guard, what
+
+    def __enter__(self) -> None:
+        self._guard.begin()
+        try:
+            self._modes = no_modes()
+            self._modes.__enter__()
+            self._had_gradients = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(False)
+        except BaseException:
+            self._guard.end()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            torch._C._set_grad_enabled(self._had_gradients)
+            self._modes.__exit__(None, None, None)
+            return self._what is not None and self._guard.failed(self._what, error)
+        finally:
+            self._guard.end()
+
+
+class _Thread(threading.local):
+    # Whether this thread is at work for the trace. Gradients are computed by other threads.
+    inside = False
+
+
+class Guard:
+    """Runs the work of a trace. After an error the trace is stopped, and the training goes on.
+
+    handles: of the hooks; without any the trace does nothing. raises: whether errors reach the training.
+    problems: what could not be traced. stopped: whether the trace ended.
+    """
+
+    def __init__(
+        self, position: Position, iterations: Iterations, handles: Sized, problems: list[str], raises: bool
+    ) -> None:
+        self._position, self._iterations = position, iterations
+        self._handles, self._problems = handles, problems
+        self.raises, self.stopped = raises, False
+        self._lock, self._thread = threading.RLock(), _Thread()
+
+    @property
+    def active(self) -> bool:
+        """Whether values are recorded now."""
+        return (
+            not self.stopped and not self._thread.inside and len(self._handles) > 0 and self._position.chosen
+        )
+
+    def records(self) -> bool:
+        """Whether values are recorded now, and can be: the capture of a CUDA graph ends the trace."""
+        if not self.active:
+            return False
+        if not capturing():
+            return True
+        with self.work("a value"):
+            refuse_graph_capture()
+        return False
+
+    def work(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Work of the trace, which modes and the graph of gradients do not see. An error stops the trace."""
+        return _Work(self, what)
+
+    def work_that_goes_on(self) -> contextlib.AbstractContextManager[None]:
+        """The same for work that a trace does also after it stopped. Errors of it are the caller's."""
+        return _Work(self, None)
+
+    def begin(self) -> None:
+        """Enters the work of this thread; other threads wait until `end`."""
+        self._lock.acquire()
+        self._thread.inside = True
+
+    def end(self) -> None:
+        """Ends what `begin` began."""
+        self._thread.inside = False
+        self._lock.release()
+
+    def failed(self, what: str, error: BaseException | None) -> bool:
+        """What work ends with, if with an error. True: the training does not see the error."""
+        if error is None or not isinstance(error, Exception):
+            return False
+        if isinstance(error, (TraceDiverged, ReplicasDiffer)) or self.raises:  # the caller asked for it
+            self.stopped = True
+            return False
+        self._stop(f"{what}: {type(error).__name__}: {error}")
+        return True
+
+    def _stop(self, why: str) -> None:
+        if self.stopped:
+            return
+        self.stopped = True
+        text = f"iteration {self._position.iteration}: the trace stopped at {why}"
+        self._problems.append(text)
+        self._iterations.problem(text)
+        warnings.warn(f"twinrun: {text}; the training goes on", RuntimeWarning, stacklevel=4)
+        self._position.frames.clear()
+        self._iterations.capture_last()

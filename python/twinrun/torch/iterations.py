@@ -1,0 +1,76 @@
+"""The events of each iteration on their way into the run."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from ..capture.events import EventWriter
+from ..capture.run import Run
+from ..trace.result import Origin
+from .divergence import Divergence
+from .graph_capture import capturing, refuse_graph_capture
+from .modes import no_modes
+from .position import Position
+
+__all__ = ["Iterations"]
+
+
+class Iterations:
+    """Captures iterations into a run, each as a whole, and compares them with a reference.
+
+    run: may be replaced between two iterations. divergence: None where there is no reference.
+    """
+
+    def __init__(
+        self, run: Run, writer: EventWriter, position: Position, divergence: Divergence | None
+    ) -> None:
+        self.run = run
+        self._writer, self._position, self._divergence = writer, position, divergence
+        # The iteration whose digests wait for the end of a CUDA graph's capture.
+        self._unread: int | None = None
+
+    def problem(self, text: str) -> None:
+        """Writes what was not traced into the iteration under way."""
+        self._writer.problem(text)
+
+    def check_readable(self) -> None:
+        """Raises Unsupported where this iteration has events that cannot be read now."""
+        if len(self._writer):
+            refuse_graph_capture()
+
+    def capture(self) -> Origin | None:
+        """Captures the iteration. Gives the first divergence from the reference, once."""
+        iteration, divergence = self._position.iteration, self._divergence
+        found = None if divergence is None else divergence.find(iteration, self._writer)
+        self._writer.capture(lambda fields: self.run.capture(iteration, fields))
+        if divergence is not None:
+            divergence.remember(found)
+        return found
+
+    def capture_last(self) -> None:
+        """Captures the iteration in which the trace stopped: now, or after a CUDA graph's capture,
+        which would end if it had to wait for digests.
+        """
+        if capturing():
+            self._unread = self._position.iteration
+        else:
+            self._capture_as_it_is()
+
+    def capture_late(self) -> None:
+        """Captures what could not be read while a CUDA graph was captured."""
+        position = self._position
+        if self._unread is not None and not capturing():
+            now, position.iteration, self._unread = position.iteration, self._unread, None
+            try:
+                with no_modes(), torch.no_grad():
+                    self._capture_as_it_is()
+            finally:
+                position.iteration = now
+
+    def _capture_as_it_is(self) -> None:
+        with contextlib.suppress(Exception):
+            found = self.capture()
+            if found is not None and self._divergence is not None:
+                self._divergence.act(found)

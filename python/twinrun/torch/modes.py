@@ -1,0 +1,31 @@
+"""What PyTorch does in this thread: it compiles, it computes gradients, it shows operations to modes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["compiling", "in_backward", "no_modes"]
+
+_NONE = contextlib.nullcontext()
+
+
+def no_modes() -> contextlib.AbstractContextManager:
+    """A context in which no dispatch mode sees operations."""
+    # PyTorch's own context takes 5 us also where there is no mode, as in most trainings.
+    if torch._C._len_torch_dispatch_stack() == 0 and _len_torch_dispatch_stack_pre_dispatch() == 0:
+        return _NONE
+    return _disable_current_modes()
+
+
+def compiling() -> bool:
+    """Whether `torch.compile` reads this code now, instead of running it."""
+    return torch.compiler.is_compiling()
+
+
+def in_backward() -> bool:
+    """Whether gradients are computed."""
+    return torch._C._current_graph_task_id() != -1

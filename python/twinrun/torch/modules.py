@@ -1,0 +1,128 @@
+"""Hooks of modules: what goes in and what comes out, with parameters, buffers and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..runs.events import Event
+from .generators import Generators
+from .gradients import GradientHooks
+from .guard import Guard
+from .model import Owned, Watched
+from .modes import compiling, in_backward
+from .position import Frame, Position
+from .recorder import Recorder
+from .values import put, tensors_of
+
+__all__ = ["ModuleHooks"]
+
+
+def _sequence_number() -> int:
+    ask = getattr(torch.autograd, "_get_sequence_nr", None)
+    return 0 if ask is None else ask()
+
+
+def _extra(module: torch.nn.Module) -> str:
+    try:
+        return module.extra_repr()
+    except Exception:  # it is the model's own code
+        return ""
+
+
+class ModuleHooks:
+    """The hooks of the modules that are watched, before and after their `forward`."""
+
+    def __init__(
+        self,
+        watched: Sequence[Watched],
+        guard: Guard,
+        position: Position,
+        recorder: Recorder,
+        generators: Generators,
+        gradients: GradientHooks,
+    ) -> None:
+        self._watched, self._guard, self._position = watched, guard, position
+        self._recorder, self._generators, self._gradients = recorder, generators, gradients
+
+    def attach(self, handles: list[Any]) -> None:
+        """Adds the hooks, and what removes them to `handles`."""
+        for w in self._watched:
+            before, after = self._entering(w), self._leaving(w)
+            handles.append(w.module.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(w.module.register_forward_hook(after, with_kwargs=True, always_call=True))
+
+    def begin_iteration(self) -> None:
+        """No module was called yet."""
+        for w in self._watched:
+            w.calls = 0
+
+    def _entering(self, w: Watched) -> Callable[..., None]:
+        def before(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+            if compiling():
+                return
+            self._position.touched = True
+            if not self._guard.records():
+                return
+            phase = "recompute" if in_backward() else "forward"
+            with self._guard.work(f"the input of {w.path or 'the model'}"):
+                self._enter(w, phase, args, kwargs)
+
+        return before
+
+    def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict) -> None:
+        position, recorder = self._position, self._recorder
+        if phase == "forward":
+            while position.frames and position.frames[-1].phase != "forward":
+                position.frames.pop()  # a recomputation that ended early
+            if w.root:
+                position.microbatch = w.calls
+                w.calls += 1
+        stops = [t.grad_fn for t in tensors_of((args, kwargs)) if t.grad_fn is not None]
+        call = position.new_call()
+        event = recorder.event(phase, w.path, w.kind, "forward", call)
+        position.frames.append(Frame(call, phase, w, _sequence_number(), stops))
+        recorder.setting(event, "settings", f"{_extra(w.module)} training={w.module.training}")
+        recorder.see(event, "args", args, out=False)
+        recorder.see(event, "kwargs", kwargs, out=False)
+        self._see_owned(event, w.parameters, "parameter", out=False)
+        self._see_owned(event, w.buffers, "buffer", out=False)
+        self._generators.add_states(event)
+
+    def _leaving(self, w: Watched) -> Callable[..., None]:
+        def after(module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            if compiling() or not self._guard.records():
+                return
+            grads = torch.is_grad_enabled()
+            with self._guard.work(f"the output of {w.path or 'the model'}"):
+                self._leave(w, output, grads)
+
+        return after
+
+    def _leave(self, w: Watched, output: Any, grads: bool) -> None:
+        frames, recorder = self._position.frames, self._recorder
+        at = next((i for i in range(len(frames) - 1, -1, -1) if frames[i].watched is w), None)
+        if at is None:  # the trace began inside of it
+            return
+        frame = frames[at]
+        del frames[at + 1 :]
+        event = recorder.event(frame.phase, w.path, w.kind, "forward", frame.call)
+        recorder.see(event, "output", output, out=True)
+        if w.module.training:
+            self._see_owned(event, w.buffers, "buffer", out=True)
+        frames.pop()
+        if grads:
+            # The nodes of the graph that the module's own code made.
+            nodes = [t.grad_fn for t in tensors_of(output) if t.requires_grad and t.grad_fn is not None]
+            stops = {id(n) for n in frame.stops}
+            self._gradients.watch(nodes, w.path, w.kind, stops=stops, first=frame.sequence)
+
+    def _see_owned(self, event: Event, owned: Iterable[Owned], role: str, *, out: bool) -> None:
+        tensors: dict[str, torch.Tensor] = {}
+        for name, module, key in owned:
+            t = (module._parameters if role == "parameter" else module._buffers).get(key)
+            if t is not None:
+                put(tensors, name, t.detach())
+        self._recorder.see_tensors(event, tensors, out=out, role=role)

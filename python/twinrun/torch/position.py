@@ -1,0 +1,60 @@
+"""Where a training is: the iteration, the run of the model within it, and the modules at work."""
+
+from __future__ import annotations
+
+from .model import Watched
+
+__all__ = ["Frame", "Position"]
+
+
+class Frame:
+    """A module that is at work. stops: nodes of the graph of gradients that were there before it."""
+
+    __slots__ = ("call", "phase", "sequence", "stops", "watched")
+
+    def __init__(self, call: int, phase: str, watched: Watched, sequence: int, stops: list) -> None:
+        self.call, self.phase, self.watched, self.sequence, self.stops = call, phase, watched, sequence, stops
+
+
+class Position:
+    """Where a training is. Hooks move it; events are numbered by it.
+
+    touched: whether this iteration has begun. optimizing: whether a step of an optimizer is under way.
+    """
+
+    __slots__ = ("_calls", "_every", "_start", "frames", "iteration", "microbatch", "optimizing", "touched")
+
+    def __init__(self, start: int, every: int) -> None:
+        self.iteration = self._start = start
+        self._every = every
+        self.frames: list[Frame] = []
+        self.microbatch = self._calls = 0
+        self.touched = self.optimizing = False
+
+    @property
+    def chosen(self) -> bool:
+        """Whether this iteration is traced."""
+        return (self.iteration - self._start) % self._every == 0
+
+    def is_one_of_every(self, number: int) -> bool:
+        """Whether this iteration is one of every so many."""
+        return (self.iteration - self._start) % number == 0
+
+    def new_call(self) -> int:
+        """The number of a call that begins."""
+        self._calls += 1
+        return self._calls - 1
+
+    def enclosing(self, call: int) -> int:
+        """The call of the innermost module at work, other than `call` itself; -1 for none."""
+        frames = self.frames
+        at = len(frames) - 1
+        if at >= 0 and frames[at].call == call:
+            at -= 1
+        return frames[at].call if at >= 0 else -1
+
+    def begin_iteration(self) -> None:
+        """Nothing of the iteration before counts any more."""
+        self.frames.clear()
+        self.touched = False
+        self._calls = self.microbatch = 0

@@ -1,0 +1,88 @@
+"""The events of an iteration and their values. A value is digested where it is seen, all tensors of one
+value in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..capture.events import EventWriter, copied
+from ..runs.events import Event
+from ..trace.site import Site
+from .generators import Generators
+from .position import Position
+from .values import digest_of_text, leaves, put
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Makes the events of an iteration, and hands them to a writer.
+
+    keep: of which places the data is kept beside the digests; None for none.
+    """
+
+    def __init__(
+        self,
+        writer: EventWriter,
+        position: Position,
+        generators: Generators,
+        keep: Callable[[Site], bool] | None,
+    ) -> None:
+        self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
+        self._begun = False
+
+    def begin_iteration(self) -> None:
+        """The next event is the first of an iteration."""
+        self._begun = False
+
+    def ensure_begun(self) -> None:
+        """Writes what comes before the first event of an iteration."""
+        if not self._begun:
+            self._begun = True
+            self._generators.begin_iteration()
+
+    def event(
+        self, phase: str, module: str, kind: str, operation: str, call: int, microbatch: int | None = None
+    ) -> Event:
+        """Adds an event at this place of the training. microbatch: None for the one under way."""
+        self.ensure_begun()
+        position = self._position
+        number = position.microbatch if microbatch is None else microbatch
+        return self._writer.add(
+            Event(phase, number, module, kind, operation, call, position.enclosing(call), [])
+        )
+
+    def add(self, event: Event) -> None:
+        """Adds an event that was made before: it comes after those that were added meanwhile."""
+        self._writer.add(event)
+
+    def see(self, event: Event, name: str, what: Any, *, out: bool, role: str = "value") -> None:
+        """Adds what a value holds to an event: tensors, and plain values as settings."""
+        tensors: dict[str, torch.Tensor] = {}
+        for label, one in leaves(name, what):
+            if isinstance(one, torch.Tensor):
+                put(tensors, label, one)
+            else:
+                self.setting(event, label, repr(one), out=out)
+        self.see_tensors(event, tensors, out=out, role=role)
+
+    def see_tensors(
+        self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool, role: str = "value"
+    ) -> None:
+        """Adds tensors to an event."""
+        self._writer.see(event, tensors, out=out, role=role, keep=self._keeper(event))
+
+    def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
+        """Adds a value of Python to an event, as text."""
+        self._writer.known(event, name, digest_of_text(text), ("python", ()), out=out, role="setting")
+
+    def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
+        if self._keep is None:
+            return None
+        at = self._position.iteration
+        site = Site(at, event.microbatch, event.phase, event.module, event.operation)
+        return copied if self._keep(site) else None

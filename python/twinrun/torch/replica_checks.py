@@ -1,0 +1,65 @@
+"""When a trace compares data-parallel processes among themselves, and what becomes of what it finds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import TwinrunError
+from .graph_capture import refuse_graph_capture
+from .guard import Guard
+from .iterations import Iterations
+from .position import Position
+from .replicas import ReplicasDiffer, check_replicas
+
+__all__ = ["ReplicaChecks"]
+
+
+class ReplicaChecks:
+    """The checks of one trace. every: of which iterations. group: the processes that hold the same values.
+
+    A process whose trace stopped still answers the others.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        group: Any,
+        guard: Guard,
+        position: Position,
+        iterations: Iterations,
+        problems: list[str],
+    ) -> None:
+        self._every, self._group = every, group
+        self._guard, self._position, self._iterations = guard, position, iterations
+        self._problems = problems
+        self._told: set[str] = set()
+
+    def due(self) -> bool:
+        """Whether this iteration is checked."""
+        return self._position.is_one_of_every(self._every)
+
+    def check(self, values: Callable[[], Sequence[tuple[str, torch.Tensor]]]) -> None:
+        """Compares values among the processes. Raises ReplicasDiffer on all of them; other errors are
+        problems of the trace, unless the caller asked for them.
+        """
+        where = f"iteration {self._position.iteration}"
+        try:
+            with self._guard.work_that_goes_on():
+                refuse_graph_capture()
+                found = check_replicas(values, where, self._group)
+        except ReplicasDiffer:  # the caller asked for it
+            raise
+        except Exception as e:
+            if self._guard.raises:
+                raise
+            found = [str(e) if isinstance(e, TwinrunError) else f"{type(e).__name__}: {e}"]
+        for text in found:
+            if text not in self._told:
+                self._told.add(text)
+                warnings.warn(f"twinrun: replicas: {text}", RuntimeWarning, stacklevel=4)
+                self._problems.append(f"{where}: replicas: {text}")
+            self._iterations.problem(f"{where}: replicas: {text}")

@@ -1,0 +1,257 @@
+"""What a comparison of two traces found: where differences enter, and what lies around the first one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ..runs.provenance import Difference, Provenance, difference
+from ..views import views
+from .site import Site
+
+__all__ = ["Around", "Origin", "Passed", "TraceComparison", "ValueDifference"]
+
+
+@dataclass
+class ValueDifference:
+    """A value of an event that differs.
+
+    Attributes
+    ----------
+    name : str
+        What the event calls it.
+    role : str
+        'value', 'parameter', 'buffer', 'gradient', 'state', 'setting' or 'rng'.
+    out : bool
+        Whether it came out of the operation, or went in.
+    a, b : str
+        Type and shape in both runs.
+    elements, different : int or None
+        Where both runs kept the data: how many elements there are, and how many differ.
+    max_abs_diff : float or None
+        The largest |a - b|.
+    max_ulp : int or None
+        The largest distance in representable numbers; None where it has no meaning.
+    first_index : list of int or None
+        The first element that differs; `first_a` and `first_b` are its values.
+    first_a, first_b : object
+        See `first_index`.
+    """
+
+    name: str
+    role: str
+    out: bool
+    a: str
+    b: str
+    elements: int | None = None
+    different: int | None = None
+    max_abs_diff: float | None = None
+    max_ulp: int | None = None
+    first_index: list[int] | None = None
+    first_a: object = None
+    first_b: object = None
+    _kept: tuple[str, str] = field(default=("", ""), repr=False, compare=False)
+
+
+@dataclass
+class Origin:
+    """A place at which a difference enters a run.
+
+    Attributes
+    ----------
+    rank : int
+        The rank.
+    site : Site
+        Iteration, microbatch, phase, module and operation.
+    reason : {'operation', 'input', 'unmatched', 'generator'}
+        'operation': its inputs agree, and its outputs differ. 'input': something that it takes
+        differs, and nothing before it does: it was changed outside of what is traced. 'unmatched':
+        one run does here what the other one does not. 'generator': a random number generator has
+        another state, and no value differs.
+    module : str
+        The module whose code is meant; '' for the model itself. Of an input it is the module that called.
+    kind : str
+        The class of the module at the site.
+    number : int
+        The place in the order of events of this iteration.
+    values : list of ValueDifference
+        What differs there.
+    generator : str
+        Where the state of a random number generator differed first, if it did before; or ''.
+    only_in : str
+        For 'unmatched': 'a' or 'b'.
+    names_rank : bool
+        Whether the text names rank 0, too: ranks of one run were compared.
+    """
+
+    rank: int
+    site: Site
+    reason: Literal["operation", "input", "unmatched", "generator"]
+    module: str
+    kind: str
+    number: int
+    values: list[ValueDifference]
+    generator: str = ""
+    only_in: str = ""
+    names_rank: bool = False
+
+    def __str__(self) -> str:
+        from .words import origin_text
+
+        return origin_text(self)
+
+
+class Passed(NamedTuple):
+    """A value of an event near the first divergence.
+
+    Attributes
+    ----------
+    name, role : str
+        See `ValueDifference`.
+    out : bool
+        Whether it came out of the event.
+    form : str
+        Type and shape.
+    differs : bool
+        Whether it differs between the runs.
+    producer : Site or None
+        Of what went in: the last event before that gave these bits, in the same run; None where none did.
+    """
+
+    name: str
+    role: str
+    out: bool
+    form: str
+    differs: bool
+    producer: Site | None
+
+
+@dataclass
+class Around:
+    """An event near the first divergence, and whether it differs.
+
+    Attributes
+    ----------
+    site : Site
+        Where it is.
+    kind : str
+        The class of its module.
+    values : list of Passed
+        What went in and came out.
+    state : str
+        What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ',
+        'outputs differ', 'only in a' or 'only in b'.
+    """
+
+    site: Site
+    state: str
+    kind: str = ""
+    values: list[Passed] = field(default_factory=list)
+
+
+@dataclass
+class TraceComparison:
+    """The result of `compare_traces`.
+
+    >>> for path in ("runs/a", "runs/b"):
+    ...     with twinrun.Run(path) as run:
+    ...         _ = run.capture(0, {"x": np.ones(4)}, phase="begin")
+    >>> result = twinrun.compare_traces("runs/a", "runs/b")
+    >>> result.verdict, result.first_divergence, result.values
+    ('same', None, 1)
+
+    Attributes
+    ----------
+    a, b : str
+        The two traces.
+    replicas : tuple of int
+        Where ranks of one trace were compared among themselves: these ranks, the reference first; else empty.
+    verdict : {'same', 'different', 'incomparable'}
+        'same': every value of both traces was compared, and agrees bit by bit. 'incomparable':
+        nothing differs, and something was not compared, see `problems`.
+    first_divergence : Origin or None
+        The earliest of `firsts`: by iteration, then by its place in the order of execution, then by rank.
+    firsts : dict of int to Origin
+        The first divergence of each rank.
+    origins : list of Origin
+        Every place at which a difference enters, in the order of execution of each rank; at most 1000.
+    around : list of Around
+        Events around the first divergence.
+    events, values : int
+        How many events were matched, and how many values of them were compared.
+    different_values : int
+        How many of these differ.
+    unmatched : int
+        Events and values that only one run has.
+    problems : list of str
+        What could not be compared; at most 1000 lines.
+    notes : list of str
+        What the user should know.
+    by_module : dict of (int, str) to (int, int)
+        {(iteration, module): (values, values that differ)}.
+    provenance_a, provenance_b : Provenance or None
+        Under which conditions the runs ran.
+    conditions : list of Difference or None
+        Conditions in which the runs differ, the likeliest explanation first.
+    seconds : float
+        Time of the comparison.
+    same : bool
+        True only if the verdict is 'same'; `bool(comparison)` gives it.
+    """
+
+    a: str
+    b: str
+    verdict: str = "incomparable"
+    first_divergence: Origin | None = None
+    firsts: dict[int, Origin] = field(default_factory=dict)
+    origins: list[Origin] = field(default_factory=list)
+    around: list[Around] = field(default_factory=list)
+    events: int = 0
+    values: int = 0
+    different_values: int = 0
+    unmatched: int = 0
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    replicas: tuple[int, ...] = ()
+    by_module: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    provenance_a: Provenance | None = field(default=None, repr=False)
+    provenance_b: Provenance | None = field(default=None, repr=False)
+    seconds: float = 0.0
+
+    @property
+    def conditions(self) -> list[Difference] | None:
+        """Conditions in which the runs differ, the likeliest explanation first; None where a run
+        does not say.
+        """
+        if self.provenance_a is None or self.provenance_b is None:
+            return None
+        return difference(self.provenance_a, self.provenance_b)
+
+    @property
+    def same(self) -> bool:
+        """True only if the verdict is 'same'."""
+        return self.verdict == "same"
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page that `twinrun compare --html` writes.
+
+        Parameters
+        ----------
+        path : path
+            The file; it is replaced.
+
+        Raises
+        ------
+        TwinrunError
+            The file cannot be written.
+        """
+        views().write_trace_html(self, path)
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    def __str__(self) -> str:
+        from .words import verdict_text
+
+        return verdict_text(self)

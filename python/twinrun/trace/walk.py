@@ -1,0 +1,252 @@
+"""The walk through the events of one rank of two runs: where differences enter, and which explain others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..errors import Incomparable
+from ..runs.events import Event, Traced
+from .alignment import aligned
+from .result import Around, Origin, Passed, TraceComparison, ValueDifference
+from .site import Site
+
+__all__ = ["Walk", "first_of_events"]
+
+_MOST_ORIGINS = 1000
+_MOST_PROBLEMS = 1000
+_AROUND = 5
+
+
+def _form(v: Traced | None) -> str:
+    return "(not there)" if v is None else f"{v.dtype}[{','.join(map(str, v.shape))}]"
+
+
+@dataclass
+class _Found:
+    """What two events of one place show."""
+
+    ins: list[ValueDifference]
+    outs: list[ValueDifference]
+    generators: list[ValueDifference]
+    problems: list[str]
+    compared: int
+    unmatched: int
+
+
+def _by_key(e: Event) -> dict[tuple[bool, str, str, int], Traced]:
+    found: dict[tuple[bool, str, str, int], Traced] = {}
+    for v in e.values:
+        again = 0
+        while (v.out, v.role, v.name, again) in found:
+            again += 1
+        found[v.out, v.role, v.name, again] = v
+    return found
+
+
+def _compared_events(a: Event, b: Event) -> _Found:
+    found = _Found([], [], [], [], 0, 0)
+    ours, theirs = _by_key(a), _by_key(b)
+    for key in [*ours, *(k for k in theirs if k not in ours)]:
+        one, other = ours.get(key), theirs.get(key)
+        v = one or other
+        assert v is not None
+        if one is None or other is None:
+            found.unmatched += 1
+            found.problems.append(f"{v.name} is only in {'a' if other is None else 'b'}")
+        elif one.missing or other.missing:
+            if one.form == other.form:
+                found.problems.append(f"{v.name} was not digested: {one.missing or other.missing}")
+                continue
+        else:
+            found.compared += 1
+            if one.form == other.form and one.digest == other.digest:
+                continue
+        kept = (one.kept if one else "", other.kept if other else "")
+        differs = ValueDifference(v.name, v.role, v.out, _form(one), _form(other), _kept=kept)
+        (found.generators if v.role == "rng" else found.outs if v.out else found.ins).append(differs)
+    return found
+
+
+class _Near(NamedTuple):
+    """An event that may turn out to be near the first divergence. producers: of its values."""
+
+    site: Site
+    state: str
+    event: Event
+    producers: list[Site | None]
+    found: _Found | None
+
+    def told(self) -> Around:
+        f = self.found
+        differ = set() if f is None else {(d.name, d.out) for d in [*f.ins, *f.outs, *f.generators]}
+        values = [
+            Passed(v.name, v.role, v.out, _form(v), (v.name, v.out) in differ, producer)
+            for v, producer in zip(self.event.values, self.producers, strict=True)
+        ]
+        return Around(self.site, self.state, self.event.kind, values)
+
+
+class Walk:
+    """The walk through the events of one rank."""
+
+    def __init__(self, result: TraceComparison, rank: int, names_rank: bool = False) -> None:
+        self.result, self.rank, self.names_rank = result, rank, names_rank
+        self.first: Origin | None = None
+        self.differed = False
+        self.generator: tuple[str, Origin] | None = None
+        self.before: list[_Near] = []
+        self.around: list[Around] = []
+        self.made: dict[
+            int, Site
+        ] = {}  # by digest: the last event of run a (or of b, where a has none) that gave it
+        self.after = 0
+
+    def problem(self, text: str) -> None:
+        if len(self.result.problems) < _MOST_PROBLEMS:
+            self.result.problems.append(text)
+        elif len(self.result.problems) == _MOST_PROBLEMS:
+            self.result.problems.append("more problems are not listed")
+
+    def origin(self, origin: Origin) -> None:
+        origin.generator = self.generator[0] if self.generator else ""
+        origin.names_rank = self.names_rank
+        if self.first is None:
+            self.first = origin
+            self.after = _AROUND
+        if len(self.result.origins) < _MOST_ORIGINS:
+            self.result.origins.append(origin)
+
+    def _near(self, site: Site, state: str, e: Event, found: _Found | None = None) -> None:
+        if self.first is not None and self.after < 0:
+            return
+        made = self.made
+        near = _Near(site, state, e, [None if v.out else made.get(v.digest) for v in e.values], found)
+        if self.first is None:
+            self.before = [*self.before[-_AROUND + 1 :], near]
+        else:
+            self.around = self.around or [n.told() for n in self.before]
+            self.around.append(near.told())
+            self.after -= 1
+        for v in e.values:
+            if v.out and v.role not in ("setting", "rng"):
+                made[v.digest] = site
+
+    def near(self) -> list[Around]:
+        """Events around the first divergence."""
+        return self.around or [n.told() for n in self.before]
+
+    def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
+        wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
+        calls: dict[int, _Call] = {}  # by the number that run a gave them
+        dirty: set[str] = set()  # modules in which anything differed
+        # What the optimizer made is taken in the next iteration; all else ends with its own.
+        self.made = {
+            d: s for d, s in self.made.items() if s.phase == "optimizer" and s.iteration == number - 1
+        }
+        result = self.result
+        for at, (one, other) in enumerate(aligned(a, b)):
+            e = one or other
+            assert e is not None
+            site = Site(number, e.microbatch, e.phase, e.module, e.operation)
+            if one is None or other is None:
+                self._unmatched(site, e, at, "a" if other is None else "b", calls, wheres)
+                continue
+            found = _compared_events(one, other)
+            result.events += 1
+            result.values += found.compared
+            result.unmatched += found.unmatched
+            for text in found.problems:
+                self.problem(f"{wheres}{site}: {text}")
+            call = calls.setdefault(e.call, _Call(e)) if e.call >= 0 else _Call(e)
+            call.takes = call.takes or any(not v.out and v.role not in ("rng",) for v in e.values)
+            differ = found.ins or found.outs
+            every = len(found.ins) + len(found.outs) + len(found.generators)
+            result.different_values += every
+            n, d = result.by_module.get((number, e.module), (0, 0))
+            result.by_module[number, e.module] = (n + found.compared, d + every)
+            if found.generators and self.generator is None:
+                where = Origin(self.rank, site, "generator", e.module, e.kind, at, found.generators)
+                self.generator = str(site), where
+            if found.ins:
+                call.ins_differ = True
+                if not self.differed:
+                    self._entered(site, e, at, found, calls)
+            own = found.outs and not call.ins_differ and not call.inner_differs
+            if own and (not self.differed or (call.takes and not self._explained(e, dirty))):
+                self.origin(Origin(self.rank, site, "operation", e.module, e.kind, at, found.outs))
+            if differ:
+                self.differed = True
+                dirty.add(e.module)
+                outer = calls.get(e.enclosing)
+                while outer is not None and not outer.inner_differs:
+                    outer.inner_differs = True
+                    outer = calls.get(outer.event.enclosing)
+            self._near(site, _state(e, found), e, found)
+
+    def _unmatched(
+        self, site: Site, e: Event, at: int, only: str, calls: Mapping[int, _Call], wheres: str
+    ) -> None:
+        """An event that one run alone has. only: which one, 'a' or 'b'."""
+        self.result.unmatched += 1
+        self.problem(f"{wheres}{site}: only in {only}")
+        enclosing = calls.get(e.enclosing) if only == "a" else None
+        if not self.differed:
+            module = e.module or (enclosing.event.module if enclosing else "")
+            self.origin(Origin(self.rank, site, "unmatched", module, e.kind, at, [], only_in=only))
+            self.differed = True
+        self._near(site, f"only in {only}", e)
+
+    @staticmethod
+    def _explained(e: Event, dirty: set[str]) -> bool:
+        """Whether a gradient may differ because of what its module kept from a forward pass that differs."""
+        return e.phase == "backward" and (e.module in dirty or not e.module)
+
+    def _entered(self, site: Site, e: Event, at: int, found: _Found, calls: dict[int, _Call]) -> None:
+        """A value that differs though nothing before it does: it was made by code that is not
+        traced by itself.
+        """
+        module = e.module
+        outer = calls.get(e.enclosing)
+        if all(v.role in ("value", "gradient") for v in found.ins) and e.phase in ("forward", "recompute"):
+            module = outer.event.module if outer is not None else ""
+        self.origin(Origin(self.rank, site, "input", module, e.kind, at, found.ins))
+
+    def end(self) -> None:
+        if self.first is None and self.generator is not None:
+            self.origin(self.generator[1])
+            self.generator[1].generator = ""
+        if self.first is not None:
+            self.result.firsts[self.rank] = self.first
+
+
+def _state(e: Event, found: _Found) -> str:
+    if found.outs:
+        return "outputs differ"
+    if found.ins:
+        return "inputs differ"
+    ways = {v.out for v in e.values if v.role != "rng"}
+    return "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
+
+
+class _Call:
+    __slots__ = ("event", "inner_differs", "ins_differ", "takes")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.ins_differ = self.inner_differs = self.takes = False
+
+
+def first_of_events(number: int, a: Sequence[Event], b: Sequence[Event], rank: int = 0) -> Origin | None:
+    """The first divergence of one iteration of one rank; None where every value agrees.
+
+    Raises Incomparable where nothing differs and something could not be compared.
+    """
+    result = TraceComparison("a", "b")
+    walk = Walk(result, rank)
+    walk.iteration(number, a, b)
+    walk.end()
+    if walk.first is None and result.problems:
+        raise Incomparable(result.problems[0])
+    return walk.first

@@ -1,0 +1,132 @@
+// Digests and sketches, by the portable kernels.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "digest/values.hpp"
+#include "support/fake_device/checks.hpp"
+#include "support/fake_device/tables.hpp"
+
+namespace twinrun::fake {
+
+namespace {
+
+void raise_largest(const DeviceDigestItem& item, const ElementView& view) {
+    const std::uint64_t slice = (1 << 20) / item_bytes(item.scalar);
+    const ComputeType type = compute_type(item.scalar);
+    for (std::uint64_t at = 0; at < item.scalars; at += slice) {
+        for (std::uint64_t k = at; k < std::min(at + slice, item.scalars); k += 1021) {
+            alignas(64) std::byte staging[64];
+            const void* value = load(view, k, 1, staging);
+            double x = 0;
+            if (type == ComputeType::f32) {
+                float f = 0;
+                std::memcpy(&f, value, 4);
+                x = static_cast<double>(f);
+            } else if (type == ComputeType::f64) {
+                std::memcpy(&x, value, 8);
+            }
+            x = std::fabs(x);
+            if (!std::isfinite(x)) continue;
+            std::uint64_t word = 0;
+            std::memcpy(&word, &x, 8);
+            *item.largest = std::max(*item.largest, word);
+        }
+    }
+}
+
+void digest_now(int device, const DeviceDigestItem& item) {
+    if (item.scalars == 0) return;
+    Digester digester(item.settings, item.scalar, Backend::portable);
+    const ElementView view = dense_view(item.scalar, item.data);
+    const std::size_t per_chunk = digester.shape().chunk_scalars;
+    const std::size_t chunks = (item.scalars + per_chunk - 1) / per_chunk;
+    const unsigned bits = item.settings.rule.residue_bits;
+    const bool published = item.settings.kind == DigestKind::published;
+    std::size_t residue_bytes = 0;
+    if (item.residues != nullptr && bits != 0) {
+        residue_bytes = item.scalars / per_chunk * digester.shape().residue_bytes_per_chunk +
+                        chunk_residue_bytes(item.scalar, item.scalars % per_chunk, bits);
+    }
+    Checker checker(device, "digest");
+    checker.memory(item.data, item.scalars * item_bytes(item.scalar), item_bytes(item.scalar), "its data");
+    checker.memory(item.leaves, chunks * (published ? 16 : 8), 8, "its leaves");
+    if (item.fine != nullptr) checker.memory(item.fine, chunks * 8, 8, "its fine digests");
+    checker.memory(item.residues, residue_bytes, 1, "its residues");
+    if (item.counts != nullptr) checker.memory(item.counts, sizeof *item.counts, 8, "its counts");
+    if (item.largest != nullptr) checker.memory(item.largest, 8, 8, "its largest");
+    if (!checker.ok()) return;
+    std::vector<ChunkDigest> digests(chunks);
+    std::vector<std::byte> residues(chunks * digester.shape().residue_bytes_per_chunk);
+    ElementCounts counts;
+    digester.chunks(view, 0, item.scalars, digests.data(), bits != 0 ? residues.data() : nullptr, &counts);
+    for (std::size_t c = 0; c < digests.size(); ++c) {
+        if (published) {
+            item.leaves[2 * c] = digests[c].fine;
+            item.leaves[2 * c + 1] = digests[c].coarse;
+        } else {
+            item.leaves[c] = digests[c].coarse;
+            if (item.fine != nullptr) item.fine[c] = digests[c].fine;
+        }
+    }
+    if (residue_bytes != 0) std::memcpy(item.residues, residues.data(), residue_bytes);
+    if (item.counts != nullptr) item.counts->add(counts);
+    if (item.largest != nullptr) raise_largest(item, view);
+}
+
+void digest_scratch(const DeviceDigestItem*, std::size_t n, std::size_t* device_bytes,
+                    std::size_t* host_bytes) {
+    *device_bytes = n * kScratch;
+    *host_bytes = n * kScratch / 2;
+}
+DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, void* scratch,
+                    void* host_scratch, StreamHandle stream) {
+    FAKE_ENTER(kDigestCall, device);
+    const Scratch area(scratch, n * kScratch, host_scratch, n * kScratch / 2);
+    area.prepare();
+    return push(device, stream, [=, all = std::vector<DeviceDigestItem>(items, items + n)] {
+        Checker checker(device, "digest");
+        area.check(checker);
+        for (std::size_t i = 0; checker.ok() && i < all.size(); ++i)
+            digest_now(device, all[i]);
+    });
+}
+
+void sketch_now(int device, const DeviceSketchItem& item) {
+    const ChunkShape shape = chunk_shape(item.scalar, item.chunk_bytes, item.residue_bits);
+    const std::uint64_t chunks = (item.scalars + shape.chunk_scalars - 1) / shape.chunk_scalars;
+    const std::size_t residue_bytes = item.scalars / shape.chunk_scalars * shape.residue_bytes_per_chunk;
+    Checker checker(device, "sketch");
+    checker.memory(item.fine_a, chunks * 8, 8, "a's fine digests");
+    checker.memory(item.fine_b, chunks * 8, 8, "b's fine digests");
+    checker.memory(item.residues_a, residue_bytes, 16, "a's residues");
+    checker.memory(item.residues_b, residue_bytes, 16, "b's residues");
+    if (item.chunks != nullptr) checker.memory(item.chunks, item.count * 4, 4, "its chunks");
+    checker.memory(item.proven, item.count, 1, "its verdicts");
+    checker.memory(item.counts, 64, 8, "its counts");
+    if (!checker.ok()) return;
+    for (std::uint64_t i = 0; i < item.count; ++i) {
+        const std::uint64_t c = item.chunks == nullptr ? i : item.chunks[i];
+        if (c >= chunks) return trouble(device, "sketch: a chunk that is not there");
+        const auto n = static_cast<std::size_t>(
+            std::min<std::uint64_t>(shape.chunk_scalars, item.scalars - c * shape.chunk_scalars));
+        const std::size_t at = c * shape.residue_bytes_per_chunk;
+        const SketchVerdict verdict =
+            check_sketch(kPortableDigest, shape, n, item.residue_bits, item.widest, item.fine_a[c],
+                         item.fine_b[c], item.residues_a + at, item.residues_b + at);
+        item.proven[i] = verdict.proven ? 1 : 0;
+        for (std::size_t k = 0; verdict.proven && k < 8; ++k)
+            item.counts[k] += verdict.counts[k];
+    }
+}
+DeviceStatus sketch(int device, const DeviceSketchItem& item, StreamHandle stream) {
+    FAKE_ENTER(kSketch, device);
+    return push(device, stream, [=] { sketch_now(device, item); });
+}
+
+}  // namespace
+
+const DeviceDigestKernels kDigest = {.scratch = digest_scratch, .digest = digest, .sketch = sketch};
+
+}  // namespace twinrun::fake
