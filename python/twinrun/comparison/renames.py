@@ -44,8 +44,6 @@ class Rename:
             )
         if _WILDCARD.sub("", self.pattern) == "" and self.pattern == self.target:
             raise TwinrunError(f"rename {str(self)!r} changes no name", fix="write OLD=NEW")
-        parts = ("(.*)" if c == "*" else "(.)" if c == "?" else re.escape(c) for c in self.pattern)
-        object.__setattr__(self, "_expression", re.compile("".join(parts), re.DOTALL))
 
     def __str__(self) -> str:
         return f"{self.pattern}={self.target}"
@@ -55,11 +53,49 @@ class Rename:
 
     def of(self, name: str) -> str | None:
         """The new name; None where the rule does not match."""
-        found: re.Match[str] | None = self._expression.fullmatch(name)  # type: ignore[attr-defined]
+        found = _matched(self.pattern, name)
         if found is None:
             return None
-        taken = iter(found.groups())
+        taken = iter(found)
         return _WILDCARD.sub(lambda _: next(taken), self.target)
+
+
+def _matched(pattern: str, name: str) -> list[str] | None:
+    """What the wildcards of a pattern stand for; None where it does not match the whole name.
+
+    The first * takes as much as it can, then the second, and so on: what is between two * lies as far to the
+    right as possible, and is placed from the last to the first. A regular expression finds the same, but may
+    try exponentially many ways.
+    """
+    first, *others = pattern.split("*")
+    if not others:
+        return _marks(first, name) if len(first) == len(name) and _fits(first, name, 0) else None
+    *middle, last = others
+    end = len(name) - len(last)
+    if end < len(first) or not _fits(first, name, 0) or not _fits(last, name, end):
+        return None
+    found = _marks(last, name[end:])
+    for piece in reversed(middle):
+        begin = end - len(piece)
+        while begin >= len(first) and not _fits(piece, name, begin):
+            begin -= 1
+        if begin < len(first):
+            return None
+        found = [*_marks(piece, name[begin:]), name[begin + len(piece) : end], *found]
+        end = begin
+    return [*_marks(first, name), name[len(first) : end], *found]
+
+
+def _fits(piece: str, name: str, begin: int) -> bool:
+    """Whether a piece of a pattern without * stands in a name at this place."""
+    if "?" not in piece:
+        return name.startswith(piece, begin)
+    return all(c in ("?", x) for c, x in zip(piece, name[begin : begin + len(piece)], strict=True))
+
+
+def _marks(piece: str, name: str) -> list[str]:
+    """What each ? of a piece stands for, in a name that begins where it does."""
+    return [x for c, x in zip(piece, name, strict=False) if c == "?"]
 
 
 def parse_rename(text: str) -> Rename:

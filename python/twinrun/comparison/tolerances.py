@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..documents import nearest, read_toml
-from ..errors import TwinrunError
+from ..errors import Incomparable, TwinrunError
 from .renames import Rename
 
 __all__ = [
@@ -488,7 +488,7 @@ class Periods:
 
     def of(self, name: str, shape: tuple[int, ...]) -> tuple[float, ...]:
         """Lengths by component of a field of this shape (as the user knows it); () where it is not
-        periodic.
+        periodic. Raises Incomparable where a name and a shape say different things.
         """
         for glob, lengths in self.named:
             if fnmatch.fnmatchcase(name, glob):
@@ -500,6 +500,12 @@ class Periods:
         last = name.lower().rsplit("/", 1)[-1]
         axis = _AXES.get(last.removeprefix("position_").removeprefix("pos_"))
         if axis is not None:
+            if len(set(self.axes)) > 1 and len(shape) > 1 and 1 < shape[-1] <= _MOST_COMPONENTS:
+                by_axis = "x".join(f"{length:g}" for length in self.axes)
+                raise Incomparable(
+                    f"field {name!r} has the name of one axis and shape {list(shape)}: its last axis may be all axes",
+                    fix=f"say which lengths it has: --period '{name}={by_axis}', or '{name}={self.axes[0]:g}'",
+                )
             return (self.axes[axis],) if axis < len(self.axes) else ()
         if len(shape) > 1 and shape[-1] == len(self.axes):
             return self.axes

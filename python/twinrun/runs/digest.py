@@ -353,7 +353,8 @@ def digest(what: Any, *, atol: float = 0.0, rtol: float = 0.0, stream: object = 
         An array of NumPy, PyTorch, CuPy or JAX; or many: a mapping, a model, a list or a tuple of arrays.
     atol, rtol : float, default 0
         0: of the exact bits. Otherwise of values: equal digests prove that every element agrees within
-        |a - b| <= atol + rtol |a|; different digests prove nothing.
+        |a - b| <= atol + rtol |a|; different digests prove nothing. Integers and booleans have no tolerance:
+        equal digests prove that they are equal.
     stream : int or stream object, default None
         The GPU stream whose work makes the array; by default the array itself names it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from support import run_of_ranks
 
 import twinrun
-from twinrun.comparison.renames import Rename, parse_rename, renames_of
+from twinrun.comparison.renames import Rename, _matched, parse_rename, renames_of
 
 NAME = st.text("abx.*?[]/_=", min_size=1, max_size=8)
 
@@ -34,6 +35,19 @@ def test_stars_take_over_what_they_matched(front: str, middle: str, end: str) ->
     assert rule.of(f"{front}{middle}{end}!") is None or end == ""
     assert Rename("l?.*", "m?/*").of("l7.w.b") == "m7/w.b"
     assert pickle.loads(pickle.dumps(rule)) == rule
+
+
+@given(st.text("ab*?", max_size=8), st.text("ab?*", max_size=9))
+def test_wildcards_take_what_those_of_a_regular_expression_take(pattern: str, name: str) -> None:
+    parts = ("(.*)" if c == "*" else "(.)" if c == "?" else re.escape(c) for c in pattern)
+    found = re.fullmatch("".join(parts), name)
+    assert _matched(pattern, name) == (None if found is None else list(found.groups()))
+
+
+def test_many_wildcards_take_no_longer_than_few() -> None:
+    """A regular expression tries 10^13 ways here."""
+    assert Rename("*a" * 15 + "*c", "x").of("a" * 60) is None
+    assert Rename("*a" * 15 + "*", "*b" * 15 + "*").of("a" * 60) == "a" * 45 + "b" * 15
 
 
 @pytest.mark.parametrize("text", ["", "a", "=b", "a=", "*=*", "a*=*b*", "a*=b?c*", "a=b*", "a?=?*"])

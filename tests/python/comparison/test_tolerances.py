@@ -168,6 +168,12 @@ def test_positions_by_name() -> None:
     assert periods.of("Coordinates", (100, 3)) == (10.0, 20.0, 30.0)
     assert periods.of("Coordinates", (100, 2)) == ()
     assert periods.of("velocity", (100, 3)) == ()
+    assert periods.of("x", (100, 1)) == periods.of("x", (50, 60)) == (10.0,)
+    # All axes, or one of them thrice: a guess would forgive what is no wrap.
+    for name, shape in (("x", (100, 3)), ("pos/y", (7, 100, 2)), ("position_z", (5, 4))):
+        with pytest.raises(Incomparable, match=r"its last axis may be all axes.*period '.*=10x20x30'"):
+            periods.of(name, shape)
+    assert parse_periods("10,10").of("x", (100, 2)) == (10.0,)  # the same in both cases
     assert parse_periods("r*=5x6").of("r12", (4, 2)) == (5.0, 6.0)
     for wrong in ("", "a", "-1", "1,2,3,4,5", "inf", "=3", "x=", "nan"):
         with pytest.raises(TwinrunError):

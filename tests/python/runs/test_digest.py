@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -169,6 +170,20 @@ def test_is_what_the_specification_says(kind: str, shape: tuple[int, ...]) -> No
         raw &= 1
     x = raw.view(kind)[: int(np.prod(shape))].reshape(shape)
     assert int(twinrun.digest(x)) == by_the_spec(x)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8", "int32", "uint64", "bool"])
+@pytest.mark.parametrize(("atol", "rtol"), [(0.125, 0.0), (0.0, 1e-3), (3.0, 0.5)])
+def test_tolerances_are_what_the_specification_says(kind: str, atol: float, rtol: float) -> None:
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal((3, 700)) * 9).astype(kind)
+    names = {"float": "f", "int": "i", "uint": "u"}
+    short = "bool" if kind == "bool" else re.sub("[a-z]+", lambda m: names[m[0]], kind)
+    dtype = spec.BY_NAME[short]
+    rule = (atol, rtol) if kind.startswith("float") else (0.0, 0.0)
+    root = spec.array_root(spec.scalars(x.tobytes(), dtype), dtype, *rule)
+    how = f"atol={atol.hex()} rtol={rtol.hex()}"
+    assert int(twinrun.digest(x, atol=atol, rtol=rtol)) == spec.array_digest(kind, x.shape, root, how)
 
 
 def test_the_example_of_the_specification() -> None:
