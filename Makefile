@@ -42,7 +42,7 @@ export TWINRUN_COMPARE_C ?= $(CURDIR)/$(BIN)/compare_c
 export TWINRUN_FAKE_DEVICE ?= $(CURDIR)/build/$(PRESET)/tests/libtwinrun_fake_device.so
 
 .PHONY: help setup demo test test-cpp test-python test-mpi test-torch test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
-        layers build clean wheels test-wheels
+        layers build clean wheels test-wheels docs
 
 help: ## List the recipes
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -103,7 +103,7 @@ coverage: ## Run the C++ tests and print which lines they reach
 	@ctest --preset coverage
 	@$(VENV)/bin/gcovr --root . --filter src/ build/coverage
 
-bench: build ## Run the benchmarks, about 10 minutes (BENCH_ARGS=--quick: one minute; '--write docs/benchmarks.md' keeps them)
+bench: build ## Run the benchmarks, about 10 minutes (BENCH_ARGS=--quick: one minute; '--write docs/benchmark-tables.md' keeps them)
 	@$(PYTHON_VENV) bench/compare_bench.py --programs $(BIN) $(BENCH_ARGS)
 	@for program in $$(ls $(BIN)/bench_* | grep -v '/bench_build$$'); do echo "== $${program##*/}"; $$program || exit; done
 
@@ -122,6 +122,12 @@ wheels: ## Build what is published, into build/dist: wheels for manylinux_2_28 (
 
 test-wheels: ## Test the wheels of build/dist in bare trees of Debian 12 and 13 (root; debootstrap), without a compiler
 	@tools/test_wheels.sh
+
+docs: ## Check the docs' English, and build their site into build/site; nothing is fetched, broken links are errors
+	@PRESET=$(PRESET) tools/setup.sh docs
+	@$(PYTHON_VENV) tools/docs_english.py
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON_VENV) -m mkdocs build
+	@$(PYTHON_VENV) tools/docs_offline.py build/site
 
 lint: ## Check format, what may include what, and common mistakes
 	@PRESET=$(PRESET) tools/setup.sh tests lint

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often acceptances of whole programs are right: the second tables of docs/acceptance.md.
+"""How often acceptances of whole programs are right: the second tables of docs/reference/acceptance.md.
 
 python bench/acceptance_programs.py minihacc|lammps [--judgements N] [--design 5+3] [--rows GLOB] [--minihacc PROGRAM]
     [--folder FOLDER]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often acceptances reject right runs, and find wrong ones: the tables of docs/acceptance.md.
+"""How often acceptances reject right runs, and find wrong ones: the tables of docs/reference/acceptance.md.
 
 python bench/acceptance_rates.py alarms|found|published [--judgements N] [--climates N] [--design 20+3,...]
 python bench/acceptance_rates.py metadata [--climates N] [--design 10+3]

@@ -3,7 +3,7 @@
 
     make bench                                                  all of it, about 10 minutes, 10 GB of disk
     make bench BENCH_ARGS=--quick                               smaller and fewer, about a minute
-    make bench BENCH_ARGS='--write docs/benchmarks.md'          keeps the results in that document
+    make bench BENCH_ARGS='--write docs/benchmark-tables.md'          keeps the results in that document
 
 Each table's lines run interleaved, in rotating order. Rates are bytes of one run / time of the whole comparison, opening
 and metadata included; metadata was made beforehand. Every outcome is checked against what the case was made to hold.

@@ -3,7 +3,7 @@
 
     python bench/device_stream_bench.py --programs build/release/bin            all of it, about 3 minutes, 16 GB of disk
     python bench/device_stream_bench.py --quick                                 smaller and fewer, under a minute
-    python bench/device_stream_bench.py --write docs/benchmarks.md              keeps the results in that document
+    python bench/device_stream_bench.py --write docs/benchmark-tables.md              keeps the results in that document
 
 Prints a JSON object a line as they are measured, tables at the end. Lines that are compared run interleaved, in rotating order;
 medians, with fastest and slowest in brackets. What cannot be measured (no GPU, no PyTorch or CuPy, a page cache that cannot be
@@ -41,7 +41,7 @@ from twinrun.runs.entries import captured_entries
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = (
-    "<!-- GPU, measured: begin; bench/device_stream_bench.py --write docs/benchmarks.md rewrites this -->",
+    "<!-- GPU, measured: begin; bench/device_stream_bench.py --write docs/benchmark-tables.md rewrites this -->",
     "<!-- GPU, measured: end -->",
 )
 EPS = 1e-3

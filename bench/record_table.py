@@ -1,4 +1,4 @@
-"""Tables of what bench_record --json wrote, as docs/benchmarks.md has them: python bench/record_table.py FILE..."""
+"""Tables of what bench_record --json wrote, as docs/benchmark-tables.md has them: python bench/record_table.py FILE..."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from measure import Spread
 
-BEGIN = "<!-- measured: begin; make bench BENCH_ARGS='--write docs/benchmarks.md' rewrites this -->"
+BEGIN = "<!-- measured: begin; make bench BENCH_ARGS='--write docs/benchmark-tables.md' rewrites this -->"
 END = "<!-- measured: end -->"
 
 

@@ -63,7 +63,7 @@ module twinrun
     procedure(twr_divergence_callback), pointer, nopass :: call => null()
   end type
 
-  ! Settings of a run, by the names in docs/capture.md. twr_open reports wrong ones.
+  ! Settings of a run, by the names in docs/reference/capture.md. twr_open reports wrong ones.
   type, public :: twr_settings_t
     private
     type(setting_t), allocatable :: given(:)

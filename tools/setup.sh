@@ -6,6 +6,7 @@
 #   tools/setup.sh lint         besides: the tools of `make lint`
 #   tools/setup.sh fuzz         besides: clang with libFuzzer
 #   tools/setup.sh coverage     besides: gcovr
+#   tools/setup.sh docs         besides: MkDocs and what the docs site is made with
 #
 # Outside the checkout only apt packages are installed, and those only by root; anybody else is told the one command to
 # run. Inside it: .venv (the environment), build (all build products), .cache (pip's downloads, temporary files).
@@ -330,7 +331,8 @@ for part in "$@"; do
         ;;
     fuzz) ;;
     coverage) install_requirements coverage coverage ;;
-    *) fail "unknown part '$part': tests, lint, fuzz and coverage are there" ;;
+    docs) install_requirements docs docs ;;
+    *) fail "unknown part '$part': tests, lint, fuzz, coverage and docs are there" ;;
     esac
 done
 build_core

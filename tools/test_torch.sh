@@ -19,4 +19,4 @@ if [[ ! -f $stamp ]]; then
 fi
 # After its own packages: those of .venv, with twinrun.
 echo "$ours" >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/twinrun.pth"
-exec env --default-signal "$python" -m pytest -n "$jobs" --dist worksteal tests/python/trace tests/python/runs/test_digest.py "$@"
+exec env --default-signal "$python" -m pytest -n "$jobs" --dist worksteal tests/python/trace tests/python/runs/test_digest.py tests/python/project/test_docs.py "$@"

@@ -50,7 +50,7 @@ const char* const kUsage =
     "  --nodes-per-file N     --aggregators N (a file)        --placement cost|rank|bridge|random|worst\n"
     "  --topology WHAT        --backend posix|uring|mpiio     --buffers N     --buffer-bytes N     "
     "--block-bytes N\n"
-    "  --time-limit S         --placement-seed N              (docs/aggregate.md)\n"
+    "  --time-limit S         --placement-seed N              (docs/reference/aggregate.md)\n"
     "  --declare WHEN         once (default; apart from the times), each (in the time of each repetition)\n"
     "\n"
     "Measurement. Time: after a barrier, from the first rank's start to the last rank's end:\n"

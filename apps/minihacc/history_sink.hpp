@@ -12,7 +12,7 @@ namespace minihacc {
 
 class HistorySink final : public StepSink {
    public:
-    // Two runs agree where |a - b| <= atol. settings: "name=value", as docs/capture.md
+    // Two runs agree where |a - b| <= atol. settings: "name=value", as docs/reference/capture.md
     // lists them. Throws std::runtime_error where the folder holds a history already.
     HistorySink(const std::string& folder, double atol, int threads, std::span<const std::string> settings);
     void capture(std::uint64_t step, std::span<const Field> fields) override;

@@ -13,7 +13,7 @@ namespace oranges {
 
 class HistorySink final : public StepSink {
    public:
-    // settings: "name=value", as docs/capture.md lists them. Throws std::runtime_error where the
+    // settings: "name=value", as docs/reference/capture.md lists them. Throws std::runtime_error where the
     // folder holds a history already.
     HistorySink(const std::string& folder, std::uint64_t vertices, int threads,
                 std::span<const std::string> settings);

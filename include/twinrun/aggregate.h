@@ -13,7 +13,7 @@
  * anything else twr_error_message() says what, where and what to do. "Returns" below names the
  * codes of a function besides those that every function may return (status.h). No function prints
  * or throws. None aborts, except that after `time_limit` a call of MPI that only blocks ends the
- * job (docs/aggregate.md).
+ * job (docs/reference/aggregate.md).
  *
  * Functions marked [collective] are called by all ranks of the communicator, in the same order, and
  * fail on all ranks if they fail on one: the others return TWR_ERROR_OTHER_RANK, with that rank's
@@ -23,7 +23,8 @@
  * they are valid until the next call for the same aggregate. Functions copy what arguments point
  * to, except the data of arrays. Sizes and offsets are bytes, times are seconds.
  *
- * twr_aggregate_options begins with its size, so that it can grow (docs/capture.md says how). */
+ * twr_aggregate_options begins with its size, so that it can grow (docs/reference/capture.md says
+ * how). */
 #ifndef TWINRUN_AGGREGATE_H
 #define TWINRUN_AGGREGATE_H
 
@@ -44,7 +45,8 @@ typedef struct twr_aggregate twr_aggregate;
 TWR_API const char* twr_aggregate_error_message(void);
 
 /* ---- settings ----
- * As text, or as a structure. Names and meanings are the same; docs/aggregate.md lists them. */
+ * As text, or as a structure. Names and meanings are the same; docs/reference/aggregate.md lists
+ * them. */
 
 typedef struct twr_aggregate_settings twr_aggregate_settings;
 
@@ -76,7 +78,7 @@ typedef struct twr_aggregate_options {
     const char* placement;
     /* "auto" (default: Slurm's topology if there is one, otherwise "node"), "flat", "node",
      * "slurm", "file:PATH", "torus:...", "dragonfly:...", "fattree:...", "hwloc"
-     * (docs/aggregate.md). */
+     * (docs/reference/aggregate.md). */
     const char* topology;
     /* "posix" (default), "uring", "mpiio". */
     const char* backend;
@@ -263,7 +265,7 @@ TWR_API int twr_aggregate_read(twr_aggregate* aggregate, const char* path, void*
 /* ---- reports ---- */
 
 /* Bytes and times of a write or a read, of all files. Each time is that of the slowest rank, so the
- * times do not add up to the total. docs/aggregate.md explains the members. */
+ * times do not add up to the total. docs/reference/aggregate.md explains the members. */
 typedef struct twr_aggregate_transfer {
     /* sizeof(twr_aggregate_transfer), set by the caller. */
     size_t size;
@@ -290,8 +292,8 @@ typedef struct twr_aggregate_transfer {
 TWR_API int twr_aggregate_last_write(const twr_aggregate* aggregate, twr_aggregate_transfer* transfer);
 TWR_API int twr_aggregate_last_read(const twr_aggregate* aggregate, twr_aggregate_transfer* transfer);
 
-/* A report on the last declaration, write and read as a JSON object (docs/aggregate.md), equal on
- * all ranks of a file.
+/* A report on the last declaration, write and read as a JSON object (docs/reference/aggregate.md),
+ * equal on all ranks of a file.
  * Returns the text; "{}" if aggregate is NULL or memory is lacking. */
 TWR_API const char* twr_aggregate_report(twr_aggregate* aggregate);
 

@@ -239,8 +239,8 @@ TWR_API const char* twr_comparison_note(const twr_comparison* comparison, uint64
  * Returns the text; "" for NULL. */
 TWR_API const char* twr_comparison_verdict(const twr_comparison* comparison);
 
-/* All facts as a JSON object: the document of `twinrun compare --json` (docs/guide.md), without
- * the conditions of the runs. Made by the first call.
+/* All facts as a JSON object: the document of `twinrun compare --json` (docs/reference/reports.md),
+ * without the conditions of the runs. Made by the first call.
  * Returns the text; NULL where there is not enough memory, and for NULL. */
 TWR_API const char* twr_comparison_json(twr_comparison* comparison);
 

@@ -23,7 +23,7 @@
  * return belong to the library: they are valid until the next call for the same run. Functions copy
  * what arguments point to, except the elements of arrays.
  *
- * Structures begin with their size, so that they can grow (docs/capture.md says how). */
+ * Structures begin with their size, so that they can grow (docs/reference/capture.md says how). */
 #ifndef TWINRUN_TWINRUN_H
 #define TWINRUN_TWINRUN_H
 
@@ -70,7 +70,7 @@ typedef struct twr_settings twr_settings;
 typedef struct twr_run twr_run;
 
 /* ---- settings ----
- * Names and values are text; docs/capture.md lists them. */
+ * Names and values are text; docs/reference/capture.md lists them. */
 
 TWR_API int twr_settings_create(twr_settings** settings);
 

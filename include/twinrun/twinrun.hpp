@@ -202,7 +202,7 @@ constexpr bool stays() {
 
 // ---- settings ----
 
-// By the names in docs/capture.md.
+// By the names in docs/reference/capture.md.
 class Settings {
    public:
     Settings() { check(twr_settings_create(&settings_)); }

@@ -256,9 +256,10 @@ void add_word(nb::class_<SessionSettings>& settings, const char* name, Word word
 
 void define_settings(nb::module_& m) {
     using S = SessionSettings;
-    nb::class_<S> settings(m, "SessionSettings",
-                           "The settings of a session, with their names and limits in docs/capture.md. A "
-                           "value outside of the limits is an error that names them.");
+    nb::class_<S> settings(
+        m, "SessionSettings",
+        "The settings of a session, with their names and limits in docs/reference/capture.md. A "
+        "value outside of the limits is an error that names them.");
     settings.def(nb::init<>())
         .def(
             "set",

@@ -57,7 +57,7 @@ def reproducible(request: pytest.FixtureRequest) -> Reproducible:
     Notes
     -----
     The files lie in the folder `twinrun_folder` (ini option, default __twinrun__) beside the test module.
-    docs/golden.md.
+    docs/reference/golden.md.
     """
     from .golden.single import Reproducible
 

@@ -1,7 +1,7 @@
 // The profile of a process: PROFILE-rank-N.json of an MPI rank, PROFILE-process-PID.json of any
-// other; with -2, -3, ... if the name is taken. docs/interpose.md has its keys. Until a process has
-// written its last profile there is a file .profile-PID-START.begun, by which readers find
-// processes that were killed.
+// other; with -2, -3, ... if the name is taken. docs/reference/interpose.md has its keys. Until a
+// process has written its last profile there is a file .profile-PID-START.begun, by which readers
+// find processes that were killed.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>

@@ -25,7 +25,7 @@ struct Value {
 };
 using Values = std::map<std::string, Value>;
 
-// Keys of VELOC without effect here; docs/veloc.md gives the reasons.
+// Keys of VELOC without effect here; docs/reference/veloc.md gives the reasons.
 const std::set<std::string, std::less<>> kIgnored = {
     "persistent_interval",
     "ec_interval",

@@ -1,6 +1,6 @@
 // The configuration file of VELOC: INI syntax without sections, keys of VELOC's and keys that begin
-// with twinrun_. docs/veloc.md lists them. Its bytes come from outside: an invalid file gives an
-// error of one line that names the place.
+// with twinrun_. docs/reference/veloc.md lists them. Its bytes come from outside: an invalid file
+// gives an error of one line that names the place.
 #pragma once
 
 #include <map>

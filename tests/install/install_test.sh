@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the build into a temporary folder, moves that folder, and builds and runs programs with it that know nothing of this
 # tree. Needs from tests/CMakeLists.txt: CMAKE, BUILD, SOURCE, LIBDIR, CC, CXX, FC (empty: no Fortran), KOKKOS (1 or empty), MPICC (empty:
-# no MPI), MPIEXEC, MPI_INCLUDE (folders of mpi.h, with : between them).
+# no MPI), MPIEXEC, MPI_INCLUDE (folders of mpi.h, with : between them); for docs also PYTHON, whose twinrun compares.
 #
-# usage: install_test.sh find_package|pkg_config|headers|files
+# usage: install_test.sh find_package|pkg_config|headers|files|docs
 set -euo pipefail
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/twinrun-install.XXXXXX")
@@ -209,6 +209,12 @@ files)
         path=$(readelf -d "$library" | sed -n 's/.*\(RUNPATH\|RPATH\).*\[\(.*\)\]/\2/p')
         [[ $path != *"$BUILD"* ]] || fail "$library looks for libraries in the build folder: $path"
     done < <(find "$prefix" -name '*.so.*.*' -type f)
+    ;;
+docs)
+    # The tutorials that need what is installed print what they say. Those whose compiler or MPI is not there are named, and left out.
+    [[ -z $MPIEXEC ]] || PATH=$(dirname "$MPIEXEC"):$PATH
+    TWINRUN_PREFIX=$prefix "$PYTHON" "$SOURCE/tools/docs_run.py" "$SOURCE"/docs/tutorials/{c-mpi,fortran}.md ||
+        fail "a tutorial does not print what it says (above)"
     ;;
 *) fail "what is '$1'?" ;;
 esac

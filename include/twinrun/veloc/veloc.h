@@ -1,7 +1,7 @@
 /* The interface of VELOC (github.com/ECP-VeloC/VELOC), versions 1.5 and newer, on top of twinrun:
  * checkpoints become steps of histories that `twinrun compare` compares, and restarts read them
  * back, checked. Written after VELOC's documentation. Names, values and signatures are VELOC's: an
- * application changes only its link line. docs/veloc.md has the keys of the
+ * application changes only its link line. docs/reference/veloc.md has the keys of the
  * configuration file and what differs.
  *
  * Every function returns VELOC_SUCCESS or VELOC_FAILURE, unless its comment says otherwise. After a

@@ -2,7 +2,8 @@
 
     from twinrun.acceptance import accept, perturb
 
-README.md says which module does what; docs/acceptance.md is for users. Names are loaded at first use.
+README.md says which module does what; docs/reference/acceptance.md is for users. Names are loaded at first
+use.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def perturb_copies(
     step : int, default None
         The step of the history; default: its only one.
     options : dict, default None
-        Options of the file formats (docs/formats.md).
+        Options of the file formats (docs/reference/formats.md).
 
     Returns
     -------

@@ -110,7 +110,7 @@ def accept(
     memory : int, default 1 GiB
         Bytes, at most, for elements that are sorted by their IDs.
     options : dict, default None
-        Options of the file formats (docs/formats.md).
+        Options of the file formats (docs/reference/formats.md).
     progress : callable, default None
         `progress(label, done, total)` is called now and then.
 
@@ -133,7 +133,7 @@ def accept(
     Notes
     -----
     The test of distributions assumes only that the runs are exchangeable if the new runs are right. See
-    docs/acceptance.md for what it finds and what it misses.
+    docs/reference/acceptance.md for what it finds and what it misses.
     """
     given, judged = list(references), list(new)
     settings = Settings(confidence, growth, spread, permutations, seed)

@@ -91,7 +91,7 @@ class Aggregator:
 
     Notes
     -----
-    C1 and C2: Tessier and Vishwanath, section III-B (docs/aggregate.md, "Placements").
+    C1 and C2: Tessier and Vishwanath, section III-B (docs/reference/aggregate.md, "Placements").
     """
 
     rank: int
@@ -331,7 +331,7 @@ def plan_aggregation(
     ----------
     topology : str
         "torus:4x4x4x4x2", "dragonfly:9x16x4", "fattree:16,3", "flat:64", "file:PATH" or "hwloc"
-        (docs/aggregate.md). The nodes of hwloc are cores.
+        (docs/reference/aggregate.md). The nodes of hwloc are cores.
     ranks_per_node : int, default 1
         Rank r is on node r // ranks_per_node.
     aggregators : int, default None
@@ -374,8 +374,8 @@ def plan_aggregation(
 
     Notes
     -----
-    Costs are those of Tessier and Vishwanath, 2017, section III-B. docs/aggregate.md says how the times are
-    predicted.
+    Costs are those of Tessier and Vishwanath, 2017, section III-B. docs/reference/aggregate.md says how the
+    times are predicted.
     """
     topology = utf8(topology, "its description", "topology")
     items = [_within("item_bytes", int(b), 0, 1 << 40) for b in (item_bytes or (1,))]

@@ -47,7 +47,7 @@ class RecordOptions:
     Attributes
     ----------
     method : {'runs', 'tree', 'list', 'basic', 'full'}
-        How copies of earlier content are found and written down; docs/records.md has a table.
+        How copies of earlier content are found and written down; docs/explanation/records.md has a table.
     chunk : int, default 256
         Bytes of a chunk, the unit of copies: a power of two from 32 to 65536.
     compress : {'zstd', 'none'}, default None

@@ -238,7 +238,7 @@ def pack(
     Notes
     -----
     An error loses nothing that was packed before; with `append` the rest can follow. One process at a time
-    writes a record. The method follows Tan et al., ICPP 2023; docs/records.md says what is new.
+    writes a record. The method follows Tan et al., ICPP 2023; docs/explanation/records.md says what is new.
     """
     source, record = any_path(source), any_path(record)
     check_settings(threads=threads)

@@ -279,7 +279,7 @@ class Run:
     on_divergence : callable, default None
         `on_divergence(divergence)` is called for each step that is not proven equal to the reference.
     settings : dict of str to str, default None
-        Settings of docs/capture.md that have no parameter here. They override the parameters.
+        Settings of docs/reference/capture.md that have no parameter here. They override the parameters.
 
     Attributes
     ----------
@@ -312,7 +312,7 @@ class Run:
     RuntimeWarning.
 
     Digests are defined in spec/digest.md. 'published' follows Tan et al., Middleware 2024 (see README.md).
-    Records follow Tan et al., ICPP 2023 (docs/records.md).
+    Records follow Tan et al., ICPP 2023 (docs/explanation/records.md).
 
     Examples
     --------

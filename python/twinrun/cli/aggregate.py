@@ -92,7 +92,7 @@ def plan(
 ) -> int:  # fmt: skip
     """Say who would aggregate for whom on a machine, and how long each placement would take.
 
-    Nothing is measured: costs are those of a model (docs/aggregate.md), in seconds.
+    Nothing is measured: costs are those of a model (docs/reference/aggregate.md), in seconds.
     """
 
     from ..aggregate.plan import PARTICLE, plan_aggregation

@@ -55,7 +55,7 @@ class CompareOptions:
     executor : executor or None
         An executor of `concurrent.futures`' kind, whose workers share the work.
     formats : dict or None
-        Options of the file formats: format, dtype, shape, and others of docs/formats.md.
+        Options of the file formats: format, dtype, shape, and others of docs/reference/formats.md.
     """
 
     method: str = "auto"

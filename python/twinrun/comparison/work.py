@@ -113,8 +113,8 @@ def compare(
         Floating-point numbers that are at most so many representable values apart agree, whatever `atol` and
         `rtol` say.
     tolerances : path or Tolerances, default None
-        A TOML file with rules by field and step (docs/guide.md). A rule comes before `atol`, `rtol` and
-        `ulp`.
+        A TOML file with rules by field and step (docs/howto/tolerance.md). A rule comes before `atol`, `rtol`
+        and `ulp`.
     key : str, default None
         The field, or a glob of the fields, with the IDs of particles; 'auto' takes what the files say. Rows
         are matched by ID, whatever the order, rank or file. IDs that only one run has differ.
@@ -161,7 +161,7 @@ def compare(
         The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
         default the arrays themselves name it.
     options : dict or CompareOptions, default None
-        Options of the file formats: format, dtype, shape, and others of docs/formats.md. Or a
+        Options of the file formats: format, dtype, shape, and others of docs/reference/formats.md. Or a
         `CompareOptions`, which has all that does not say what counts as different: these, and the parameters
         `method`, `use_metadata`, `residue_bits`, `chunk_bytes`, `threads`, `memory`, `io`, `cache`, `device`,
         `stream`, `progress`, `team` and `executor`, which stay as keywords for one release.
@@ -169,12 +169,12 @@ def compare(
         `progress(label, done, total)` is called now and then.
     team : Team, default None
         The ranks of an MPI job that share the work; the leader calls this, the others serve
-        (docs/scaling.md).
+        (docs/reference/scaling.md).
     executor : executor, default None
         An executor of `concurrent.futures`' kind, whose workers share the work: ProcessPoolExecutor, mpi4py's
         MPIPoolExecutor, Dask's `client.get_executor()` and others. Workers open both paths themselves. Arrays
         are compared by this process. `threads` then counts for each worker, and 0 is one thread; `memory` is
-        divided by the number of workers (docs/scaling.md).
+        divided by the number of workers (docs/reference/scaling.md).
     leave_out : iterable of str, default ()
         Globs of fields and files that are not compared.
     ignore_attributes : iterable of str, default ()
@@ -183,7 +183,7 @@ def compare(
         False: where all arrays are tensors of PyTorch on GPUs, this returns as soon as the GPUs
         have the work; who asks the result for anything but `done()` waits. Until then the tensors
         are kept, and only later work of PyTorch's current stream may change them. What else there
-        is to compare is compared before this returns (docs/guide.md).
+        is to compare is compared before this returns (docs/howto/gpus.md).
     rename : str, iterable of str, or dict, default None
         Other names for the fields of `b`, before fields are matched: 'transformer.*=*', several of these, or
         {old: new}. Each * or ? of the new name stands for what that of the old one matched; the first rule
@@ -212,8 +212,8 @@ def compare(
     Notes
     -----
     After an error nothing counts as compared. What files say beside elements (attributes, dimensions, links)
-    is compared exactly, and what cannot be compared is a problem (docs/formats.md). Calls from several
-    threads do not share state; arrays must not change meanwhile.
+    is compared exactly, and what cannot be compared is a problem (docs/reference/formats.md). Calls from
+    several threads do not share state; arrays must not change meanwhile.
 
     The digests are defined in spec/digest.md, with a proof of the promise. 'published' follows Tan et al.,
     Middleware 2024 (see README.md).

@@ -37,9 +37,14 @@ twinrun[ensemble].
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..packages import check
+
+if TYPE_CHECKING:
+    from .analysis.findings import Findings, analyse
+    from .analysis.result import Analysis, Options
+    from .study.tasks import load_tasks
 
 __all__ = ["Analysis", "Findings", "Options", "analyse", "load_tasks"]
 

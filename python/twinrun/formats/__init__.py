@@ -187,7 +187,7 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
         A name from `formats()`; None detects it.
     **options : object
         Options of the format: raw takes dtype, shape, offset, order, fields, record, name and partial; hdf5
-        takes cache. docs/formats.md lists all.
+        takes cache. docs/reference/formats.md lists all.
 
     Returns
     -------

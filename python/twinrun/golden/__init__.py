@@ -7,7 +7,7 @@
 >>> result.verdict, len(result.fields)
 ('same', 1)
 
-What is kept and why it suffices: docs/golden.md.
+What is kept and why it suffices: docs/reference/golden.md.
 
 writer        `save`
 checker       `check`

@@ -613,7 +613,7 @@ def check(
     io : {'auto', 'uring', 'pread'}
         How data is read.
     options : dict, default None
-        Options of the file formats (docs/formats.md).
+        Options of the file formats (docs/reference/formats.md).
     progress : callable, default None
         `progress(place, done, total)` is called after each step of each rank.
     ignore_attributes : iterable of str, default ()
@@ -638,7 +638,7 @@ def check(
 
     Notes
     -----
-    What golden digests prove, and how far: docs/golden.md.
+    What golden digests prove, and how far: docs/reference/golden.md.
     """
     start = time.perf_counter()
     check_settings(threads=threads, memory=memory, io=io)

@@ -1,4 +1,5 @@
-"""What digests and residues of a reference prove about new values. Formulas and proofs: docs/golden.md.
+"""What digests and residues of a reference prove about new values. Formulas and proofs:
+docs/reference/golden.md.
 
 a is the reference, of which residues of cells and digests of chunks are known; b is the new value. Everything
 here is sound in floating point: a value that is called the same or different is so in exact arithmetic.

@@ -336,7 +336,7 @@ def save(
         Bytes of the largest array of which the values are kept beside the digests. `check` then says what
         `twinrun.compare` would say: each element that differs, and by how much. 0: of none.
     residue_bits : {4, 2, 0}
-        Bits an element. They decide how far apart `check` can tell values (docs/golden.md).
+        Bits an element. They decide how far apart `check` can tell values (docs/reference/golden.md).
     chunk_bytes : int, default 16384
         Bytes of a chunk: a power of two from 4096 to 1048576.
     fields : iterable of str, default None
@@ -357,7 +357,7 @@ def save(
     io : {'auto', 'uring', 'pread'}
         How data is read.
     options : dict, default None
-        Options of the file formats (docs/formats.md).
+        Options of the file formats (docs/reference/formats.md).
     progress : callable, default None
         `progress(place, done, total)` is called after each step of each rank.
     ignore_attributes : iterable of str, default ()
@@ -380,7 +380,7 @@ def save(
     Notes
     -----
     The same run gives the same files. After an error the old golden files stay. One process at a time writes
-    a folder. Digests: spec/digest.md; what they prove: docs/golden.md.
+    a folder. Digests: spec/digest.md; what they prove: docs/reference/golden.md.
     """
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))

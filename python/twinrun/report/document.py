@@ -1,6 +1,6 @@
 """A comparison as a JSON document.
 
-Keys: docs/guide.md. Infinite numbers and NaNs are the strings "inf", "-inf", "nan".
+Keys: docs/reference/reports.md. Infinite numbers and NaNs are the strings "inf", "-inf", "nan".
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _over_steps(
     def rows(width: int) -> list[list[Cell]]:
         made = []
         for o in shown:
-            parts = "" if o.parts is None else str(o.parts.step)
+            parts = "" if o.parts is None else _step(o.parts.step)
             if not o.surely:
                 parts = f"≤ {parts}" if parts else "?"
             red = "" if o.same else "red"
@@ -198,7 +198,7 @@ def _over_steps(
                 [
                     (one_line(o.name), ""),
                     (parts, ""),
-                    ("" if o.above is None else str(o.above.step), red),
+                    ("" if o.above is None else _step(o.above.step), red),
                     (f"{len(o.steps_above)}/{len(o.steps)}", red or "green"),
                     (f"{number(100 * o.different / o.elements)}%" if o.different else "", ""),
                     _largest(o),
@@ -214,6 +214,11 @@ def _over_steps(
         if room is None or whole.width(_measure(room)) <= room:
             return whole
     return _fitting(columns, made, room)
+
+
+def _step(step: int | None) -> str:
+    """A step of a table; "-" for a field that belongs to none, as a file of notes beside the steps."""
+    return "-" if step is None else str(step)
 
 
 def _at_one_step(shown: Sequence[Overview], with_rank: bool, room: int | None) -> Grid:

@@ -378,7 +378,7 @@ def index(
     progress : callable, default None
         `progress(path, done, total)` is called from time to time, with bytes that were read and all bytes.
     options : dict, default None
-        Options of the file formats: format, dtype, shape, and others of docs/formats.md.
+        Options of the file formats: format, dtype, shape, and others of docs/reference/formats.md.
 
     Returns
     -------

@@ -87,7 +87,7 @@ Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* const* da
 
 // verb: "written" or "read", for the error where there was no such transfer.
 Result<> fill(const std::optional<Transfer>& done, const char* verb, twr_aggregate_transfer* to);
-// As JSON (docs/aggregate.md). Throws std::bad_alloc.
+// As JSON (docs/reference/aggregate.md). Throws std::bad_alloc.
 [[nodiscard]] std::string report_of(const twr_aggregate& a);
 
 }  // namespace twinrun::aggregation

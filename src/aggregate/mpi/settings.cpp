@@ -61,7 +61,7 @@ constexpr std::array kSettings{
                      [](S& s, V v) { return count(s.aggregators, v, 0, INT_MAX); }},
     text::Setting<S>{"placement", "cost, rank, bridge, random or worst",
                      [](S& s, V v) { return named(s.placement, placement_of(std::string(v))); }},
-    text::Setting<S>{"topology", "a description, as in docs/aggregate.md",
+    text::Setting<S>{"topology", "a description, as in docs/reference/aggregate.md",
                      [](S& s, V v) {
                          s.topology = v;
                          return !v.empty();

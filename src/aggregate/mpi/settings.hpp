@@ -31,7 +31,8 @@ struct Settings {
     std::uint64_t seed = 0;
     bool index = true;  // of several files
 
-    // By the names in docs/aggregate.md. Error: an unknown name, a bad value; then nothing is set.
+    // By the names in docs/reference/aggregate.md. Error: an unknown name, a bad value; then
+    // nothing is set.
     Result<> set(std::string_view name, std::string_view value);
     // Lines "name = value"; # begins a comment.
     Result<> load(const std::string& path);

@@ -79,7 +79,7 @@ inline constexpr std::uint32_t kMostNodes = 1U << 20;
 //   "fattree:RADIX,LEVELS[,gateways=N]"
 //                                     switches of RADIX ports
 //   "fattree:AxBxC[,gateways=N]"      A nodes a leaf switch, B of those a switch above, ...
-//   "file:PATH"                       a JSON file (docs/aggregate.md)
+//   "file:PATH"                       a JSON file (docs/reference/aggregate.md)
 //   "hwloc[:synthetic:TEXT|:xml:PATH][,hosts=N]"   the cores of a host (hwloc.hpp)
 // All models take [,latency=S][,bandwidth=B][,memory=B][,gateway_bandwidth=B], in seconds and bytes
 // a second.

@@ -1,4 +1,4 @@
-// A machine's topology in a JSON file; docs/aggregate.md defines it.
+// A machine's topology in a JSON file; docs/reference/aggregate.md defines it.
 #pragma once
 
 #include <memory>

@@ -72,8 +72,8 @@ struct SessionSettings {
     // Program for Flusher::process. Empty: twinrun_flush beside the library, or on PATH.
     std::string flush_program;
     Provenance provenance;  // stored with the run
-    // Sets one setting by its name in docs/capture.md: "atol", "memory", ... Errors: an unknown
-    // name, a bad value; the message quotes it.
+    // Sets one setting by its name in docs/reference/capture.md: "atol", "memory", ... Errors: an
+    // unknown name, a bad value; the message quotes it.
     Result<> set(std::string_view name, std::string_view value);
     // For callers that set a member: whether the setting of this name is within its limits. The
     // error is that of set(), and quotes `value`.

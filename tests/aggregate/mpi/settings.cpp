@@ -53,8 +53,8 @@ void settings(const std::string& folder) {
                   {std::string(name) + " = '" + value + "'", "give "});
     }
 
-    // The table in docs/aggregate.md: | `name` | `an example` | ...
-    std::ifstream document(TWINRUN_SOURCE_DIR "/docs/aggregate.md");
+    // The table in docs/reference/aggregate.md: | `name` | `an example` | ...
+    std::ifstream document(TWINRUN_SOURCE_DIR "/docs/reference/aggregate.md");
     std::set<std::string> documented;
     bool in_table = false;
     for (std::string line; std::getline(document, line);) {
@@ -79,7 +79,7 @@ void settings(const std::string& folder) {
     for (std::string name; std::getline(names >> std::ws, name, ',');)
         known.insert(name);
     expect(known.size() == 14 && known == documented,
-           "docs/aggregate.md has other settings than: " + message);
+           "docs/reference/aggregate.md has other settings than: " + message);
     twr_aggregate_settings_destroy(given);
     twr_aggregate_settings_destroy(nullptr);
 

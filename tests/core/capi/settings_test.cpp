@@ -19,8 +19,8 @@ TEST_F(SettingsTest, UnknownNamesAndBadValuesAreNamed) {
 }
 
 TEST_F(SettingsTest, TheDocumentHasEveryName) {
-    // The table in docs/capture.md: | `name` | `an example` | ...
-    std::ifstream document(std::string(TWINRUN_SOURCE_DIR) + "/docs/capture.md");
+    // The table in docs/reference/capture.md: | `name` | `an example` | ...
+    std::ifstream document(std::string(TWINRUN_SOURCE_DIR) + "/docs/reference/capture.md");
     std::set<std::string> documented;
     bool in_table = false;
     for (std::string line; std::getline(document, line);) {

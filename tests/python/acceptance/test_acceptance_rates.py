@@ -1,4 +1,4 @@
-"""How often whole acceptances are wrong; bench/acceptance_rates.py makes the tables of docs/acceptance.md from the same runs."""
+"""How often whole acceptances are wrong; bench/acceptance_rates.py makes the tables of docs/reference/acceptance.md from the same runs."""
 
 from __future__ import annotations
 

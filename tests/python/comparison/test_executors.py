@@ -126,7 +126,7 @@ def dask() -> Iterator[object]:
 
 
 class RayExecutor:
-    """Tasks of Ray as an executor, as docs/scaling.md shows it."""
+    """Tasks of Ray as an executor, as docs/reference/scaling.md shows it."""
 
     def __init__(self, ray: object) -> None:
         self.ray, self.max_workers = ray, int(ray.cluster_resources()["CPU"])

@@ -195,3 +195,16 @@ def test_notes_of_a_kind_are_one_line():
     out = io.StringIO()
     write_comparison(out, c)
     assert "note: runs/a/out_0.nc: dimension 'x' has no values (and 23 more like it: -v)\n" in out.getvalue()
+
+
+def test_a_field_without_a_step_has_none_in_the_table(tmp_path: Path) -> None:
+    """A file that belongs to no step, beside files of two steps."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for step in (1, 2):
+            np.save(tmp_path / name / f"x-{step}.npy", np.zeros(4))
+        (tmp_path / name / "notes.txt").write_text(name)
+    said = str(twinrun.compare(tmp_path / "a", tmp_path / "b"))
+    (row,) = (line for line in said.split("\n") if line.startswith("notes.txt"))
+    assert row.split()[1:4] == ["-", "-", "1/1"]
+    assert "None" not in said

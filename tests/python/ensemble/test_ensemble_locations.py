@@ -23,7 +23,7 @@ from twinrun.ensemble.study.command_line import CommandLine, study_text
 from twinrun.ensemble.study.study import parse_study
 from twinrun.ensemble.study.tasks import frame_of
 
-# Simulated studies a cell. 1000 and more measure what docs/ensemble.md says; fewer find a rule that is wrong.
+# Simulated studies a cell. 1000 and more measure what docs/reference/ensemble.md says; fewer find a rule that is wrong.
 STUDIES = int(os.environ.get("TWINRUN_TEST_STUDIES", "60"))
 tomllib = pytest.importorskip("tomllib")
 

@@ -1,4 +1,4 @@
-"""What a report claims or denies, held against simulated studies of known truth. docs/ensemble.md has the tables.
+"""What a report claims or denies, held against simulated studies of known truth. docs/reference/ensemble.md has the tables.
 
 TWINRUN_SIMULATIONS multiplies the number of simulated studies (1).
 """

@@ -1,4 +1,4 @@
-"""docs/capture.md quotes programs that are tested, and the generated part of the Fortran module is up to date."""
+"""docs/reference/capture.md quotes programs that are tested, and the generated part of the Fortran module is up to date."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ QUOTE = re.compile(r"<!-- from (\S+) -->\n```\w*\n(.*?)```", re.DOTALL)
 
 
 def test_examples_are_parts_of_tested_programs():
-    quotes = QUOTE.findall((ROOT / "docs" / "capture.md").read_text(encoding="utf-8"))
+    quotes = QUOTE.findall((ROOT / "docs" / "reference" / "capture.md").read_text(encoding="utf-8"))
     assert {Path(path).suffix for path, _ in quotes} >= {".c", ".cpp", ".f90"}
     for path, text in quotes:
         program = (ROOT / path).read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ def test_every_status_code_is_documented():
     header = (ROOT / "include" / "twinrun" / "status.h").read_text(encoding="utf-8")
     codes = re.findall(r"^    (TWR_(?:OK|ERROR_\w+|DIVERGED|STEP_LOST)) = (\d+)", header, re.MULTILINE)
     assert len(codes) == 15
-    document = (ROOT / "docs" / "capture.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "reference" / "capture.md").read_text(encoding="utf-8")
     fortran = (ROOT / "fortran" / "twinrun.f90").read_text(encoding="utf-8")
     for name, number in codes:
         assert f"| `{name}` | {number} |" in document

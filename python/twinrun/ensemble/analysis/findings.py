@@ -209,7 +209,7 @@ class Findings:
     Notes
     -----
     Holm's method over analyses: a study in which nothing is the matter raises any alarm with a
-    probability of at most alpha (docs/ensemble.md). Findings compete: what the best one explains is
+    probability of at most alpha (docs/reference/ensemble.md). Findings compete: what the best one explains is
     taken out before the others look again.
     """
 
@@ -460,8 +460,8 @@ def analyse(
 
     Notes
     -----
-    The same data give the same report: random numbers follow `options.seed`. docs/ensemble.md says what each
-    analysis tests.
+    The same data give the same report: random numbers follow `options.seed`. docs/reference/ensemble.md says
+    what each analysis tests.
     """
     earlier = None if against is None else load_tasks(against)
     frame = load_tasks(study)

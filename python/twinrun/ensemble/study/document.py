@@ -1,4 +1,5 @@
-"""The keys of a study's file: their types, ranges and defaults. docs/ensemble.md says what they mean.
+"""The keys of a study's file: their types, ranges and defaults. docs/reference/ensemble.md says what they
+mean.
 
 `twinrun.documents.checked` makes a `Document` of what TOML holds. What concerns several tables at
 once is checked in `study`, which makes a `Study` of it.

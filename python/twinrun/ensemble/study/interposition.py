@@ -1,8 +1,8 @@
 """The interposition library, which counts and times a task's calls of MPI, POSIX and stdio: where it is, and
 how it is loaded.
 
-docs/interpose.md says what it counts, and how rules for injection are written. Nothing here needs more than
-the standard library.
+docs/reference/interpose.md says what it counts, and how rules for injection are written. Nothing here needs
+more than the standard library.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def check_rules(rules: str, path: Path | None = None) -> int:
     if number < 0:
         raise TwinrunError(
             f"injection: {os.fsdecode(said.value)}",
-            fix="write as write:delay=1ms..5ms,path=*.cpt; docs/interpose.md has all of it",
+            fix="write as write:delay=1ms..5ms,path=*.cpt; docs/reference/interpose.md has all of it",
         )
     return int(number)
 

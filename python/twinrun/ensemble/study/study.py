@@ -1,6 +1,6 @@
 """A study: what runs, what varies, how often, and when it ends.
 
-Read from TOML; docs/ensemble.md has all keys.
+Read from TOML; docs/reference/ensemble.md has all keys.
 
     name = "checkpoints"
     command = ["mdrun", "-cpt", "{checkpoint}", "-seed", "{seed}"]
@@ -257,7 +257,7 @@ def _named(study: Study) -> set[str]:
 def parse_study(document: Mapping, path: str | Path = "study.toml") -> Study:
     """The study of a TOML document. Raises TwinrunError for missing, unknown or contradictory keys."""
     where = str(path)
-    given = checked(document, Document, where, "docs/ensemble.md lists all keys")
+    given = checked(document, Document, where, "docs/reference/ensemble.md lists all keys")
     factors = {n: _factor(n, keys, where) for n, keys in given.factors.items()}
     commands = _commands(given.commands, where)
     if commands:
