@@ -133,7 +133,7 @@ Result<> Tiers::begin(const Provenance& facts) {
     if (!facts.empty()) TWR_CHECK(shared_->add_provenance(facts));
     if (ranks_ == 1) {
         for (const auto& [step, entry] : committed())
-            agreed_.push_back(step);
+            retained_.add(step);
     }
     return success();
 }
@@ -253,32 +253,15 @@ bool Tiers::evict(std::uint64_t bytes, std::unique_lock<std::mutex>& lock) {
 
 void Tiers::settle(std::int64_t step, const std::string& folder, const Error* lost, bool counts) {
     try {
-        if (ranks_ == 1) resolve(step, folder, lost == nullptr && counts);
+        if (ranks_ == 1) {
+            // Steps may reach the last tier in another order than they were captured: a large step
+            // is not written to the local tier.
+            const std::lock_guard guard(mutex_);
+            retained_.settle(step, folder, lost == nullptr && counts);
+        }
     } catch (const std::exception&) {  // no memory: retention does not see the step, which stays
     }
     settled_(step, lost);
-}
-
-// Steps may reach the last tier in another order than they were captured: a large step is not
-// written to the local tier. A step counts for retention once all steps that were captured before
-// it are settled. One thread at a time does this, so that two steps that settle at the same time
-// keep their order.
-void Tiers::resolve(std::int64_t step, const std::string& folder, bool present) {
-    const std::lock_guard guard(mutex_);
-    const auto own = std::find_if(unsettled_.begin(), unsettled_.end(), [&](const Unsettled& u) {
-        return u.step == step && !u.settled && (folder.empty() || u.folder == folder);
-    });
-    if (own != unsettled_.end()) {
-        own->settled = true;
-        own->present = present;
-    }
-    while (!unsettled_.empty() && unsettled_.front().settled) {
-        const Unsettled first = unsettled_.front();
-        unsettled_.pop_front();
-        const bool recaptured = std::any_of(unsettled_.begin(), unsettled_.end(),
-                                            [&](const Unsettled& u) { return u.step == first.step; });
-        if (first.present && !recaptured) add_agreed(first.step);
-    }
 }
 
 void Tiers::abandon(const Place& place, const std::string& folder) {
@@ -301,10 +284,8 @@ void Tiers::commit(std::span<const Ready> steps) {
     try {
         if (ranks_ == 1) {
             const std::lock_guard guard(mutex_);
-            for (const Ready& step : steps) {
-                unsettled_.push_back({step.step, step.files.folder});
-                forget_agreed(step.step);  // an earlier attempt no longer counts
-            }
+            for (const Ready& step : steps)
+                retained_.begin(step.step, step.files.folder);
         }
         commit_all(steps, settled);
     } catch (const std::exception&) {
@@ -380,54 +361,23 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
 
 void Tiers::agreed(std::int64_t step) {
     const std::lock_guard guard(mutex_);
-    add_agreed(step);
-}
-
-void Tiers::add_agreed(std::int64_t step) {
-    forget_agreed(step);
-    agreed_.push_back(step);
-}
-
-// For a step that was captured earlier, maybe by another run, and flushed only now: it is not the
-// newest one. Inserts it before the first step with a higher number.
-void Tiers::insert_agreed(std::int64_t step) {
-    forget_agreed(step);
-    const auto next =
-        std::find_if(agreed_.begin(), agreed_.end(), [&](std::int64_t other) { return other > step; });
-    data_dropped_ = std::min(data_dropped_, static_cast<std::size_t>(next - agreed_.begin()));
-    agreed_.insert(next, step);
+    retained_.add(step);
 }
 
 void Tiers::recaptured(std::int64_t step) {
     const std::lock_guard guard(mutex_);
-    forget_agreed(step);
-}
-
-void Tiers::forget_agreed(std::int64_t step) {
-    const auto found = std::find(agreed_.begin(), agreed_.end(), step);
-    if (found == agreed_.end()) return;
-    if (static_cast<std::size_t>(found - agreed_.begin()) < data_dropped_) --data_dropped_;
-    agreed_.erase(found);
+    retained_.forget(step);
 }
 
 void Tiers::retain() {
     if (!settings_.keep.any()) return;
     const std::lock_guard shared(shared_mutex_);
-    std::vector<std::int64_t> steps;
-    std::vector<std::int64_t> data;
+    RetainedSteps::Leaving leaving;
+    std::vector<std::int64_t>& steps = leaving.steps;
+    std::vector<std::int64_t>& data = leaving.data;
     {
         const std::lock_guard guard(mutex_);
-        if (settings_.keep.steps != 0 && agreed_.size() > settings_.keep.steps) {
-            const std::size_t count = agreed_.size() - settings_.keep.steps;
-            steps.assign(agreed_.begin(), agreed_.begin() + static_cast<std::ptrdiff_t>(count));
-            agreed_.erase(agreed_.begin(), agreed_.begin() + static_cast<std::ptrdiff_t>(count));
-            data_dropped_ -= std::min(data_dropped_, count);
-        }
-        if (settings_.keep.data_steps != 0 && agreed_.size() > settings_.keep.data_steps) {
-            const std::size_t count = agreed_.size() - settings_.keep.data_steps;
-            for (; data_dropped_ < count; ++data_dropped_)
-                data.push_back(agreed_[data_dropped_]);
-        }
+        leaving = retained_.take_leaving(settings_.keep);
         // First from the local tier: a step that was removed only from the history would be flushed
         // again later. Safe steps are removed from it with their metadata. If nobody flushes, the
         // local tier is the last one, and keeps metadata.
@@ -524,7 +474,7 @@ void Tiers::run() {
                 settle(step, folder, nullptr);
             } else if (done && ranks_ == 1) {
                 const std::lock_guard guard(mutex_);
-                insert_agreed(step);
+                retained_.insert(step);
             }
             if (done || !reported) retain();
         } catch (const std::exception&) {  // no memory: steps that retention would remove stay

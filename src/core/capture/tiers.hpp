@@ -16,21 +16,13 @@
 #include <vector>
 
 #include "capture/flush_child.hpp"
+#include "capture/retention.hpp"
 #include "history/flush.hpp"
 #include "history/history.hpp"
 #include "history/restore.hpp"
 #include "history/writer.hpp"
 
 namespace twinrun {
-
-// Which committed steps stay on the last tier. Only steps that every rank has committed are
-// counted, and only these are removed.
-struct Retention {
-    std::uint64_t steps = 0;  // how many of the newest steps stay; 0: all
-    // How many of the newest steps keep their data; the others keep only metadata. 0: all.
-    std::uint64_t data_steps = 0;
-    [[nodiscard]] bool any() const { return steps != 0 || data_steps != 0; }
-};
 
 // Who copies steps from the local tier to the history's folder ("flushes" them).
 enum class Flusher : std::uint8_t {
@@ -165,11 +157,6 @@ class Tiers {
     // folder: of the attempt; empty: the oldest attempt that is not settled. counts: false for an
     // attempt that a newer one replaces: retention ignores it.
     void settle(std::int64_t step, const std::string& folder, const Error* lost, bool counts = true);
-    void resolve(std::int64_t step, const std::string& folder, bool present);
-    // The next three need mutex_ held by the caller.
-    void add_agreed(std::int64_t step);
-    void insert_agreed(std::int64_t step);
-    void forget_agreed(std::int64_t step);
     void commit_all(std::span<const Ready> steps, std::size_t& settled);
 
     FileSystem* system_ = nullptr;
@@ -201,17 +188,7 @@ class Tiers {
     bool unreadable_ = false;    // result of take_unreadable()
     bool flushing_ = false;      // the thread flushes a step
     bool stopping_ = false;
-    // A step that was given to commit().
-    struct Unsettled {
-        std::int64_t step = 0;
-        std::string folder;
-        bool settled = false;
-        bool present = false;  // settled as committed
-    };
-    std::deque<Unsettled> unsettled_;   // only in a run of one rank; in the order of capture
-    std::vector<std::int64_t> agreed_;  // steps that count for retention, in the order of capture
-    // How many of these, from the first on, have lost their data.
-    std::size_t data_dropped_ = 0;
+    RetainedSteps retained_;
     std::thread thread_;  // flushes steps
 };
 
