@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -196,8 +196,7 @@ def compare_particles(
     piece = max(1 << 16, settings.memory // 256)
     fates = _Fates()
     in_order = True
-    ends = [np.cumsum([ids.items for _, ids, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
-    ranks = [np.array([rank for rank, _, _ in parts]) for parts in (kind.parts_a, kind.parts_b)]
+    ranks_of = _ranks_of_rows(kind.parts_a), _ranks_of_rows(kind.parts_b)
     how = _Pass(settings, step, piece, sources)
     for share in range(shares):
         of_a = ids_of_share(kind.parts_a, share, shares, piece, sources, by_sums)
@@ -205,12 +204,7 @@ def compare_particles(
         if of_a.ids.size and of_b.ids.size and of_a.ids.dtype != of_b.ids.dtype:
             raise Incomparable(f"field {kind.key!r}: IDs are signed in one run and unsigned in the other")
         m = match_ids(of_a, of_b)
-        moved = 0
-        if m.ids.size:
-            rank_a = ranks[0][np.searchsorted(ends[0], m.rows_a, "right")]
-            rank_b = ranks[1][np.searchsorted(ends[1], m.rows_b, "right")]
-            moved = int((rank_a != rank_b).sum())
-        fates.add(m, moved)
+        fates.add(m, int((ranks_of[0](m.rows_a) != ranks_of[1](m.rows_b)).sum()) if m.ids.size else 0)
         in_order = in_order and bool((m.rows_a == m.rows_b).all())
         for name in fields:
             found[name].add(*_compare_share(kind, name, m, found[name].sums, how))
@@ -218,19 +212,27 @@ def compare_particles(
     for name in fields:
         if found[name].total is not None:
             result.append(_shaped(kind, name, found[name], settings, step, fates.matched, begin, label_a))
-    notes = []
+    return result, problems, list(_notes(f"{_at(step)}{kind.key}", fates, in_order, label_a, label_b))
+
+
+def _ranks_of_rows(parts: Sequence[tuple]) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that gives the ranks on which rows lie. parts: (rank, IDs, …) in the order of rows."""
+    ends = np.cumsum([ids.items for _, ids, _ in parts])
+    ranks = np.array([rank for rank, _, _ in parts])
+    return lambda rows: ranks[np.searchsorted(ends, rows, "right")]
+
+
+def _notes(what: str, fates: _Fates, in_order: bool, label_a: str, label_b: str) -> Iterator[str]:
+    """What a reader should know of the matching by ID."""
     if not in_order or fates.moved:
         where = f", {fates.moved} of them on another rank" if fates.moved else ""
-        notes.append(
-            f"{_at(step)}{kind.key}: {fates.matched} particles lie in another order{where}: matched by ID"
-        )
+        yield f"{what}: {fates.matched} particles lie in another order{where}: matched by ID"
     if fates.doubled_a or fates.doubled_b:
         said = ", ".join(map(str, fates.doubled_ids))
-        notes.append(
-            f"{_at(step)}{kind.key}: {fates.doubled_a} IDs of {label_a} and {fates.doubled_b} of {label_b} come several "
+        yield (
+            f"{what}: {fates.doubled_a} IDs of {label_a} and {fates.doubled_b} of {label_b} come several "
             f"times ({said}, …): compared in the order in which they lie"
         )
-    return result, problems, notes
 
 
 def _shaped(

@@ -154,18 +154,8 @@ def _add_parquet(
 
     size: its bytes. counts: {column: number of missing values, None if unknown}.
     """
-    meta, path = opened.metadata, content.path
-    rows = [0]
-    for group in range(meta.num_row_groups):
-        here = meta.row_group(group).num_rows
-        if here < 0:
-            raise DamagedFile(f"row group {group} has {here} rows", where=path)
-        rows.append(rows[-1] + here)
-    if rows[-1] != meta.num_rows or rows[-1] > size * _ROWS_A_BYTE:
-        raise DamagedFile(
-            f"its footer claims {meta.num_rows} rows in {size} bytes, its row groups claim {rows[-1]}",
-            where=path,
-        )
+    path = content.path
+    rows = _row_groups(opened.metadata, size, path)
     if len(schema) > MOST_COLUMNS:
         raise Unsupported(f"more than {MOST_COLUMNS} columns", where=path)
     lock = threading.Lock()
@@ -178,24 +168,14 @@ def _add_parquet(
     for column, key, value in arrow_metadata(schema, pa):
         own, dot, inner = (column, "", "") if column in fields else column.partition(".")
         content.say(fields.get(own, own) + dot + inner, key, value)
-    twice = (
-        {n for n in schema.names if schema.names.count(n) > 1}
-        if len(set(schema.names)) < len(schema)
-        else set()
-    )
+    refused = _not_selectable(schema.names)
     for at, (name, entry) in enumerate(zip(names, schema, strict=True)):
         code, unit = code_of(entry.type, pa)
         own = name if code else name + SUFFIX
         content.say(own, "(type)", arrow_type(entry, pa), meaning=True)
-        if entry.name in twice or "." in entry.name:  # pyarrow takes a dot for a path into a struct
-            why = (
-                "several columns have this name"
-                if entry.name in twice
-                else "pyarrow cannot select a column with a dot in its name"
-            )
-            content.add(
-                unreadable(name, code or "u64", sys.byteorder, (rows[-1],), Unsupported(why, where=path))
-            )
+        if (why := refused.get(entry.name)) is not None:
+            problem = Unsupported(why, where=path)
+            content.add(unreadable(name, code or "u64", sys.byteorder, (rows[-1],), problem))
             continue
         batches = (b.column(0) for b in opened.iter_batches(_BATCH, columns=[entry.name], use_threads=False))
         for inner, categories in categories_of(entry, batches, pa).items():
@@ -215,6 +195,30 @@ def _add_parquet(
             mask = _ParquetColumn(opened, path, at, rows, entry.name, lock)
             add_column(content, f"{name}{MASK}", "bool", rows[-1],
                         lambda f, n, c=mask: c.read(f, n, is_missing))  # fmt: skip
+
+
+def _row_groups(meta: Any, size: int, path: str) -> list[int]:
+    """The first row of each row group, and the number of all rows. size: bytes of the file."""
+    rows = [0]
+    for group in range(meta.num_row_groups):
+        here = meta.row_group(group).num_rows
+        if here < 0:
+            raise DamagedFile(f"row group {group} has {here} rows", where=path)
+        rows.append(rows[-1] + here)
+    if rows[-1] != meta.num_rows or rows[-1] > size * _ROWS_A_BYTE:
+        raise DamagedFile(
+            f"its footer claims {meta.num_rows} rows in {size} bytes, its row groups claim {rows[-1]}",
+            where=path,
+        )
+    return rows
+
+
+def _not_selectable(names: Sequence[str]) -> dict[str, str]:
+    """Columns that pyarrow cannot read alone, and why: it takes a dot for a path into a struct."""
+    why = {n: "pyarrow cannot select a column with a dot in its name" for n in names if "." in n}
+    if len(set(names)) < len(names):
+        why |= {n: "several columns have this name" for n in names if names.count(n) > 1}
+    return why
 
 
 def _has_missing(opened: Any, name: str, counts: dict[str, int | None]) -> bool:

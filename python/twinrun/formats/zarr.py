@@ -222,21 +222,8 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
                 content.say(key, "(group)", "")
                 continue
             _say(content, key, metadata, version)
-            fill = metadata.get("fill_value")
             with reading(store.place(key), f"array {title!r:.80}"):
-                try:
-                    array = _parse(key, metadata, version, store.place(key))
-                    new = _field(store, key, array, cache)
-                    new.unit = array.unit
-                    content.add(new)
-                    # The same number may be written as 0 or 0.0, as "NaN" or its bits.
-                    if fill is not None and array.fill is not None:
-                        fill = np.frombuffer(array.fill, storage_dtype(array.dtype, array.byte_order))[0]
-                except _NotNumeric as kind:
-                    content.add(_coded_field(store, key, metadata, str(kind), cache))
-                except _Skip as reason:
-                    content.skipped.append((key or "data", str(reason)))
-                content.say(key, "(fill value)", fill)
+                content.say(key, "(fill value)", _add_array(content, store, key, metadata, version, cache))
                 if isinstance(values, dict):
                     packed = {w: values[w] for w in MEANING if type(values.get(w)) in (int, float)}
                     entries.append((title, packed))
@@ -244,13 +231,7 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
             _say_consolidated(content, key, metadata, own)
         note_meaning(content, entries)
         if "" in content.fields:  # the store is one array
-            only = content.fields.pop("")
-            only.name = "data"
-            content.add(only)
-            for label, fact in list(content.facts.items()):
-                if not fact.owner:
-                    content.add_fact(replace(content.facts.pop(label), owner="data"))
-            content.one_array = len(content.fields) == 1
+            _name_only_array(content)
         store.others(content, lambda key: _is_key(key, nodes))
     except BaseException:
         store.close()
@@ -262,6 +243,42 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
 
     content.on_close = close
     return content
+
+
+def _add_array(
+    content: FileContent,
+    store: _Store,
+    key: str,
+    metadata: dict[str, Any],
+    version: int,
+    cache: BandCache,
+) -> object:
+    """Adds the field of an array, or why it has none. Gives its fill value."""
+    fill: object = metadata.get("fill_value")
+    try:
+        array = _parse(key, metadata, version, store.place(key))
+        new = _field(store, key, array, cache)
+        new.unit = array.unit
+        content.add(new)
+        # The same number may be written as 0 or 0.0, as "NaN" or its bits.
+        if fill is not None and array.fill is not None:
+            fill = np.frombuffer(array.fill, storage_dtype(array.dtype, array.byte_order))[0]
+    except _NotNumeric as kind:
+        content.add(_coded_field(store, key, metadata, str(kind), cache))
+    except _Skip as reason:
+        content.skipped.append((key or "data", str(reason)))
+    return fill
+
+
+def _name_only_array(content: FileContent) -> None:
+    """The array of a store that is one array has no path: it is called data, and so are owners of facts."""
+    only = content.fields.pop("")
+    only.name = "data"
+    content.add(only)
+    for label, fact in list(content.facts.items()):
+        if not fact.owner:
+            content.add_fact(replace(content.facts.pop(label), owner="data"))
+    content.one_array = len(content.fields) == 1
 
 
 def _is_key(key: str, nodes: Mapping[str, bool]) -> bool:

@@ -101,6 +101,36 @@ def _write_values(path: Path, content: bytes | None) -> bool:
     return True
 
 
+def _save(
+    path: Path,
+    refs: Mapping[str, FieldRef],
+    decision: Callable[[FieldRef], Decision],
+    residue_bits: int,
+    keep_values: int,
+) -> bool:
+    """Writes the golden file of these arrays, and their values where they are small; False if nothing
+    changed.
+    """
+    kept = [read_by_row(ref) for ref in refs.values()]
+    for ref in kept:
+        needed, size = needs_values(decision(ref)), ref.items * ref.itemsize
+        if needed and size > keep_values:
+            raise Incomparable(
+                f"{ref.name!r}: {needed} needs values, and of {size} bytes only digests are kept",
+                fix=f"give keep_values={size}",
+            )
+    tolerance = {ref.name: decision(ref) for ref in kept}
+    content = golden_bytes(
+        kept,
+        lambda ref: (tolerance[ref.name].atol, tolerance[ref.name].rtol),
+        residue_bits=residue_bits,
+        chunk_bytes=_CHUNK_BYTES,
+        place=(None, 0),
+    )
+    changed = _write_values(path, values_bytes(kept, keep_values, content))
+    return _write(path, content) or changed
+
+
 def _check_one(
     golden: Digests, name: str, kept: FieldRef | None, ref: FieldRef, decision: Decision
 ) -> GoldenField:
@@ -252,25 +282,7 @@ class Reproducible:
 
         with subject.open(subject.places[0]) as refs:
             if self._update:
-                kept = [read_by_row(ref) for ref in refs.values()]
-                for ref in kept:
-                    needed, size = needs_values(decision(ref)), ref.items * ref.itemsize
-                    if needed and size > keep_values:
-                        raise Incomparable(
-                            f"{ref.name!r}: {needed} needs values, and of {size} bytes only digests are kept",
-                            fix=f"give keep_values={size}",
-                        )
-                tolerance = {ref.name: decision(ref) for ref in kept}
-                content = golden_bytes(
-                    kept,
-                    lambda ref: (tolerance[ref.name].atol, tolerance[ref.name].rtol),
-                    residue_bits=residue_bits,
-                    chunk_bytes=_CHUNK_BYTES,
-                    place=(None, 0),
-                )
-                changed = _write_values(path, values_bytes(kept, keep_values, content))
-                changed = _write(path, content) or changed
-                self._written.append((path, changed))
+                self._written.append((path, _save(path, refs, decision, residue_bits, keep_values)))
                 return None
             problems, results = self._held(path, refs, decision)
         wrong = [

@@ -11,7 +11,7 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -150,6 +150,53 @@ def _ticks(low: float, high: float, most: int = 8) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step) + 1)]
 
 
+class _Scales:
+    """Where steps and values lie in a chart of lines: the y axis is logarithmic, with a place of its own for
+    0 and one for infinity.
+
+    zero, infinite: whether these places are there. first, last: exponents at the ends of the axis.
+    """
+
+    def __init__(
+        self, values: Sequence[float], rules: Iterable[float], steps: Sequence[float], width: float
+    ) -> None:
+        narrow = width < _WIDTH
+        self.left, self.right, self.top, self.bottom = 44 if narrow else 62, 12, 12, 34
+        self.width, self.height = width, 270 if narrow else 330
+        finite = [y for y in (*values, *rules) if 0 < y < math.inf]
+        low, high = (min(finite), max(finite)) if finite else (0.1, 1.0)
+        # Of doubles: 10**309 is none.
+        self.first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        self.last = max(last, self.first + 1)
+        self.zero, self.infinite = any(y == 0 for y in values), any(y == math.inf for y in values)
+        self._y0 = self.height - self.bottom - (24 if self.zero else 0)
+        self._y1 = self.top + (22 if self.infinite else 0)
+        self.x_low, self.x_high = min(steps), max(steps)
+
+    def x(self, step: float) -> float:
+        """Where a step lies."""
+        low, high = self.x_low, self.x_high
+        share = (step - low) / (high - low) if high > low else 0.5
+        return self.left + 8 + share * (self.width - self.left - self.right - 16)
+
+    def of_exponent(self, exponent: float) -> float:
+        """Where a power of ten lies."""
+        return self._y0 - (exponent - self.first) / (self.last - self.first) * (self._y0 - self._y1)
+
+    def y(self, value: float) -> float:
+        """Where a value lies."""
+        if value == 0:
+            return self.height - self.bottom - 6
+        if value == math.inf:
+            return self.top + 6
+        return self.of_exponent(math.log10(value))
+
+    def across(self, y: float, style: str = "") -> Rule:
+        """A line from the left to the right."""
+        right = self.width - self.right
+        return Rule(self.left, y, right, y, style) if style else Rule(self.left, y, right, y)
+
+
 def line_chart(
     lines: Sequence[Line],
     rules: Sequence[tuple[float, str, int | None]],
@@ -160,75 +207,56 @@ def line_chart(
 
     rules: (y, label, colour or None) of dashed lines across.
     """
-    narrow = width < _WIDTH
-    left, right, top, bottom, height = 44 if narrow else 62, 12, 12, 34, 270 if narrow else 330
     values = [y for line in lines for _, y, _, _ in line.points]
-    finite = [y for y in (*values, *(y for y, _, _ in rules)) if 0 < y < math.inf]
-    low, high = (min(finite), max(finite)) if finite else (0.1, 1.0)
-    # Of doubles: 10**309 is none.
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    last = max(last, first + 1)
-    zero, infinite = any(y == 0 for y in values), any(y == math.inf for y in values)
-    y0 = height - bottom - (24 if zero else 0)
-    y1 = top + (22 if infinite else 0)
     steps = [x for line in lines for x, *_ in line.points]
-    x_low, x_high = min(steps), max(steps)
-
-    def at_x(x: float) -> float:
-        share = (x - x_low) / (x_high - x_low) if x_high > x_low else 0.5
-        return left + 8 + share * (width - left - right - 16)
-
-    def at_exponent(exponent: float) -> float:
-        return y0 - (exponent - first) / (last - first) * (y0 - y1)
-
-    def at_y(y: float) -> float:
-        if y == 0:
-            return height - bottom - 6
-        if y == math.inf:
-            return top + 6
-        return at_exponent(math.log10(y))
-
-    picture = Picture(width, height, title)
+    scales = _Scales(values, [y for y, _, _ in rules], steps, width)
+    picture = Picture(width, scales.height, title)
     out = picture.shapes
-    for exponent in range(first, last + 1, max(1, math.ceil((last - first) / 7))):
-        y = at_exponent(exponent)
-        out += [Rule(left, y, width - right, y), Text(left - 6, y + 4, f"1e{exponent}", "end")]
-    for shown, y, text in ((zero, 0.0, "0"), (infinite, math.inf, "∞")):
-        if shown:
-            at = at_y(y)
-            out += [
-                Rule(left, at, width - right, at, "stroke:var(--rule);stroke-dasharray:1 4"),
-                Text(left - 6, at + 4, text, "end"),
-            ]
-    # As many labels as there is room for.
-    most = min(12, int((width - left - right) / (9 * max(len(f"{x:.15g}") for x in (x_low, x_high)))))
-    marks = sorted(set(steps)) if len(set(steps)) <= most else _ticks(x_low, x_high, max(1, min(8, most)))
-    for x in marks:
-        out.append(Text(at_x(x), height - bottom + 16, f"{x:.15g}"))
-    out.append(Text((left + width) / 2, height - 3, "step"))
+    out += _axes(scales, steps)
     for y, label, colour in rules:
         stroke = "var(--text)" if colour is None else f"var(--line{colour})"
+        at = scales.y(y)
         out += [
-            Rule(
-                left,
-                at_y(y),
-                width - right,
-                at_y(y),
-                f"stroke:{stroke};stroke-width:1.3;stroke-dasharray:7 4",
-            ),
-            Text(width - right - 3, at_y(y) - 4, label, "end", f"fill:{stroke}"),
+            scales.across(at, f"stroke:{stroke};stroke-width:1.3;stroke-dasharray:7 4"),
+            Text(width - scales.right - 3, at - 4, label, "end", f"fill:{stroke}"),
         ]
     for line in lines:
         points = _thinned(line.points)
         stroke = f"stroke:var(--line{line.colour})"
         dash = ";stroke-dasharray:2 3;stroke-width:1.4" if line.dashed else ";stroke-width:2"
-        out.append(Path([(at_x(x), at_y(y)) for x, y, _, _ in points], stroke + dash))
+        out.append(Path([(scales.x(x), scales.y(y)) for x, y, _, _ in points], stroke + dash))
         if line.dashed or len(points) > _MOST_MARKED:
             continue
         for x, y, bound, said in points:
             inside = "var(--page)" if bound else f"var(--line{line.colour})"
-            out.append(Mark(at_x(x), at_y(y), bound, f"fill:{inside};{stroke};stroke-width:1.4", said))
+            style = f"fill:{inside};{stroke};stroke-width:1.4"
+            out.append(Mark(scales.x(x), scales.y(y), bound, style, said))
     return picture
+
+
+def _axes(scales: _Scales, steps: Sequence[float]) -> list[Rule | Text]:
+    """Powers of ten, 0 and infinity at the left; steps below."""
+    out: list[Rule | Text] = []
+    beside = scales.left - 6
+    for exponent in range(scales.first, scales.last + 1, max(1, math.ceil((scales.last - scales.first) / 7))):
+        y = scales.of_exponent(exponent)
+        out += [scales.across(y), Text(beside, y + 4, f"1e{exponent}", "end")]
+    for shown, value, text in ((scales.zero, 0.0, "0"), (scales.infinite, math.inf, "∞")):
+        if shown:
+            at = scales.y(value)
+            out += [
+                scales.across(at, "stroke:var(--rule);stroke-dasharray:1 4"),
+                Text(beside, at + 4, text, "end"),
+            ]
+    # As many labels as there is room for.
+    low, high = scales.x_low, scales.x_high
+    room = scales.width - scales.left - scales.right
+    most = min(12, int(room / (9 * max(len(f"{x:.15g}") for x in (low, high)))))
+    marks = sorted(set(steps)) if len(set(steps)) <= most else _ticks(low, high, max(1, min(8, most)))
+    for x in marks:
+        out.append(Text(scales.x(x), scales.height - scales.bottom + 16, f"{x:.15g}"))
+    out.append(Text((scales.left + scales.width) / 2, scales.height - 3, "step"))
+    return out
 
 
 def _thinned(points: list[tuple[float, float, bool, str]]) -> list[tuple[float, float, bool, str]]:
