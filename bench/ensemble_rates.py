@@ -1,7 +1,8 @@
 """How often reports on ensembles keep their promises, over simulated studies whose truth is known.
 
-python bench/ensemble_rates.py alarms|power|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
+python bench/ensemble_rates.py grid|alarms|power|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
+grid: alarms and intervals of the same reports, with Clopper and Pearson's interval of the rate of false claims.
 alarms: studies in which nothing is the matter; how many reports claim anything (a trend of a drift is no false claim).
         --counters adds all measures of the system to each task; --first is the first study's seed.
 intervals: how many of the 95% intervals of the same studies miss the truth, and how many are not given.
@@ -27,6 +28,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "pytho
 
 import ensemble_rates as rates
 import numpy as np
+from scipy import stats
 
 
 def _alarms(a: argparse.Namespace, sizes: list[int]) -> None:
@@ -43,6 +45,25 @@ def _alarms(a: argparse.Namespace, sizes: list[int]) -> None:
                     said, which = rates.missed(noise, design, n, a.studies)
                 listed = ", ".join(f"{k} {v}" for k, v in which.most_common())
                 print(f"| {noise} | {design} | {n} | {said} | {listed} |", flush=True)
+
+
+def _within(count: int, of: int) -> str:
+    """'3 of 40 [1.6%, 20%]'."""
+    ends = stats.binomtest(count, of).proportion_ci(0.95)
+    return f"{count} of {of} [{100 * ends.low:.2g}%, {100 * ends.high:.2g}%]"
+
+
+def _grid(a: argparse.Namespace, sizes: list[int]) -> None:
+    names = ("CoV", "deviation", "ratio", "ratio of medians")
+    print(f"| design | noise | tasks | false claims | which | {' | '.join(f'{x}: held, of given' for x in names)} |")
+    print("|---|---|---|---|---|" + "---|" * len(names))
+    for design in a.design.split(","):
+        for noise in a.noise.split(","):
+            for n in sizes:
+                c = rates.cell(noise, design, n, a.studies, a.first)
+                which = ", ".join(f"{k} {v}" for k, v in c.which.most_common())
+                told = " | ".join(f"{c.held[x]} of {c.given[x]}" if c.given[x] else "none" for x in names)
+                print(f"| {design} | {noise} | {n} | {_within(c.alarms, c.studies)} | {which} | {told} |", flush=True)
 
 
 def _covariates(a: argparse.Namespace, sizes: list[int]) -> None:
@@ -108,7 +129,7 @@ def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
 
 
 _DO = {
-    "alarms": _alarms, "intervals": _alarms, "power": _effects, "causes": _effects, "covariates": _covariates, "kept": _kept,
+    "grid": _grid, "alarms": _alarms, "intervals": _alarms, "power": _effects, "causes": _effects, "covariates": _covariates, "kept": _kept,
     "coverage": _coverage, "unseen": _unseen,
 }  # fmt: skip
 

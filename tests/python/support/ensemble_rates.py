@@ -7,6 +7,7 @@ import gc
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,15 @@ DESIGNS: dict[str, tuple[int, int, int]] = {
     "blocks": (1, 1, 5),
     "factor": (2, 1, 2),
     "nodes": (2, 5, 10),
+    "workloads": (1, 5, 10),
 }
+_AT_ONCE = ("workloads",)  # all tasks of a block begin at one moment, each on a slot of its own
 
 
 def made(seed: int, noise: str, design: str, n: int) -> tuple[pd.DataFrame, np.random.Generator]:
-    """A study of n tasks one after another, and what else may be drawn for it."""
+    """A study of n tasks, one after another or a block at once, and what else may be drawn for it."""
     levels, nodes, size = DESIGNS[design]
+    at_once = design in _AT_ONCE
     rng = np.random.default_rng([seed, n, list(DESIGNS).index(design)])
     y = NOISES[noise](rng, n)
     size = size or n
@@ -75,9 +79,16 @@ def made(seed: int, noise: str, design: str, n: int) -> tuple[pd.DataFrame, np.r
             }  # fmt: skip
             if levels > 1:
                 line["factors"] = {"checkpoint": ("off", "on")[order[position] % 2]}
-            line["end"] = start + line["wall"]
-            start = line["end"] + 1.0
+            if at_once:
+                # The last of them begins some ms after the first.
+                line |= {"replica": position, "slot": int(places[position]), "released": start}
+                line["start"] = start + 0.0005 * position
+            line["end"] = line["start"] + line["wall"]
+            if not at_once:
+                start = line["end"] + 1.0
             lines.append(line)
+        if at_once:
+            start = max(line["end"] for line in lines[-size:]) + 1.0
     return frame_of(lines), rng
 
 
@@ -179,6 +190,50 @@ def truths(noise: str) -> tuple[float, float]:
     y = NOISES[noise](np.random.default_rng(1), 4_000_000)
     x = np.exp(y)
     return float(x.std() / x.mean()), float(y.std())
+
+
+@dataclass
+class Cell:
+    """What reports on studies of one kind said. alarms: reports with a false claim; which: analyses that made it; given,
+    held: intervals of each kind, and those of them that hold the truth."""
+
+    studies: int = 0
+    alarms: int = 0
+    which: Counter = field(default_factory=Counter)
+    given: Counter = field(default_factory=Counter)
+    held: Counter = field(default_factory=Counter)
+
+
+def _intervals(found: Findings) -> dict[str, dict[str, Any] | None]:
+    """The intervals whose truth is known: of the coefficient of variation, the planned deviation, the ratio of two conditions."""
+    effects = found["factors"].facts.get("effects", [])
+    ratios = found["conditions"].facts.get("ratios", [])
+    return {
+        "CoV": found["spread"].facts.get("cov"),
+        "deviation": found["planning"].facts.get("deviation"),
+        "ratio": effects[0] if effects else None,
+        "ratio of medians": ratios[0] if ratios and not ratios[0]["fails"] else None,
+    }
+
+
+@_quietly
+def cell(noise: str, design: str, n: int, studies: int, first: int = 0) -> Cell:
+    """Whole reports on studies in which nothing is the matter: false claims, and intervals that hold the truth."""
+    result = Cell()
+    spread, deviation = truths(noise)
+    truth = {"CoV": spread, "deviation": deviation, "ratio": 1.0, "ratio of medians": 1.0}
+    for seed in range(first, first + studies):
+        found = report(made(seed, noise, design, n)[0])
+        alarms = [a.name for a in found.alarms if not (noise == "drift" and a.name == "trend")]
+        result.studies += 1
+        result.alarms += bool(alarms)
+        result.which.update(alarms)
+        for name, facts in _intervals(found).items():
+            if facts is None or facts["low"] is None or facts["high"] is None or not math.isfinite(facts["high"]):
+                continue
+            result.given[name] += 1
+            result.held[name] += facts["low"] <= truth[name] <= facts["high"]
+    return result
 
 
 @_quietly
