@@ -55,7 +55,9 @@ def _within(count: int, of: int) -> str:
 
 def _grid(a: argparse.Namespace, sizes: list[int]) -> None:
     names = ("CoV", "deviation", "ratio", "ratio of medians")
-    print(f"| design | noise | tasks | false claims | which | {' | '.join(f'{x}: held, of given' for x in names)} |")
+    print(
+        f"| design | noise | tasks | false claims | which | {' | '.join(f'{x}: held, of given' for x in names)} |"
+    )
     print("|---|---|---|---|---|" + "---|" * len(names))
     for design in a.design.split(","):
         for noise in a.noise.split(","):
@@ -63,7 +65,10 @@ def _grid(a: argparse.Namespace, sizes: list[int]) -> None:
                 c = rates.cell(noise, design, n, a.studies, a.first)
                 which = ", ".join(f"{k} {v}" for k, v in c.which.most_common())
                 told = " | ".join(f"{c.held[x]} of {c.given[x]}" if c.given[x] else "none" for x in names)
-                print(f"| {design} | {noise} | {n} | {_within(c.alarms, c.studies)} | {which} | {told} |", flush=True)
+                print(
+                    f"| {design} | {noise} | {n} | {_within(c.alarms, c.studies)} | {which} | {told} |",
+                    flush=True,
+                )
 
 
 def _covariates(a: argparse.Namespace, sizes: list[int]) -> None:

@@ -229,7 +229,12 @@ def cell(noise: str, design: str, n: int, studies: int, first: int = 0) -> Cell:
         result.alarms += bool(alarms)
         result.which.update(alarms)
         for name, facts in _intervals(found).items():
-            if facts is None or facts["low"] is None or facts["high"] is None or not math.isfinite(facts["high"]):
+            if (
+                facts is None
+                or facts["low"] is None
+                or facts["high"] is None
+                or not math.isfinite(facts["high"])
+            ):
                 continue
             result.given[name] += 1
             result.held[name] += facts["low"] <= truth[name] <= facts["high"]

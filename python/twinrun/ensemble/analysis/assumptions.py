@@ -79,7 +79,9 @@ def checked(left: Left, blocks: np.ndarray | None, options: Options) -> Assumpti
         # And the last task of a block with the first of the next: blocks that only differ leave
         # these independent.
         border = np.flatnonzero(codes[1:] != codes[:-1])
-        by_border = stats.spearmanr(x[border], x[border + 1], alternative="greater").pvalue
+        before, after = x[border], x[border + 1]
+        varies = np.ptp(before) > 0 and np.ptp(after) > 0
+        by_border = stats.spearmanr(before, after, alternative="greater").pvalue if varies else np.nan
         p = min(1.0, 2 * min(alike.p, float(by_border) if np.isfinite(by_border) else 1.0))
         alike = Resemblance(alike.value, p, len(means) >= LEAST, _LEVEL)
         return Assumptions(alike, bool(long_tail(x[None])[0]), "blocks")

@@ -19,6 +19,7 @@ from statsmodels.stats.multitest import multipletests
 from ..study.tasks import condition_columns, usable
 from .model import Model, cells_of, confounded, levels_of, model_of, percent, terms_tested, with_interval
 from .power import reach
+from .remarks import equal
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
@@ -93,6 +94,8 @@ def _analysis(
     name: str, title: str, good: pd.DataFrame, y: np.ndarray, options: Options, *, times: bool, left_out: int
 ) -> Analysis:
     columns = condition_columns(good)
+    if equal(good[options.value].to_numpy(dtype=float)):
+        return nothing(name, title, f"All {len(good)} tasks took the same time.", len(good))
     # With a node of its own for each task, nodes are part of what makes tasks differ.
     shared = good["node"].notna().all() and good["node"].duplicated().any()
     with_node = confounded(good, columns, "node") if shared else []

@@ -14,6 +14,7 @@ from scipy.optimize import brentq
 from ..study.tasks import condition_columns, usable
 from .model import fall_of_bic, left_over, model_of, percent, residuals, terms_tested
 from .power import STUDIES, smallest
+from .remarks import equal
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import Null, with_before
@@ -62,6 +63,8 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     if good["block"].nunique() < 2 or len(good) < 2 * good["block"].nunique():
         return nothing("blocks", title, f"Whether blocks differ cannot be decided: {len(good)} tasks in "
                        f"{good['block'].nunique()} block(s).", len(good))  # fmt: skip
+    if equal(good[options.value].to_numpy(dtype=float)):
+        return nothing("blocks", title, f"All {len(good)} tasks took the same time.", len(good))
     y = np.log(good[options.value].to_numpy(dtype=float))
     model = model_of(good, y, condition_columns(good))
     rng = np.random.default_rng(options.seed)
