@@ -14,8 +14,9 @@ from scipy import stats
 
 from ..study.tasks import usable
 from .changes import best_stretch
+from .deviations import freedom
 from .model import fall_of_bic, left_over, percent, span
-from .power import STUDIES, smallest
+from .power import STUDIES, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
@@ -80,6 +81,7 @@ def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         """A line in shuffled series that is found and fits better than a change."""
         random = np.random.default_rng(options.seed)
         series = over.again(permuted(left, None, STUDIES, random))
+        series = series * deviations_like(freedom(left, n - over.basis.shape[1]), random)
         limit = float(np.quantile(shuffled(1999), 1 - level))
 
         def found(effect: float) -> np.ndarray:
