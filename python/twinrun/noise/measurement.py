@@ -34,7 +34,7 @@ from .._core import __version__
 from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ..marks import NOISE
 from ..outputs import save_figure
-from . import sources
+from . import sources, tracefs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -384,8 +384,10 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
             sentences.append(
                 f"rtla osnoise, right after, on core {c['core']}: {_percent(c['share'])} taken; a second: {counts}."
             )
-    if document.get("rtla_failed"):
-        sentences.append(f"{document['rtla_failed']}.")
+    sentences += [tracefs.sentence(c) for c in document.get("trace") or () if c["core"] == worst["core"]]
+    for failed in ("rtla_failed", "trace_failed"):
+        if document.get(failed):
+            sentences.append(f"{document[failed]}.")
     # For each core: how much slower work is than its fastest piece, without the time of detours.
     rest = [(1 - c["share"]) / (1 - c["fixed_work"]["share"]) - 1 for c in first if c["fixed_work"] and c["share"] is not None and c["fixed_work"]["share"] < 1]  # fmt: skip
     if rest and sum(rest) / len(rest) > 0.01:
@@ -708,6 +710,7 @@ def measure(
     compare: bool = True,
     confidence: float = 0.95,
     rtla: bool = False,
+    trace: bool = False,
     report: Callable[[int, int], None] | None = None,
 ) -> Noise:
     """Measures the time that the operating system takes from each core.
@@ -733,6 +736,8 @@ def measure(
         Of intervals.
     rtla : bool, default False
         True: run `rtla osnoise` on the same cores right after, for a fifth of the time, and add what it says.
+    trace : bool, default False
+        True: the loops run again right after, for a fifth of the time, while the kernel traces what takes time from the cores (tracefs).
     report : callable, default None
         `report(done, total)` is called after each part.
 
@@ -744,7 +749,8 @@ def measure(
     Raises
     ------
     TwinrunError
-        A core cannot be used, a parameter is out of its range, or rtla is asked for and not installed.
+        A core cannot be used, a parameter is out of its range, or rtla is asked for and not installed, or tracefs and
+        not mounted.
     MissingPackage
         A package of twinrun[ensemble] is not installed.
 
@@ -772,6 +778,8 @@ def measure(
     times, nanoseconds = parse_threshold(threshold)
     if rtla:
         sources.check_rtla()
+    if trace:
+        tracefs.place()
     spared = chosen[0] if free is None else free
     if spared not in chosen:
         raise TwinrunError(f"the core that is left free, {spared}, is not one of {chosen}")
@@ -828,6 +836,21 @@ def measure(
             by_rtla = sources.rtla(chosen, seconds / 5)
         except TwinrunError as error:  # the measurement stays
             failed = str(error)
+    by_trace, trace_failed = None, None
+    if trace:
+        again = max(seconds / 5, 0.1)
+        elsewhere = set(allowed) - set(chosen)
+        try:
+            if elsewhere:
+                os.sched_setaffinity(0, elsewhere)
+            by_trace = tracefs.measured(
+                chosen, again, lambda: _core.measure_noise(chosen, again, 0.0, 0.0, window_ns=_WINDOW_NS)
+            )
+        except TwinrunError as error:
+            trace_failed = str(error)
+        finally:
+            if elsewhere:
+                os.sched_setaffinity(0, own)
     comparison = None
     if BUT_ONE in arms:
         pairs = []
@@ -843,4 +866,5 @@ def measure(
         "free": spared if BUT_ONE in arms else None, "window_ns": _WINDOW_NS,
         "slowest_hz": 5 / (each * _SHARES[2]), "arms": figures, "comparison": comparison,
         "sources": told, "rtla": by_rtla, "rtla_failed": failed,
+        "trace": by_trace, "trace_failed": trace_failed,
     })  # fmt: skip
