@@ -118,8 +118,8 @@ def _unseen(a: argparse.Namespace, sizes: list[int]) -> None:
 
 
 def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
-    print(f"| cause | tasks | found, alone, interval holds, of {a.studies} | others | effect |")
-    print("|---|---|---|---|---|")
+    print(f"| cause | tasks | promised, of {a.studies} | found | alone | interval holds | others | effect |")
+    print("|---|---|---|---|---|---|---|---|")
     for cause in a.cause.split(","):
         for n in sizes:
             found = rates.planted(cause, n, a.studies, 1.0 if a.what == "power" else 2.0)
@@ -128,7 +128,7 @@ def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
             others: Counter = found["others"]
             said = ", ".join(f"{k} {v}" for k, v in others.most_common())
             print(
-                f"| {cause} | {n} | {found['found']}, {found['alone']}, {found['holds']} | {said} | {found['effect']} |",
+                f"| {cause} | {n} | {found['studies']} | {found['found']} | {found['alone']} | {found['holds']} | {said} | {found['effect']} |",
                 flush=True,
             )
 

@@ -306,16 +306,22 @@ def _estimate(analysis: Any) -> tuple[float, float] | None:
 def planted(
     cause: str, n: int, studies: int, times: float, effect: float | None = None, noise: str = "normal"
 ) -> dict | None:
-    """Plants so many times the effect that a report on another study promises; `effect`: this one."""
+    """Plants so many times the effect that a report on another study promises; `effect`: this one. None: no report has
+    this analysis; "studies": those whose report promises something.
+    """
     design, adds = CAUSES[cause]
-    result: dict[str, Any] = {"found": 0, "alone": 0, "holds": 0, "others": Counter()}
+    result: dict[str, Any] = {"found": 0, "alone": 0, "holds": 0, "studies": 0, "others": Counter()}
     sizes = []
     for seed in range(studies):
         size = effect
         if size is None:
-            size = promised(report(made(10**6 + seed, noise, design, n)[0]), cause)
-            if size is None:
+            told = report(made(10**6 + seed, noise, design, n)[0])
+            if told[cause].seen is None:
                 return None
+            size = promised(told, cause)
+            if size is None:
+                continue
+        result["studies"] += 1
         sizes.append(times * size)
         frame, rng = made(2 * 10**6 + seed, noise, design, n)
         frame["wall"] *= np.exp(times * size * adds(frame, rng))
@@ -330,7 +336,7 @@ def planted(
             ends = _estimate(findings[cause])
             truth = math.expm1(times * size) if cause not in ("blocks", "periods") else times * size
             result["holds"] += ends is not None and ends[0] <= truth <= ends[1]
-    result["effect"] = f"{100 * math.expm1(float(np.median(sizes))):.2g}%"
+    result["effect"] = f"{100 * math.expm1(float(np.median(sizes))):.2g}%" if sizes else ""
     return result
 
 

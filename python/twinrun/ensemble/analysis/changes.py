@@ -226,5 +226,4 @@ def _sentence(result: Analysis, judge: Judge, rows: list[dict[str, Any]], tasks:
             f"The time changed {told}{more} ({judge.p(claim)}; {tasks} tasks; base: the segment before).",
             FOUND,
         )
-    return (f"No change point is shown ({judge.p(claim)}, {tasks} tasks): {could_have(result, 'a change of {} in the middle of the series')}, a smaller or shorter one "
-            "cannot be decided."), OPEN  # fmt: skip
+    return (f"No change point is shown ({judge.p(claim)}, {tasks} tasks): {could_have(result, 'a change of {} in the middle of the series', ', a smaller or shorter one not')}."), OPEN  # fmt: skip

@@ -290,11 +290,11 @@ def _sentence(result: Analysis, judge: Judge, options: Options, part: str, most:
     limit = float(np.expm1(most))
     if limit <= options.matters:
         return f"No node is off by more than {percent(limit)}; {part}.", NONE
-    least = could_have(result, "a node {} slower")
+    least = could_have(result, "a node {} slower", ", a smaller effect not")
     seen = result.seen or math.inf
     if seen <= options.matters:
         return f"No bad node was found; {least}; {part}.", NONE
-    return f"Whether there is a bad node cannot be decided: {least}, a smaller effect not; {part}.", OPEN
+    return f"Whether there is a bad node cannot be decided: {least}; {part}.", OPEN
 
 
 def _draw(table: pd.DataFrame, title: str, axes: Axes) -> None:

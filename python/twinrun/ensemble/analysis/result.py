@@ -291,14 +291,16 @@ class Analysis:
         return figure
 
 
-def could_have(analysis: Analysis, effect: str) -> str:
-    """'a change of 3% could have been seen in 80% of studies like this'; effect has {} for the number."""
+def could_have(analysis: Analysis, effect: str, smaller: str = "") -> str:
+    """'a change of 3% could have been seen in 80% of studies like this'; effect has {} for the number; smaller: what follows
+    of those that could not.
+    """
     seen = analysis.seen
     if seen is None or not math.isfinite(seen):
-        return f"{effect.format('any size')} is not sure to be seen in a study like this"
+        return "no effect, however large, is sure to be seen in a study like this"
     x = 100 * seen
     number = f"{x:.0f}%" if x >= 100 else f"{x:.2g}%"
-    return f"{effect.format(number)} could have been seen in {100 * analysis.power:g}% of studies like this"
+    return f"{effect.format(number)} could have been seen in {100 * analysis.power:g}% of studies like this{smaller}"
 
 
 def nothing(name: str, title: str, why: str, tasks: int) -> Analysis:

@@ -273,8 +273,7 @@ class _Group:
             share = f"[{percent(facts['share_low'])}, {percent(facts['share_high'])}]"
             return (f"There is a slow group ({judge.p(claim)}): {facts['tasks']} of {self.n} tasks, {percent(facts['share'])} {share}, "
                     f"{percent(facts['slower'])} slower than the others {span(facts['low'], facts['high'])} (base: the others' mean)."), FOUND  # fmt: skip
-        return (f"No slow group is shown ({judge.p(claim)}, {self.n} tasks): {could_have(result, 'one task in ten that is {} slower')}; "
-                "a closer or smaller group cannot be decided."), OPEN  # fmt: skip
+        return (f"No slow group is shown ({judge.p(claim)}, {self.n} tasks): {could_have(result, 'one task in ten that is {} slower', ', a closer or smaller group not')}."), OPEN  # fmt: skip
 
     def draw(self, title: str, axes: Axes) -> None:
         slow, count = self.members, int(self.members.sum())

@@ -103,8 +103,7 @@ def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         if judge.holds(claim):
             return (f"The time drifts ({judge.p(claim)}): the last task takes {percent(abs(whole))} {'longer' if whole > 0 else 'less'} than the "
                     f"first, by a straight line {span(low, high)} ({n} tasks; base: the first)."), FOUND  # fmt: skip
-        return (f"No trend is shown ({judge.p(claim)}, {n} tasks): {could_have(result, 'a drift of {} from the first task to the last')}, "
-                "a smaller one cannot be decided."), OPEN  # fmt: skip
+        return (f"No trend is shown ({judge.p(claim)}, {n} tasks): {could_have(result, 'a drift of {} from the first task to the last', ', a smaller one not')}."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         axes.plot(range(n), 100 * np.expm1(left), ".", alpha=0.6)
