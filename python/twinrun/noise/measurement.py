@@ -737,7 +737,8 @@ def measure(
     rtla : bool, default False
         True: run `rtla osnoise` on the same cores right after, for a fifth of the time, and add what it says.
     trace : bool, default False
-        True: the loops run again right after, for a fifth of the time, while the kernel traces what takes time from the cores (tracefs).
+        True: the loops run again right after, for a fifth of the time, while the kernel traces what takes
+        time from the cores (tracefs).
     report : callable, default None
         `report(done, total)` is called after each part.
 
@@ -749,8 +750,8 @@ def measure(
     Raises
     ------
     TwinrunError
-        A core cannot be used, a parameter is out of its range, or rtla is asked for and not installed, or tracefs and
-        not mounted.
+        A core cannot be used, a parameter is out of its range, rtla is asked for and not installed, or a
+        trace is asked for and tracefs is not mounted.
     MissingPackage
         A package of twinrun[ensemble] is not installed.
 

@@ -1,10 +1,10 @@
-"""What took time from a core, by name and in seconds: interrupts, soft interrupts, NMI and threads, by tracefs.
+"""What took time from a core, in seconds: interrupts, soft interrupts, NMI and threads by name, by tracefs.
 
-The kernel writes an event when each begins and ends (irq, irq_vectors, nmi, sched), into an instance of its own, so
-that nobody's tracing is disturbed. Time belongs to the innermost: an interrupt within a soft interrupt counts
-for the interrupt. Times are as exact as the trace's clock, one microsecond; they are no sums of clock ticks,
-as those of /proc/stat are. Writing events takes time too, so a trace is made after the measurement and not
-meanwhile.
+The kernel writes an event when each begins and ends (irq, irq_vectors, nmi, sched), into an instance of its
+own, so that nobody's tracing is disturbed. Time belongs to the innermost: an interrupt within a soft
+interrupt counts for the interrupt. Times are as exact as the trace's clock, one microsecond; they are no sums
+of clock ticks, as those of /proc/stat are. Writing events takes time too, so a trace is made after the
+measurement and not meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SWITCH = re.compile(r"prev_comm=.* ==> next_comm=(.*) next_pid=(\d+)")
 
 @dataclass
 class Took:
-    """What took time from a core. seconds, count: by kind and name; lost: events that had no place in the buffer."""
+    """What took time from a core. seconds, count: by kind and name; lost: events without a place."""
 
     seconds: dict[str, dict[str, float]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
     count: dict[str, dict[str, int]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
@@ -242,7 +242,7 @@ class Trace:
 
 
 def document(found: Took, core: int, seconds: float) -> dict[str, Any]:
-    """What took time from a core, for JSON: shares of the time and counts a second, the largest of each kind."""
+    """What took time from a core, for JSON: shares of it and counts a second, the largest of each kind."""
     kinds: dict[str, Any] = {}
     for kind in KINDS:
         largest = sorted(found.seconds[kind].items(), key=lambda item: -item[1])[:_MOST]

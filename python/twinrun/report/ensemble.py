@@ -235,7 +235,8 @@ def write_html(findings: Any, path: str) -> None:
 
 
 def summary_lines(findings: Any, verbose: bool = False) -> list[str]:
-    """The study's name, remarks on its tasks, the table of conditions, a line for each analysis (findings first), the verdict last.
+    """The study's name, remarks on its tasks, the table of conditions, a line for each analysis (findings
+    first), the verdict last.
 
     verbose: whole sentences of analyses that could not decide.
     """

@@ -121,8 +121,8 @@ def _tail_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @dataclass
 class _Two:
-    """Two studies, conditions taken out. a, b: logarithms of times; units: the same, or means of blocks where these are
-    the units.
+    """Two studies, conditions taken out. a, b: logarithms of times; units: the same, or means of
+    blocks where these are the units.
     """
 
     a: np.ndarray

@@ -121,8 +121,10 @@ def _slow_minus_fast(data: np.ndarray) -> np.ndarray:
 
 @dataclass
 class _Parts:
-    """What is left of the parts of each task's time, conditions and blocks taken out. everything: the columns of
-    `left`, the wall time first; columns: those of them that explain it; middle: the median task, in s.
+    """What is left of the parts of each task's time, conditions and blocks taken out.
+
+    everything: the columns of `left`, the wall time first; columns: those of them that explain it;
+    middle: the median task, in s.
     """
 
     columns: list[str]

@@ -66,8 +66,8 @@ def _short(name: str) -> str:
 
 
 def _contrasts(model: Model) -> list[tuple[Term, str, np.ndarray]]:
-    """Main effects against the base level and, of factors with two levels, how they change each other; with the
-    coefficients that give each.
+    """Main effects against the base level and, of factors with two levels, how they change each other;
+    with the coefficients that give each.
     """
     found = []
     for term in model.terms:
@@ -108,8 +108,9 @@ def effects_of(model: Model, options: Options) -> list[dict]:
 
 @dataclass
 class _Effects:
-    """The conditions of a study and what they do. times: to the time; otherwise to how much it varies. effects:
-    rows of `effects_of`, as ratios of times.
+    """The conditions of a study and what they do. times: to the time; otherwise to how much it varies.
+
+    effects: rows of `effects_of`, as ratios of times.
     """
 
     good: pd.DataFrame

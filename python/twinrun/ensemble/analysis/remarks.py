@@ -1,4 +1,4 @@
-"""What a reader must know of the tasks themselves before any analysis: a line each, for the top of a report."""
+"""What a reader must know of the tasks before any analysis: a line each, for the top of a report."""
 
 from __future__ import annotations
 

@@ -292,8 +292,8 @@ class Analysis:
 
 
 def could_have(analysis: Analysis, effect: str, smaller: str = "") -> str:
-    """'a change of 3% could have been seen in 80% of studies like this'; effect has {} for the number; smaller: what follows
-    of those that could not.
+    """'a change of 3% could have been seen in 80% of studies like this'; effect has {} for the
+    number; smaller: what follows of those that could not.
     """
     seen = analysis.seen
     if seen is None or not math.isfinite(seen):

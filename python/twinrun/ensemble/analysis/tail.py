@@ -141,8 +141,10 @@ def _ratio(x: np.ndarray) -> np.ndarray:
 
 @dataclass
 class _Group:
-    """The slow part of a mixture of two normals. gain: in log-likelihood over one; share, fast, slow, deviation: of the
-    mixture; ratio: of likelihoods, against Johnson's SU; fitted: that SU.
+    """The slow part of a mixture of two normals.
+
+    gain: in log-likelihood over one; share, fast, slow, deviation: of the mixture; ratio: of
+    likelihoods, against Johnson's SU; one, fitted: the likelihood of that SU, and the SU.
     """
 
     good: pd.DataFrame

@@ -118,7 +118,7 @@ class _Blocks:
         return smallest(found, self.options.power, self.sigma)
 
     def explained(self) -> tuple[pd.Series, float]:
-        """The means of blocks, drawn towards their own as random effects are; and how much better they fit."""
+        """The means of blocks, drawn towards their own as random effects are; how much better they fit."""
         codes = self.codes
         x = self.over.values - self.over.values.mean()
         member = (codes[:, None] == np.arange(self.freedom[0] + 1)[None, :]).astype(float)
@@ -324,8 +324,10 @@ def _among_drifting(
 
 @dataclass
 class _Periods:
-    """The periodogram of residuals. t: starts, in s from the first; cycles: in the whole study, of each frequency; basis: a
-    sine and a cosine for each, orthonormal, side by side.
+    """The periodogram of residuals.
+
+    t: starts, in s from the first; cycles: in the whole study, of each frequency; basis: a sine and a cosine
+    for each, orthonormal, side by side.
     """
 
     over: Left
@@ -400,7 +402,8 @@ class _Periods:
         return np.asarray(pair @ (pair.T @ (left - left.mean())))
 
     def amplitude(self) -> tuple[float, float]:
-        """The amplitude of the best period, and half of its interval: of a sine and a cosine beside what they leave."""
+        """The amplitude of the best period, and half of its interval."""
+        # Of a sine and a cosine, beside what they leave.
         n, share, deviation = len(self.t), float(self.own[self.best]), np.std(self.over.values)
         far = stats.t.ppf(1 - self.options.alpha / 2, max(n - 3, 1))
         return float(np.sqrt(2 * share) * deviation), float(

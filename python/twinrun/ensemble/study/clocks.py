@@ -25,7 +25,7 @@ def _seconds(x: float) -> str:
 
 
 def _of_one_start(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
-    """What to add to the times of these tasks, of one start of a node; and each step of the clock, as text."""
+    """What to add to the times of these tasks, of one start of a node; and each step of the clock."""
     rows = rows.sort_values("clock.seconds", kind="stable")
     ahead = rows["start"] - rows["clock.seconds"]
     added = ahead.quantile(interpolation="nearest") - ahead
@@ -41,7 +41,9 @@ def _of_one_start(rows: pd.DataFrame) -> tuple[pd.Series, list[str]]:
 
 
 def steady(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same tasks, their starts and ends as of clocks that nobody set; `attrs["clock"]` says what was changed.
+    """The same tasks, their starts and ends as of clocks that nobody set.
+
+    `attrs["clock"]` says what was changed.
 
     A task keeps the start and end that were read as `read.start` and `read.end` where one was changed.
     """
