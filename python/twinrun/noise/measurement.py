@@ -17,12 +17,13 @@ The analysis is of lists of detours and counts only (`stolen_in_windows`, `share
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -700,6 +701,114 @@ def parse_threshold(text: str) -> tuple[float, int]:
     return (0.0, round(value * scale)) if scale else (value, 0)
 
 
+def _cores(cores: Sequence[int] | None, free: int | None) -> tuple[list[int], int]:
+    """The cores to measure, and the one that an arm leaves free. Raises TwinrunError."""
+    allowed = sorted(os.sched_getaffinity(0))
+    chosen = list(allowed if cores is None else cores)
+    missing = [c for c in chosen if c not in allowed]
+    if missing or not chosen or len(set(chosen)) != len(chosen):
+        raise TwinrunError(
+            f"core {missing[0]} is not one of {allowed}" if missing else "name at least one core, each once"
+        )
+    spared = chosen[0] if free is None else free
+    if spared not in chosen:
+        raise TwinrunError(f"the core that is left free, {spared}, is not one of {chosen}")
+    return chosen, spared
+
+
+@contextlib.contextmanager
+def _elsewhere(cores: Sequence[int]) -> Iterator[None]:
+    """This thread waits on other cores, if it may use any: it must not add noise."""
+    own = os.sched_getaffinity(0)
+    others = own - set(cores)
+    try:
+        if others:
+            os.sched_setaffinity(0, others)
+        yield
+    finally:
+        if others:
+            os.sched_setaffinity(0, own)
+
+
+class _Rounds:
+    """Rounds of all arms. each: seconds of a round; threshold: as `parse_threshold` gives it."""
+
+    def __init__(self, arms: Mapping[str, list[int]], each: float, threshold: tuple[float, int]) -> None:
+        self._arms, self._each, self._threshold = arms, each, threshold
+        self._raw: dict[str, list[list[_core.CoreNoise]]] = {arm: [] for arm in arms}
+        self._named: dict[str, dict[int, list[sources.Figures]]] = {
+            arm: {c: [] for c in own} for arm, own in arms.items()
+        }
+        self._spans = dict.fromkeys(arms, 0.0)
+        self.clock = ""
+        self.done = 0
+
+    def one(self, arm: str) -> None:
+        """Measures a round of an arm."""
+        cores = self._arms[arm]
+        detours, fixed_work, fixed_time = (self._each * s for s in _SHARES)
+        times, nanoseconds = self._threshold
+        with _elsewhere(cores):
+            before, begin = sources.Snapshot(without=[os.getpid()]), time.monotonic()
+            found = _core.measure_noise(
+                cores, detours, fixed_work, fixed_time, threshold=times or 9.0, threshold_ns=nanoseconds, window_ns=_WINDOW_NS
+            )  # fmt: skip
+            self._spans[arm] += time.monotonic() - begin
+            after = sources.Snapshot(without=[os.getpid()])
+        self.clock = found.clock
+        self._raw[arm].append(found.cores)
+        for core, came in sources.since(before, after, cores).items():
+            self._named[arm][core].append(came)
+        self.done += 1
+
+    def figures(self, confidence: float) -> dict[str, list[dict]]:
+        """Of each core, by arm."""
+        return {
+            arm: [
+                core_figures([r[i] for r in parts], confidence=confidence)
+                for i in range(len(self._arms[arm]))
+            ]
+            for arm, parts in self._raw.items()
+        }
+
+    def sources(self) -> dict[str, list[dict[str, Any]]]:
+        """What took time from each core, by arm."""
+        return {
+            arm: [sources.figures(core, parts, self._spans[arm]) for core, parts in by_core.items()]
+            for arm, by_core in self._named.items()
+        }
+
+    def comparison(self, spared: int, confidence: float) -> dict | None:
+        """Whether a free core helps the others."""
+        if BUT_ONE not in self._arms:
+            return None
+        pairs = []
+        for whole, part in zip(self._raw[ALL], self._raw[BUT_ONE], strict=True):
+            with_all = [_round_share(r) for r in whole if r.core != spared]
+            without = [_round_share(r) for r in part]
+            if not np.isnan([*with_all, *without]).any():
+                pairs.append((float(np.mean(with_all)), float(np.mean(without))))
+        return {**difference_of_rounds(pairs, confidence), "rounds": len(pairs), "pairs": pairs}
+
+
+def _traced(cores: list[int], seconds: float) -> list[dict[str, Any]]:
+    """The loops again, while the kernel traces what takes time from these cores."""
+    with _elsewhere(cores):
+        return tracefs.measured(
+            cores, seconds, lambda: _core.measure_noise(cores, seconds, 0.0, 0.0, window_ns=_WINDOW_NS)
+        )
+
+
+def _beside(asked: bool, look: Callable[[], list[Any]]) -> tuple[list[Any] | None, str | None]:
+    """What another program says, or why it does not: the measurement stays."""
+    if not asked:
+        return None, None
+    try:
+        return look(), None
+    except TwinrunError as error:
+        return None, str(error)
+
+
 def measure(
     seconds: float = 30.0,
     cores: Sequence[int] | None = None,
@@ -763,109 +872,36 @@ def measure(
     from ..packages import check
 
     check()
-    allowed = sorted(os.sched_getaffinity(0))
-    chosen = list(allowed if cores is None else cores)
-    missing = [c for c in chosen if c not in allowed]
-    if missing or not chosen or len(set(chosen)) != len(chosen):
-        raise TwinrunError(
-            f"core {missing[0]} is not one of {allowed}" if missing else "name at least one core, each once"
-        )
     if not 0.1 <= seconds <= _LONGEST:
         raise TwinrunError(f"seconds must be from 0.1 to {_LONGEST:g}, not {seconds:g}")
     if not 1 <= rounds <= 1000:
         raise TwinrunError(f"rounds must be from 1 to 1000, not {rounds}")
     if not 0.5 <= confidence < 1:
         raise TwinrunError(f"confidence must be between 0.5 and 1, not {confidence!r}")
-    times, nanoseconds = parse_threshold(threshold)
+    chosen, spared = _cores(cores, free)
+    threshold_of = parse_threshold(threshold)
     if rtla:
         sources.check_rtla()
     if trace:
         tracefs.place()
-    spared = chosen[0] if free is None else free
-    if spared not in chosen:
-        raise TwinrunError(f"the core that is left free, {spared}, is not one of {chosen}")
     arms = {ALL: chosen}
     if compare and len(chosen) > 1:
         arms[BUT_ONE] = [c for c in chosen if c != spared]
     each = seconds / (rounds * len(arms))
-    detours, fixed_work, fixed_time = (each * s for s in _SHARES)
-    raw: dict[str, list[list[_core.CoreNoise]]] = {arm: [] for arm in arms}
-    named: dict[str, dict[int, list[sources.Figures]]] = {
-        arm: {c: [] for c in own} for arm, own in arms.items()
-    }
-    spans = dict.fromkeys(arms, 0.0)
     started = time.time()
-    clock = ""
-    done = 0
-    own = os.sched_getaffinity(0)
+    made = _Rounds(arms, each, threshold_of)
     for number in range(rounds):
         # So that no arm is always the first.
-        order = list(arms) if number % 2 == 0 else list(arms)[::-1]
-        for arm in order:
-            elsewhere = set(allowed) - set(arms[arm])
-            try:
-                if elsewhere:
-                    os.sched_setaffinity(0, elsewhere)  # this waiting thread must not add noise
-                before, begin = sources.Snapshot(without=[os.getpid()]), time.monotonic()
-                found = _core.measure_noise(
-                    arms[arm], detours, fixed_work, fixed_time, threshold=times or 9.0, threshold_ns=nanoseconds,
-                    window_ns=_WINDOW_NS,
-                )  # fmt: skip
-                spans[arm] += time.monotonic() - begin
-                after = sources.Snapshot(without=[os.getpid()])
-            finally:
-                if elsewhere:
-                    os.sched_setaffinity(0, own)
-            clock = found.clock
-            raw[arm].append(found.cores)
-            for core, came in sources.since(before, after, arms[arm]).items():
-                named[arm][core].append(came)
-            done += 1
+        for arm in list(arms) if number % 2 == 0 else list(arms)[::-1]:
+            made.one(arm)
             if report is not None:
-                report(done, rounds * len(arms))
-    figures = {
-        arm: [core_figures([r[i] for r in parts], confidence=confidence) for i in range(len(arms[arm]))]
-        for arm, parts in raw.items()
-    }
-    told = {
-        arm: [sources.figures(core, parts, spans[arm]) for core, parts in by_core.items()]
-        for arm, by_core in named.items()
-    }
-    by_rtla, failed = None, None
-    if rtla:
-        try:
-            by_rtla = sources.rtla(chosen, seconds / 5)
-        except TwinrunError as error:  # the measurement stays
-            failed = str(error)
-    by_trace, trace_failed = None, None
-    if trace:
-        again = max(seconds / 5, 0.1)
-        elsewhere = set(allowed) - set(chosen)
-        try:
-            if elsewhere:
-                os.sched_setaffinity(0, elsewhere)
-            by_trace = tracefs.measured(
-                chosen, again, lambda: _core.measure_noise(chosen, again, 0.0, 0.0, window_ns=_WINDOW_NS)
-            )
-        except TwinrunError as error:
-            trace_failed = str(error)
-        finally:
-            if elsewhere:
-                os.sched_setaffinity(0, own)
-    comparison = None
-    if BUT_ONE in arms:
-        pairs = []
-        for whole, part in zip(raw[ALL], raw[BUT_ONE], strict=True):
-            with_all = [_round_share(r) for r in whole if r.core != spared]
-            without = [_round_share(r) for r in part]
-            if not np.isnan([*with_all, *without]).any():
-                pairs.append((float(np.mean(with_all)), float(np.mean(without))))
-        comparison = {**difference_of_rounds(pairs, confidence), "rounds": len(pairs), "pairs": pairs}
+                report(made.done, rounds * len(arms))
+    by_rtla, rtla_failed = _beside(rtla, lambda: sources.rtla(chosen, seconds / 5))
+    by_trace, trace_failed = _beside(trace, lambda: _traced(chosen, max(seconds / 5, 0.1)))
     return Noise({
         "twinrun": __version__, "kind": KIND, "version": VERSION, "host": os.uname().nodename, "started": started,
-        "seconds": time.time() - started, "clock": clock, "confidence": confidence, "threshold": threshold, "rounds": rounds,
+        "seconds": time.time() - started, "clock": made.clock, "confidence": confidence, "threshold": threshold, "rounds": rounds,
         "free": spared if BUT_ONE in arms else None, "window_ns": _WINDOW_NS,
-        "slowest_hz": 5 / (each * _SHARES[2]), "arms": figures, "comparison": comparison,
-        "sources": told, "rtla": by_rtla, "rtla_failed": failed,
-        "trace": by_trace, "trace_failed": trace_failed,
+        "slowest_hz": 5 / (each * _SHARES[2]), "arms": made.figures(confidence), "comparison": made.comparison(spared, confidence),
+        "sources": made.sources(), "rtla": by_rtla, "rtla_failed": rtla_failed, "trace": by_trace, "trace_failed": trace_failed,
     })  # fmt: skip
