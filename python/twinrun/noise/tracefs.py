@@ -35,7 +35,8 @@ _VECTORS = "irq_vectors"  # begins and ends of interrupts that are no device's: 
 _IDLE = 0
 _MOST = 8  # names of a kind and core that are kept
 _SHOWN = 5  # and that the sentence has
-_LINE = re.compile(r"^\s*(?P<comm>.*)-(?P<thread>\d+)\s+(?:\(.{7}\)\s+)?\[(?P<core>\d+)\]\s+\S+\s+(?P<time>\d+\.\d+): (?P<event>\w+): ?(?P<rest>.*)$")  # fmt: skip
+# Core, time, event and what it says. The name of a thread, which comes first, may hold anything.
+_LINE = re.compile(r"^\s*.*-\d+\s+(?:\(.{7}\)\s+)?\[(\d+)\]\s+\S+\s+(\d+\.\d+): (\w+): ?(.*)$")
 _LOST = re.compile(r"^CPU:(\d+) \[LOST (\d+) EVENTS\]")
 _SWITCH = re.compile(r"prev_comm=.* ==> next_comm=(.*) next_pid=(\d+)")
 
@@ -119,8 +120,8 @@ def took(lines: Iterable[str], without: Collection[int] = ()) -> dict[int, Took]
         found = _LINE.match(line)
         if found is None:
             continue
-        core = cores.setdefault(int(found["core"]), _Core(without))
-        now, event, rest = float(found["time"]), found["event"], found["rest"]
+        core = cores.setdefault(int(found[1]), _Core(without))
+        now, event, rest = float(found[2]), found[3], found[4]
         kind = "softirq" if event.startswith("softirq") else "irq"
         if event == "sched_switch":
             if switch := _SWITCH.search(rest):
