@@ -1,12 +1,13 @@
 """How often reports on ensembles keep their promises, over simulated studies whose truth is known.
 
-python bench/ensemble_rates.py grid|alarms|power|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
+python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
 grid: alarms and intervals of the same reports, with Clopper and Pearson's interval of the rate of false claims.
 alarms: studies in which nothing is the matter; how many reports claim anything (a trend of a drift is no false claim).
         --counters adds all measures of the system to each task; --first is the first study's seed.
 intervals: how many of the 95% intervals of the same studies miss the truth, and how many are not given.
 power: the effect that a report says it could have seen is planted in another study; how many reports find it.
+alone: the same of one analysis without its report, at the level of a report of nine tests: quicker.
 covariates: a covariate adds an effect, in units of the noise; how many analyses claim it (0: none is there).
 kept: the correlation with a covariate that a report could have seen is planted in another study.
 coverage: the interval of the coefficient of variation alone, of tasks without conditions; --block: tasks of a block.
@@ -50,7 +51,7 @@ def _alarms(a: argparse.Namespace, sizes: list[int]) -> None:
 def _within(count: int, of: int) -> str:
     """'3 of 40 [1.6%, 20%]'."""
     ends = stats.binomtest(count, of).proportion_ci(0.95)
-    return f"{count} of {of} [{100 * ends.low:.2g}%, {100 * ends.high:.2g}%]"
+    return f"{count} of {of} [{100 * ends.low:.3g}%, {100 * ends.high:.3g}%]"
 
 
 def _grid(a: argparse.Namespace, sizes: list[int]) -> None:
@@ -117,6 +118,16 @@ def _unseen(a: argparse.Namespace, sizes: list[int]) -> None:
         print(f"| {n} | {said} |", flush=True)
 
 
+def _alone(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(f"| cause | tasks | promised, of {a.studies} | found | effect |")
+    print("|---|---|---|---|---|")
+    for cause in a.cause.split(","):
+        for n in sizes:
+            promised, found, effect = rates.kept_alone(cause, n, a.studies)
+            said = f"{_within(found, promised)} | {100 * effect:.2g}%" if promised else " | "
+            print(f"| {cause} | {n} | {promised} | {said} |", flush=True)
+
+
 def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
     print(f"| cause | tasks | promised, of {a.studies} | found | alone | interval holds | others | effect |")
     print("|---|---|---|---|---|---|---|---|")
@@ -134,7 +145,7 @@ def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
 
 
 _DO = {
-    "grid": _grid, "alarms": _alarms, "intervals": _alarms, "power": _effects, "causes": _effects, "covariates": _covariates, "kept": _kept,
+    "grid": _grid, "alarms": _alarms, "intervals": _alarms, "power": _effects, "alone": _alone, "causes": _effects, "covariates": _covariates, "kept": _kept,
     "coverage": _coverage, "unseen": _unseen,
 }  # fmt: skip
 

@@ -340,6 +340,29 @@ def planted(
     return result
 
 
+@_quietly
+def kept_alone(cause: str, n: int, studies: int, tests: int = 9) -> tuple[int, int, float]:
+    """Plants what the analysis promises on another study at the level of a report of so many tests. Studies that promise
+    something; those of them in which the analysis finds it; the median promise.
+    """
+    design, adds = CAUSES[cause]
+    options = Options(permutations=4999, resamples=99)
+    level, analysis = 0.05 / tests, ANALYSES[cause]
+    promised_, found, sizes = 0, 0, []
+    for seed in range(studies):
+        could_see = analysis(made(10**6 + seed, "normal", design, n)[0], options).could_see
+        size = math.inf if could_see is None else could_see(level)
+        if not math.isfinite(size):
+            continue
+        promised_ += 1
+        sizes.append(size)
+        frame, rng = made(2 * 10**6 + seed, "normal", design, n)
+        frame["wall"] *= np.exp(math.log1p(size) * adds(frame, rng))
+        p = analysis(frame, options).p
+        found += p is not None and p <= level
+    return promised_, found, float(np.median(sizes)) if sizes else math.nan
+
+
 def covaried(n: int, seed: int, effect: float, memory: float) -> pd.DataFrame:
     """Tasks with 3% noise and a covariate whose deviation adds `effect` times that; both remember by `memory`."""
     rng = np.random.default_rng([seed, n, round(1000 * effect), round(1000 * memory)])
