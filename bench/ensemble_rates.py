@@ -1,11 +1,13 @@
 """How often reports on ensembles keep their promises, over simulated studies whose truth is known.
 
-python bench/ensemble_rates.py alarms|power|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
+python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
+grid: alarms and intervals of the same reports, with Clopper and Pearson's interval of the rate of false claims.
 alarms: studies in which nothing is the matter; how many reports claim anything (a trend of a drift is no false claim).
         --counters adds all measures of the system to each task; --first is the first study's seed.
 intervals: how many of the 95% intervals of the same studies miss the truth, and how many are not given.
 power: the effect that a report says it could have seen is planted in another study; how many reports find it.
+alone: the same of one analysis without its report, at the level of a report of nine tests: quicker.
 covariates: a covariate adds an effect, in units of the noise; how many analyses claim it (0: none is there).
 kept: the correlation with a covariate that a report could have seen is planted in another study.
 coverage: the interval of the coefficient of variation alone, of tasks without conditions; --block: tasks of a block.
@@ -27,6 +29,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "pytho
 
 import ensemble_rates as rates
 import numpy as np
+from scipy import stats
 
 
 def _alarms(a: argparse.Namespace, sizes: list[int]) -> None:
@@ -43,6 +46,30 @@ def _alarms(a: argparse.Namespace, sizes: list[int]) -> None:
                     said, which = rates.missed(noise, design, n, a.studies)
                 listed = ", ".join(f"{k} {v}" for k, v in which.most_common())
                 print(f"| {noise} | {design} | {n} | {said} | {listed} |", flush=True)
+
+
+def _within(count: int, of: int) -> str:
+    """'3 of 40 [1.6%, 20%]'."""
+    ends = stats.binomtest(count, of).proportion_ci(0.95)
+    return f"{count} of {of} [{100 * ends.low:.3g}%, {100 * ends.high:.3g}%]"
+
+
+def _grid(a: argparse.Namespace, sizes: list[int]) -> None:
+    names = ("CoV", "deviation", "ratio", "ratio of medians")
+    print(
+        f"| design | noise | tasks | false claims | which | {' | '.join(f'{x}: held, of given' for x in names)} |"
+    )
+    print("|---|---|---|---|---|" + "---|" * len(names))
+    for design in a.design.split(","):
+        for noise in a.noise.split(","):
+            for n in sizes:
+                c = rates.cell(noise, design, n, a.studies, a.first)
+                which = ", ".join(f"{k} {v}" for k, v in c.which.most_common())
+                told = " | ".join(f"{c.held[x]} of {c.given[x]}" if c.given[x] else "none" for x in names)
+                print(
+                    f"| {design} | {noise} | {n} | {_within(c.alarms, c.studies)} | {which} | {told} |",
+                    flush=True,
+                )
 
 
 def _covariates(a: argparse.Namespace, sizes: list[int]) -> None:
@@ -91,9 +118,19 @@ def _unseen(a: argparse.Namespace, sizes: list[int]) -> None:
         print(f"| {n} | {said} |", flush=True)
 
 
-def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
-    print(f"| cause | tasks | found, alone, interval holds, of {a.studies} | others | effect |")
+def _alone(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(f"| cause | tasks | promised, of {a.studies} | found | effect |")
     print("|---|---|---|---|---|")
+    for cause in a.cause.split(","):
+        for n in sizes:
+            promised, found, effect = rates.kept_alone(cause, n, a.studies)
+            said = f"{_within(found, promised)} | {100 * effect:.2g}%" if promised else " | "
+            print(f"| {cause} | {n} | {promised} | {said} |", flush=True)
+
+
+def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(f"| cause | tasks | promised, of {a.studies} | found | alone | interval holds | others | effect |")
+    print("|---|---|---|---|---|---|---|---|")
     for cause in a.cause.split(","):
         for n in sizes:
             found = rates.planted(cause, n, a.studies, 1.0 if a.what == "power" else 2.0)
@@ -102,13 +139,13 @@ def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
             others: Counter = found["others"]
             said = ", ".join(f"{k} {v}" for k, v in others.most_common())
             print(
-                f"| {cause} | {n} | {found['found']}, {found['alone']}, {found['holds']} | {said} | {found['effect']} |",
+                f"| {cause} | {n} | {found['studies']} | {found['found']} | {found['alone']} | {found['holds']} | {said} | {found['effect']} |",
                 flush=True,
             )
 
 
 _DO = {
-    "alarms": _alarms, "intervals": _alarms, "power": _effects, "causes": _effects, "covariates": _covariates, "kept": _kept,
+    "grid": _grid, "alarms": _alarms, "intervals": _alarms, "power": _effects, "alone": _alone, "causes": _effects, "covariates": _covariates, "kept": _kept,
     "coverage": _coverage, "unseen": _unseen,
 }  # fmt: skip
 

@@ -65,6 +65,11 @@ def _cores(text: str) -> list[int]:
     help="Run 'rtla osnoise' right after, for a fifth of the time, where it is installed.",
 )
 @click.option(
+    "--trace",
+    is_flag=True,
+    help="Run the loops again, for a fifth of the time, while the kernel traces what takes time, by name (root).",
+)
+@click.option(
     "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All figures; - is stdout."
 )
 @click.option(
@@ -74,7 +79,7 @@ def _cores(text: str) -> list[int]:
     "--picture", type=click.Path(), default=None, metavar="FILE", help="The picture: .png, .svg or .pdf."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the result only.")
-def noise(seconds: float, cores: str, free: int | None, no_compare: bool, threshold: str, rounds: int, confidence: float, rtla: bool,
+def noise(seconds: float, cores: str, free: int | None, no_compare: bool, threshold: str, rounds: int, confidence: float, rtla: bool, trace: bool,
           json_file: str | None, html: str | None, picture: str | None, quiet: bool) -> int:  # fmt: skip
     """Measure the time that the operating system takes from each core, with and without a free core.
 
@@ -97,6 +102,7 @@ def noise(seconds: float, cores: str, free: int | None, no_compare: bool, thresh
             compare=not no_compare,
             confidence=confidence,
             rtla=rtla,
+            trace=trace,
             report=None if bar is None else lambda done, total: bar("measuring", done, total),
         )
     if json_file is not None:

@@ -14,10 +14,11 @@ itself. Shares of time have bootstrap intervals over windows of time.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy as np
 from .. import _core
 from .._core import __version__
 from ..errors import TwinrunError
-from . import sources
+from . import sources, tracefs
 from .arms import ALL, BUT_ONE
 from .figures import WINDOW_NS, core_figures, difference_of_rounds, share_of_round
 from .result import KIND, VERSION, Noise, read_noise
@@ -89,6 +90,7 @@ def measure(
     compare: bool = True,
     confidence: float = 0.95,
     rtla: bool = False,
+    trace: bool = False,
     report: Callable[[int, int], None] | None = None,
 ) -> Noise:
     """Measures the time that the operating system takes from each core.
@@ -114,6 +116,9 @@ def measure(
         Of intervals.
     rtla : bool, default False
         True: run `rtla osnoise` on the same cores right after, for a fifth of the time, and add what it says.
+    trace : bool, default False
+        True: the loops run again right after, for a fifth of the time, while the kernel traces what takes
+        time from the cores (tracefs).
     report : callable, default None
         `report(done, total)` is called after each part.
 
@@ -125,7 +130,8 @@ def measure(
     Raises
     ------
     TwinrunError
-        A core cannot be used, a parameter is out of its range, or rtla is asked for and not installed.
+        A core cannot be used, a parameter is out of its range, rtla is asked for and not installed, or a
+        trace is asked for and tracefs is not mounted.
     MissingPackage
         A package of twinrun[ensemble] is not installed.
 
@@ -140,34 +146,62 @@ def measure(
     plan = _planned(seconds, cores, free, threshold, rounds, compare, confidence)
     if rtla:
         sources.check_rtla()
+    if trace:
+        tracefs.place()
     started = time.time()
     measured = _Measured(plan)
     measured.take_rounds(report)
-    by_rtla, failed = None, None
-    if rtla:
-        try:
-            by_rtla = sources.rtla(plan.arms[ALL], seconds / 5)
-        except TwinrunError as error:  # the measurement stays
-            failed = str(error)
+    by_rtla, rtla_failed = _beside(rtla, lambda: sources.rtla(plan.arms[ALL], seconds / 5))
+    by_trace, trace_failed = _beside(trace, lambda: _traced(plan.arms[ALL], max(seconds / 5, 0.1)))
     return Noise({
         "twinrun": __version__, "kind": KIND, "version": VERSION, "host": os.uname().nodename, "started": started,
         "seconds": time.time() - started, "clock": measured.clock, "confidence": confidence, "threshold": threshold,
         "rounds": rounds, "free": plan.free if BUT_ONE in plan.arms else None, "window_ns": WINDOW_NS,
         "slowest_hz": 5 / plan.loops[2], "arms": measured.figures(confidence),
         "comparison": measured.comparison(confidence), "sources": measured.sources(), "rtla": by_rtla,
-        "rtla_failed": failed,
+        "rtla_failed": rtla_failed, "trace": by_trace, "trace_failed": trace_failed,
     })  # fmt: skip
+
+
+@contextlib.contextmanager
+def _elsewhere(cores: Sequence[int]) -> Iterator[None]:
+    """This thread waits on other cores, if it may use any: it must not add noise."""
+    own = os.sched_getaffinity(0)
+    others = own - set(cores)
+    try:
+        if others:
+            os.sched_setaffinity(0, others)
+        yield
+    finally:
+        if others:
+            os.sched_setaffinity(0, own)
+
+
+def _traced(cores: list[int], seconds: float) -> list[dict[str, Any]]:
+    """The loops again, while the kernel traces what takes time from these cores."""
+    with _elsewhere(cores):
+        return tracefs.measured(
+            cores, seconds, lambda: _core.measure_noise(cores, seconds, 0.0, 0.0, window_ns=WINDOW_NS)
+        )
+
+
+def _beside(asked: bool, look: Callable[[], list[Any]]) -> tuple[list[Any] | None, str | None]:
+    """What another program says, or why it does not: the measurement stays."""
+    if not asked:
+        return None, None
+    try:
+        return look(), None
+    except TwinrunError as error:
+        return None, str(error)
 
 
 @dataclass(frozen=True)
 class _Plan:
     """What is measured.
 
-    allowed: cores that this process may use. arms: the cores of each. free: the core that one arm
-    leaves free. loops: seconds of each loop of a round. times, nanoseconds: the threshold.
+    arms: the cores of each. free: the core that one arm leaves free. loops: seconds of each loop of a round. times, nanoseconds: the threshold.
     """
 
-    allowed: list[int]
     arms: dict[str, list[int]]
     free: int
     rounds: int
@@ -208,7 +242,7 @@ def _planned(
         arms[BUT_ONE] = [c for c in chosen if c != spared]
     each = seconds / (rounds * len(arms))
     detours, fixed_work, fixed_time = (each * s for s in _SHARES)
-    return _Plan(allowed, arms, spared, rounds, (detours, fixed_work, fixed_time), times, nanoseconds)
+    return _Plan(arms, spared, rounds, (detours, fixed_work, fixed_time), times, nanoseconds)
 
 
 class _Measured:
@@ -236,19 +270,13 @@ class _Measured:
 
     def _take(self, arm: str) -> None:
         plan, cores = self._plan, self._plan.arms[arm]
-        own, elsewhere = os.sched_getaffinity(0), set(plan.allowed) - set(cores)
-        try:
-            if elsewhere:
-                os.sched_setaffinity(0, elsewhere)  # this waiting thread must not add noise
+        with _elsewhere(cores):
             before, begin = sources.Snapshot(without=[os.getpid()]), time.monotonic()
             found = _core.measure_noise(
                 cores, *plan.loops, threshold=plan.times or 9.0, threshold_ns=plan.nanoseconds, window_ns=WINDOW_NS
             )  # fmt: skip
             self._spans[arm] += time.monotonic() - begin
             after = sources.Snapshot(without=[os.getpid()])
-        finally:
-            if elsewhere:
-                os.sched_setaffinity(0, own)
         self.clock = found.clock
         self._raw[arm].append(found.cores)
         for core, came in sources.since(before, after, cores).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from . import sources
+from . import sources, tracefs
 from .arms import ALL
 
 __all__ = ["percent", "sentences_of", "span"]
@@ -34,6 +34,7 @@ def sentences_of(document: Mapping[str, Any]) -> list[str]:
         *_taken(first, worst),
         *_named_sources(document, worst["core"]),
         *_by_rtla(document, worst["core"]),
+        *_by_trace(document, worst["core"]),
         *_slower_work(first),
         *_periodic(document, alpha),
         *_free_core(document),
@@ -76,6 +77,14 @@ def _by_rtla(document: Mapping[str, Any], core: int) -> Iterator[str]:
             yield f"rtla osnoise, right after, on core {c['core']}: {percent(c['share'])} taken; a second: {counts}."
     if document.get("rtla_failed"):
         yield f"{document['rtla_failed']}."
+
+
+def _by_trace(document: Mapping[str, Any], core: int) -> Iterator[str]:
+    for c in document.get("trace") or ():
+        if c["core"] == core:
+            yield tracefs.sentence(c)
+    if document.get("trace_failed"):
+        yield f"{document['trace_failed']}."
 
 
 def _slower_work(first: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -220,6 +220,7 @@ def page(findings: Any) -> str:
         headline=findings.headline,
         attempts=findings.attempts,
         tasks=findings.tasks,
+        remarks=findings.remarks,
         value=findings.options.value,
         confidence=f"{100 * findings.options.confidence:g}%",
         conditions=[a for a in decided if a.name == "conditions"],
@@ -234,11 +235,14 @@ def write_html(findings: Any, path: str) -> None:
 
 
 def summary_lines(findings: Any, verbose: bool = False) -> list[str]:
-    """The study's name, the table of conditions, a line for each analysis (findings first), the verdict last.
+    """The study's name, remarks on its tasks, the table of conditions, a line for each analysis (findings
+    first), the verdict last.
 
     verbose: whole sentences of analyses that could not decide.
     """
     lines = [one_line(findings.study, 200), ""]
+    if findings.remarks:
+        lines += [*map(one_line, findings.remarks), ""]
     order = {"found": 0, "none": 1, "described": 2, "open": 3}
     made = sorted(findings.analyses, key=lambda a: order[a.state])
     for a in made:

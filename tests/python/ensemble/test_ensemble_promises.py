@@ -17,7 +17,18 @@ pytest.importorskip("statsmodels")
 pytest.importorskip("ruptures")
 
 import pandas as pd
-from ensemble_rates import counted, covered, false_alarms, made, missed, planted, worst_unseen
+from ensemble_rates import (
+    CAUSES,
+    cell,
+    counted,
+    covered,
+    false_alarms,
+    made,
+    missed,
+    planted,
+    report,
+    worst_unseen,
+)
 from ensemble_simulation import study
 from scipy import stats
 
@@ -173,6 +184,17 @@ def test_reports_claim_nothing_of_noise_that_is_not_mild(noise: str) -> None:
     assert count <= stats.binom.ppf(0.999, studies, 0.05), which
 
 
+@pytest.mark.parametrize("design", ["factor", "nodes", "workloads"])
+def test_reports_on_designs_claim_little_and_their_intervals_hold(design: str) -> None:
+    """A row of the table of `bench/ensemble_rates.py grid`."""
+    studies = 5 * MORE
+    for noise in ("normal", "t3", "AR 0.5"):
+        c = cell(noise, design, 10, studies)
+        assert c.alarms <= stats.binom.ppf(0.999, studies, 0.05), c.which
+        for name, given in c.given.items():
+            assert c.held[name] >= stats.binom.ppf(0.001, given, 0.95), (name, c)
+
+
 @pytest.mark.parametrize(
     ("cause", "effect"),
     [
@@ -241,6 +263,36 @@ def test_the_tasks_that_a_verdict_takes_are_enough() -> None:
         low, high = ends(value, n - 2.0, unseen(n - 1, n - 1, 0.95), 0.95)
         assert n == 5 or low <= limit < high
     assert tasks_for(0.05, 0.05, 0.95) == 10**6
+
+
+@pytest.mark.parametrize("analysis, design", [(factors, "factor"), (nodes, "nodes")])
+def test_nothing_is_promised_that_no_order_can_show(analysis: Callable, design: str) -> None:
+    """Five pairs have 32 orders, and two slow tasks are on one node in one of nine: a report promised 10% and 26%, and found none of 40."""
+    cause = CAUSES[analysis.__name__][1]
+    for seed in range(4):
+        frame, rng = made(seed, "normal", design, 10)
+        level = 0.05 / 5
+        assert analysis(frame, FAST).could_see(level) == math.inf
+        frame["wall"] *= np.exp(1.0 * cause(frame, rng))
+        assert analysis(frame, FAST).p > level, "of an effect of 33 deviations"
+    told = report(made(1, "normal", design, 10)[0], FAST)[analysis.__name__]
+    assert told.state == OPEN
+    assert "no effect, however large, is sure to be seen in a study like this" in told.sentence
+
+
+@pytest.mark.parametrize(
+    "analysis, design, n", [(factors, "factor", 24), (nodes, "nodes", 40), (blocks, "blocks", 20)]
+)
+def test_what_is_promised_is_found_in_another_study(analysis: Callable, design: str, n: int) -> None:
+    """The deviation of the first is an estimate: its promise was kept by fewer than 80% where tasks are few."""
+    studies, level, found = 40 * MORE, 0.05 / 9, 0
+    for seed in range(studies):
+        size = math.log1p(analysis(made(10**6 + seed, "normal", design, n)[0], FAST).could_see(level))
+        assert math.isfinite(size)
+        frame, rng = made(2 * 10**6 + seed, "normal", design, n)
+        frame["wall"] *= np.exp(size * CAUSES[analysis.__name__][1](frame, rng))
+        found += analysis(frame, Options(permutations=999, resamples=99)).p <= level
+    assert stats.binom.ppf(0.001, studies, 0.8) <= found <= stats.binom.ppf(0.999, studies, 0.93)
 
 
 def test_load_that_drifts_as_the_time_does_is_no_finding() -> None:

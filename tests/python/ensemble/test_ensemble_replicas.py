@@ -25,6 +25,9 @@ from twinrun.errors import TwinrunError
 
 CORES = sorted(os.sched_getaffinity(0))
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
+MANY = int(
+    os.environ.get("TWINRUN_TEST_NODES", "12")
+)  # nodes of a Slurm that is faked; docs/ensemble.md has 256
 
 
 @pytest.fixture(autouse=True)
@@ -282,3 +285,33 @@ def test_steps_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
             )
             done = salloc(*COMMAND, "ensemble", "run", study, "--folder", Path(short) / "t", "-q")
             assert done.returncode == 2 and "more than the allocation's 8 slots" in done.stderr
+
+
+def test_a_workload_with_a_task_on_each_of_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    slurm = pytest.importorskip("slurm")
+    with tempfile.TemporaryDirectory(prefix="twinrun-slurm-") as short:
+        place = Path(short) / "slurm"
+        place.mkdir()
+        try:
+            running = slurm.Slurm.start(place, nodes=MANY, cpus=1)
+        except slurm.Skipped as e:
+            pytest.skip(str(e))
+        with running:
+            study = write_study(
+                Path(short), command=["uname", "-n"], repetitions=2, replicas=MANY, engine={"kind": "srun"}
+            )
+            done = subprocess.run(
+                ["salloc", "--quiet", f"-N{MANY}", "--ntasks-per-node=1", *COMMAND, "ensemble", "run", str(study), "--folder", f"{short}/s", "-q"],
+                env=running.environment, capture_output=True, text=True, timeout=10 * HANG,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{done.stdout}{done.stderr}{running.logs()}"
+            found = lines(Path(short) / "s")
+            assert [x["status"] for x in found] == ["ok"] * 2 * MANY
+            check_workloads(found, MANY)
+            for block in range(2):
+                own = [x for x in found if x["block"] == block]
+                assert {x["node"] for x in own} == {f"n{k}" for k in range(MANY)}
+            # The same nodes by another replica: placement is drawn anew.
+            placed = [{x["replica"]: x["node"] for x in found if x["block"] == b} for b in range(2)]
+            assert placed[0] != placed[1]

@@ -17,8 +17,9 @@ from commands import command
 from ensemble_support import write_study
 
 from twinrun.ensemble import Options, analyse
-from twinrun.ensemble.analysis.findings import analyse_frame
+from twinrun.ensemble.analysis.findings import ANALYSES, analyse_frame
 from twinrun.ensemble.analysis.needs import takes
+from twinrun.ensemble.analysis.result import ASSUMED
 from twinrun.ensemble.intervals import Interval
 from twinrun.ensemble.study.tasks import frame_of
 from twinrun.report.ensemble import conditions_table, seconds, table_of
@@ -141,3 +142,20 @@ def test_another_value_is_no_time(tmp_path: Path) -> None:
         and "larger than how = slow" in done.out
         and " ms" not in done.out.split("\n\n")[1]
     )
+
+
+def test_every_claim_says_what_it_rests_on() -> None:
+    """Its n, its interval, and the assumption."""
+    found = analyse_frame(frame_of(lines(30)), FAST)
+    claimed = [a for a in found.analyses if a.found]
+    assert "factors" in [a.name for a in claimed]
+    for a in claimed:
+        assert re.search(r"\d+ tasks", a.sentence) and re.search(r"\[\S+, \S+\]", a.sentence)
+        assert a.sentence.endswith(f"; {ASSUMED[a.name]}.")
+    others = [a for a in found.analyses if not a.found and a.name in ASSUMED]
+    assert others and all(ASSUMED[a.name] not in a.sentence for a in others)
+    tests = {a.name for a in found.analyses if a.claims}
+    assert tests <= set(ASSUMED)
+    assert {*ANALYSES, "covariates", "hypotheses", "compare"} - set(ASSUMED) == {
+        "conditions", "spread", "makespan", "decompose", "regimes", "planning",
+    }  # fmt: skip

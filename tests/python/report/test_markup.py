@@ -220,7 +220,7 @@ def of_ensemble(text: Text) -> str:
     return page(
         SimpleNamespace(
             study=text("study"), verdict="undecided", headline=text("headline"), attempts={text("status"): 3, "done": 2}, tasks=5,
-            options=SimpleNamespace(value=text("value"), confidence=0.95), analyses=analyses,
+            options=SimpleNamespace(value=text("value"), confidence=0.95), analyses=analyses, remarks=[text("remark")],
             takes=lambda name: text("what it takes") if name == "undecided one" else "",
         )
     )  # fmt: skip

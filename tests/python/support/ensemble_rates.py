@@ -7,6 +7,7 @@ import gc
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,15 @@ DESIGNS: dict[str, tuple[int, int, int]] = {
     "blocks": (1, 1, 5),
     "factor": (2, 1, 2),
     "nodes": (2, 5, 10),
+    "workloads": (1, 5, 10),
 }
+_AT_ONCE = ("workloads",)  # all tasks of a block begin at one moment, each on a slot of its own
 
 
 def made(seed: int, noise: str, design: str, n: int) -> tuple[pd.DataFrame, np.random.Generator]:
-    """A study of n tasks one after another, and what else may be drawn for it."""
+    """A study of n tasks, one after another or a block at once, and what else may be drawn for it."""
     levels, nodes, size = DESIGNS[design]
+    at_once = design in _AT_ONCE
     rng = np.random.default_rng([seed, n, list(DESIGNS).index(design)])
     y = NOISES[noise](rng, n)
     size = size or n
@@ -75,9 +79,16 @@ def made(seed: int, noise: str, design: str, n: int) -> tuple[pd.DataFrame, np.r
             }  # fmt: skip
             if levels > 1:
                 line["factors"] = {"checkpoint": ("off", "on")[order[position] % 2]}
-            line["end"] = start + line["wall"]
-            start = line["end"] + 1.0
+            if at_once:
+                # The last of them begins some ms after the first.
+                line |= {"replica": position, "slot": int(places[position]), "released": start}
+                line["start"] = start + 0.0005 * position
+            line["end"] = line["start"] + line["wall"]
+            if not at_once:
+                start = line["end"] + 1.0
             lines.append(line)
+        if at_once:
+            start = max(line["end"] for line in lines[-size:]) + 1.0
     return frame_of(lines), rng
 
 
@@ -181,6 +192,55 @@ def truths(noise: str) -> tuple[float, float]:
     return float(x.std() / x.mean()), float(y.std())
 
 
+@dataclass
+class Cell:
+    """What reports on studies of one kind said. alarms: reports with a false claim; which: analyses that made it; given,
+    held: intervals of each kind, and those of them that hold the truth."""
+
+    studies: int = 0
+    alarms: int = 0
+    which: Counter = field(default_factory=Counter)
+    given: Counter = field(default_factory=Counter)
+    held: Counter = field(default_factory=Counter)
+
+
+def _intervals(found: Findings) -> dict[str, dict[str, Any] | None]:
+    """The intervals whose truth is known: of the coefficient of variation, the planned deviation, the ratio of two conditions."""
+    effects = found["factors"].facts.get("effects", [])
+    ratios = found["conditions"].facts.get("ratios", [])
+    return {
+        "CoV": found["spread"].facts.get("cov"),
+        "deviation": found["planning"].facts.get("deviation"),
+        "ratio": effects[0] if effects else None,
+        "ratio of medians": ratios[0] if ratios and not ratios[0]["fails"] else None,
+    }
+
+
+@_quietly
+def cell(noise: str, design: str, n: int, studies: int, first: int = 0) -> Cell:
+    """Whole reports on studies in which nothing is the matter: false claims, and intervals that hold the truth."""
+    result = Cell()
+    spread, deviation = truths(noise)
+    truth = {"CoV": spread, "deviation": deviation, "ratio": 1.0, "ratio of medians": 1.0}
+    for seed in range(first, first + studies):
+        found = report(made(seed, noise, design, n)[0])
+        alarms = [a.name for a in found.alarms if not (noise == "drift" and a.name == "trend")]
+        result.studies += 1
+        result.alarms += bool(alarms)
+        result.which.update(alarms)
+        for name, facts in _intervals(found).items():
+            if (
+                facts is None
+                or facts["low"] is None
+                or facts["high"] is None
+                or not math.isfinite(facts["high"])
+            ):
+                continue
+            result.given[name] += 1
+            result.held[name] += facts["low"] <= truth[name] <= facts["high"]
+    return result
+
+
 @_quietly
 def missed(noise: str, design: str, n: int, studies: int) -> tuple[str, Counter]:
     """Intervals of the coefficient of variation, of the deviation and of the factor's ratio that miss: counts of missed and not given."""
@@ -246,16 +306,22 @@ def _estimate(analysis: Any) -> tuple[float, float] | None:
 def planted(
     cause: str, n: int, studies: int, times: float, effect: float | None = None, noise: str = "normal"
 ) -> dict | None:
-    """Plants so many times the effect that a report on another study promises; `effect`: this one."""
+    """Plants so many times the effect that a report on another study promises; `effect`: this one. None: no report has
+    this analysis; "studies": those whose report promises something.
+    """
     design, adds = CAUSES[cause]
-    result: dict[str, Any] = {"found": 0, "alone": 0, "holds": 0, "others": Counter()}
+    result: dict[str, Any] = {"found": 0, "alone": 0, "holds": 0, "studies": 0, "others": Counter()}
     sizes = []
     for seed in range(studies):
         size = effect
         if size is None:
-            size = promised(report(made(10**6 + seed, noise, design, n)[0]), cause)
-            if size is None:
+            told = report(made(10**6 + seed, noise, design, n)[0])
+            if told[cause].seen is None:
                 return None
+            size = promised(told, cause)
+            if size is None:
+                continue
+        result["studies"] += 1
         sizes.append(times * size)
         frame, rng = made(2 * 10**6 + seed, noise, design, n)
         frame["wall"] *= np.exp(times * size * adds(frame, rng))
@@ -270,8 +336,31 @@ def planted(
             ends = _estimate(findings[cause])
             truth = math.expm1(times * size) if cause not in ("blocks", "periods") else times * size
             result["holds"] += ends is not None and ends[0] <= truth <= ends[1]
-    result["effect"] = f"{100 * math.expm1(float(np.median(sizes))):.2g}%"
+    result["effect"] = f"{100 * math.expm1(float(np.median(sizes))):.2g}%" if sizes else ""
     return result
+
+
+@_quietly
+def kept_alone(cause: str, n: int, studies: int, tests: int = 9) -> tuple[int, int, float]:
+    """Plants what the analysis promises on another study at the level of a report of so many tests. Studies that promise
+    something; those of them in which the analysis finds it; the median promise.
+    """
+    design, adds = CAUSES[cause]
+    options = Options(permutations=4999, resamples=99)
+    level, analysis = 0.05 / tests, ANALYSES[cause]
+    promised_, found, sizes = 0, 0, []
+    for seed in range(studies):
+        could_see = analysis(made(10**6 + seed, "normal", design, n)[0], options).could_see
+        size = math.inf if could_see is None else could_see(level)
+        if not math.isfinite(size):
+            continue
+        promised_ += 1
+        sizes.append(size)
+        frame, rng = made(2 * 10**6 + seed, "normal", design, n)
+        frame["wall"] *= np.exp(math.log1p(size) * adds(frame, rng))
+        p = analysis(frame, options).p
+        found += p is not None and p <= level
+    return promised_, found, float(np.median(sizes)) if sizes else math.nan
 
 
 def covaried(n: int, seed: int, effect: float, memory: float) -> pd.DataFrame:

@@ -79,9 +79,14 @@ def checked(left: Left, blocks: np.ndarray | None, options: Options) -> Assumpti
         # And the last task of a block with the first of the next: blocks that only differ leave
         # these independent.
         border = np.flatnonzero(codes[1:] != codes[:-1])
-        by_border = stats.spearmanr(x[border], x[border + 1], alternative="greater").pvalue
-        p = min(1.0, 2 * min(alike.p, float(by_border) if np.isfinite(by_border) else 1.0))
-        alike = Resemblance(alike.value, p, len(means) >= LEAST, _LEVEL)
+        before, after = x[border], x[border + 1]
+        value, by_border = alike.value, 1.0
+        if np.ptp(before) > 0 and np.ptp(after) > 0:
+            across = stats.spearmanr(before, after, alternative="greater")
+            by_border = float(across.pvalue)
+            value = float(across.statistic) if by_border < alike.p else value
+        p = min(1.0, 2 * min(alike.p, by_border))
+        alike = Resemblance(value, p, len(means) >= LEAST, _LEVEL)
         return Assumptions(alike, bool(long_tail(x[None])[0]), "blocks")
     alike = resemblance(x, left.again, _LEVEL, options.permutations, rng)
     return Assumptions(alike, bool(long_tail(x[None])[0]), "tasks")

@@ -23,8 +23,9 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
+from .deviations import freedom
 from .model import Left, fall_of_bic, left_over, percent, span
-from .power import STUDIES, smallest
+from .power import STUDIES, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
@@ -133,6 +134,7 @@ class _Series:
         n, left, over = self.n, self.over.values, self.over
         random = np.random.default_rng(self.options.seed)
         series = over.again(permuted(left, None, STUDIES, random))
+        series = series * deviations_like(freedom(left, n - over.basis.shape[1]), random)
         limit = float(np.quantile(self.shuffled(1999), 1 - level))
         late = (np.arange(n) >= n // 2).astype(float)
         middle = (late - late.mean()) / np.sqrt(n * late.mean() * (1 - late.mean()))
@@ -224,5 +226,4 @@ def _sentence(result: Analysis, judge: Judge, rows: list[dict[str, Any]], tasks:
             f"The time changed {told}{more} ({judge.p(claim)}; {tasks} tasks; base: the segment before).",
             FOUND,
         )
-    return (f"No change point is shown ({judge.p(claim)}, {tasks} tasks): {could_have(result, 'a change of {} in the middle of the series')}, a smaller or shorter one "
-            "cannot be decided."), OPEN  # fmt: skip
+    return (f"No change point is shown ({judge.p(claim)}, {tasks} tasks): {could_have(result, 'a change of {} in the middle of the series', ', a smaller or shorter one not')}."), OPEN  # fmt: skip

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,133 @@ def _without_conditions(frames: list[pd.DataFrame], value: str) -> list[np.ndarr
     return kept
 
 
+def _cov_ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The logarithm of the ratio of the coefficients of variation, y by x; for each row."""
+
+    def log_cov(v: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(np.std(v, axis=-1, ddof=1) / np.mean(v, axis=-1), 1e-12))
+
+    return np.asarray(log_cov(y) - log_cov(x))
+
+
+def _tail_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return slow_tail(y)[0] - slow_tail(x)[0]
+
+
+@dataclass
+class _Two:
+    """Two studies, conditions taken out. a, b: logarithms of times; units: the same, or means of
+    blocks where these are the units.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    units: tuple[np.ndarray, np.ndarray]
+    blocked: bool
+    options: Options
+    rng: np.random.Generator
+
+    @property
+    def wall(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.exp(self.a), np.exp(self.b)
+
+    @property
+    def data(self) -> str:
+        of_blocks = f", {len(self.units[0])} and {len(self.units[1])} blocks as units" if self.blocked else ""
+        return f"{len(self.a)} and {len(self.b)} tasks{of_blocks}"
+
+    def resampled(
+        self, first: np.ndarray, second: np.ndarray, statistic: Callable[..., np.ndarray]
+    ) -> tuple[float, float]:
+        ends = interval(
+            [len(first), len(second)],
+            lambda i, j: statistic(first[i], second[j]),
+            confidence=self.options.confidence,
+            resamples=self.options.resamples,
+            rng=self.rng,
+        )
+        return float(ends[0][0]), float(ends[1][0])
+
+    def location(self) -> dict[str, Any]:
+        value, low, high = (float(np.exp(x)) for x in hodges_lehmann(*self.units, self.options.confidence))
+        p = float(stats.mannwhitneyu(*self.units, alternative="two-sided").pvalue)
+        return {"what": "location", "measure": "ratio of times", "value": value, "low": low, "high": high, "p": p}  # fmt: skip
+
+    def spread(self) -> dict[str, Any]:
+        low, high = self.resampled(*self.wall, _cov_ratio)
+        p = float(stats.levene(self.a, self.b, center="median").pvalue)
+        return {"what": "spread", "measure": "ratio of CoV", "value": float(np.exp(_cov_ratio(*self.wall))), "low": float(np.exp(low)),
+                "high": float(np.exp(high)), "p": p}  # fmt: skip
+
+    def tail(self) -> dict[str, Any]:
+        low, high = self.resampled(self.a, self.b, _tail_difference)
+        # Means and deviations are removed first: this test is about the shape only.
+        shape = np.concatenate([(v - v.mean()) / max(v.std(), 1e-300) for v in (self.a, self.b)])
+        first = len(self.a)
+
+        def studentized(rows: np.ndarray) -> np.ndarray:
+            (x, x_error), (y, y_error) = slow_tail(rows[:, :first]), slow_tail(rows[:, first:])
+            return (np.abs(y - x) / np.maximum(np.hypot(x_error, y_error), 1e-300))[:, None]
+
+        p = permutation_p(
+            studentized(shape[None])[0],
+            lambda n: studentized(permuted(shape, None, n, self.rng)),
+            self.options.permutations,
+        )[0]
+        return {"what": "tail", "measure": "change of the slowest tenth's mean, in deviations",
+                "value": float(_tail_difference(self.a, self.b)), "low": low, "high": high, "p": float(p)}  # fmt: skip
+
+    def quantiles(self) -> list[dict[str, Any]]:
+        return [
+            {"what": f"q{100 * q:g}", "measure": "ratio", "value": float(np.exp(np.quantile(self.b, q) - np.quantile(self.a, q)))}
+            for q in (0.05, 0.25, 0.5, 0.75, 0.95)
+        ]  # fmt: skip
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        told = [
+            f"{c.facts['measure']} {with_interval(c.facts['value'], c.facts['low'], c.facts['high'], least=3)} ({judge.p(c)})"
+            for c in result.claims
+            if judge.holds(c)
+        ]
+        if told:
+            return f"The studies differ: {'; '.join(told)} (base: the first study; {self.data}).", FOUND
+        shift, spread = (c.facts for c in result.claims[:2])
+        most = max(shift["high"] - 1, 1 - shift["low"])
+        if most <= self.options.matters:
+            return (f"The time has not changed by more than {percent(most)}; a change of spread or tail is "
+                    f"not shown, the ratio of coefficients of variation being within [{spread['low']:.2f}, {spread['high']:.2f}] "
+                    f"({self.data})."), NONE  # fmt: skip
+        return (f"Whether the studies differ cannot be decided: ratio of times {with_interval(shift['value'], shift['low'], shift['high'], least=3)}, of "
+                f"coefficients of variation {with_interval(spread['value'], spread['low'], spread['high'])} ({self.data})."), OPEN  # fmt: skip
+
+    def draw(self, title: str, axes: Axes) -> None:
+        axes.ecdf(self.wall[0], label="first")
+        axes.ecdf(self.wall[1], label="second")
+        axes.legend()
+        axes.set(
+            xlabel=f"{self.options.value} (s), shared conditions taken out",
+            ylabel="share of tasks",
+            title=title,
+        )
+
+
+def _two(frames: list[pd.DataFrame], options: Options) -> _Two:
+    """Both studies without the conditions that they share."""
+    a, b = _without_conditions(frames, options.value)
+    blocked = (
+        len(a) == len(frames[0])
+        and len(b) == len(frames[1])
+        and all(f["block"].nunique() >= _BLOCKS for f in frames)
+    )
+    units = a, b
+    if blocked:
+        units = tuple(
+            pd.Series(v).groupby(f["block"].to_numpy()).mean().to_numpy()
+            for v, f in zip((a, b), frames, strict=True)
+        )
+    return _Two(a, b, units, blocked, options, np.random.default_rng(options.seed))
+
+
 def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """Compares the second study with the first, which is the base."""
     title = "Two studies"
@@ -111,121 +240,22 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
     if min(map(len, frames)) < 5:
         return nothing("compare", title, f"Whether the studies differ cannot be decided with {len(frames[0])} and "
                        f"{len(frames[1])} tasks.", sum(map(len, frames)))  # fmt: skip
-    a, b = _without_conditions(frames, options.value)
-    if min(len(a), len(b)) < 5:
-        return nothing("compare", title, f"Whether the studies differ cannot be decided: {len(a)} and {len(b)} tasks of "
-                       "conditions that both have.", len(a) + len(b))  # fmt: skip
-    blocked = (
-        len(a) == len(frames[0])
-        and len(b) == len(frames[1])
-        and all(f["block"].nunique() >= _BLOCKS for f in frames)
-    )
-    unit, units_a, units_b = "tasks", a, b
-    if blocked:
-        units_a, units_b = (
-            pd.Series(v).groupby(f["block"].to_numpy()).mean().to_numpy()
-            for v, f in zip((a, b), frames, strict=True)
-        )
-        unit = "blocks"
-    shift = tuple(float(np.exp(x)) for x in hodges_lehmann(units_a, units_b, options.confidence))
-    p_location = float(stats.mannwhitneyu(units_a, units_b, alternative="two-sided").pvalue)
-    p_spread = float(stats.levene(a, b, center="median").pvalue)
-    wall = np.exp(a), np.exp(b)
-
-    def cov_ratio(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
-        def log_cov(v: np.ndarray) -> np.ndarray:
-            return np.log(np.maximum(np.std(v, axis=axis, ddof=1) / np.mean(v, axis=axis), 1e-12))
-
-        return log_cov(y) - log_cov(x)
-
-    def tail_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return slow_tail(y)[0] - slow_tail(x)[0]
-
-    rng = np.random.default_rng(options.seed)
-
-    def resampled(
-        first: np.ndarray, second: np.ndarray, statistic: Callable[..., np.ndarray]
-    ) -> tuple[float, float]:
-        ends = interval(
-            [len(first), len(second)],
-            lambda i, j: statistic(first[i], second[j]),
-            confidence=options.confidence,
-            resamples=options.resamples,
-            rng=rng,
-        )
-        return float(ends[0][0]), float(ends[1][0])
-
-    spread = resampled(*wall, cov_ratio)
-    tails = resampled(a, b, tail_difference)
-    # Means and deviations are removed first: this test is about the shape only.
-    shape = np.concatenate([(v - v.mean()) / max(v.std(), 1e-300) for v in (a, b)])
-
-    def studentized(rows: np.ndarray) -> np.ndarray:
-        (x, x_error), (y, y_error) = slow_tail(rows[:, : len(a)]), slow_tail(rows[:, len(a) :])
-        return (np.abs(y - x) / np.maximum(np.hypot(x_error, y_error), 1e-300))[:, None]
-
-    p_tail = float(
-        permutation_p(
-            studentized(shape[None])[0],
-            lambda n: studentized(permuted(shape, None, n, rng)),
-            options.permutations,
-        )[0]
-    )
-    corrected = multipletests([p_location, p_spread, p_tail], method="holm")[1]
-    ratio = float(np.exp(cov_ratio(*wall)))
-    rows: list[dict[str, Any]] = [
-        {"what": "location", "measure": "ratio of times", "value": shift[0], "low": shift[1], "high": shift[2], "p": p_location},
-        {"what": "spread", "measure": "ratio of CoV", "value": ratio, "low": float(np.exp(spread[0])),
-         "high": float(np.exp(spread[1])), "p": p_spread},
-        {"what": "tail", "measure": "change of the slowest tenth's mean, in deviations", "value": float(tail_difference(a, b)), "low": tails[0],
-         "high": tails[1], "p": p_tail},
-    ]  # fmt: skip
-    for q in (0.05, 0.25, 0.5, 0.75, 0.95):
-        rows.append(
-            {
-                "what": f"q{100 * q:g}",
-                "measure": "ratio",
-                "value": float(np.exp(np.quantile(b, q) - np.quantile(a, q))),
-            }
-        )
-    for row, p in zip(rows, corrected, strict=False):
+    two = _two(frames, options)
+    n = len(two.a) + len(two.b)
+    if min(len(two.a), len(two.b)) < 5:
+        return nothing("compare", title, f"Whether the studies differ cannot be decided: {len(two.a)} and {len(two.b)} tasks of "
+                       "conditions that both have.", n)  # fmt: skip
+    tested = [two.location(), two.spread(), two.tail()]
+    corrected = multipletests([r["p"] for r in tested], method="holm")[1]
+    for row, p in zip(tested, corrected, strict=True):
         row["p, Holm"] = float(p)
-    claims = [Claim(r["what"], r["p, Holm"], r) for r in rows[:3]]
-    table = pd.DataFrame(rows)
-    data = f"{len(a)} and {len(b)} tasks" + (
-        f", {len(units_a)} and {len(units_b)} blocks as units" if blocked else ""
-    )
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        told = []
-        for c in claims:
-            if judge.holds(c):
-                f = c.facts
-                told.append(
-                    f"{f['measure']} {with_interval(f['value'], f['low'], f['high'], least=3)} ({judge.p(c)})"
-                )
-        if told:
-            return f"The studies differ: {'; '.join(told)} (base: the first study; {data}).", FOUND
-        if max(shift[2] - 1, 1 - shift[1]) <= options.matters:
-            return (f"The time has not changed by more than {percent(max(shift[2] - 1, 1 - shift[1]))}; a change of spread or tail is "
-                    f"not shown, the ratio of coefficients of variation being within [{rows[1]['low']:.2f}, {rows[1]['high']:.2f}] "
-                    f"({data})."), NONE  # fmt: skip
-        return (f"Whether the studies differ cannot be decided: ratio of times {with_interval(shift[0], shift[1], shift[2], least=3)}, of "
-                f"coefficients of variation {with_interval(ratio, rows[1]['low'], rows[1]['high'])} ({data})."), OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        axes.ecdf(wall[0], label="first")
-        axes.ecdf(wall[1], label="second")
-        axes.legend()
-        axes.set(
-            xlabel=f"{options.value} (s), shared conditions taken out", ylabel="share of tasks", title=title
-        )
-
+    claims = [Claim(r["what"], r["p, Holm"], r) for r in tested]
+    rows = [*tested, *two.quantiles()]
     notes = (
         []
-        if unit == "blocks"
+        if two.blocked
         else [f"fewer than {_BLOCKS} blocks in one of them: tasks are taken as independent of each other"]
     )
-    return Analysis(
-        "compare", title, table, tell, len(a) + len(b), options.alpha, claims, draw, {"rows": rows}, notes
-    )
+    result = Analysis("compare", title, pd.DataFrame(rows), lambda judge: two.tell(result, judge), n, options.alpha, claims,
+                      partial(two.draw, title), {"rows": rows}, notes)  # fmt: skip
+    return result

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -116,6 +119,145 @@ def _slow_minus_fast(data: np.ndarray) -> np.ndarray:
     return (slow - fast).T
 
 
+@dataclass
+class _Parts:
+    """What is left of the parts of each task's time, conditions and blocks taken out.
+
+    everything: the columns of `left`, the wall time first; columns: those of them that explain it;
+    middle: the median task, in s.
+    """
+
+    columns: list[str]
+    everything: list[str]
+    left: np.ndarray
+    middle: float
+    options: Options
+
+    @property
+    def count(self) -> int:
+        return len(self.columns)
+
+    def _resampled(
+        self, data: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], method: str = "BCa"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return interval(
+            [len(data)],
+            lambda rows: statistic(data[rows]),
+            confidence=self.options.confidence,
+            resamples=self.options.resamples,
+            rng=np.random.default_rng(self.options.seed),
+            method=method,
+            batch=max(1, 2_000_000 // max(data.size, 1)),
+        )
+
+    @cached_property
+    def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the variance, as `shapley`, with intervals."""
+        data = self.left[:, : 1 + self.count]
+        return shapley(data[None])[:, 0], *self._resampled(data, shapley)
+
+    @cached_property
+    def more(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Seconds of the slow quarter above the fast one, with intervals."""
+        return _slow_minus_fast(self.left[None])[:, 0], *self._resampled(
+            self.left, _slow_minus_fast, "percentile"
+        )
+
+    def table(self) -> pd.DataFrame:
+        left, (more, low, high), (shares, share_low, share_high) = self.left, self.more, self.shares
+        slowest, fastest = int(np.argmax(left[:, 0])), int(np.argmin(left[:, 0]))
+        rows = []
+        for i, c in enumerate(self.everything):
+            row = {"part": "wall" if c == "wall" else _NAMES.get(c, "run-queue delay, sum over ranks"),
+                   "slow - fast quarter (s)": more[i], "low": low[i], "high": high[i],
+                   "of the median task": more[i] / self.middle, "slowest - fastest task (s)": left[slowest, i] - left[fastest, i]}  # fmt: skip
+            if c in self.columns:
+                j = self.columns.index(c)
+                row |= {"share of variance": shares[j], "share low": share_low[j], "share high": share_high[j],
+                        "R2 alone": shares[self.count + j]}  # fmt: skip
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def calls(self, profiles: Sequence[Sequence[dict]]) -> list[dict]:
+        """The calls of the slow quarter beside those of the fast one."""
+        order = np.argsort(self.left[:, 0], kind="stable")
+        quarter = max(1, len(order) // 4)
+        found = difference_of_profiles(
+            [profiles[i] for i in order[-quarter:]], [profiles[i] for i in order[:quarter]]
+        )
+        return found.to_dict("records")
+
+    def _explained(self, parts: Sequence[int]) -> float:
+        """R^2 of these columns together."""
+        return float(shapley(self.left[None][:, :, [0, *(1 + i for i in parts)]])[-1, 0])
+
+    def commonality(self) -> dict[str, float]:
+        """A part of what run-queue delay explains is explained by the others too."""
+        k, shares, d = self.count, self.shares[0], self.columns.index("delay")
+        own = float(np.clip(shares[2 * k] - self._explained([i for i in range(k) if i != d]), 0, 1))
+        found = {
+            "delay_alone": float(shares[k + d]),
+            "only_delay": own,
+            "in_common": float(shares[k + d]) - own,
+        }
+        if "mpi" in self.columns:
+            m = self.columns.index("mpi")
+            found["delay_and_mpi"] = float(shares[k + d] + shares[k + m] - self._explained([d, m]))
+        return found
+
+    def tell(self, facts: Mapping[str, Any], _: Judge) -> tuple[str, str]:
+        (more, low, high), (shares, share_low, share_high) = self.more, self.shares
+        listed = []
+        for j, c in enumerate(self.columns):
+            i = self.everything.index(c)
+            listed.append(f"{_NAMES[c]} {more[i]:+.3g} s [{low[i]:.3g}, {high[i]:.3g}] and {percent(shares[j])} "
+                          f"[{percent(share_low[j])}, {percent(share_high[j])}] of the variance")  # fmt: skip
+        text = (f"The slowest quarter of {len(self.left)} tasks took {more[0]:.3g} s longer than the fastest, {percent(more[0] / self.middle)} of "
+                f"the median task ({self.middle:.4g} s, the base): {'; '.join(listed)}")  # fmt: skip
+        if self.count == 1:
+            return text + "; without profiles of calls, what is MPI and what is I/O cannot be decided.", OPEN
+        common = facts.get("commonality", {})
+        if "delay_and_mpi" in common:
+            text += (f"; run-queue delay alone goes with {percent(common['delay_alone'])} of the variance, "
+                     f"{percent(max(0.0, common['delay_and_mpi']))} in common with MPI")  # fmt: skip
+        return text + " (run-queue delay lies within the other parts, it does not add to them).", DESCRIBED
+
+    def draw(self, title: str, axes: Axes) -> None:
+        more, more_low, more_high = self.more
+        shown = [i for i, c in enumerate(self.everything) if c not in ("wall", "delay_sum")]
+        at = np.arange(len(shown))[::-1]
+        low = np.maximum(more[shown] - more_low[shown], 0)
+        high = np.maximum(more_high[shown] - more[shown], 0)
+        axes.barh(at, more[shown], xerr=[low, high], color="#4878a8", capsize=3)
+        axes.set_yticks(at, [_NAMES[self.everything[i]] for i in shown])
+        axes.axvline(more[0], color="#a84848", linewidth=1, label="all of it")
+        axes.legend()
+        axes.set(xlabel="slow minus fast quarter (s)", title=title)
+
+
+def _with_profiles(
+    frame: pd.DataFrame, options: Options, profiles: Sequence[Sequence[dict]] | None
+) -> tuple[pd.DataFrame, Sequence[Sequence[dict]]]:
+    """Good tasks and their profiles. Tasks without the library measure its cost: they are left out."""
+    good = usable(frame, options.value)
+    if profiles is None:
+        profiles = (
+            load_profiles(good, frame.attrs.get("study")) if "study" in frame.attrs else [[]] * len(good)
+        )
+    if COLUMN not in good:
+        return good, profiles
+    counted = (good[COLUMN].map(str) != OFF).to_numpy()
+    return good[counted].reset_index(drop=True), [p for p, k in zip(profiles, counted, strict=True) if k]
+
+
+def _left(good: pd.DataFrame, parts: pd.DataFrame, columns: list[str], options: Options) -> _Parts:
+    split = [c for c in ("cpu", "blocked") if parts[c].notna().all()]
+    everything = ["wall", *columns, *(["delay_sum"] if "delay" in columns else []), *split]
+    raw = parts[everything].to_numpy(dtype=float)
+    q = np.linalg.qr(model_of(good, raw[:, 0], condition_columns(good)).matrix)[0]
+    return _Parts(columns, everything, raw - q @ (q.T @ raw), float(np.median(parts["wall"])), options)
+
+
 def decompose(
     frame: pd.DataFrame,
     options: Options = Options(),  # noqa: B008
@@ -128,18 +270,7 @@ def decompose(
     otherwise read from attrs["study"].
     """
     title = "Where slow tasks lose their time"
-    good = usable(frame, options.value)
-    if profiles is None:
-        profiles = (
-            load_profiles(good, frame.attrs.get("study")) if "study" in frame.attrs else [[]] * len(good)
-        )
-    if COLUMN in good:
-        # Tasks without the library measure its cost: they have no profiles.
-        counted = (good[COLUMN].map(str) != OFF).to_numpy()
-        good, profiles = (
-            good[counted].reset_index(drop=True),
-            [p for p, k in zip(profiles, counted, strict=True) if k],
-        )
+    good, profiles = _with_profiles(frame, options, profiles)
     if len(good) < _LEAST:
         return nothing("decompose", title, f"Where slow tasks lose their time cannot be decided with {len(good)} tasks; it takes "
                        f"{_LEAST} and more.", len(good))  # fmt: skip
@@ -152,94 +283,16 @@ def decompose(
         return nothing("decompose", title, f"Where slow tasks lose their time cannot be decided: {len(good)} tasks, "
                        f"{len(good) - without} with profiles of calls, {int(parts['delay'].notna().sum())} with run-queue delay.",
                        len(good))  # fmt: skip
-    split = [c for c in ("cpu", "blocked") if parts[c].notna().all()]
-    everything = ["wall", *columns, *(["delay_sum"] if "delay" in columns else []), *split]
-    raw = parts[everything].to_numpy(dtype=float)
-    model = model_of(good, raw[:, 0], condition_columns(good))
-    q = np.linalg.qr(model.matrix)[0]
-    left = raw - q @ (q.T @ raw)
-    k = len(columns)
-
-    def resampled(
-        data: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], method: str = "BCa"
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return interval(
-            [len(data)],
-            lambda rows: statistic(data[rows]),
-            confidence=options.confidence,
-            resamples=options.resamples,
-            rng=np.random.default_rng(options.seed),
-            method=method,
-            batch=max(1, 2_000_000 // max(data.size, 1)),
-        )
-
-    shares = shapley(left[None, :, : 1 + k])[:, 0]
-    share_low, share_high = resampled(left[:, : 1 + k], shapley)
-    more = _slow_minus_fast(left[None])[:, 0]
-    more_low, more_high = resampled(left, _slow_minus_fast, "percentile")
-    slowest, fastest = int(np.argmax(left[:, 0])), int(np.argmin(left[:, 0]))
-    middle = float(np.median(parts["wall"]))
-    rows = []
-    for i, c in enumerate(everything):
-        row = {"part": "wall" if c == "wall" else _NAMES.get(c, "run-queue delay, sum over ranks"),
-               "slow - fast quarter (s)": more[i], "low": more_low[i], "high": more_high[i],
-               "of the median task": more[i] / middle, "slowest - fastest task (s)": left[slowest, i] - left[fastest, i]}  # fmt: skip
-        if c in columns:
-            j = columns.index(c)
-            row |= {"share of variance": shares[j], "share low": share_low[j], "share high": share_high[j],
-                    "R2 alone": shares[k + j]}  # fmt: skip
-        rows.append(row)
-    table = pd.DataFrame(rows)
-    facts = {"base": middle, "parts": table.replace({np.nan: None}).to_dict("records")}
-    quarter = max(1, len(good) // 4)
+    own = _left(good, parts, columns, options)
+    table = own.table()
+    facts: dict[str, Any] = {"base": own.middle, "parts": table.replace({np.nan: None}).to_dict("records")}
     if "mpi" in columns:
-        order = np.argsort(left[:, 0], kind="stable")
-        calls = difference_of_profiles(
-            [profiles[i] for i in order[-quarter:]], [profiles[i] for i in order[:quarter]]
-        )
-        facts["calls"] = calls.to_dict("records")
-    if "delay" in columns and k > 1:
-        d = columns.index("delay")
-        rest = shapley(left[None][:, :, [0, *[1 + i for i in range(k) if i != d]]])[-1, 0]
-        own = float(np.clip(shares[2 * k] - rest, 0, 1))
-        # Commonality: a part of what run-queue delay explains is explained by the others too.
-        facts["commonality"] = {"delay_alone": float(shares[k + d]), "only_delay": own,
-                                "in_common": float(shares[k + d]) - own}  # fmt: skip
-        if "mpi" in columns:
-            m = columns.index("mpi")
-            both = shapley(left[None][:, :, [0, 1 + d, 1 + m]])[-1, 0]
-            facts["commonality"]["delay_and_mpi"] = float(shares[k + d] + shares[k + m] - both)
-
-    def tell(_: Judge) -> tuple[str, str]:
-        listed = []
-        for c in columns:
-            i, j = everything.index(c), columns.index(c)
-            listed.append(f"{_NAMES[c]} {more[i]:+.3g} s [{more_low[i]:.3g}, {more_high[i]:.3g}] and {percent(shares[j])} "
-                          f"[{percent(share_low[j])}, {percent(share_high[j])}] of the variance")  # fmt: skip
-        text = (f"The slowest quarter of {len(good)} tasks took {more[0]:.3g} s longer than the fastest, {percent(more[0] / middle)} of "
-                f"the median task ({middle:.4g} s, the base): {'; '.join(listed)}")  # fmt: skip
-        if k == 1:
-            return text + "; without profiles of calls, what is MPI and what is I/O cannot be decided.", OPEN
-        if "commonality" in facts and "delay_and_mpi" in facts["commonality"]:
-            text += (f"; run-queue delay alone goes with {percent(facts['commonality']['delay_alone'])} of the variance, "
-                     f"{percent(max(0.0, facts['commonality']['delay_and_mpi']))} in common with MPI")  # fmt: skip
-        return text + " (run-queue delay lies within the other parts, it does not add to them).", DESCRIBED
-
-    def draw(axes: Axes) -> None:
-        shown = [i for i, c in enumerate(everything) if c not in ("wall", "delay_sum")]
-        at = np.arange(len(shown))[::-1]
-        low = np.maximum(more[shown] - more_low[shown], 0)
-        high = np.maximum(more_high[shown] - more[shown], 0)
-        axes.barh(at, more[shown], xerr=[low, high], color="#4878a8", capsize=3)
-        axes.set_yticks(at, [_NAMES[everything[i]] for i in shown])
-        axes.axvline(more[0], color="#a84848", linewidth=1, label="all of it")
-        axes.legend()
-        axes.set(xlabel="slow minus fast quarter (s)", title=title)
-
+        facts["calls"] = own.calls(profiles)
+    if "delay" in columns and own.count > 1:
+        facts["commonality"] = own.commonality()
+    has_both = any(c["group"] == "mpi_file" for ranks in profiles for r in ranks for c in r["calls"].values())
     notes = [
         "time in an MPI file call includes the POSIX calls it makes where the library calls them through the same symbols"
     ]
-    has_both = any(c["group"] == "mpi_file" for ranks in profiles for r in ranks for c in r["calls"].values())
-    return Analysis(
-        "decompose", title, table, tell, len(good), options.alpha, (), draw, facts, notes if has_both else []
-    )
+    return Analysis("decompose", title, table, partial(own.tell, facts), len(good), options.alpha, (), partial(own.draw, title), facts,
+                    notes if has_both else [])  # fmt: skip

@@ -10,6 +10,8 @@ deviations, and permutations stay within them. Tests are corrected by Holm.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,8 +19,22 @@ from matplotlib.axes import Axes
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
-from .model import Model, cells_of, confounded, levels_of, model_of, percent, terms_tested, with_interval
-from .power import reach
+from .deviations import freedom
+from .model import (
+    Model,
+    Term,
+    TermTest,
+    cells_of,
+    confounded,
+    levels_of,
+    model_of,
+    percent,
+    terms_tested,
+    with_interval,
+)
+from .power import STUDIES, Chance, deviations_like, smallest
+from .remarks import equal
+from .resampling import permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
@@ -49,22 +65,20 @@ def _short(name: str) -> str:
     return name.removeprefix("factors.")
 
 
-def effects_of(model: Model, options: Options) -> list[dict]:
-    """Main effects against the base level and, of factors with two levels, how they change each other; 95%
-    each.
+def _contrasts(model: Model) -> list[tuple[Term, str, np.ndarray]]:
+    """Main effects against the base level and, of factors with two levels, how they change each other;
+    with the coefficients that give each.
     """
-    fit = model.fit()
-    rows = []
+    found = []
     for term in model.terms:
         first = term.factors[0]
         levels = model.levels[first]
-        contrasts: list[tuple[str, np.ndarray]] = []
         if len(term.factors) == 1:
             base = model.row({first: levels[0]})
-            for level in levels[1:]:
-                contrasts.append(
-                    (f"{_short(first)}: {level} / {levels[0]}", model.row({first: level}) - base)
-                )
+            found += [
+                (term, f"{_short(first)}: {level} / {levels[0]}", model.row({first: level}) - base)
+                for level in levels[1:]
+            ]
         elif len(term.factors) == 2 and all(len(model.levels[f]) == 2 for f in term.factors):
             second = term.factors[1]
             other = model.levels[second]
@@ -75,53 +89,150 @@ def effects_of(model: Model, options: Options) -> list[dict]:
                 - at[levels[1], other[0]]
                 + at[levels[0], other[0]]
             )
-            contrasts.append(
-                (
-                    f"{term.name}: the ratio of {_short(first)}, at {_short(second)} = {other[1]} / {other[0]}",
-                    contrast,
-                )
-            )
-        for name, contrast in contrasts:
-            test = fit.t_test(contrast)
-            low, high = np.asarray(test.conf_int(options.alpha)).ravel()
-            rows.append({"term": term.name, "effect": name, "value": float(np.ravel(test.effect)[0]), "low": float(low),
-                         "high": float(high), "error": float(np.ravel(test.sd)[0])})  # fmt: skip
+            name = f"{term.name}: the ratio of {_short(first)}, at {_short(second)} = {other[1]} / {other[0]}"
+            found.append((term, name, contrast))
+    return found
+
+
+def effects_of(model: Model, options: Options) -> list[dict]:
+    """The effects of `_contrasts`, with intervals of 95% each."""
+    fit = model.fit()
+    rows = []
+    for term, name, contrast in _contrasts(model):
+        test = fit.t_test(contrast)
+        low, high = np.asarray(test.conf_int(options.alpha)).ravel()
+        rows.append({"term": term.name, "effect": name, "value": float(np.ravel(test.effect)[0]), "low": float(low),
+                     "high": float(high), "error": float(np.ravel(test.sd)[0])})  # fmt: skip
     return rows
 
 
-def _analysis(
-    name: str, title: str, good: pd.DataFrame, y: np.ndarray, options: Options, *, times: bool, left_out: int
-) -> Analysis:
-    columns = condition_columns(good)
+@dataclass
+class _Effects:
+    """The conditions of a study and what they do. times: to the time; otherwise to how much it varies.
+
+    effects: rows of `effects_of`, as ratios of times.
+    """
+
+    good: pd.DataFrame
+    columns: list[str]
+    model: Model
+    options: Options
+    times: bool
+    effects: list[dict]
+    claims: list[Claim]
+
+    @property
+    def base(self) -> str:
+        return ", ".join(f"{_short(f)} = {self.model.levels[f][0]}" for f in self.columns)
+
+    @property
+    def data(self) -> str:
+        blocks = f" in {len(self.model.block_columns) + 1} blocks" if self.model.block_columns else ""
+        return f"{len(self.good)} tasks{blocks}"
+
+    @property
+    def what(self) -> str:
+        return "the time" if self.times else "how much the time varies"
+
+    def text(self, row: dict) -> str:
+        if self.times:
+            return f"{row['effect']} = {with_interval(row['value'], row['low'], row['high'], least=3)}"
+        return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])} of the time [{percent(row['low'])}, {percent(row['high'])}]"
+
+    def largest(self, claim: Claim) -> list[dict]:
+        """The two largest effects, of a factor with several levels."""
+        size = (lambda e: -abs(math.log(e["value"]))) if self.times else (lambda e: -abs(e["value"]))
+        return sorted(claim.facts["effects"], key=size)[:2]
+
+    def could_see(self, level: float) -> float:
+        """The effect that is known least, in shuffled residuals. Holm corrects for the terms."""
+        if not self.effects:
+            return math.inf
+        model, n = self.model, len(self.model.y)
+        least = int(np.argmax([e["error"] for e in self.effects]))
+        term, _, contrast = _contrasts(model)[least]
+        own = contrast[list(term.where)]
+        adds = model.matrix[:, term.where] @ (own / (own @ own))
+        test = TermTest(model, term.where)
+        random = np.random.default_rng(self.options.seed)
+        left = np.asarray(model.fit().resid)
+        # What is left fills fewer dimensions than what it is shuffled in.
+        wide = math.sqrt((n - 1 - len(model.block_columns)) / model.freedom)
+        series = permuted(left - left.mean(), model.blocks, STUDIES, random) * wide
+        series = series * deviations_like(freedom(left, model.freedom), random)
+        level = level / len(model.terms)
+        chance = Chance(n, test.inside, random)
+
+        def found(effect: float) -> np.ndarray:
+            rows = test.without(series + (math.log1p(effect) if self.times else effect) * adds)
+            return test.f(rows) >= max(test.limit(level), chance.limit(rows, test.f, level))
+
+        return smallest(found, self.options.power, 4 * self.effects[least]["error"])
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        found = [c for c in self.claims if judge.holds(c)]
+        if found:
+            told = "; ".join(
+                (" and ".join(self.text(e) for e in self.largest(c)) or c.what) + f" ({judge.p(c)})"
+                for c in sorted(found, key=lambda c: c.p)
+            )
+            first = "Effects on" if len(found) > 1 else "An effect on"
+            open_ = [c.what for c in self.claims if not judge.holds(c)]
+            rest = f"; of {', '.join(open_)} none is shown" if open_ else ""
+            return f"{first} {self.what}: {told}{rest} (base: {self.base}; {self.data}).", FOUND
+        if not self.effects:
+            return f"No condition is shown to change {self.what} ({self.data}).", OPEN
+        still = 1.0 if self.times else 0.0
+        outer = max(max(abs(e["low"] - still), abs(e["high"] - still)) for e in self.effects)
+        if not self.times:
+            return (f"No condition is shown to change how much the time varies; differences of mean deviation beyond {percent(outer)} of "
+                    f"the time can be ruled out, {could_have(result, 'one of {} of the time')}, beside a mean deviation of "
+                    f"{percent(float(np.mean(self.model.y)))} ({self.data})."), OPEN  # fmt: skip
+        if outer <= self.options.matters:
+            return (
+                f"No condition changes {self.what} by more than {percent(outer)} ({self.data}; base: {self.base}).",
+                NONE,
+            )
+        return (f"Whether a condition changes {self.what} cannot be decided ({self.data}): {could_have(result, 'an effect of {}')}; "
+                f"base: {self.base}."), OPEN  # fmt: skip
+
+    def draw(self, title: str, axes: Axes) -> None:
+        effects = self.effects
+        names = [e["effect"].split(": the ratio")[0] for e in effects]
+        at = np.arange(len(effects))[::-1]
+        middle = np.array([e["value"] for e in effects])
+        low, high = np.array([e["low"] for e in effects]), np.array([e["high"] for e in effects])
+        axes.errorbar(middle, at, xerr=[middle - low, high - middle], fmt="o")
+        axes.axvline(1 if self.times else 0, color="#999999", linewidth=0.8)
+        axes.set_yticks(at, names, fontsize=8)
+        axes.set(xlabel="ratio" if self.times else "difference in mean deviation, of the time", title=title)
+
+
+def _undecided(good: pd.DataFrame, columns: list[str]) -> str:
+    """Why nothing can be said of conditions; empty: something can."""
     # With a node of its own for each task, nodes are part of what makes tasks differ.
     shared = good["node"].notna().all() and good["node"].duplicated().any()
     with_node = confounded(good, columns, "node") if shared else []
-    if with_node:
-        names = " and ".join(map(_short, with_node))
-        return nothing(name, title, f"What the conditions do cannot be decided: levels of {names} had nodes of their own, so the design cannot "
-                       f"tell the effect of {names} from that of the node; to tell them apart, run each level on each node "
-                       f"({len(good)} tasks on {good['node'].nunique()} nodes).", len(good))  # fmt: skip
-    model = model_of(good, y, columns)
-    if not model.terms or model.freedom < 3:
-        return nothing(name, title, f"What the conditions do cannot be decided: {len(good)} tasks are too few for "
-                       f"{len(columns)} factors.", len(good))  # fmt: skip
+    if not with_node:
+        return ""
+    names = " and ".join(map(_short, with_node))
+    return (
+        f"What the conditions do cannot be decided: levels of {names} had nodes of their own, so the design cannot "
+        f"tell the effect of {names} from that of the node; to tell them apart, run each level on each node "
+        f"({len(good)} tasks on {good['node'].nunique()} nodes)."
+    )
+
+
+def _tested(model: Model, effects: list[dict], options: Options) -> tuple[list[Claim], pd.DataFrame]:
+    """A claim for each term, and the table of terms and their effects."""
     rng = np.random.default_rng(options.seed)
     tested = terms_tested(model, {t.name: t.where for t in model.terms}, options.permutations, rng)
     raw = [max(p_f, p_permuted) for _, p_f, p_permuted in tested.values()]
     corrected = dict(zip(tested, multipletests(raw, method="holm")[1], strict=True))
-    effects = effects_of(model, options)
-    transform = np.exp if times else (lambda x: x)
-    of_term: dict[str, list[dict]] = {}
-    for row in effects:
-        for key in ("value", "low", "high"):
-            row[key] = float(transform(row[key]))
-        of_term.setdefault(row["term"], []).append(row)
-    claims = [
-        Claim(t.name, float(corrected[t.name]), {"effects": of_term.get(t.name, []), "order": len(t.factors)})
-        for t in model.terms
-    ]
-    rows = []
+    claims, rows = [], []
     for t in model.terms:
+        own = [e for e in effects if e["term"] == t.name]
+        claims.append(Claim(t.name, float(corrected[t.name]), {"effects": own, "order": len(t.factors)}))
         f, p_f, p_permuted = tested[t.name]
         facts = {
             "term": t.name,
@@ -130,13 +241,28 @@ def _analysis(
             "p, permutation": p_permuted,
             "p, Holm": corrected[t.name],
         }
-        rows += [
-            {**facts, **{k: v for k, v in e.items() if k != "term"}} for e in of_term.get(t.name, [])
-        ] or [facts]
-    table = pd.DataFrame(rows)
-    base = ", ".join(f"{_short(f)} = {model.levels[f][0]}" for f in columns)
-    blocks = f" in {len(model.block_columns) + 1} blocks" if model.block_columns else ""
-    data = f"{len(good)} tasks{blocks}"
+        rows += [{**facts, **{k: v for k, v in e.items() if k != "term"}} for e in own] or [facts]
+    return claims, pd.DataFrame(rows)
+
+
+def _analysis(
+    name: str, title: str, good: pd.DataFrame, y: np.ndarray, options: Options, *, times: bool, left_out: int
+) -> Analysis:
+    columns = condition_columns(good)
+    if equal(good[options.value].to_numpy(dtype=float)):
+        return nothing(name, title, f"All {len(good)} tasks took the same time.", len(good))
+    if why := _undecided(good, columns):
+        return nothing(name, title, why, len(good))
+    model = model_of(good, y, columns)
+    if not model.terms or model.freedom < 3:
+        return nothing(name, title, f"What the conditions do cannot be decided: {len(good)} tasks are too few for "
+                       f"{len(columns)} factors.", len(good))  # fmt: skip
+    effects = effects_of(model, options)
+    if times:
+        for row in effects:
+            row |= {key: math.exp(row[key]) for key in ("value", "low", "high")}
+    claims, table = _tested(model, effects, options)
+    own = _Effects(good, columns, model, options, times, effects, claims)
     notes = []
     if model.aliased:
         notes.append(
@@ -144,69 +270,11 @@ def _analysis(
         )
     if left_out:
         notes.append(f"{left_out} tasks ran under other conditions than intended and are left out")
-    what = "the time" if times else "how much the time varies"
-    unit = "" if times else " of the time"
-
-    def text(row: dict) -> str:
-        if times:
-            return f"{row['effect']} = {with_interval(row['value'], row['low'], row['high'], least=3)}"
-        return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])}{unit} [{percent(row['low'])}, {percent(row['high'])}]"
-
-    def could_see(level: float) -> float:
-        """For the effect that is known least; Holm corrects for the terms."""
-        if not effects:
-            return math.inf
-        least = reach(level / len(model.terms), options.power, model.freedom)
-        worst = least * max(e["error"] for e in effects)
-        return float(np.expm1(worst)) if times else worst
-
-    def largest(claim: Claim) -> list[dict]:
-        """The two largest effects, of a factor with several levels."""
-        size = (lambda e: -abs(math.log(e["value"]))) if times else (lambda e: -abs(e["value"]))
-        return sorted(claim.facts["effects"], key=size)[:2]
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        found = [c for c in claims if judge.holds(c)]
-        if found:
-            told = "; ".join(
-                (" and ".join(text(e) for e in largest(c)) or c.what) + f" ({judge.p(c)})"
-                for c in sorted(found, key=lambda c: c.p)
-            )
-            first = "Effects on" if len(found) > 1 else "An effect on"
-            open_ = [c.what for c in claims if not judge.holds(c)]
-            rest = f"; of {', '.join(open_)} none is shown" if open_ else ""
-            return f"{first} {what}: {told}{rest} (base: {base}; {data}).", FOUND
-        if not effects:
-            return f"No condition is shown to change {what} ({data}).", OPEN
-        still = 1.0 if times else 0.0
-        outer = max(max(abs(e["low"] - still), abs(e["high"] - still)) for e in effects)
-        if not times:
-            return (f"No condition is shown to change how much the time varies; differences of mean deviation beyond {percent(outer)} of "
-                    f"the time can be ruled out, {could_have(result, 'one of {} of the time')}, beside a mean deviation of "
-                    f"{percent(float(np.mean(y)))} ({data})."), OPEN  # fmt: skip
-        if outer <= options.matters:
-            return (
-                f"No condition changes {what} by more than {percent(outer)}{unit} ({data}; base: {base}).",
-                NONE,
-            )
-        return (f"Whether a condition changes {what} cannot be decided ({data}): {could_have(result, 'an effect of {}')}; "
-                f"base: {base}."), OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        names = [e["effect"].split(": the ratio")[0] for e in effects]
-        at = np.arange(len(effects))[::-1]
-        middle = np.array([e["value"] for e in effects])
-        low, high = np.array([e["low"] for e in effects]), np.array([e["high"] for e in effects])
-        axes.errorbar(middle, at, xerr=[middle - low, high - middle], fmt="o")
-        axes.axvline(1 if times else 0, color="#999999", linewidth=0.8)
-        axes.set_yticks(at, names, fontsize=8)
-        axes.set(xlabel="ratio" if times else "difference in mean deviation, of the time", title=title)
-
     facts = {"effects": effects, "base": {_short(f): model.levels[f][0] for f in columns}}
     if times:
         facts["cells"] = _cells(good, columns, options.value)
-    result = Analysis(name, title, table, tell, len(good), options.alpha, claims, draw, facts, notes,
-                      could_see=could_see, power=options.power)  # fmt: skip
+    result = Analysis(name, title, table, lambda judge: own.tell(result, judge), len(good), options.alpha, claims,
+                      partial(own.draw, title), facts, notes, could_see=own.could_see, power=options.power)  # fmt: skip
     return result
 
 

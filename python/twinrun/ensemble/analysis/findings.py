@@ -55,6 +55,7 @@ from .compare import compare
 from .extras import of_folder
 from .model import span
 from .needs import takes
+from .remarks import remarks
 from .result import FOUND, NONE, Analysis, Judge, Options
 from .serial import CLEAR
 
@@ -193,6 +194,8 @@ class Findings:
         {status: how many attempts ended so}.
     tasks : int
         Tasks with a good attempt.
+    remarks : list of str
+        What a reader must know of the tasks before any analysis: that all failed, that a clock was set, ...
     names : list of str
         Names of the analyses.
     sentences : list of str
@@ -218,6 +221,7 @@ class Findings:
     options: Options
     attempts: dict[str, int]
     tasks: int
+    remarks: list[str] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         _judge(self.analyses, self.options)
@@ -331,6 +335,7 @@ class Findings:
                 "options": dataclasses.asdict(self.options),
                 "attempts": self.attempts,
                 "tasks": self.tasks,
+                "remarks": self.remarks,
                 "alarms": [a.name for a in self.alarms],
                 "analyses": [
                     {
@@ -409,7 +414,14 @@ def analyse_frame(
         made += of_folder(folder, frame, options)
     if against is not None:
         made.append(compare(against, frame, options))
-    return Findings(study, made, options, statuses(frame), len(usable(frame, options.value)))
+    return Findings(
+        study,
+        made,
+        options,
+        statuses(frame),
+        len(usable(frame, options.value)),
+        remarks(frame, options),
+    )
 
 
 def analyse(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ __all__ = [
     "Left",
     "Model",
     "Term",
+    "TermTest",
     "at_least",
     "cells_of",
     "confounded",
@@ -302,43 +303,57 @@ def fall_of_bic(left: np.ndarray, effect: np.ndarray, parameters: float) -> floa
     )
 
 
+class TermTest:
+    """The F test of some columns of a model, against the model without them.
+
+    without(rows): what the others leave of series; f(rows): F of what they leave; inside: the blocks within
+    which what is left is shuffled.
+    """
+
+    def __init__(self, model: Model, columns: tuple[int, ...]) -> None:
+        self._full = np.linalg.qr(model.matrix)[0]
+        rest = [c for c in range(model.matrix.shape[1]) if c not in columns]
+        self._reduced = np.linalg.qr(model.matrix[:, rest])[0]
+        own = self._full - self._reduced @ (self._reduced.T @ self._full)  # the gain of the full model
+        u, s, _ = np.linalg.svd(own, full_matrices=False)
+        self._own = u[:, s > 1e-8]
+        self.freedom = self._own.shape[1], model.freedom
+        # Blocks are exchangeable among themselves only where blocks are what is tested.
+        self.inside = None if model.block_columns and columns == model.block_columns else model.blocks
+
+    def without(self, rows: np.ndarray) -> np.ndarray:
+        """What the model without these columns leaves of each row."""
+        return rows - (rows @ self._reduced) @ self._reduced.T
+
+    def f(self, rows: np.ndarray) -> np.ndarray:
+        """F of each row."""
+        gain = ((rows @ self._own) ** 2).sum(axis=1)
+        left = (rows**2).sum(axis=1) - ((rows @ self._full) ** 2).sum(axis=1)
+        return (gain / self.freedom[0]) / np.maximum(left / self.freedom[1], 1e-300)
+
+    def limit(self, level: float) -> float:
+        """The F that normal noise exceeds in this share of studies."""
+        return float(stats.f.ppf(1 - level, *self.freedom))
+
+
 def terms_tested(
     model: Model, where: dict[str, tuple[int, ...]], most: int, rng: np.random.Generator
 ) -> dict[str, tuple[float, float, float]]:
     """{name: (F, p of F, p by permutation)} of groups of columns, each against the model without it."""
-    full = np.linalg.qr(model.matrix)[0]
     found = {}
     for name, columns in where.items():
-        rest = [c for c in range(model.matrix.shape[1]) if c not in columns]
-        reduced = np.linalg.qr(model.matrix[:, rest])[0]
-        own = full - reduced @ (reduced.T @ full)  # the gain of the full model
-        u, s, _ = np.linalg.svd(own, full_matrices=False)
-        own = u[:, s > 1e-8]
-        freedom = own.shape[1]
-
-        def f(y: np.ndarray, own: np.ndarray = own, freedom: int = freedom) -> np.ndarray:
-            gain = ((y @ own) ** 2).sum(axis=1)
-            left = (y**2).sum(axis=1) - ((y @ full) ** 2).sum(axis=1)
-            return (gain / freedom) / np.maximum(left / model.freedom, 1e-300)
-
+        test = TermTest(model, columns)
         y = model.y - model.y.mean()
-        left = y - reduced @ (reduced.T @ y)
+        left = test.without(y[None])[0]
         # rounding does not count as an effect
         if np.abs(left).max() < 1e-13 * max(1.0, float(np.abs(model.y).max())):
             found[name] = (0.0, 1.0, 1.0)
             continue
-        # Blocks are exchangeable among themselves only where blocks are what is tested.
-        inside = None if model.block_columns and columns == model.block_columns else model.blocks
-        observed = float(f(y[None])[0])
+        observed = float(test.f(y[None])[0])
 
-        def drawn(
-            n: int,
-            left: np.ndarray = left,
-            inside: np.ndarray | None = inside,
-            f: Callable[[np.ndarray], np.ndarray] = f,
-        ) -> np.ndarray:
-            return f(permuted(left, inside, n, rng))[:, None]
+        def drawn(n: int, left: np.ndarray = left, test: TermTest = test) -> np.ndarray:
+            return test.f(permuted(left, test.inside, n, rng))[:, None]
 
         p = permutation_p(np.array([observed]), drawn, most)[0]
-        found[name] = (observed, float(stats.f.sf(observed, freedom, model.freedom)), float(p))
+        found[name] = (observed, float(stats.f.sf(observed, *test.freedom)), float(p))
     return found

@@ -25,8 +25,9 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
+from .deviations import freedom
 from .model import Left, confounded, fall_of_bic, left_over, percent
-from .power import STUDIES, smallest
+from .power import STUDIES, Chance, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 
@@ -155,13 +156,17 @@ class _Nodes:
         values = rest - (rest @ member / n) @ member.T + rest.mean()
         values = values * np.sqrt(total / max(total - len(self.labels), 1))
         slow = member[:, int(n.argmin())]
-        series = self.over.again(permuted(values, self.inside, STUDIES, random)) * self.over.scale
-        by_chance = float(np.quantile(self.largest(values, 1999), 1 - level))
-        limit = max(by_chance, float(stats.t.ppf(1 - level / len(self.labels) / 2, self.freedom)))
+        like = deviations_like(freedom(values, total - len(self.labels)), random)
+        series = self.over.again(permuted(values, self.inside, STUDIES, random)) * self.over.scale * like
+        limit = float(stats.t.ppf(1 - level / len(self.labels) / 2, self.freedom))
+        chance = Chance(total, self.inside, random)
 
         def found_at(effect: float) -> np.ndarray:
-            seen = self.t(self.over.again(series + np.log1p(effect) * slow))
-            return np.abs(seen[:, int(n.argmin())]) >= limit
+            rows = self.over.again(series + np.log1p(effect) * slow)
+            by_chance = chance.limit(
+                rows, lambda shuffled: np.abs(self.t(self.over.again(shuffled))).max(axis=1), level
+            )
+            return np.abs(self.t(rows)[:, int(n.argmin())]) >= max(limit, by_chance)
 
         sigma = float(np.std(self.over.values, ddof=1))
         return smallest(found_at, options.power, float(np.expm1(2 * sigma)))
@@ -285,11 +290,11 @@ def _sentence(result: Analysis, judge: Judge, options: Options, part: str, most:
     limit = float(np.expm1(most))
     if limit <= options.matters:
         return f"No node is off by more than {percent(limit)}; {part}.", NONE
-    least = could_have(result, "a node {} slower")
+    least = could_have(result, "a node {} slower", ", a smaller effect not")
     seen = result.seen or math.inf
     if seen <= options.matters:
         return f"No bad node was found; {least}; {part}.", NONE
-    return f"Whether there is a bad node cannot be decided: {least}, a smaller effect not; {part}.", OPEN
+    return f"Whether there is a bad node cannot be decided: {least}; {part}.", OPEN
 
 
 def _draw(table: pd.DataFrame, title: str, axes: Axes) -> None:

@@ -17,6 +17,7 @@ from . import deviations
 from .assumptions import checked
 from .model import left_over, model_of, percent
 from .power import of_t_test
+from .remarks import equal
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
 
 __all__ = ["deviation", "planning", "repetitions"]
@@ -69,6 +70,8 @@ def planning(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
             f"How many repetitions are needed cannot be decided from {len(good)} tasks.",
             len(good),
         )
+    if equal(good[options.value].to_numpy(dtype=float)):
+        return nothing("planning", title, f"All {len(good)} tasks took the same time.", len(good))
     sigma, low, high, freedom = deviation(good, options)
     assumed = checked(left_over(good, options.value, blocks=False), None, options)
     if assumed.fails:

@@ -1,5 +1,10 @@
 """The smallest effect that is found in a share of studies like this one, by simulation of the test
 itself; the power of t tests.
+
+Two things make a promise too large where tasks are few. The study's own deviation is an estimate: another
+study of the same work may have a larger one, and simulated studies differ in theirs as the estimate may
+(`deviations_like`). And a test by permutation shuffles the effect too: a group of two slow tasks is together
+again in many orders, and no effect is large enough for a small p value (`Chance`).
 """
 
 from __future__ import annotations
@@ -9,13 +14,38 @@ from collections.abc import Callable
 import numpy as np
 from scipy import optimize, special, stats
 
-__all__ = ["STUDIES", "of_t_test", "reach", "smallest"]
+from .resampling import permuted
+
+__all__ = ["STUDIES", "Chance", "deviations_like", "of_t_test", "reach", "smallest"]
 
 STUDIES = 300  # simulated for each effect: their share is known within about 2%
 _STEPS = 9  # of bisection: an effect is known within about 1%
 _DOUBLINGS = 12
 _POINTS = 4001  # of the integral over the estimated deviation: its error is below 1e-6
 _WIDTHS = 12  # standard deviations of that estimate, on each side, that the integral covers
+
+
+_DRAWS = 1999  # orders, over all simulated studies together
+
+
+class Chance:
+    """Limits of tests by permutation, for simulated studies that hold an effect.
+
+    blocks: within which values are shuffled; None: there are none.
+    """
+
+    def __init__(self, tasks: int, blocks: np.ndarray | None, rng: np.random.Generator) -> None:
+        self._orders = permuted(np.arange(tasks), blocks, _DRAWS, rng)
+
+    def limit(self, rows: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], level: float) -> float:
+        """What the statistic of these studies (rows), shuffled, exceeds in this share of orders."""
+        shuffled = rows[np.arange(_DRAWS)[:, None] % len(rows), self._orders]
+        return float(np.quantile(statistic(shuffled), 1 - level))
+
+
+def deviations_like(freedom: float, rng: np.random.Generator, studies: int = STUDIES) -> np.ndarray:
+    """(studies, 1): true deviations, by an estimate of 1 with so many degrees of freedom."""
+    return np.sqrt(freedom / rng.chisquare(freedom, (studies, 1)))
 
 
 def smallest(found: Callable[[float], np.ndarray], power: float, start: float, steps: int = _STEPS) -> float:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "ASSUMED",
     "DESCRIBED",
     "FOUND",
     "NONE",
@@ -37,6 +38,26 @@ __all__ = [
 FOUND = "found"  # a claim holds
 NONE = "none"  # no claim holds, and an effect that matters would have been found
 OPEN = "open"  # the data cannot decide
+
+
+# What a claim of each analysis rests on; what was checked beside its test.
+ASSUMED = {
+    "factors": "by F and by shuffling within blocks: it takes conditions in random order, and no normal noise",
+    "variation_factors": "by F and by shuffling within blocks: it takes conditions in random order, and no normal noise",
+    "nodes": "by t and by shuffling within blocks: it takes tasks that were placed at random, and no normal noise",
+    "blocks": "more than in series in which tasks resemble the ones before as much as these",
+    "periods": "more than in series in which tasks resemble the ones before as much as these; starts are taken as even there",
+    "trend": "more than in series in which tasks resemble the ones before as much as these",
+    "changes": "more than in series in which tasks resemble the ones before as much as these",
+    "time_of_day": "by F and by shuffled hours: it takes hours that are independent of each other",
+    "tail": "beside one distribution that may be skewed and have long tails, which fits less well",
+    "load": "tasks count as fewer where both resemble the ones before",
+    "covariates": "more than among series that resemble the ones before as much as these",
+    "scaling": "by shuffled deviations: it takes tasks that are independent of each other",
+    "outcome": "by ranks: it takes tasks that are independent of each other",
+    "hypotheses": "by t tests of logarithms: it takes tasks that are independent within blocks, and no long tail",
+    "compare": "it takes units that are independent of each other, in both studies",
+}
 
 
 class _Described(str):
@@ -209,7 +230,7 @@ class Analysis:
     judged_by : Judge
         The judge of the report, or one for this analysis alone.
     sentence : str
-        What it shows, and how sure that is.
+        What it shows, how sure that is, and what a claim rests on.
     state : {'found', 'none', 'open', 'described'}
         'found': a claim holds. 'none': no claim holds, and an effect that matters would have been found.
         'open': the data cannot decide. 'described': a description without a test. It is equal to 'told'
@@ -259,8 +280,10 @@ class Analysis:
 
     @property
     def sentence(self) -> str:
-        """What it shows, and how sure that is."""
-        return self.tell(self.judged_by)[0]
+        """What it shows, how sure that is, and what a claim rests on."""
+        said, state = self.tell(self.judged_by)
+        on = ASSUMED.get(self.name)
+        return f"{said.removesuffix('.')}; {on}." if state == FOUND and on and self.claims else said
 
     @property
     def state(self) -> str:
@@ -291,14 +314,16 @@ class Analysis:
         return figure
 
 
-def could_have(analysis: Analysis, effect: str) -> str:
-    """'a change of 3% could have been seen in 80% of studies like this'; effect has {} for the number."""
+def could_have(analysis: Analysis, effect: str, smaller: str = "") -> str:
+    """'a change of 3% could have been seen in 80% of studies like this'; effect has {} for the
+    number; smaller: what follows of those that could not.
+    """
     seen = analysis.seen
     if seen is None or not math.isfinite(seen):
-        return f"{effect.format('any size')} is not sure to be seen in a study like this"
+        return "no effect, however large, is sure to be seen in a study like this"
     x = 100 * seen
     number = f"{x:.0f}%" if x >= 100 else f"{x:.2g}%"
-    return f"{effect.format(number)} could have been seen in {100 * analysis.power:g}% of studies like this"
+    return f"{effect.format(number)} could have been seen in {100 * analysis.power:g}% of studies like this{smaller}"
 
 
 def nothing(name: str, title: str, why: str, tasks: int) -> Analysis:

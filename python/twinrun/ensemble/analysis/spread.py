@@ -21,6 +21,7 @@ from ..study.tasks import condition_columns, statuses, usable
 from . import deviations
 from .assumptions import Assumptions, checked
 from .model import left_over, percent, span
+from .remarks import equal
 from .resampling import BLOCKS
 from .result import DESCRIBED, FOUND, NONE, OPEN, Analysis, Judge, Options, nothing
 
@@ -86,6 +87,8 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
             "spread", title, f"Nothing can be said of a spread with {len(good)} good tasks.", len(good)
         )
     x = good[options.value].to_numpy(dtype=float)
+    if equal(x):
+        return nothing("spread", title, f"All {len(good)} tasks took the same time.", len(good))
     blocks = good["block"].to_numpy() if good["block"].nunique() > 1 else None
     factors = condition_columns(good)
     over = left_over(good, options.value, blocks=False)

@@ -11,7 +11,8 @@ smaller part, at most three tasks of ten: two halves with one slower half are tw
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,9 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
-from .model import left_over, percent, span
-from .power import smallest
+from .deviations import freedom
+from .model import Left, left_over, percent, span
+from .power import deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 
@@ -137,6 +139,155 @@ def _ratio(x: np.ndarray) -> np.ndarray:
     return np.where(gain > 0, one + gain - johnson(x)[0], -1e300)
 
 
+@dataclass
+class _Group:
+    """The slow part of a mixture of two normals.
+
+    gain: in log-likelihood over one; share, fast, slow, deviation: of the mixture; ratio: of
+    likelihoods, against Johnson's SU; one, fitted: the likelihood of that SU, and the SU.
+    """
+
+    good: pd.DataFrame
+    over: Left
+    options: Options
+    gain: float
+    share: float
+    fast: float
+    slow: float
+    deviation: float
+    ratio: float
+    one: float
+    fitted: np.ndarray
+    rng: np.random.Generator
+
+    @property
+    def left(self) -> np.ndarray:
+        return self.over.values
+
+    @property
+    def n(self) -> int:
+        return len(self.left)
+
+    @property
+    def two(self) -> bool:
+        """Whether two normals fit better: both sides have four parameters, so says BIC."""
+        return self.ratio > 0
+
+    @cached_property
+    def members(self) -> np.ndarray:
+        """The tasks that are rather slow."""
+        a, b, s, w = self.fast, self.slow, self.deviation, self.share
+        with np.errstate(over="ignore"):
+            odds = (
+                np.log(max(w, 1e-12) / max(1 - w, 1e-12))
+                - (b**2 - a**2) / (2 * s**2)
+                + (b - a) / s**2 * self.left
+            )
+        return np.asarray(odds > 0)
+
+    def p(self) -> float:
+        """Against samples of the SU that fits best."""
+        if not self.two:
+            return 1.0
+
+        def null(count: int) -> np.ndarray:
+            return _ratio(_drawn(self.rng.standard_normal((count, self.n)), self.fitted))[:, None]
+
+        return float(permutation_p(np.array([self.ratio]), null, min(self.options.permutations, _DRAWS))[0])
+
+    def bic(self) -> dict[str, float]:
+        many = np.log(self.n)
+        normal = float(stats.norm.logpdf(self.left, self.left.mean(), self.left.std()).sum())
+        return {
+            "one normal": 2 * many - 2 * normal,
+            "one Johnson SU": 4 * many - 2 * self.one,
+            "two normals": 4 * many - 2 * (normal + self.gain),
+        }
+
+    def ends(self) -> tuple[float, float]:
+        """How much slower the group is: the interval, by percentiles of resampled tasks."""
+        options = self.options
+        drawn = mixture(
+            self.left[self.rng.integers(0, self.n, (min(options.resamples, _DRAWS), self.n))], _MOST
+        )
+        apart = (drawn[3] - drawn[2])[drawn[0] > 0]
+        if not len(apart):
+            return np.nan, np.nan
+        low, high = np.expm1(np.quantile(apart, [options.alpha / 2, 1 - options.alpha / 2]))
+        return float(low), float(high)
+
+    def claim(self) -> Claim:
+        p, count = self.p(), int(self.members.sum())
+        share = stats.binomtest(count, self.n).proportion_ci(self.options.confidence)
+        low, high = self.ends() if p <= self.options.alpha else (np.nan, np.nan)
+        return Claim("a slow group", p, {"tasks": count, "share": count / self.n, "share_low": float(share.low), "share_high": float(share.high),
+                     "slower": float(np.expm1(self.slow - self.fast)), "low": low, "high": high, "of": self.n})  # fmt: skip
+
+    def table(self) -> pd.DataFrame:
+        good, value = self.good, self.options.value
+        table = pd.DataFrame({"task": good["task"], "node": good["node"], "block": good["block"], "order": good["order"], value: good[value],
+                              "against all": np.expm1(self.left), "slow group": self.members})  # fmt: skip
+        shown = max(10, int(self.members.sum()))
+        return table.sort_values("against all", ascending=False).head(shown).reset_index(drop=True)
+
+    def notes(self) -> list[str]:
+        """Two modes are described; without a test, because no cause is claimed for the smaller one."""
+        gain, share, a, b, s = (float(v[0]) for v in mixture(self.left[None]))
+        if not (share > _MOST and 2 * gain > 2 * np.log(self.n) + 10 and b - a > 3 * s):
+            return []
+        return [
+            f"the times have two modes: {percent(share)} of {self.n} tasks are about {percent(float(np.expm1(b - a)))} slower than the others "
+            "(a description, not tested); a slow group is looked for beside one distribution"
+        ]
+
+    def could_see(self, level: float) -> float:
+        """One task in ten is slower, in studies with the middle of this one's residuals."""
+        random = np.random.default_rng(self.options.seed)
+        left = self.left
+        middle = np.where(self.members, left - (self.slow - self.fast), left) if self.two else left
+        base = permuted(middle - middle.mean(), None, _STUDIES, random)
+        base = base * deviations_like(freedom(middle, self.n - self.over.basis.shape[1]), random, _STUDIES)
+        adds = np.zeros(self.n)
+        adds[::_ONE_IN] = 1.0
+        normal = random.standard_normal((_STUDIES * _EACH, self.n))
+
+        def found(effect: float) -> np.ndarray:
+            rows = base + np.log1p(effect) * adds
+            # Each study is held against its own SU: a few samples give the place and width of its
+            # ratios, those of all studies together how far the limit lies.
+            fits = np.repeat(johnson(rows)[1], _EACH, axis=0)
+            ratios = np.maximum(_ratio(_drawn(normal, fits)), -self.n).reshape(_STUDIES, _EACH)
+            centre, wide = ratios.mean(axis=1), ratios.std(axis=1, ddof=1) + 1e-9
+            limit = np.quantile((ratios - centre[:, None]) / wide[:, None], 1 - level)
+            return _ratio(rows) > np.maximum(centre + limit * wide, 0.0)
+
+        return smallest(found, self.options.power, float(np.expm1(2 * left.std())), steps=5)
+
+    def explained(self) -> tuple[pd.Series, float]:
+        """What it adds to its tasks, and how much better that fits."""
+        apart = (self.slow - self.fast) * self.members.astype(float)
+        return pd.Series(apart), 2 * self.gain - 3 * float(np.log(self.n))
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        claim = result.claims[0]
+        facts = claim.facts
+        if judge.holds(claim):
+            share = f"[{percent(facts['share_low'])}, {percent(facts['share_high'])}]"
+            return (f"There is a slow group ({judge.p(claim)}): {facts['tasks']} of {self.n} tasks, {percent(facts['share'])} {share}, "
+                    f"{percent(facts['slower'])} slower than the others {span(facts['low'], facts['high'])} (base: the others' mean)."), FOUND  # fmt: skip
+        return (f"No slow group is shown ({judge.p(claim)}, {self.n} tasks): {could_have(result, 'one task in ten that is {} slower', ', a closer or smaller group not')}."), OPEN  # fmt: skip
+
+    def draw(self, title: str, axes: Axes) -> None:
+        slow, count = self.members, int(self.members.sum())
+        axes.hist(100 * np.expm1(self.left[~slow]), bins="auto", color="#4878a8", label="others")
+        if count and self.two:
+            axes.hist(
+                100 * np.expm1(self.left[slow]), bins=max(3, count // 3), color="#a84848", label="slow group"
+            )
+            axes.legend()
+        axes.set(xlabel="against all, conditions taken out (%)", ylabel="tasks", title=title)
+
+
 def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """The slow group: how many tasks, which, and how much slower."""
     title = "Slow tail"
@@ -146,113 +297,19 @@ def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
                        f"{_LEAST} and more.", len(good))  # fmt: skip
     blocks = bool((good["block"].value_counts() >= 4).all())
     over = left_over(good, options.value, blocks=blocks)
-    left = over.values
-    n, deviation = len(left), float(left.std())
-    if deviation < 1e-12:
-        return nothing("tail", title, f"All {n} tasks took the same time.", n)
-    gain, share, a, b, s = (float(v[0]) for v in mixture(left[None], _MOST))
-    own = float(_ratio(left[None])[0])
-    one_likelihood, fitted = johnson(left[None])
+    if over.values.std() < 1e-12:
+        return nothing("tail", title, f"All {len(good)} tasks took the same time.", len(good))
+    one = over.values[None]
+    likelihood, fitted = johnson(one)
+    gain, share, fast, slow, deviation = (float(v[0]) for v in mixture(one, _MOST))
     rng = np.random.default_rng(options.seed)
-
-    def draw_null(count: int) -> np.ndarray:
-        return _ratio(_drawn(rng.standard_normal((count, n)), fitted))[:, None]
-
-    two = own > 0  # both have four parameters: so says BIC
-    p = float(permutation_p(np.array([own]), draw_null, min(options.permutations, _DRAWS))[0]) if two else 1.0
-    log_one = float(stats.norm.logpdf(left, left.mean(), deviation).sum())
-    bic = {"one normal": 2 * np.log(n) - 2 * log_one, "one Johnson SU": 4 * np.log(n) - 2 * float(one_likelihood[0]),
-           "two normals": 4 * np.log(n) - 2 * (log_one + gain)}  # fmt: skip
-    with np.errstate(over="ignore"):
-        odds = (
-            np.log(max(share, 1e-12) / max(1 - share, 1e-12))
-            - (b**2 - a**2) / (2 * s**2)
-            + (b - a) / s**2 * left
-        )
-    slow = odds > 0
-    slower = float(np.expm1(b - a))
-    count = int(slow.sum())
-    interval = stats.binomtest(count, n).proportion_ci(options.confidence)
-    ends = (np.nan, np.nan)
-    if p <= options.alpha:
-        drawn = mixture(left[rng.integers(0, n, (min(options.resamples, _DRAWS), n))], _MOST)
-        apart = (drawn[3] - drawn[2])[drawn[0] > 0]
-        if len(apart):
-            low, high = np.expm1(np.quantile(apart, [options.alpha / 2, 1 - options.alpha / 2]))
-            ends = float(low), float(high)
-    claim = Claim("a slow group", p, {"tasks": count, "share": count / n, "share_low": float(interval.low),
-                  "share_high": float(interval.high), "slower": slower, "low": ends[0], "high": ends[1], "of": n})  # fmt: skip
-    table = pd.DataFrame({"task": good["task"], "node": good["node"], "block": good["block"], "order": good["order"],
-                          options.value: good[options.value], "against all": np.expm1(left), "slow group": slow})  # fmt: skip
-    table = table.sort_values("against all", ascending=False).head(max(10, count)).reset_index(drop=True)
-    # Two modes are described; without a test, because no cause is claimed for the smaller one.
-    halves = [float(v[0]) for v in mixture(left[None])]
-    modes = halves[1] > _MOST and 2 * halves[0] > 2 * np.log(n) + 10 and halves[3] - halves[2] > 3 * halves[4]
-    notes = []
-    if modes:
-        notes.append(
-            f"the times have two modes: {percent(halves[1])} of {n} tasks are about {percent(float(np.expm1(halves[3] - halves[2])))} slower than the others "
-            "(a description, not tested); a slow group is looked for beside one distribution"
-        )
-
-    def could_see(level: float) -> float:
-        """One task in ten is slower, in studies with the middle of this one's residuals."""
-        random = np.random.default_rng(options.seed)
-        middle = np.where(slow, left - (b - a), left) if two else left
-        base = permuted(middle, None, _STUDIES, random)
-        adds = np.zeros(n)
-        adds[::_ONE_IN] = 1.0
-        normal = random.standard_normal((_STUDIES * _EACH, n))
-
-        def found(effect: float) -> np.ndarray:
-            rows = base + np.log1p(effect) * adds
-            # Each study is held against its own SU: a few samples give the place and width of its
-            # ratios, those of all studies together how far the limit lies.
-            fits = np.repeat(johnson(rows)[1], _EACH, axis=0)
-            ratios = np.maximum(_ratio(_drawn(normal, fits)), -n).reshape(_STUDIES, _EACH)
-            centre, wide = ratios.mean(axis=1), ratios.std(axis=1, ddof=1) + 1e-9
-            limit = np.quantile((ratios - centre[:, None]) / wide[:, None], 1 - level)
-            return _ratio(rows) > np.maximum(centre + limit * wide, 0.0)
-
-        return smallest(found, options.power, float(np.expm1(2 * deviation)), steps=5)
+    own = _Group(good, over, options, gain, share, fast, slow, deviation, float(_ratio(one)[0]), float(likelihood[0]), fitted, rng)  # fmt: skip
+    claim = own.claim()
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
-        if not judge.holds(claim):
-            return None
-        return pd.Series((b - a) * slow.astype(float)), 2 * gain - 3 * float(np.log(n))
+        return own.explained() if judge.holds(claim) else None
 
-    def tell(judge: Judge) -> tuple[str, str]:
-        if judge.holds(claim):
-            return (f"There is a slow group ({judge.p(claim)}): {count} of {n} tasks, {percent(count / n)} "
-                    f"{span_text(interval)}, {percent(slower)} slower than the others {span(*ends)} (base: the others' mean)."), FOUND  # fmt: skip
-        return (f"No slow group is shown ({judge.p(claim)}, {n} tasks): {could_have(result, 'one task in ten that is {} slower')}; "
-                "a closer or smaller group cannot be decided."), OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        axes.hist(100 * np.expm1(left[~slow]), bins="auto", color="#4878a8", label="others")
-        if count and judge_two:
-            axes.hist(
-                100 * np.expm1(left[slow]), bins=max(3, count // 3), color="#a84848", label="slow group"
-            )
-            axes.legend()
-        axes.set(xlabel="against all, conditions taken out (%)", ylabel="tasks", title=title)
-
-    judge_two = two
-    facts = {"bic": bic, **claim.facts}
-    result = Analysis("tail", title, table, tell, n, options.alpha, [claim], draw, facts, notes,
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    facts = {"bic": own.bic(), **claim.facts}
+    result = Analysis("tail", title, own.table(), lambda judge: own.tell(result, judge), len(good), options.alpha, [claim],
+                      partial(own.draw, title), facts, own.notes(), explains=explains, could_see=own.could_see, power=options.power)  # fmt: skip
     return result
-
-
-class _Bounds(Protocol):
-    """The bounds of an interval, as scipy gives it."""
-
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-def span_text(interval: _Bounds) -> str:
-    """'[1%, 9%]' of a binomial interval."""
-    return f"[{percent(interval.low)}, {percent(interval.high)}]"

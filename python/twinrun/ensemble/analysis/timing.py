@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -12,8 +14,10 @@ from scipy import signal, stats
 from scipy.optimize import brentq
 
 from ..study.tasks import condition_columns, usable
-from .model import fall_of_bic, left_over, model_of, percent, residuals, terms_tested
-from .power import STUDIES, smallest
+from .deviations import freedom
+from .model import Left, Model, fall_of_bic, left_over, model_of, percent, residuals, terms_tested
+from .power import STUDIES, Chance, deviations_like, smallest
+from .remarks import equal
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import Null, with_before
@@ -49,6 +53,123 @@ def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...
     return of
 
 
+@dataclass
+class _Blocks:
+    """Tasks by block. f: of blocks, with its degrees of freedom; n0: the mean size of blocks (Searle)."""
+
+    good: pd.DataFrame
+    options: Options
+    model: Model
+    over: Left
+    codes: np.ndarray
+    f: float
+    n0: float
+    rng: np.random.Generator
+
+    @property
+    def freedom(self) -> tuple[int, int]:
+        return len(self.model.block_columns), self.model.freedom
+
+    @cached_property
+    def sigma(self) -> float:
+        """The deviation inside of blocks."""
+        return float(np.sqrt(self.model.fit().mse_resid))
+
+    @cached_property
+    def of(self) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
+        return _by_block(self.codes)
+
+    @cached_property
+    def nulls(self) -> list[Null]:
+        """Series that resemble the ones before as tasks do inside of blocks, and across their borders."""
+        return [
+            Null(len(self.good), lambda rows, k=k: (self.of(rows)[0], self.of(rows)[k]), self.over.again, self.rng)  # type: ignore[misc]
+            for k in (1, 2)
+        ]  # fmt: skip
+
+    def deviation(self, f_true: float) -> float:
+        """The deviation between blocks. With one of s, F is (1 + n0 s^2 / sigma^2) times an F variable."""
+        return self.sigma * float(np.sqrt(max(0.0, (f_true - 1) / self.n0)))
+
+    def ends(self) -> tuple[float, float]:
+        half = self.options.alpha / 2
+        return (
+            self.deviation(self.f / stats.f.ppf(1 - half, *self.freedom)),
+            self.deviation(self.f / stats.f.ppf(half, *self.freedom)),
+        )
+
+    def could_see(self, level: float) -> float:
+        """The deviation between blocks, in shuffled residuals."""
+        random = np.random.default_rng(self.options.seed)
+        over = self.over
+        series = over.again(permuted(over.values, None, STUDIES, random)) * over.scale
+        series = series * deviations_like(freedom(over.values, self.freedom[1]), random)
+        adds = random.standard_normal((STUDIES, self.freedom[0] + 1))[:, self.codes]
+        limit = float(stats.f.ppf(1 - level, *self.freedom))
+        chance = Chance(len(self.good), None, random)
+
+        def found(effect: float) -> np.ndarray:
+            rows = over.again(series + effect * adds)
+            f, inside, across = self.of(rows)
+            by = np.minimum(self.nulls[0].limits(inside, level), self.nulls[1].limits(across, level))
+            by_chance = chance.limit(rows, lambda shuffled: self.of(over.again(shuffled))[0], level)
+            return f >= np.maximum(max(limit, by_chance), by)
+
+        return smallest(found, self.options.power, self.sigma)
+
+    def explained(self) -> tuple[pd.Series, float]:
+        """The means of blocks, drawn towards their own as random effects are; how much better they fit."""
+        codes = self.codes
+        x = self.over.values - self.over.values.mean()
+        member = (codes[:, None] == np.arange(self.freedom[0] + 1)[None, :]).astype(float)
+        size, means = member.sum(axis=0), x @ member / member.sum(axis=0)
+        between, within = self.deviation(self.f) ** 2, max(self.sigma**2, 1e-300)
+        effect = (means * size * between / (size * between + within))[codes]
+        inner = float(((x - means[codes]) ** 2).sum())
+        wide = within + size * between
+        told = (
+            (len(x) - len(size)) * np.log(within)
+            + np.log(wide).sum()
+            + inner / within
+            + (size * means**2 / wide).sum()
+        )
+        alone = len(x) * np.log(float(x @ x) / len(x)) + len(x)
+        return pd.Series(effect), float(alone - told - np.log(len(x)))
+
+    def table(self) -> pd.DataFrame:
+        rows = []
+        times = self.good[self.options.value].to_numpy(dtype=float)
+        for block, where in self.good.groupby("block", sort=True).indices.items():
+            part = times[where]
+            rows.append({"block": block, "n": len(where), "median": float(np.median(part)), "(max-min)/min": part.max() / part.min() - 1,
+                         "CoV": float(np.std(part, ddof=1) / part.mean()) if len(part) > 1 else np.nan,
+                         "against all, conditions taken out": float(np.expm1(self.over.values[where].mean()))})  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        claim = result.claims[0]
+        low, high = claim.facts["low"], claim.facts["high"]
+        data = f"{len(self.good)} tasks in {self.freedom[0] + 1} blocks"
+        if judge.holds(claim):
+            return (f"Blocks differ ({judge.p(claim)}): a standard deviation between them of {percent(claim.facts['between'])} of the time "
+                    f"[{percent(low)}, {percent(high)}], beside {percent(self.sigma)} within ({data})."), FOUND  # fmt: skip
+        if high <= self.options.matters:
+            return (
+                f"Blocks do not differ by a standard deviation of more than {percent(high)} of the time ({data}).",
+                NONE,
+            )
+        return (f"Whether blocks differ cannot be decided ({judge.p(claim)}, {data}): "
+                f"{could_have(result, 'a standard deviation between blocks of {} of the time')}."), OPEN  # fmt: skip
+
+    def draw(self, title: str, axes: Axes) -> None:
+        times = self.good[self.options.value].to_numpy(dtype=float)
+        groups = self.good.groupby("block").indices
+        axes.boxplot([times[w] for w in groups.values()], widths=0.6)
+        axes.axhline(float(np.median(times)), color="#999999", linewidth=0.8)
+        axes.set_xticks(range(1, len(groups) + 1), [str(b) for b in groups], fontsize=7)
+        axes.set(xlabel="block", ylabel=f"{self.options.value} (s)", title=title)
+
+
 def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """Whether blocks (batches) differ: the test of a random effect, and the standard deviation between blocks
     with its interval.
@@ -62,103 +183,30 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     if good["block"].nunique() < 2 or len(good) < 2 * good["block"].nunique():
         return nothing("blocks", title, f"Whether blocks differ cannot be decided: {len(good)} tasks in "
                        f"{good['block'].nunique()} block(s).", len(good))  # fmt: skip
+    if equal(good[options.value].to_numpy(dtype=float)):
+        return nothing("blocks", title, f"All {len(good)} tasks took the same time.", len(good))
     y = np.log(good[options.value].to_numpy(dtype=float))
     model = model_of(good, y, condition_columns(good))
     rng = np.random.default_rng(options.seed)
-    f, p_f, p_permuted = terms_tested(model, {"block": model.block_columns}, options.permutations, rng)[
-        "block"
-    ]
+    tested = terms_tested(model, {"block": model.block_columns}, options.permutations, rng)
+    f, p_f, p_permuted = tested["block"]
     sizes = good["block"].value_counts().to_numpy()
-    freedom, left = len(model.block_columns), model.freedom
-    n0 = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / freedom
-    sigma = float(np.sqrt(model.fit().mse_resid))
-
-    def deviation(f_true: float) -> float:
-        return sigma * float(np.sqrt(max(0.0, (f_true - 1) / n0)))
-
-    half = options.alpha / 2
-    low = deviation(f / stats.f.ppf(1 - half, freedom, left))
-    high = deviation(f / stats.f.ppf(half, freedom, left))
-    # With a standard deviation of s between blocks F is (1 + n0 s^2 / sigma^2) times an F variable.
+    n0 = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / len(model.block_columns)
     over = left_over(good, options.value, blocks=False)
     codes = np.unique(good["block"].to_numpy(), return_inverse=True)[1]
-    of = _by_block(codes)
-    nulls = [
-        Null(len(good), lambda rows, k=k: (of(rows)[0], of(rows)[k]), over.again, rng)  # type: ignore[misc]
-        for k in (1, 2)
-    ]
+    own = _Blocks(good, options, model, over, codes, f, n0, rng)
     p = max(p_f, p_permuted)
     if p <= options.alpha and over.values.std() > 1e-12:
-        p = max(p, min(null.p(over.values, options.permutations) for null in nulls))
-    claim = Claim("blocks differ", p, {"between": deviation(f), "low": low, "high": high})
-
-    def could_see(level: float) -> float:
-        random = np.random.default_rng(options.seed)
-        series = over.again(permuted(over.values, None, STUDIES, random))
-        adds = random.standard_normal((STUDIES, freedom + 1))[:, codes]
-        limit = float(stats.f.ppf(1 - level, freedom, left))
-
-        def found(effect: float) -> np.ndarray:
-            f, inside, across = of(over.again(series * over.scale + effect * adds))
-            by = np.minimum(nulls[0].limits(inside, level), nulls[1].limits(across, level))
-            return f >= np.maximum(limit, by)
-
-        return smallest(found, options.power, sigma)
+        p = max(p, min(null.p(over.values, options.permutations) for null in own.nulls))
+    low, high = own.ends()
+    claim = Claim("blocks differ", p, {"between": own.deviation(f), "low": low, "high": high})
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
-        if not judge.holds(claim):
-            return None
-        # The means of blocks, drawn towards their own as random effects are; and their likelihood.
-        x = over.values - over.values.mean()
-        member = (codes[:, None] == np.arange(freedom + 1)[None, :]).astype(float)
-        size, means = member.sum(axis=0), x @ member / member.sum(axis=0)
-        between, within = deviation(f) ** 2, max(sigma**2, 1e-300)
-        effect = (means * size * between / (size * between + within))[codes]
-        inner = float(((x - means[codes]) ** 2).sum())
-        wide = within + size * between
-        told = (
-            (len(x) - len(size)) * np.log(within)
-            + np.log(wide).sum()
-            + inner / within
-            + (size * means**2 / wide).sum()
-        )
-        alone = len(x) * np.log(float(x @ x) / len(x)) + len(x)
-        return pd.Series(effect), float(alone - told - np.log(len(x)))
+        return own.explained() if judge.holds(claim) else None
 
-    middle = float(np.median(good[options.value]))
-    rows = []
-    for block, where in good.groupby("block", sort=True).indices.items():
-        part = good[options.value].to_numpy(dtype=float)[where]
-        rows.append({"block": block, "n": len(where), "median": float(np.median(part)), "(max-min)/min": part.max() / part.min() - 1,
-                     "CoV": float(np.std(part, ddof=1) / part.mean()) if len(part) > 1 else np.nan,
-                     "against all, conditions taken out": float(np.expm1(over.values[where].mean()))})  # fmt: skip
-    table = pd.DataFrame(rows)
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        data = f"{len(good)} tasks in {freedom + 1} blocks"
-        if judge.holds(claim):
-            return (f"Blocks differ ({judge.p(claim)}): a standard deviation between them of {percent(deviation(f))} of the time "
-                    f"[{percent(low)}, {percent(high)}], beside {percent(sigma)} within ({data})."), FOUND  # fmt: skip
-        if high <= options.matters:
-            return (
-                f"Blocks do not differ by a standard deviation of more than {percent(high)} of the time ({data}).",
-                NONE,
-            )
-        return (f"Whether blocks differ cannot be decided ({judge.p(claim)}, {data}): "
-                f"{could_have(result, 'a standard deviation between blocks of {} of the time')}."), OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        groups = [
-            good[options.value].to_numpy(dtype=float)[w] for w in good.groupby("block").indices.values()
-        ]
-        axes.boxplot(groups, widths=0.6)
-        axes.axhline(middle, color="#999999", linewidth=0.8)
-        axes.set_xticks(range(1, len(groups) + 1), [str(b) for b in table["block"]], fontsize=7)
-        axes.set(xlabel="block", ylabel=f"{options.value} (s)", title=title)
-
-    facts = {"between": deviation(f), "low": low, "high": high, "within": sigma}
-    result = Analysis("blocks", title, table, tell, len(good), options.alpha, [claim], draw, facts,
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    facts = {**claim.facts, "within": own.sigma}
+    result = Analysis("blocks", title, own.table(), lambda judge: own.tell(result, judge), len(good), options.alpha, [claim],
+                      partial(own.draw, title), facts, explains=explains, could_see=own.could_see, power=options.power)  # fmt: skip
     return result
 
 
@@ -274,6 +322,148 @@ def _among_drifting(
     return of
 
 
+@dataclass
+class _Periods:
+    """The periodogram of residuals.
+
+    t: starts, in s from the first; cycles: in the whole study, of each frequency; basis: a sine and a cosine
+    for each, orthonormal, side by side.
+    """
+
+    over: Left
+    t: np.ndarray
+    options: Options
+    rng: np.random.Generator
+    cycles: np.ndarray = field(init=False)
+    basis: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Finer steps find no more.
+        self.cycles = np.arange(2.0, len(self.t) / 2 + 0.25, 0.25)
+        angle = 2 * np.pi * self.cycles[:, None] * self.t / self.covered
+        pairs = np.stack([np.cos(angle), np.sin(angle)], axis=2)
+        pairs -= pairs.mean(axis=1, keepdims=True)
+        u, s, _ = np.linalg.svd(pairs, full_matrices=False)
+        u = np.where((s < 1e-6 * s.max(axis=1, keepdims=True))[:, None, :], 0, u)
+        self.basis = u.transpose(1, 0, 2).reshape(len(self.t), -1)
+
+    @property
+    def covered(self) -> float:
+        return float(self.t.max())
+
+    @cached_property
+    def in_time(self) -> np.ndarray:
+        return np.argsort(self.t)
+
+    @cached_property
+    def looked_for(self) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        return _among_drifting(self.basis[self.in_time], self.cycles)
+
+    @cached_property
+    def among(self) -> Null:
+        """Series that resemble the ones before, in the order of time."""
+        at = self.in_time
+        return Null(
+            len(self.t),
+            self.looked_for,
+            lambda rows: self.over.again(rows[:, np.argsort(at)])[:, at],
+            self.rng,
+        )
+
+    def peaks(self, v: np.ndarray) -> np.ndarray:
+        """The share of the variance of each row at each frequency."""
+        v = v - v.mean(axis=1, keepdims=True)
+        v = v / np.maximum(v.std(axis=1, keepdims=True), 1e-300)
+        return np.asarray(((v @ self.basis) ** 2).reshape(len(v), -1, 2).sum(axis=2) / len(self.t))
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        return self.peaks(self.over.values[None])[0]
+
+    @property
+    def best(self) -> int:
+        return int(self.own.argmax())
+
+    def p(self) -> float:
+        """Of the highest peak of all."""
+        left, most = self.over.values, self.options.permutations
+
+        def highest(n: int) -> np.ndarray:
+            shuffled = self.over.again(permuted(left, None, n, self.rng))
+            return self.peaks(shuffled).max(axis=1)[:, None]
+
+        p = float(permutation_p(np.array([self.own.max()]), highest, most)[0])
+        return max(p, self.among.p(left[self.in_time], most)) if p <= self.options.alpha else p
+
+    def fitted(self) -> np.ndarray:
+        """The sine and cosine of the best period."""
+        left = self.over.values
+        pair = self.basis.reshape(len(self.t), -1, 2)[:, self.best]
+        return np.asarray(pair @ (pair.T @ (left - left.mean())))
+
+    def amplitude(self) -> tuple[float, float]:
+        """The amplitude of the best period, and half of its interval."""
+        # Of a sine and a cosine, beside what they leave.
+        n, share, deviation = len(self.t), float(self.own[self.best]), np.std(self.over.values)
+        far = stats.t.ppf(1 - self.options.alpha / 2, max(n - 3, 1))
+        return float(np.sqrt(2 * share) * deviation), float(
+            far * deviation * np.sqrt(2 * max(1 - share, 0.0) / n)
+        )
+
+    def could_see(self, level: float) -> float:
+        """A sine of any period, in shuffled residuals."""
+        random = np.random.default_rng(self.options.seed)
+        over, left = self.over, self.over.values
+        series = over.again(permuted(left, None, STUDIES, random)) * over.scale
+        series = series * deviations_like(freedom(left, len(left) - over.basis.shape[1]), random)
+        phase, which = random.random(STUDIES), random.choice(self.cycles, STUDIES)
+        wave = np.sin(2 * np.pi * (which[:, None] * self.t / self.covered + phase[:, None]))
+        drawn = over.again(permuted(left, None, 1999, random))
+        limit = float(np.quantile(self.peaks(drawn).max(axis=1), 1 - level))
+
+        def found(effect: float) -> np.ndarray:
+            rows = over.again(series + effect * wave)
+            height, before = self.looked_for(rows[:, self.in_time])
+            return (self.peaks(rows).max(axis=1) >= limit) & (height >= self.among.limits(before, level))
+
+        return smallest(found, self.options.power, float(np.std(left)))
+
+    def table(self) -> pd.DataFrame:
+        left = self.over.values
+        power = (
+            signal.lombscargle(
+                self.t, left - left.mean(), 2 * np.pi * self.cycles / self.covered, normalize=True
+            )
+            if self.own[self.best]
+            else self.own
+        )
+        table = pd.DataFrame(
+            {
+                "period (s)": self.covered / self.cycles,
+                "share of the variance": self.own,
+                "Lomb-Scargle": power,
+            }
+        )
+        return table.sort_values("share of the variance", ascending=False).head(5).reset_index(drop=True)
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        claim = result.claims[0]
+        facts, data = claim.facts, f"{len(self.t)} tasks over {self.covered:.4g} s"
+        if judge.holds(claim):
+            return (f"Something comes back every {facts['period']:.4g} s, or at a multiple of that rate that tasks cannot tell apart "
+                    f"({judge.p(claim)}): +-{percent(facts['amplitude'])} of the time [{percent(facts['low'])}, {percent(facts['high'])}], "
+                    f"{percent(facts['share'])} of the variance that conditions leave ({data})."), FOUND  # fmt: skip
+        seen = result.seen
+        told = could_have(result, "+-{} of the time")
+        if seen is not None and seen <= self.options.matters:
+            return f"No periodic noise is shown; {told} ({data}).", NONE
+        return f"Whether noise is periodic cannot be decided ({judge.p(claim)}, {data}): {told}.", OPEN
+
+    def draw(self, title: str, axes: Axes) -> None:
+        axes.plot(self.covered / self.cycles, self.own)
+        axes.set(xscale="log", xlabel="period (s)", ylabel="share of the variance", title=title)
+
+
 def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """A periodic effect: the highest peak of the Lomb-Scargle periodogram of residuals, over starts.
 
@@ -294,103 +484,20 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         )
     # A node that comes round regularly is an effect of the node, not a period.
     over = left_over(good, options.value, blocks=False, nodes=True)
-    left = over.values
-    if left.std() < 1e-12:
+    if over.values.std() < 1e-12:
         return nothing("periods", title, f"All {len(good)} tasks took the same time.", len(good))
-    t = start - start.min()
-    covered = float(t.max())
-    most = len(t) / 2
-    cycles = np.arange(2.0, most + 0.25, 0.25)  # in the whole study; finer steps find no more
-    angle = 2 * np.pi * cycles[:, None] * t / covered
-    pairs = np.stack([np.cos(angle), np.sin(angle)], axis=2)
-    pairs -= pairs.mean(axis=1, keepdims=True)
-    u, s, _ = np.linalg.svd(pairs, full_matrices=False)
-    u = np.where((s < 1e-6 * s.max(axis=1, keepdims=True))[:, None, :], 0, u)
-    basis = u.transpose(1, 0, 2).reshape(len(t), -1)
-
-    def peaks(v: np.ndarray) -> np.ndarray:
-        v = v - v.mean(axis=1, keepdims=True)
-        v = v / np.maximum(v.std(axis=1, keepdims=True), 1e-300)
-        return ((v @ basis) ** 2).reshape(len(v), -1, 2).sum(axis=2) / len(t)
-
-    rng = np.random.default_rng(options.seed)
-    own = peaks(left[None])[0]
-    p = permutation_p(np.array([own.max()]), lambda n: peaks(over.again(permuted(left, None, n, rng))).max(axis=1)[:, None],
-                      options.permutations)[0]  # fmt: skip
-    in_time = np.argsort(t)
-    among = Null(
-        len(t),
-        _among_drifting(basis[in_time], cycles),
-        lambda rows: over.again(rows[:, np.argsort(in_time)])[:, in_time],
-        rng,
-    )
-    p = float(p)
-    if p <= options.alpha:
-        p = max(p, among.p(left[in_time], options.permutations))
-    best = int(own.argmax())
-    period = covered / cycles[best]
-    share = float(own[best])  # of the variance
-    amplitude = float(np.sqrt(2 * share) * np.std(left))
-    # Of a sine and a cosine beside what they leave.
-    half = float(
-        stats.t.ppf(1 - options.alpha / 2, max(len(t) - 3, 1))
-        * np.std(left)
-        * np.sqrt(2 * max(1 - share, 0.0) / len(t))
-    )
-    claim = Claim(f"a period of {period:.3g} s", float(p), {"period": period, "amplitude": amplitude, "share": share,
+    own = _Periods(over, start - start.min(), options, np.random.default_rng(options.seed))
+    p = own.p()
+    period = own.covered / own.cycles[own.best]
+    amplitude, half = own.amplitude()
+    claim = Claim(f"a period of {period:.3g} s", p, {"period": period, "amplitude": amplitude, "share": float(own.own[own.best]),
                   "low": max(0.0, amplitude - half), "high": amplitude + half})  # fmt: skip
-
-    def fitted() -> np.ndarray:
-        pair = basis.reshape(len(t), -1, 2)[:, best]
-        return pair @ (pair.T @ (left - left.mean()))
-
-    def could_see(level: float) -> float:
-        """A sine of any period, in shuffled residuals."""
-        random = np.random.default_rng(options.seed)
-        series = over.again(permuted(left, None, STUDIES, random)) * over.scale
-        phase, which = random.random(STUDIES), random.choice(cycles, STUDIES)
-        wave = np.sin(2 * np.pi * (which[:, None] * t / covered + phase[:, None]))
-        drawn = over.again(permuted(left, None, 1999, random))
-        limit = float(np.quantile(peaks(drawn).max(axis=1), 1 - level))
-        looked_for = _among_drifting(basis[in_time], cycles)
-
-        def found(effect: float) -> np.ndarray:
-            rows = over.again(series + effect * wave)
-            height, before = looked_for(rows[:, in_time])
-            return (peaks(rows).max(axis=1) >= limit) & (height >= among.limits(before, level))
-
-        return smallest(found, options.power, float(np.std(left)))
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         # A sine and a cosine, and the period that was chosen.
-        return (pd.Series(fitted()), fall_of_bic(left, fitted(), 3)) if judge.holds(claim) else None
+        effect = own.fitted()
+        return (pd.Series(effect), fall_of_bic(over.values, effect, 3)) if judge.holds(claim) else None
 
-    power = (
-        signal.lombscargle(t, left - left.mean(), 2 * np.pi * cycles / covered, normalize=True)
-        if share
-        else own
-    )
-    table = pd.DataFrame(
-        {"period (s)": covered / cycles, "share of the variance": own, "Lomb-Scargle": power}
-    )
-    table = table.sort_values("share of the variance", ascending=False).head(5).reset_index(drop=True)
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        if judge.holds(claim):
-            return (f"Something comes back every {period:.4g} s, or at a multiple of that rate that tasks cannot tell apart "
-                    f"({judge.p(claim)}): +-{percent(amplitude)} of the time [{percent(claim.facts['low'])}, {percent(claim.facts['high'])}], {percent(share)} of the variance that conditions leave "
-                    f"({len(t)} tasks over {covered:.4g} s)."), FOUND  # fmt: skip
-        seen = result.seen
-        data = f"{len(t)} tasks over {covered:.4g} s"
-        told = could_have(result, "+-{} of the time")
-        if seen is not None and seen <= options.matters:
-            return f"No periodic noise is shown; {told} ({data}).", NONE
-        return f"Whether noise is periodic cannot be decided ({judge.p(claim)}, {data}): {told}.", OPEN
-
-    def draw(axes: Axes) -> None:
-        axes.plot(covered / cycles, own)
-        axes.set(xscale="log", xlabel="period (s)", ylabel="share of the variance", title=title)
-
-    result = Analysis("periods", title, table, tell, len(t), options.alpha, [claim], draw, dict(claim.facts),
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    result = Analysis("periods", title, own.table(), lambda judge: own.tell(result, judge), len(good), options.alpha, [claim],
+                      partial(own.draw, title), dict(claim.facts), explains=explains, could_see=own.could_see, power=options.power)  # fmt: skip
     return result

@@ -14,8 +14,9 @@ from scipy import stats
 
 from ..study.tasks import usable
 from .changes import best_stretch
+from .deviations import freedom
 from .model import fall_of_bic, left_over, percent, span
-from .power import STUDIES, smallest
+from .power import STUDIES, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
@@ -80,6 +81,7 @@ def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         """A line in shuffled series that is found and fits better than a change."""
         random = np.random.default_rng(options.seed)
         series = over.again(permuted(left, None, STUDIES, random))
+        series = series * deviations_like(freedom(left, n - over.basis.shape[1]), random)
         limit = float(np.quantile(shuffled(1999), 1 - level))
 
         def found(effect: float) -> np.ndarray:
@@ -101,8 +103,7 @@ def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         if judge.holds(claim):
             return (f"The time drifts ({judge.p(claim)}): the last task takes {percent(abs(whole))} {'longer' if whole > 0 else 'less'} than the "
                     f"first, by a straight line {span(low, high)} ({n} tasks; base: the first)."), FOUND  # fmt: skip
-        return (f"No trend is shown ({judge.p(claim)}, {n} tasks): {could_have(result, 'a drift of {} from the first task to the last')}, "
-                "a smaller one cannot be decided."), OPEN  # fmt: skip
+        return (f"No trend is shown ({judge.p(claim)}, {n} tasks): {could_have(result, 'a drift of {} from the first task to the last', ', a smaller one not')}."), OPEN  # fmt: skip
 
     def draw(axes: Axes) -> None:
         axes.plot(range(n), 100 * np.expm1(left), ".", alpha=0.6)

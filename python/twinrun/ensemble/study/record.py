@@ -431,6 +431,7 @@ def task_line(
         "submit": record.get("submit"),
         "start": record.get("start"),
         "end": record.get("end"),
+        "clock": record.get("clock"),
         "wall": record.get("wall"),
         "user": record.get("user"),
         "system": record.get("system"),

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from .clocks import steady
 from .interposition import read_profiles
 from .study import read_study
 
@@ -63,7 +64,8 @@ def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
     -------
     pandas.DataFrame
         In the order in which the attempts ended. Nested keys are joined by dots; `attrs["study"]` is the
-        folder. A last line that is cut short is left out.
+        folder. A last line that is cut short is left out. Where a clock was set while the study ran, `start`
+        and `end` are those of a clock that nobody set, and `attrs["clock"]` says so.
 
     Raises
     ------
@@ -104,7 +106,7 @@ def load_tasks(study: str | os.PathLike[str]) -> pd.DataFrame:
     frame = frame_of(lines)
     frame.attrs["study"] = str(folder)
     frame.attrs |= _about(folder)
-    return frame
+    return steady(frame)
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -135,10 +137,11 @@ def usable(frame: pd.DataFrame, value: str = "wall") -> pd.DataFrame:
     good = good[np.isfinite(good[value]) & (good[value] > 0)]
     if good["task"].notna().all():
         good = good.drop_duplicates("task", keep="last")
-    by = "start" if good["start"].notna().all() else "order"
-    if good[by].notna().all():
-        good = good.sort_values(by, kind="stable")
     good["block"] = good["block"].fillna(0) if good["block"].notna().any() else 0
+    # `order` is the place of a task in its block.
+    by = ["start"] if good["start"].notna().all() else ["block", "order"]
+    if good[by].notna().all(axis=None):
+        good = good.sort_values(by, kind="stable")
     return good.reset_index(drop=True)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import re
+import time
 
-__all__ = ["IO", "io_of", "node_name", "pressure", "read_text", "reaped_io"]
+__all__ = ["IO", "clock", "io_of", "node_name", "pressure", "read_text", "reaped_io"]
 
 
 def read_text(path: str) -> str | None:
@@ -21,6 +22,12 @@ def read_text(path: str) -> str | None:
 def node_name() -> str:
     """The name of this node in the batch system, or its own name."""
     return os.environ.get("SLURMD_NODENAME") or platform.node()
+
+
+def clock() -> dict[str, float | str | None]:
+    """Seconds since this node started, by a clock that nobody sets, and a name of that start."""
+    boot = read_text("/proc/sys/kernel/random/boot_id")
+    return {"boot": boot.strip() if boot else node_name(), "seconds": time.clock_gettime(time.CLOCK_BOOTTIME)}
 
 
 def pressure() -> dict[str, float] | None:
