@@ -274,6 +274,12 @@ def _compare_traces(
     metavar="OLD=NEW",
     help="Other names for the second run's fields, before they are matched: 'transformer.*=*'; may be given again.",
 )
+@click.option(
+    "--cast",
+    is_flag=True,
+    help="Fields of different types are compared by the numbers that they hold, without rounding: float32 against "
+    "bfloat16, float16, float64, integers, 8-bit floats times their scales.",
+)
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option(
@@ -332,6 +338,7 @@ def compare(
     leave_out: tuple[str, ...],
     ignore_attributes: tuple[str, ...],
     rename: tuple[str, ...],
+    cast: bool,
     nan_differs: bool,
     tolerate_integers: bool,
     method: str,
@@ -376,7 +383,7 @@ def compare(
         asked = {
             "--atol": atol, "--rtol": rtol, "--field": fields, "--steps": steps, "--ranks": None if replicas else ranks,
             "--ulp": ulp, "--tolerances": tolerances, "--key": key, "--period": period,
-            "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--rename": rename, "--nan-differs": nan_differs,
+            "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--rename": rename, "--cast": cast, "--nan-differs": nan_differs,
             "--picture": picture, "--junit": junit, "--list-differences": list_differences,
         }  # fmt: skip
         if traces:
@@ -409,6 +416,7 @@ def compare(
                 leave_out=leave_out,
                 ignore_attributes=ignore_attributes,
                 rename=rename,
+                types="values" if cast else "same",
                 partial=True,
                 tolerate_integers=tolerate_integers,
                 use_metadata=not no_metadata,

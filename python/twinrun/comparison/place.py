@@ -73,6 +73,7 @@ def compare_place(
                 lambda n: n not in done and wanted(n),
                 request.globs is not None,
                 place,
+                request.settings.by_values,
             )
             for problem in fields.problems:
                 found.problems.append((-1, request.kept(problem, match)))

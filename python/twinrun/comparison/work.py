@@ -16,8 +16,9 @@ from ..errors import Incomparable, TwinrunError
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
 from ..runs.traces import is_trace
+from ..runs.values import InNumbers
 from .again import Again
-from .choices import ALIGNMENTS, METHODS
+from .choices import ALIGNMENTS, METHODS, TYPES
 from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import match_steps
@@ -85,6 +86,7 @@ def compare(
     ignore_attributes: Iterable[str] = (),
     wait: bool = True,
     rename: str | Mapping[str, str] | Iterable[str] | None = None,
+    types: str = "same",
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
@@ -184,6 +186,10 @@ def compare(
         Other names for the fields of `b`, before fields are matched: 'transformer.*=*', several of these, or
         {old: new}. Each * or ? of the new name stands for what that of the old one matched; the first rule
         that matches counts. A rule that matches nothing, and a name that two fields get, are problems.
+    types : {'same', 'values'}
+        'values': fields of different types are compared by the real numbers that they hold, without rounding:
+        float32 against bfloat16, integers against float64, 8-bit floating-point numbers times their scales
+        (docs/guide.md). 'same': another type is a problem.
 
     Returns
     -------
@@ -257,6 +263,8 @@ def compare(
     )
     if cache not in ("auto", "buffered", "direct"):
         raise TwinrunError(f"cache must be auto, buffered or direct, not {cache!r}")
+    if types not in TYPES:
+        raise TwinrunError(f"unknown types {types!r}", fix="use one of " + ", ".join(TYPES))
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
@@ -292,6 +300,7 @@ def compare(
         ulps=ulp,
         tolerances=rules,
         periods=periods_of(period),
+        by_values=types == "values",
     )
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
@@ -304,11 +313,13 @@ def compare(
     plain = (
         globs is None and key is None and use_metadata and shared is None and progress is None and not renames
     )
-    if plain and stream is None and may_start(a, b, settings):
+    if plain and not settings.by_values and stream is None and may_start(a, b, settings):
         subject_a, subject_b, started = start(a, b, settings, not wait)
     else:
         subject_a, subject_b = open_subject(a, options, stream), open_subject(b, options, stream)
     own = subject_a, subject_b
+    if settings.by_values:
+        subject_a, subject_b = InNumbers(subject_a), InNumbers(subject_b)
     if renames:
         subject_b = Renamed(subject_b, renames)
     request = Request(
