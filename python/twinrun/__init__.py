@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         write_part,
     )
     from .capture.run import CaptureFacts, Divergence, Run
+    from .comparison.distances import Distance, Distances, FieldDistances, compare_distances
     from .comparison.options import CompareOptions
     from .comparison.work import Comparison, FieldComparison, compare
     from .errors import (
@@ -71,8 +72,11 @@ __all__ = [
     "Comparison",
     "DamagedFile",
     "Digest",
+    "Distance",
+    "Distances",
     "Divergence",
     "FieldComparison",
+    "FieldDistances",
     "FieldSketchComparison",
     "FormatError",
     "Incomparable",
@@ -95,6 +99,7 @@ __all__ = [
     "assert_same",
     "compact",
     "compare",
+    "compare_distances",
     "compare_traces",
     "digest",
     "index",
@@ -120,8 +125,11 @@ _PLACES = {
     "CompareOptions": "comparison.options",
     "Comparison": "comparison",
     "Digest": "runs.digest",
+    "Distance": "comparison.distances",
+    "Distances": "comparison.distances",
     "Divergence": "capture.run",
     "FieldComparison": "comparison",
+    "FieldDistances": "comparison.distances",
     "FieldSketchComparison": "runs.sketch",
     "NotSame": "assertion",
     "PackFacts": "capture.records",
@@ -136,6 +144,7 @@ _PLACES = {
     "assert_same": "assertion",
     "compact": "capture.records",
     "compare": "comparison",
+    "compare_distances": "comparison.distances",
     "compare_traces": "trace.comparison",
     "digest": "runs.digest",
     "index": "runs.index",
