@@ -7,18 +7,14 @@ import numpy
 from numpy import int64, uint64, uint8
 from numpy.typing import NDArray
 
-
 import builtins
+
 __version__: str
 
 def backend() -> str: ...
-
 def backends() -> list[str]: ...
-
 def backend_override_ignored() -> str: ...
-
 def uring_available() -> bool: ...
-
 def release_device_memory() -> None:
     """
     Releases memory of GPUs, and page-locked memory, that twinrun keeps between calls and does not use.
@@ -35,28 +31,20 @@ class DeviceFacts:
 
     @property
     def name(self) -> str: ...
-
     @property
     def bus(self) -> str: ...
-
     @property
     def compute_major(self) -> int: ...
-
     @property
     def compute_minor(self) -> int: ...
-
     @property
     def multiprocessors(self) -> int: ...
-
     @property
     def memory_bytes(self) -> int: ...
-
     @property
     def free_bytes(self) -> int: ...
-
     @property
     def usable(self) -> bool: ...
-
     @property
     def reason(self) -> str:
         """Why it cannot be used; '': it can."""
@@ -66,10 +54,8 @@ class DirectStorageFacts:
 
     @property
     def available(self) -> bool: ...
-
     @property
     def library(self) -> str: ...
-
     @property
     def reason(self) -> str: ...
 
@@ -78,27 +64,21 @@ class Devices:
 
     @property
     def library(self) -> str: ...
-
     @property
     def reason(self) -> str:
         """Why no GPU can be used; '': one can."""
 
     @property
     def runtime_version(self) -> int: ...
-
     @property
     def driver_version(self) -> int: ...
-
     @property
     def devices(self) -> list[DeviceFacts]: ...
-
     @property
     def direct_storage(self) -> DirectStorageFacts: ...
 
 def devices() -> Devices: ...
-
 def device_problem(device: int) -> str: ...
-
 def device_of(address: int) -> int | None: ...
 
 class DlpackFacts:
@@ -106,34 +86,26 @@ class DlpackFacts:
 
     @property
     def device_type(self) -> int: ...
-
     @property
     def device(self) -> int: ...
-
     @property
     def code(self) -> int: ...
-
     @property
     def bits(self) -> int: ...
-
     @property
     def lanes(self) -> int: ...
-
     @property
     def shape(self) -> list[int]: ...
-
     @property
     def strides(self) -> list[int] | None:
         """In elements; None: dense."""
 
     @property
     def address(self) -> int: ...
-
     @property
     def read_only(self) -> bool: ...
 
 def dlpack_facts(capsule: object) -> DlpackFacts: ...
-
 def worker_count() -> int: ...
 
 class Source:
@@ -148,10 +120,8 @@ class PathExtent:
     """Items of a field in a file."""
 
     def __init__(self, path: str, *, offset: int, stride: int, count: int) -> None: ...
-
     @property
     def path(self) -> str: ...
-
     @property
     def offset(self) -> int:
         """Of the first item, in bytes."""
@@ -165,14 +135,27 @@ class PathExtent:
         """Items."""
 
 def memory_source(dtype: str, items: int, address: int, stride: int, swap: bool, owner: object) -> Source: ...
-
-def device_source(dtype: str, shape: Sequence[int], strides: Sequence[int], address: int, device: int, stream: int, swap: bool, owner: object) -> Source: ...
-
-def file_source(dtype: str, byte_order: str, items: int, extents: Sequence[PathExtent], cache: str = 'auto', files: OpenFiles | None = None) -> Source:
+def device_source(
+    dtype: str,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    address: int,
+    device: int,
+    stream: int,
+    swap: bool,
+    owner: object,
+) -> Source: ...
+def file_source(
+    dtype: str,
+    byte_order: str,
+    items: int,
+    extents: Sequence[PathExtent],
+    cache: str = "auto",
+    files: OpenFiles | None = None,
+) -> Source:
     """files: that are open for other sources too."""
 
 def decoded_source(dtype: str, items: int, fetch: object) -> Source: ...
-
 def holds_exactly(wider: str, narrower: str) -> bool:
     """Whether a type holds every value of another one."""
 
@@ -189,10 +172,8 @@ class DataFile:
 
     @property
     def path(self) -> str: ...
-
     @property
     def bytes(self) -> int: ...
-
     @property
     def mtime_ns(self) -> int: ...
 
@@ -200,7 +181,6 @@ class Extent:
     """Items of a field in one of the data files of its metadata."""
 
     def __init__(self, *, file: int, offset: int, stride: int, count: int) -> None: ...
-
     @property
     def file(self) -> int:
         """Its number among the data files."""
@@ -222,16 +202,12 @@ class SumsFacts:
 
     @property
     def kind(self) -> str: ...
-
     @property
     def height(self) -> int: ...
-
     @property
     def buckets(self) -> int: ...
-
     @property
     def smallest_id(self) -> int: ...
-
     @property
     def largest_id(self) -> int: ...
 
@@ -240,86 +216,81 @@ class FieldFacts:
 
     @property
     def name(self) -> str: ...
-
     @property
     def dtype(self) -> str: ...
-
     @property
     def byte_order(self) -> str: ...
-
     @property
     def fortran_order(self) -> bool: ...
-
     @property
     def shape(self) -> tuple[int, ...]: ...
-
     @property
     def items(self) -> int: ...
-
     @property
     def data_bytes(self) -> int: ...
-
     @property
     def digest(self) -> str: ...
-
     @property
     def atol(self) -> float: ...
-
     @property
     def rtol(self) -> float: ...
-
     @property
     def residue_bits(self) -> int: ...
-
     @property
     def cells(self) -> str: ...
-
     @property
     def fine_exponent(self) -> int: ...
-
     @property
     def coarse_exponent(self) -> int: ...
-
     @property
     def chunk_bytes(self) -> int: ...
-
     @property
     def chunks(self) -> int: ...
-
     @property
     def nans(self) -> int: ...
-
     @property
     def tokens(self) -> int: ...
-
     @property
     def largest_sampled(self) -> float: ...
-
     @property
     def format(self) -> str: ...
-
     @property
     def extents(self) -> list[Extent]: ...
-
     @property
     def global_shape(self) -> tuple[int, ...]: ...
-
     @property
     def global_offset(self) -> tuple[int, ...]: ...
-
     @property
     def key(self) -> str: ...
-
     @property
     def sums(self) -> SumsFacts | None: ...
-
     @property
     def metadata_bytes(self) -> int: ...
 
 class FieldPlan:
     """A field to index, before its data is seen."""
 
-    def __init__(self, *, name: str, dtype: str, byte_order: str, fortran_order: bool, shape: Sequence[int], atol: float, rtol: float, residue_bits: int, chunk_bytes: int, digest: str, format: str = '', extents: Sequence[Extent] = [], global_shape: Sequence[int] = [], global_offset: Sequence[int] = [], key: str = '', ids: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        dtype: str,
+        byte_order: str,
+        fortran_order: bool,
+        shape: Sequence[int],
+        atol: float,
+        rtol: float,
+        residue_bits: int,
+        chunk_bytes: int,
+        digest: str,
+        format: str = "",
+        extents: Sequence[Extent] = [],
+        global_shape: Sequence[int] = [],
+        global_offset: Sequence[int] = [],
+        key: str = "",
+        ids: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+    ) -> None:
         """
         shape, global_shape, global_offset: slowest dimension first. key, ids: of particles, the field of their IDs, and these.
         """
@@ -327,86 +298,93 @@ class FieldPlan:
 class WrittenMetadata:
     @property
     def bytes_read(self) -> int: ...
-
     @property
     def metadata_bytes(self) -> int: ...
 
 class Metadata:
     def __init__(self, arg: str, /) -> None: ...
-
     @property
     def path(self) -> str: ...
-
     @property
     def step(self) -> int: ...
-
     @property
     def rank(self) -> int: ...
-
     @property
     def status(self) -> int: ...
-
     @property
     def bytes(self) -> int: ...
-
     @property
     def bytes_read(self) -> int: ...
-
     @property
     def fields(self) -> list[FieldFacts]: ...
-
     @property
     def data_files(self) -> list[DataFile]: ...
-
     def check_data_files(self) -> None: ...
-
     def header_xxh3(self) -> int: ...
-
     def verify(self) -> None: ...
-
     def section(self, field: int, name: str, /) -> builtins.bytes: ...
 
 def changed_parts(metadata: Metadata, field: int, source: Source, threads: int = 0) -> list[int]: ...
-
-def write_metadata(path: str, step: int, rank: int, data_files: Sequence[DataFile], fields: Sequence[FieldPlan], sources: Sequence[Source], threads: int = 0, memory: int = 1073741824, io: str = 'auto', progress: object | None = None, durable: bool = True, status: int = 0) -> WrittenMetadata: ...
-
+def write_metadata(
+    path: str,
+    step: int,
+    rank: int,
+    data_files: Sequence[DataFile],
+    fields: Sequence[FieldPlan],
+    sources: Sequence[Source],
+    threads: int = 0,
+    memory: int = 1073741824,
+    io: str = "auto",
+    progress: object | None = None,
+    durable: bool = True,
+    status: int = 0,
+) -> WrittenMetadata: ...
 def read_source(source: Source, first: int, count: int) -> NDArray[uint8]: ...
 
 class Tolerance:
     """a and b agree where |a - b| <= atol + rtol |a|."""
 
     def __init__(self, atol: float = 0.0, rtol: float = 0.0) -> None: ...
-
     @property
     def atol(self) -> float: ...
-
     @property
     def rtol(self) -> float: ...
 
 class Rule:
     """What counts as different."""
 
-    def __init__(self, *, atol: float = 0.0, rtol: float = 0.0, nan_equal: bool = True, ulps: int | None = None, period: Sequence[float] = [], component_stride: int = 1) -> None: ...
+    def __init__(
+        self,
+        *,
+        atol: float = 0.0,
+        rtol: float = 0.0,
+        nan_equal: bool = True,
+        ulps: int | None = None,
+        period: Sequence[float] = [],
+        component_stride: int = 1,
+    ) -> None: ...
 
 def list_differences(a: Source, b: Source, first: int, count: int, rule: Rule) -> NDArray[uint64]: ...
-
 def histogram_edges() -> list[float]: ...
-
 def check_tolerance(arg0: float, arg1: float, /) -> None: ...
-
 def why_not_staged(a: Metadata, a_field: int, b: Metadata, b_field: int, rule: Rule) -> str: ...
 
 class StageFacts:
     """What a stage of a comparison did."""
 
-    def __init__(self, *, ran: bool = True, chunks_in: int = 0, chunks_out: int = 0, bytes_read: int = 0, seconds: float = 0.0) -> None: ...
-
+    def __init__(
+        self,
+        *,
+        ran: bool = True,
+        chunks_in: int = 0,
+        chunks_out: int = 0,
+        bytes_read: int = 0,
+        seconds: float = 0.0,
+    ) -> None: ...
     @property
     def ran(self) -> bool: ...
-
     @property
     def chunks_in(self) -> int: ...
-
     @property
     def chunks_out(self) -> int:
         """Left open; of elements: those with a difference."""
@@ -417,11 +395,8 @@ class StageFacts:
 
     @property
     def seconds(self) -> float: ...
-
     def __add__(self, other: StageFacts) -> StageFacts: ...
-
     def __getstate__(self) -> tuple[bool, int, int, int, float]: ...
-
     def __setstate__(self, arg: tuple[bool, int, int, int, float], /) -> None: ...
 
 class FieldResult:
@@ -429,118 +404,80 @@ class FieldResult:
 
     @property
     def method(self) -> str: ...
-
     @property
     def reason(self) -> str: ...
-
     @property
     def io(self) -> str: ...
-
     @property
     def device(self) -> str: ...
-
     @property
     def device_reason(self) -> str: ...
-
     @property
     def device_seconds(self) -> float: ...
-
     @property
     def scalars(self) -> int: ...
-
     @property
     def chunks(self) -> int: ...
-
     @property
     def different(self) -> int: ...
-
     @property
     def infinite(self) -> int: ...
-
     @property
     def scalars_read(self) -> int: ...
-
     @property
     def first(self) -> int | None: ...
-
     @property
     def first_a(self, /) -> int | float | None: ...
-
     @property
     def first_b(self, /) -> int | float | None: ...
-
     @property
     def max_abs(self) -> float: ...
-
     @property
     def max_abs_is_bound(self) -> bool: ...
-
     @property
     def max_abs_unread(self) -> float: ...
-
     @property
     def max_abs_read(self) -> float: ...
-
     @property
     def max_abs_at(self) -> int | None: ...
-
     @property
     def max_abs_a(self, /) -> int | float | None: ...
-
     @property
     def max_abs_b(self, /) -> int | float | None: ...
-
     @property
     def max_rel_read(self) -> float: ...
-
     @property
     def max_rel_at(self) -> int | None: ...
-
     @property
     def max_rel_different(self) -> float: ...
-
     @property
     def max_rel_different_at(self) -> int | None: ...
-
     @property
     def sum_squares(self) -> float: ...
-
     @property
     def sum_squares_different(self) -> float: ...
-
     @property
     def largest(self) -> float: ...
-
     @property
     def histogram(self) -> list[int]: ...
-
     @property
     def histogram_different(self) -> list[int]: ...
-
     @property
     def proven_by_tree(self) -> int: ...
-
     @property
     def proven_by_cells(self) -> list[int]: ...
-
     @property
     def cell(self) -> float: ...
-
     @property
     def coarse_cell(self) -> float: ...
-
     @property
     def tree(self) -> StageFacts: ...
-
     @property
     def sketch(self) -> StageFacts: ...
-
     @property
     def elements(self) -> StageFacts: ...
-
     @property
     def warnings(self) -> list[str]: ...
-
     @property
     def max_abs_at_least(self) -> float:
         """A lower bound of the largest |a - b|."""
@@ -557,7 +494,6 @@ class FieldResult:
         """The same with other places."""
 
     def __getstate__(self) -> tuple[bytes, str, str | None]: ...
-
     def __setstate__(self, arg: tuple[bytes, str, str | None], /) -> None: ...
 
 def merge_results(parts: Sequence[FieldResult], columns: Sequence[int] = []) -> FieldResult:
@@ -565,7 +501,9 @@ def merge_results(parts: Sequence[FieldResult], columns: Sequence[int] = []) -> 
     The result of disjoint parts of one field together. columns: the shape of a column-major array.
     """
 
-def with_sums(read: FieldResult, sums: TwoSums, scalars: int, by_tree: int, tree: StageFacts, sketch: StageFacts) -> FieldResult:
+def with_sums(
+    read: FieldResult, sums: TwoSums, scalars: int, by_tree: int, tree: StageFacts, sketch: StageFacts
+) -> FieldResult:
     """
     The result for all scalars, where sums left open those that were read. by_tree: scalars in buckets of equal sums. tree, sketch: what reading sums and residues took.
     """
@@ -578,7 +516,18 @@ def result_of_keys(same: int, different: int) -> FieldResult:
 class CompareOptions:
     """How fields are compared, whatever their rules."""
 
-    def __init__(self, *, method: str = 'auto', threads: int = 0, memory: int = 1073741824, io: str = 'auto', cache: str = 'auto', progress: object | None = None, device: str = 'auto', devices: Sequence[int] = []) -> None:
+    def __init__(
+        self,
+        *,
+        method: str = "auto",
+        threads: int = 0,
+        memory: int = 1073741824,
+        io: str = "auto",
+        cache: str = "auto",
+        progress: object | None = None,
+        device: str = "auto",
+        devices: Sequence[int] = [],
+    ) -> None:
         """progress(done, all): called now and then, by the thread that compares."""
 
 class FieldSide:
@@ -587,7 +536,14 @@ class FieldSide:
     def __init__(self, source: Source | None, metadata: Metadata | None = None, field: int = 0) -> None:
         """field: its number in the metadata."""
 
-def compare(a: FieldSide, b: FieldSide, rule: Rule, options: CompareOptions, ranges: Sequence[tuple[int, int]] | None = None, columns: Sequence[int] = []) -> FieldResult:
+def compare(
+    a: FieldSide,
+    b: FieldSide,
+    rule: Rule,
+    options: CompareOptions,
+    ranges: Sequence[tuple[int, int]] | None = None,
+    columns: Sequence[int] = [],
+) -> FieldResult:
     """
     ranges: (first scalar, count), ascending; None for the whole field. columns: the shape of a column-major array.
     """
@@ -600,7 +556,9 @@ class FieldList:
     """All fields of a place, taken at once."""
 
     @staticmethod
-    def of_arrays(container: object, flatten: Callable[[str, object], dict[str, object]], on_devices: bool) -> FieldList | None:
+    def of_arrays(
+        container: object, flatten: Callable[[str, object], dict[str, object]], on_devices: bool
+    ) -> FieldList | None:
         """
         The arrays and numbers of a dictionary, nested or not. flatten(name, value) gives the arrays of any other value by name. on_devices: those on GPUs, too, with PyTorch's current stream. None where the container is not for a list: see runs.containers.
         """
@@ -612,7 +570,9 @@ class FieldList:
         """
 
     @staticmethod
-    def of_history(history: str, folders: Sequence[str], files: Sequence[RankFiles], threads: int = 0) -> FieldList | None:
+    def of_history(
+        history: str, folders: Sequence[str], files: Sequence[RankFiles], threads: int = 0
+    ) -> FieldList | None:
         """
         The fields of metadata of many places of a history, place after place, and their data. They belong to those at the same place of another list. None where Python has to look at one of them.
         """
@@ -626,7 +586,14 @@ class FieldList:
         """Of each place: what opening its metadata read."""
 
     @staticmethod
-    def of_files(paths: Sequence[str], names: Sequence[str], format: str, without_metadata: bool = True, unique: bool = True, threads: int = 0) -> FieldList | None:
+    def of_files(
+        paths: Sequence[str],
+        names: Sequence[str],
+        format: str,
+        without_metadata: bool = True,
+        unique: bool = True,
+        threads: int = 0,
+    ) -> FieldList | None:
         """
         The arrays of .npy or .safetensors files as they lie there. names: of the array of each .npy file, what stands before the names of a .safetensors file. None where Python has to look at one of them, or, without_metadata, where there is metadata beside it. unique: where a name is there twice; else fields belong to those at the same place.
         """
@@ -655,14 +622,12 @@ class FieldList:
 
     @property
     def any_on_device(self) -> bool: ...
-
     @property
     def floating(self) -> list[bool]:
         """Whether each holds floating-point numbers."""
 
     @property
     def names(self) -> list[str]: ...
-
     def held(self) -> HeldArrays | None:
         """
         Where the arrays are, without keeping them alive. None where some are not the caller's own.
@@ -682,23 +647,14 @@ class ListResults:
     """What comparing two lists found, field by field."""
 
     def __len__(self) -> int: ...
-
     def result(self, at: int) -> FieldResult: ...
-
     def name(self, at: int) -> str: ...
-
     def dtype(self, at: int) -> str: ...
-
     def shape(self, at: int) -> tuple[int, ...]: ...
-
     def fortran_order(self, at: int) -> bool: ...
-
     def rule(self, at: int) -> int: ...
-
     def atol(self, at: int) -> float: ...
-
     def rtol(self, at: int) -> float: ...
-
     @property
     def different(self) -> list[int]:
         """Numbers of the fields that differ, ascending."""
@@ -723,10 +679,10 @@ class ListResults:
 
     @property
     def bytes_read(self) -> int: ...
-
     def __getstate__(self) -> tuple[builtins.bytes, builtins.bytes, list[int], list[int], int, int, bool]: ...
-
-    def __setstate__(self, state: tuple[builtins.bytes, builtins.bytes, list[int], list[int], int, int, bool], /) -> None: ...
+    def __setstate__(
+        self, state: tuple[builtins.bytes, builtins.bytes, list[int], list[int], int, int, bool], /
+    ) -> None: ...
 
 class ListRule:
     """The rule of fields of a list."""
@@ -742,7 +698,14 @@ class RulesByKind:
 def are_npy(paths: Sequence[bytes]) -> list[bool]:
     """Whether each of these files begins as .npy files do."""
 
-def compare_lists(a: FieldList, b: FieldList, rules: Sequence[ListRule], chosen: RulesByKind | Sequence[int], options: CompareOptions, started: StartedPairs | None = None) -> ListResults | None:
+def compare_lists(
+    a: FieldList,
+    b: FieldList,
+    rules: Sequence[ListRule],
+    chosen: RulesByKind | Sequence[int],
+    options: CompareOptions,
+    started: StartedPairs | None = None,
+) -> ListResults | None:
     """
     chosen: of each field of a the number of its rule, -1: it is left out; or by kind. started: what start_lists began, maybe of these lists. None where the lists do not match in names, types and shapes: Python then says why.
     """
@@ -753,7 +716,6 @@ class StartedPairs:
     """
 
     def __len__(self) -> int: ...
-
     def leave(self) -> bool:
         """
         Leaves the work to the devices: later work of the arrays' streams may change the arrays. False: it is not left, as something would have to be looked at again.
@@ -762,7 +724,16 @@ class StartedPairs:
     def is_done(self) -> bool:
         """Whether devices have done what was begun."""
 
-def start_lists(a: object, b: object, flatten: Callable[[str, object], dict[str, object]], on_devices: bool, of_floating: Rule, of_others: Rule, options: CompareOptions, may_leave: bool = False) -> tuple[FieldList | None, FieldList | None, StartedPairs | None]:
+def start_lists(
+    a: object,
+    b: object,
+    flatten: Callable[[str, object], dict[str, object]],
+    on_devices: bool,
+    of_floating: Rule,
+    of_others: Rule,
+    options: CompareOptions,
+    may_leave: bool = False,
+) -> tuple[FieldList | None, FieldList | None, StartedPairs | None]:
     """
     FieldList.of_arrays of both containers; pairs on devices are compared from when they are known. of_floating, of_others: the rules that will be chosen for floating-point numbers and for others; options: those of compare_lists. may_leave: leave() follows.
     """
@@ -771,12 +742,23 @@ class PairList:
     """Pairs of fields, which the core compares at once."""
 
     def __init__(self) -> None: ...
-
-    def add(self, name: str, dtype: str, shape: Sequence[int], fortran_order: bool, a: Source | None, a_metadata: Metadata | None, a_field: int, b: Source | None, b_metadata: Metadata | None, b_field: int, rule: int) -> None:
+    def add(
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        fortran_order: bool,
+        a: Source | None,
+        a_metadata: Metadata | None,
+        a_field: int,
+        b: Source | None,
+        b_metadata: Metadata | None,
+        b_field: int,
+        rule: int,
+    ) -> None:
         """The sources are this pair's alone. rule: its number."""
 
     def __len__(self) -> int: ...
-
     def compare(self, rules: Sequence[ListRule], options: CompareOptions) -> ListResults: ...
 
 def has_codec(arg: str, /) -> bool: ...
@@ -784,26 +766,21 @@ def has_codec(arg: str, /) -> bool: ...
 class RecordSettings:
     """How a record is made."""
 
-    def __init__(self, *, method: str, chunk_bytes: int, codec: str, level: int, xor: bool, bounded: bool) -> None: ...
-
+    def __init__(
+        self, *, method: str, chunk_bytes: int, codec: str, level: int, xor: bool, bounded: bool
+    ) -> None: ...
     @property
     def method(self) -> str: ...
-
     @property
     def chunk_bytes(self) -> int: ...
-
     @property
     def codec(self) -> str: ...
-
     @property
     def level(self) -> int: ...
-
     @property
     def xor(self) -> bool: ...
-
     @property
     def bounded(self) -> bool: ...
-
     @property
     def against(self) -> str:
         """
@@ -813,7 +790,17 @@ class RecordSettings:
 class PackOptions:
     """What to pack, and how."""
 
-    def __init__(self, *, settings: RecordSettings, table_bytes: int, verify: bool, threads: int, append: bool, update: bool, against: str | os.PathLike) -> None:
+    def __init__(
+        self,
+        *,
+        settings: RecordSettings,
+        table_bytes: int,
+        verify: bool,
+        threads: int,
+        append: bool,
+        update: bool,
+        against: str | os.PathLike,
+    ) -> None:
         """against: another record, or ''."""
 
 class PackedStep:
@@ -821,41 +808,39 @@ class PackedStep:
 
     @property
     def step(self) -> int: ...
-
     @property
     def rank(self) -> int: ...
-
     @property
     def full_bytes(self) -> int: ...
-
     @property
     def new_version(self) -> bool: ...
-
     @property
     def bytes(self) -> int: ...
-
     @property
     def entry_bytes(self) -> int: ...
-
     @property
     def payload_bytes(self) -> int: ...
-
     @property
     def chunks(self) -> int: ...
-
     @property
     def changed_chunks(self) -> int: ...
-
     @property
     def payload_chunks(self) -> int: ...
-
     @property
     def collisions(self) -> int: ...
 
 class PackedFile:
     """A file, a link or an empty folder of another program, to pack."""
 
-    def __init__(self, *, name: str | os.PathLike, path: str | os.PathLike, key: str | os.PathLike, kind: str, to: str | os.PathLike) -> None:
+    def __init__(
+        self,
+        *,
+        name: str | os.PathLike,
+        path: str | os.PathLike,
+        key: str | os.PathLike,
+        kind: str,
+        to: str | os.PathLike,
+    ) -> None:
         """
         name: in the record. path: on storage. key: the same for the same file of other steps. kind: file, link or folder. to: a link's text.
         """
@@ -863,9 +848,18 @@ class PackedFile:
 class FilesOfStep:
     def __init__(self, step: int, files: Sequence[PackedFile]) -> None: ...
 
-def pack_history(source: str | os.PathLike, target: str | os.PathLike, options: PackOptions, visit: Callable[[PackedStep], None]) -> None: ...
-
-def pack_files(steps: Sequence[FilesOfStep], target: str | os.PathLike, options: PackOptions, visit: Callable[[PackedStep], None]) -> None: ...
+def pack_history(
+    source: str | os.PathLike,
+    target: str | os.PathLike,
+    options: PackOptions,
+    visit: Callable[[PackedStep], None],
+) -> None: ...
+def pack_files(
+    steps: Sequence[FilesOfStep],
+    target: str | os.PathLike,
+    options: PackOptions,
+    visit: Callable[[PackedStep], None],
+) -> None: ...
 
 class RecordProblem:
     """Why steps of a record cannot be restored."""
@@ -880,10 +874,8 @@ class RecordProblem:
 class CompactReport:
     @property
     def dropped_steps(self) -> int: ...
-
     @property
     def bytes_before(self) -> int: ...
-
     @property
     def bytes_after(self) -> int: ...
 
@@ -892,7 +884,6 @@ class RecordFile:
 
     @property
     def name(self) -> str: ...
-
     @property
     def bytes(self) -> int: ...
 
@@ -901,7 +892,6 @@ class RecordSegment:
 
     @property
     def name(self) -> str: ...
-
     @property
     def file(self) -> int:
         """Its number among the step's files."""
@@ -913,21 +903,32 @@ class RecordSegment:
     @property
     def bytes(self) -> int: ...
 
-def unpack_steps(record: str | os.PathLike, steps: Sequence[int], target: str | os.PathLike, flat: bool, threads: int, memory: int) -> list[str]: ...
-
+def unpack_steps(
+    record: str | os.PathLike,
+    steps: Sequence[int],
+    target: str | os.PathLike,
+    flat: bool,
+    threads: int,
+    memory: int,
+) -> list[str]: ...
 def check_record(path: str | os.PathLike, rank: int, threads: int, memory: int) -> list[RecordProblem]: ...
-
-def compact_record(path: str | os.PathLike, drop: Sequence[int], keep_last: int, threads: int, forget_missing: bool = False) -> CompactReport: ...
+def compact_record(
+    path: str | os.PathLike, drop: Sequence[int], keep_last: int, threads: int, forget_missing: bool = False
+) -> CompactReport: ...
 
 class RecordStore:
     def files(self, step: int) -> list[RecordFile]: ...
-
     def segments(self, step: int) -> list[RecordSegment]: ...
-
     def read(self, step: int, segment: str | PathLike, offset: int, bytes: int, memory: int) -> bytes: ...
-
-    def write(self, step: int, segment: str | os.PathLike, offset: int, bytes: int, path: str | os.PathLike, memory: int) -> None: ...
-
+    def write(
+        self,
+        step: int,
+        segment: str | os.PathLike,
+        offset: int,
+        bytes: int,
+        path: str | os.PathLike,
+        memory: int,
+    ) -> None: ...
     def source(self, step: int, segment: str, dtype: str, items: int) -> Source: ...
 
 def open_record(path: str | os.PathLike, rank: int, threads: int = 1) -> RecordStore: ...
@@ -937,7 +938,24 @@ class CapturedField:
     An array to capture, to sketch or to restore. Its memory must outlive its use.
     """
 
-    def __init__(self, *, name: str, dtype: str, shape: Sequence[int], address: int, stride: int = 0, fortran_order: bool = False, tolerance: Tolerance | None = None, device: int | None = None, strides: Sequence[int] = [], stream: int = 0, swap: bool = False, ids: str = '', global_shape: Sequence[int] = [], global_offset: Sequence[int] = []) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        address: int,
+        stride: int = 0,
+        fortran_order: bool = False,
+        tolerance: Tolerance | None = None,
+        device: int | None = None,
+        strides: Sequence[int] = [],
+        stream: int = 0,
+        swap: bool = False,
+        ids: str = "",
+        global_shape: Sequence[int] = [],
+        global_offset: Sequence[int] = [],
+    ) -> None:
         """
         shape, global_shape, global_offset: slowest dimension first, so reversed if fortran_order is set.
         stride: bytes between items; 0: dense. tolerance: its own; None: the run's. ids: the field of its rows' IDs, or ''.
@@ -951,17 +969,13 @@ class CapturedFields:
     """The arrays of a step. A capture takes them away."""
 
     def __init__(self, fields: Sequence[CapturedField]) -> None: ...
-
     def __len__(self) -> int: ...
-
     def insert(self, at: int, field: CapturedField) -> None:
         """Before the field of this number; at the end where there is none."""
 
     def remove(self, names: Set[str]) -> None: ...
-
     @property
     def names(self) -> list[str]: ...
-
     @property
     def has_labels(self) -> bool:
         """Whether a name may be that of a label: see formats.model."""
@@ -974,10 +988,8 @@ class StoredField:
 
     @property
     def dtype(self) -> str: ...
-
     @property
     def shape(self) -> tuple[int, ...]: ...
-
     @property
     def fortran_order(self) -> bool: ...
 
@@ -986,28 +998,20 @@ class Divergence:
 
     @property
     def step(self) -> int: ...
-
     @property
     def rank(self) -> int: ...
-
     @property
     def field(self) -> str: ...
-
     @property
     def first_item(self) -> int: ...
-
     @property
     def chunks(self) -> int: ...
-
     @property
     def chunks_in_all(self) -> int: ...
-
     @property
     def fields(self) -> int: ...
-
     @property
     def reason(self) -> str: ...
-
     @property
     def text(self) -> str: ...
 
@@ -1016,7 +1020,6 @@ class LostStep:
 
     @property
     def step(self) -> int: ...
-
     @property
     def reason(self) -> str: ...
 
@@ -1025,25 +1028,18 @@ class CaptureReport:
 
     @property
     def step(self) -> int: ...
-
     @property
     def seconds(self) -> float: ...
-
     @property
     def waited_seconds(self) -> float: ...
-
     @property
     def data_bytes(self) -> int: ...
-
     @property
     def metadata_bytes(self) -> int: ...
-
     @property
     def staged_bytes(self) -> int: ...
-
     @property
     def divergence(self) -> Divergence | None: ...
-
     @property
     def lost(self) -> list[LostStep]: ...
 
@@ -1052,16 +1048,12 @@ class SessionFacts:
 
     @property
     def captured(self) -> int: ...
-
     @property
     def committed(self) -> int: ...
-
     @property
     def lost(self) -> int: ...
-
     @property
     def most_staged_bytes(self) -> int: ...
-
     @property
     def flushed_bytes(self) -> int: ...
 
@@ -1071,170 +1063,117 @@ class SessionSettings:
     """
 
     def __init__(self) -> None: ...
-
     def set(self, name: str, value: str) -> None:
         """Any setting by its name, as text."""
 
     @property
     def atol(self) -> float: ...
-
     @atol.setter
     def atol(self, arg: float, /) -> None: ...
-
     @property
     def rtol(self) -> float: ...
-
     @rtol.setter
     def rtol(self, arg: float, /) -> None: ...
-
     @property
     def residue_bits(self) -> int: ...
-
     @residue_bits.setter
     def residue_bits(self, arg: int, /) -> None: ...
-
     @property
     def chunk_bytes(self) -> int: ...
-
     @chunk_bytes.setter
     def chunk_bytes(self, arg: int, /) -> None: ...
-
     @property
     def record_chunk(self) -> int: ...
-
     @record_chunk.setter
     def record_chunk(self, arg: int, /) -> None: ...
-
     @property
     def record_level(self) -> int: ...
-
     @record_level.setter
     def record_level(self, arg: int, /) -> None: ...
-
     @property
     def record_table(self) -> int: ...
-
     @record_table.setter
     def record_table(self, arg: int | str, /) -> None: ...
-
     @property
     def memory(self) -> int: ...
-
     @memory.setter
     def memory(self, arg: int | str, /) -> None: ...
-
     @property
     def device_memory(self) -> int: ...
-
     @device_memory.setter
     def device_memory(self, arg: int | str, /) -> None: ...
-
     @property
     def local_limit(self) -> int: ...
-
     @local_limit.setter
     def local_limit(self, arg: int | str, /) -> None: ...
-
     @property
     def keep_steps(self) -> int: ...
-
     @keep_steps.setter
     def keep_steps(self, arg: int, /) -> None: ...
-
     @property
     def keep_data_steps(self) -> int: ...
-
     @keep_data_steps.setter
     def keep_data_steps(self, arg: int, /) -> None: ...
-
     @property
     def threads(self) -> int: ...
-
     @threads.setter
     def threads(self, arg: int, /) -> None: ...
-
     @property
     def flush_threads(self) -> int: ...
-
     @flush_threads.setter
     def flush_threads(self, arg: int, /) -> None: ...
-
     @property
     def digest(self) -> str: ...
-
     @digest.setter
     def digest(self, arg: str, /) -> None: ...
-
     @property
     def record(self) -> str: ...
-
     @record.setter
     def record(self, arg: str, /) -> None: ...
-
     @property
     def record_compress(self) -> str: ...
-
     @record_compress.setter
     def record_compress(self, arg: str, /) -> None: ...
-
     @property
     def existing(self) -> str: ...
-
     @existing.setter
     def existing(self, arg: str, /) -> None: ...
-
     @property
     def flusher(self) -> str: ...
-
     @flusher.setter
     def flusher(self, arg: str, /) -> None: ...
-
     @property
     def keep_data(self) -> bool:
         """The setting mode: full or digests."""
 
     @keep_data.setter
     def keep_data(self, arg: bool, /) -> None: ...
-
     @property
     def record_xor(self) -> bool: ...
-
     @record_xor.setter
     def record_xor(self, arg: bool, /) -> None: ...
-
     @property
     def record_against(self) -> str: ...
-
     @record_against.setter
     def record_against(self, arg: str, /) -> None: ...
-
     @property
     def local(self) -> str: ...
-
     @local.setter
     def local(self, arg: str, /) -> None: ...
-
     @property
     def replace_steps(self) -> bool: ...
-
     @replace_steps.setter
     def replace_steps(self, arg: bool, /) -> None: ...
-
     @property
     def background(self) -> bool: ...
-
     @background.setter
     def background(self, arg: bool, /) -> None: ...
-
     @property
     def reference(self) -> str: ...
-
     @reference.setter
     def reference(self, arg: str, /) -> None: ...
-
     @property
     def stop_on_divergence(self) -> bool: ...
-
     @stop_on_divergence.setter
     def stop_on_divergence(self, arg: bool, /) -> None: ...
 
@@ -1244,33 +1183,28 @@ class Turns:
     """
 
     def __init__(self, ranks: int) -> None: ...
-
     @property
     def begun(self) -> int: ...
 
 class Session:
-    def __init__(self, path: str, settings: SessionSettings, facts: Mapping[str, Mapping[str, str]], turns: Turns | None = None) -> None: ...
-
+    def __init__(
+        self,
+        path: str,
+        settings: SessionSettings,
+        facts: Mapping[str, Mapping[str, str]],
+        turns: Turns | None = None,
+    ) -> None: ...
     def capture(self, step: int, fields: CapturedFields) -> CaptureReport: ...
-
     def wait(self) -> list[LostStep]: ...
-
     def close(self) -> list[LostStep]: ...
-
     def latest(self, not_after: int) -> int | None: ...
-
     def restore(self, step: int, fields: Sequence[CapturedField]) -> None: ...
-
     def stored_fields(self, step: int, names: Sequence[str] | None) -> dict[str, StoredField]: ...
-
     def on_divergence(self, call: object) -> None: ...
-
     @property
     def committed(self) -> list[int]: ...
-
     @property
     def local_only(self) -> list[int]: ...
-
     @property
     def facts(self) -> SessionFacts: ...
 
@@ -1281,7 +1215,6 @@ class RankProvenance:
 
     @property
     def rank(self) -> int: ...
-
     @property
     def json(self) -> str: ...
 
@@ -1292,27 +1225,22 @@ class RankFiles:
 
     @property
     def rank(self) -> int: ...
-
     @property
     def data(self) -> str:
         """'': only metadata is kept."""
 
     @property
     def data_bytes(self) -> int: ...
-
     @property
     def metadata(self) -> str:
         """'': of files that were packed as they were."""
 
     @property
     def metadata_bytes(self) -> int: ...
-
     @property
     def header_xxh3(self) -> int: ...
-
     @property
     def blocked_seconds(self) -> float: ...
-
     @property
     def difference(self) -> int | None:
         """Of a record: the number of the difference that `data` is."""
@@ -1323,7 +1251,6 @@ class RankFiles:
 
     @property
     def divergence(self) -> str: ...
-
     @property
     def offset(self) -> int:
         """Where this rank's part of a file begins that ranks share."""
@@ -1333,15 +1260,14 @@ class RankFiles:
         """Of the whole data file."""
 
     def __eq__(self, arg: object, /) -> bool: ...
-
     def __getstate__(self) -> tuple[int, str, int, str, int, int, float, int, int, bool, int, int, str]: ...
-
-    def __setstate__(self, arg: tuple[int, str, int, str, int, int, float, int, int, bool, int, int, str], /) -> None: ...
+    def __setstate__(
+        self, arg: tuple[int, str, int, str, int, int, float, int, int, bool, int, int, str], /
+    ) -> None: ...
 
 class HistoryStep:
     @property
     def step(self) -> int: ...
-
     @property
     def folder(self) -> str:
         """In the history's."""
@@ -1354,34 +1280,24 @@ class History:
 
     @property
     def path(self) -> str: ...
-
     @property
     def atol(self) -> float: ...
-
     @property
     def rtol(self) -> float: ...
-
     @property
     def residue_bits(self) -> int: ...
-
     @property
     def chunk_bytes(self) -> int: ...
-
     @property
     def digest(self) -> str: ...
-
     @property
     def keep_data(self) -> bool: ...
-
     @property
     def record(self) -> RecordSettings | None: ...
-
     @property
     def torn(self) -> bool: ...
-
     @property
     def ranks(self) -> int: ...
-
     @property
     def local_part(self) -> int | None:
         """Of one rank's part on a node-local tier: whose."""
@@ -1392,10 +1308,8 @@ class History:
 
     @property
     def incomplete(self) -> list[int]: ...
-
     @property
     def provenance(self) -> list[RankProvenance]: ...
-
     @property
     def steps(self) -> list[HistoryStep]: ...
 
@@ -1406,23 +1320,19 @@ class UnnamedStep:
 
     @property
     def step(self) -> int: ...
-
     @property
     def rank(self) -> int: ...
-
     @property
     def folder(self) -> str:
         """In the history's."""
 
     @property
     def journal(self) -> str: ...
-
     @property
     def lost(self) -> bool:
         """The journal is missing or empty; else it may have been cut."""
 
 def unnamed_steps(path: str | os.PathLike) -> list[UnnamedStep]: ...
-
 def entries_of_others(path: str | os.PathLike, known: Sequence[str] = []) -> list[str]:
     """
     Journals and folders of steps that are another history's. known: folders that this one's journals name.
@@ -1437,13 +1347,11 @@ class Flushed:
 
     @property
     def bytes(self) -> int: ...
-
     @property
     def lost(self) -> list[LostStep]:
         """The steps that stay where they are, and why."""
 
-def flush(local: str, history: str, id: str = '') -> Flushed: ...
-
+def flush(local: str, history: str, id: str = "") -> Flushed: ...
 def id_of_parts(parts: Sequence[str], history: str) -> str: ...
 
 class PlanPlace:
@@ -1451,16 +1359,12 @@ class PlanPlace:
 
     @property
     def host(self) -> int: ...
-
     @property
     def package(self) -> int | None: ...
-
     @property
     def numa(self) -> int | None: ...
-
     @property
     def cache(self) -> int | None: ...
-
     @property
     def core(self) -> int | None: ...
 
@@ -1469,13 +1373,10 @@ class PlanTopology:
 
     @property
     def name(self) -> str: ...
-
     @property
     def nodes(self) -> int: ...
-
     @property
     def gateways(self) -> int: ...
-
     @property
     def gateway_of(self) -> list[int]:
         """By node."""
@@ -1491,29 +1392,22 @@ class PlanTopology:
 class PlannedPartition:
     @property
     def file(self) -> int: ...
-
     @property
     def number(self) -> int:
         """In the file."""
 
     @property
     def offset(self) -> int: ...
-
     @property
     def bytes(self) -> int: ...
-
     @property
     def ranks(self) -> int: ...
-
     @property
     def first_rank(self) -> int: ...
-
     @property
     def last_rank(self) -> int: ...
-
     @property
     def nodes(self) -> int: ...
-
     @property
     def gateway(self) -> int: ...
 
@@ -1522,29 +1416,22 @@ class PlanAggregator:
 
     @property
     def rank(self) -> int: ...
-
     @property
     def node(self) -> int: ...
-
     @property
     def gather(self) -> float: ...
-
     @property
     def write(self) -> float: ...
 
 class PlannedPlacement:
     @property
     def placement(self) -> str: ...
-
     @property
     def sum(self) -> float: ...
-
     @property
     def most(self) -> float: ...
-
     @property
     def seconds(self) -> float: ...
-
     @property
     def aggregators(self) -> list[PlanAggregator]:
         """By partition."""
@@ -1552,38 +1439,42 @@ class PlannedPlacement:
 class AggregationPlan:
     @property
     def topology(self) -> PlanTopology: ...
-
     @property
     def ranks(self) -> int: ...
-
     @property
     def files(self) -> int: ...
-
     @property
     def bytes(self) -> int: ...
-
     @property
     def partitions(self) -> list[PlannedPartition]: ...
-
     @property
     def placements(self) -> list[PlannedPlacement]: ...
-
     @property
     def partition_of_node(self) -> list[int | None]: ...
 
-def make_volumes(kind: str, ranks: int, mean: int, unit: int, spread: float, every: int, seed: int) -> list[int]: ...
-
+def make_volumes(
+    kind: str, ranks: int, mean: int, unit: int, spread: float, every: int, seed: int
+) -> list[int]: ...
 def topology_nodes(description: str, nodes: int) -> int: ...
-
-def plan_aggregation(topology: str, nodes: int, volumes: Sequence[int], ranks_per_node: int, aggregators: int, nodes_per_file: int, layout: str, item_bytes: Sequence[int], block: int, placements: Sequence[str], seed: int) -> AggregationPlan: ...
+def plan_aggregation(
+    topology: str,
+    nodes: int,
+    volumes: Sequence[int],
+    ranks_per_node: int,
+    aggregators: int,
+    nodes_per_file: int,
+    layout: str,
+    item_bytes: Sequence[int],
+    block: int,
+    placements: Sequence[str],
+    seed: int,
+) -> AggregationPlan: ...
 
 class FieldSketch:
     @property
     def facts(self) -> FieldFacts: ...
-
     @property
     def device(self) -> int: ...
-
     @property
     def bytes(self) -> int: ...
 
@@ -1591,27 +1482,40 @@ class SketchList:
     """The sketches of a container, which may still be at work on devices."""
 
     def __len__(self) -> int: ...
-
     def __getitem__(self, at: int) -> FieldSketch:
         """Waits."""
 
     @property
     def names(self, /) -> list[str]: ...
-
     def wait(self) -> None:
         """Until all are made. Raises what went wrong."""
 
-def start_sketches(container: object, flatten: Callable[[str, object], dict[str, object]], tolerances: Mapping[str, Tolerance], atol: float, rtol: float, residue_bits: int, chunk_bytes: int, digest: str, threads: int = 0) -> SketchList | None:
+def start_sketches(
+    container: object,
+    flatten: Callable[[str, object], dict[str, object]],
+    tolerances: Mapping[str, Tolerance],
+    atol: float,
+    rtol: float,
+    residue_bits: int,
+    chunk_bytes: int,
+    digest: str,
+    threads: int = 0,
+) -> SketchList | None:
     """
     Those of a container, begun while it is walked. None where Python has to look at anything in it.
     """
 
-def sketch_fields(fields: CapturedFields, atol: float, rtol: float, residue_bits: int, chunk_bytes: int, digest: str, threads: int = 0) -> list[FieldSketch]: ...
-
+def sketch_fields(
+    fields: CapturedFields,
+    atol: float,
+    rtol: float,
+    residue_bits: int,
+    chunk_bytes: int,
+    digest: str,
+    threads: int = 0,
+) -> list[FieldSketch]: ...
 def load_sketches(metadata: Metadata, fields: Sequence[int], device: int) -> list[FieldSketch]: ...
-
 def move_sketches(sketches: Sequence[FieldSketch], device: int) -> list[FieldSketch]: ...
-
 def sketch_roots(sketches: Sequence[FieldSketch]) -> list[int]:
     """The root of each sketch's tree, which is 0 where there is no element."""
 
@@ -1620,13 +1524,10 @@ class SketchComparison:
 
     @property
     def elements(self) -> int: ...
-
     @property
     def chunks(self) -> int: ...
-
     @property
     def chunks_flagged(self) -> int: ...
-
     @property
     def open(self) -> bytes:
         """
@@ -1635,27 +1536,28 @@ class SketchComparison:
 
     @property
     def proven_by_tree(self) -> int: ...
-
     @property
     def proven_by_cells(self) -> list[int]: ...
-
     @property
     def cell(self) -> float: ...
-
     @property
     def coarse_cell(self) -> float: ...
-
     @property
     def chunk_elements(self) -> int: ...
 
-def compare_sketches(*, a: Sequence[FieldSketch], b: Sequence[FieldSketch], tolerances: Sequence[Tolerance], nan_equal: bool = True) -> list[SketchComparison]:
+def compare_sketches(
+    *,
+    a: Sequence[FieldSketch],
+    b: Sequence[FieldSketch],
+    tolerances: Sequence[Tolerance],
+    nan_equal: bool = True,
+) -> list[SketchComparison]:
     """Of each field its sketch in both runs, and its tolerance."""
 
 class WordDigests:
     """Digests of the words of many arrays: start(), and later roots()."""
 
     def __init__(self, arrays: Sequence) -> None: ...
-
     @property
     def missing(self) -> list[int]:
         """Numbers of arrays that put() has to bring."""
@@ -1694,33 +1596,43 @@ def digest_weights(scalars: int, block_scalars: int) -> NDArray[uint64]:
 class BucketSums:
     """Sums of digests, by bucket in ascending order."""
 
-    def __init__(self, buckets: NDArray[uint64], coarse: NDArray[uint64], fine: NDArray[uint64], height: int) -> None: ...
-
+    def __init__(
+        self, buckets: NDArray[uint64], coarse: NDArray[uint64], fine: NDArray[uint64], height: int
+    ) -> None: ...
     @property
     def height(self) -> int:
         """A bucket has 2^height chunks."""
 
     @property
     def buckets(self) -> NDArray[uint64]: ...
-
     @property
     def coarse(self) -> NDArray[uint64]: ...
-
     @property
     def fine(self) -> NDArray[uint64]: ...
 
 def read_sums(metadata: Metadata, field: int, whole: bool) -> BucketSums: ...
-
 def read_residues(metadata: Metadata, field: int, first: int, count: int) -> NDArray[uint8]: ...
-
-def sums_of_rows(dtype: str, ids: NDArray[uint64], address: int, row_scalars: int, tolerance: Tolerance, chunk_bytes: int) -> BucketSums | None: ...
-
-def put_rows(to: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], rows: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], item_bytes: int) -> None: ...
+def sums_of_rows(
+    dtype: str, ids: NDArray[uint64], address: int, row_scalars: int, tolerance: Tolerance, chunk_bytes: int
+) -> BucketSums | None: ...
+def put_rows(
+    to: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    rows: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    starts: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    item_bytes: int,
+) -> None: ...
 
 class TwoSums:
     """The sums of one field of two runs, and which buckets they prove."""
 
-    def __init__(self, metadata: Metadata, field: int, wanted: Tolerance, of_a: Sequence[BucketSums], of_b: Sequence[BucketSums]) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        field: int,
+        wanted: Tolerance,
+        of_a: Sequence[BucketSums],
+        of_b: Sequence[BucketSums],
+    ) -> None:
         """metadata, field: of either run. of_a, of_b: of all parts of each run."""
 
     @property
@@ -1729,7 +1641,6 @@ class TwoSums:
 
     @property
     def bucket_scalars(self) -> int: ...
-
     @property
     def buckets(self) -> NDArray[uint64]:
         """Of which a run has sums, ascending."""
@@ -1744,7 +1655,6 @@ class TwoSums:
 
     @property
     def count_open(self) -> int: ...
-
     def open_scalars(self, scalars: int) -> list[tuple[int, int]]:
         """
         (first, count) of each stretch of scalars in open buckets, of an array of so many.
@@ -1785,43 +1695,34 @@ class CoreNoise:
 
     @property
     def core(self) -> int: ...
-
     @property
     def undisturbed_ns(self) -> float:
         """Length of a step of the loop."""
 
     @property
     def threshold_ns(self) -> float: ...
-
     @property
     def begin_ns(self) -> int:
         """Of the time in which detours were recorded."""
 
     @property
     def end_ns(self) -> int: ...
-
     @property
     def iterations(self) -> int: ...
-
     @property
     def full(self) -> bool:
         """It ended early, after as many detours as were asked for."""
 
     @property
     def starts(self) -> NDArray[int64]: ...
-
     @property
     def lengths(self) -> NDArray[int64]: ...
-
     @property
     def work_ns(self) -> NDArray[int64]: ...
-
     @property
     def window_work(self) -> NDArray[int64]: ...
-
     @property
     def involuntary_switches(self) -> int: ...
-
     @property
     def run_queue_ns(self) -> int:
         """-1: the system does not report it."""
@@ -1833,38 +1734,41 @@ class CoreNoise:
 class NoiseMeasurement:
     @property
     def clock(self) -> str: ...
-
     @property
     def tick_ns(self) -> float: ...
-
     @property
     def cores(self) -> list[CoreNoise]: ...
 
-def measure_noise(cores: Sequence[int], detour_seconds: float = 1.0, work_seconds: float = 0.5, time_seconds: float = 0.5, threshold: float = 9.0, threshold_ns: int = 0, work_ns: int = 100000, window_ns: int = 1000000, most_detours: int = 262144, counter: bool = True) -> NoiseMeasurement: ...
+def measure_noise(
+    cores: Sequence[int],
+    detour_seconds: float = 1.0,
+    work_seconds: float = 0.5,
+    time_seconds: float = 0.5,
+    threshold: float = 9.0,
+    threshold_ns: int = 0,
+    work_ns: int = 100000,
+    window_ns: int = 1000000,
+    most_detours: int = 262144,
+    counter: bool = True,
+) -> NoiseMeasurement: ...
 
 class VariableRules:
     """Which environment variables are stored."""
 
     @property
     def names(self) -> list[str]: ...
-
     @property
     def prefixes(self) -> list[str]: ...
-
     @property
     def bookkeeping(self) -> list[str]: ...
-
     @property
     def of_one_job(self) -> list[str]: ...
-
     @property
     def secret_words(self) -> list[str]: ...
-
     @property
     def secret_variable_words(self) -> list[str]: ...
 
 def variable_rules() -> VariableRules: ...
-
 def keeps_variable(name: str) -> bool: ...
 
 NO_METADATA: str = ...
@@ -1872,9 +1776,6 @@ NO_METADATA: str = ...
 NO_DATA: str = ...
 
 def tolerance_text(tolerance: Tolerance, ulps: int | None = None) -> str: ...
-
 def values_text(a: float, b: float, difference: float) -> str: ...
-
 def percent_text(a: float, difference: float) -> str: ...
-
 def proof_text(read: int, elements: int) -> str: ...

@@ -11,7 +11,7 @@ import click
 
 from ..comparison.choices import ALIGNMENTS, METHODS
 from ..errors import TwinrunError, one_line
-from .common import EXIT_STATUS, console, device_options, format_options, over_ranks, progress_bar
+from .common import EXIT_STATUS, Range, console, device_options, format_options, over_ranks, progress_bar
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def _distances(
 )
 @click.option(
     "--farther-by",
-    type=click.FloatRange(0, min_open=True),
+    type=Range(0, min_open=True),
     default=None,
     metavar="FACTOR",
     help="With --closer-to: so many times as far is not farther; 1 by default.",

@@ -165,7 +165,7 @@ def compare_distances(
     progress: Callable[[str, int, int], None] | None = None,
     **reading: Any,
 ) -> Distances:
-    """Compares two runs by how far they are from a reference: is the new one farther than the old one?
+    """Compares how far two runs are from a reference: whether the new one is farther than the old one.
 
     >>> exact = np.linspace(0, 1, 1000)
     >>> old, new = exact.astype(np.float32), exact.astype(np.float16)
@@ -180,10 +180,24 @@ def compare_distances(
         compared by the numbers that they hold.
     factor : float, default 1
         The new run is farther where its distance is more than this many times that of the old one.
-    fields, steps, ranks, key, align, common, leave_out, options, progress
-        As of `compare`.
-    **reading
-        How files are read, as of `compare`: `threads`, `memory`, `io`, `device`.
+    fields : iterable of str, default None
+        Globs of the fields to compare; None for all.
+    steps, ranks : str, default None
+        The steps and ranks to compare: '10,20' or '100:200'.
+    key : str, default None
+        The field with the IDs of particles, by which rows are matched.
+    align : {'step', 'time'}
+        How steps are matched.
+    common : bool, default False
+        True: steps and fields that only some of the runs have are left out and noted.
+    leave_out : iterable of str, default ()
+        Globs of fields and files that are not compared.
+    options : dict or CompareOptions, default None
+        Options of the file formats.
+    progress : callable, default None
+        `progress(label, done, total)` is called now and then.
+    **reading : options by name
+        How files are read, as of `compare`: `threads`, `memory`, `io`, `cache`, `device`.
 
     Returns
     -------
