@@ -231,8 +231,11 @@ def match_fields(
             return _checked([(x, y)], [], a, b, at, values)
     chosen_a = {n: f for n, f in in_a.items() if chosen(n)}
     chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
+    elsewhere: list[str] = []  # parts of global arrays, which other ranks of the other run may hold
     for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
         missing = [n for n in mine if n not in theirs]
+        elsewhere += [n for n in missing if mine[n].place is not None]
+        missing = [n for n in missing if mine[n].place is None]
         # Elements without a value hold some number: against a field that has all values they say
         # nothing.
         some = [n.removesuffix(MASK) for n in missing if n.endswith(MASK) and n.removesuffix(MASK) in theirs]
@@ -254,7 +257,9 @@ def match_fields(
                 )
             )
     same = [(x, chosen_b[n]) for n, x in chosen_a.items() if n in chosen_b]
-    return _checked(same, problems, a, b, at, values)
+    found = _checked(same, problems, a, b, at, values)
+    found.recut += elsewhere
+    return found
 
 
 def _checked(
