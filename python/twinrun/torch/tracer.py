@@ -845,8 +845,9 @@ def trace(
         Globs of the paths of modules that are traced; the model itself always is.
     level : {'modules', 'ops'}
         'ops': every operation of PyTorch besides.
-    escalate : TraceComparison, Site, (path, path) or iterable of Site, default None
-        Keeps the data at these places; of two traces, at the place where they part first.
+    escalate : True, TraceComparison, Site, (path, path) or iterable of Site, default None
+        Keeps the data at these places; of two traces, at the place where they part first. True: of the trace
+        that an earlier run left in `run`, and of `reference`; this one goes to `run.escalated`.
     start : int, default 0
         The number of the first iteration: of a training that is resumed, the one that comes next.
     rng : {'torch', 'all', 'none'}
@@ -917,7 +918,13 @@ def trace(
         if not isinstance(one_optimizer, torch.optim.Optimizer):
             raise TwinrunError(f"{type(one_optimizer).__name__!r} is no torch.optim.Optimizer")
     keep = None
-    if escalate is not None:
+    if escalate is True and not isinstance(run, Run):
+        from ..trace.escalation import second_run
+
+        run, sites = second_run(run, reference)
+        reference = None  # both first runs were compared
+        keep = sites.__contains__
+    elif escalate is not None:
         from ..trace.escalation import sites_of
 
         sites = sites_of(escalate)

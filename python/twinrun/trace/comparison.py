@@ -52,6 +52,15 @@ class ValueDifference:
         The first element that differs; `first_a` and `first_b` are its values.
     first_a, first_b : object
         See `first_index`.
+    max_index : list of int or None
+        Where |a - b| is largest; `max_a` and `max_b` are the values there.
+    max_a, max_b : object
+        See `max_index`.
+    box : list of (int, int) or None
+        The smallest box that holds all elements that differ: along each axis the first index, and the one
+        behind the last.
+    infinite : int or None
+        Elements where a NaN or an infinity meets something else.
     """
 
     name: str
@@ -66,6 +75,11 @@ class ValueDifference:
     first_index: list[int] | None = None
     first_a: object = None
     first_b: object = None
+    max_index: list[int] | None = None
+    max_a: object = None
+    max_b: object = None
+    box: list[tuple[int, int]] | None = None
+    infinite: int | None = None
     _kept: tuple[str, str] = field(default=("", ""), repr=False, compare=False)
 
 
@@ -547,9 +561,17 @@ def _measure(differs: ValueDifference, a: _Side, b: _Side, iteration: int) -> No
     differs.first_a, differs.first_b = wide[0][at].item(), wide[1][at].item()
     with np.errstate(all="ignore"):
         apart = np.abs(wide[0] - wide[1]) if kind != "bool" else (wide[0] != wide[1])
+    places = np.unravel_index(np.flatnonzero(unequal), x.shape) if x.shape else ()
+    differs.box = [(int(along.min()), int(along.max()) + 1) for along in places]
     if kind[0] in "fbc" and kind != "bool":
-        finite = apart[np.isfinite(apart)]
-        differs.max_abs_diff = float(finite.max()) if finite.size else None
+        finite = np.isfinite(apart)
+        differs.infinite = int((unequal & ~finite).sum())
+        if finite.any():
+            largest = int(np.where(finite, apart, -1).argmax())
+            differs.max_abs_diff = float(apart[largest])
+            if apart[largest] > 0:
+                differs.max_index = [int(i) for i in np.unravel_index(largest, x.shape)] if x.shape else []
+                differs.max_a, differs.max_b = wide[0][largest].item(), wide[1][largest].item()
     differs.max_ulp = _ulps(x, y, kind)
 
 
