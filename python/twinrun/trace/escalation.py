@@ -19,8 +19,8 @@ ESCALATED = ".escalated"
 def second_run(
     run: str | os.PathLike[str], reference: str | os.PathLike[str] | None
 ) -> tuple[str, frozenset[Site]]:
-    """Of a training that is run again: the folder of the second trace, and the place whose data it keeps, where
-    the traces of the first run and of the reference part. Raises TwinrunError.
+    """Of a training that is run again: the folder of the second trace, and the place whose data it keeps:
+    where the traces of the first run and of the reference part. Raises TwinrunError.
     """
     if reference is None:
         raise TwinrunError(

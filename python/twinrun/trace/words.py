@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ..errors import one_line
@@ -33,7 +34,7 @@ def _amount(v: ValueDifference) -> str:
         said += f", {v.max_ulp} ulp"
     if v.infinite:
         said += f", {v.infinite} of them NaN or infinite in one run"
-    if v.box is not None and v.different < v.elements:
+    if v.box and math.prod(high - low for low, high in v.box) < v.elements:
         said += f"; all within [{', '.join(f'{low}:{high}' for low, high in v.box)}]"
     if v.first_index is not None:
         said += f"; first at {_at(v.first_index)}: {v.first_a!r} against {v.first_b!r}"
