@@ -165,7 +165,7 @@ views_are(lambda: importlib.import_module(".report.views", __name__))
 
 
 def __getattr__(name: str) -> object:
-    if name in ("_core", "golden", "torch", "xarray"):
+    if name in ("_core", "golden", "jax", "torch", "xarray"):
         return importlib.import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
