@@ -322,7 +322,7 @@ def trace(
     While a CUDA graph is captured nothing can be traced.
     """
     check_version()
-    # A training that is run again: its first trace and the reference are compared once, not each iteration.
+    # A training that is run again: the first trace and the reference are compared once, before it.
     first = run if escalate is True and not isinstance(run, Run) else None
     settings = Settings.checked(
         every=every,
