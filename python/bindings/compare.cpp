@@ -117,22 +117,26 @@ void define_stage(nb::module_& m) {
 }
 
 // For another process of the same build.
-using ResultState = std::pair<nb::bytes, std::string>;
+using ResultState = std::tuple<nb::bytes, std::string, std::optional<std::string>>;
 
 ResultState state_of(const PyFieldResult& self) {
     PackedResults packed(1);
     packed.put(0, self.result);
     const std::vector<std::byte> bytes = packed.bytes();
-    return {nb::bytes(bytes.data(), bytes.size()), std::string(dtype_name(self.dtype))};
+    std::optional<std::string> second;
+    if (self.dtype_b) second = std::string(dtype_name(*self.dtype_b));
+    return {nb::bytes(bytes.data(), bytes.size()), std::string(dtype_name(self.dtype)), second};
 }
 
 PyFieldResult result_of(const ResultState& state) {
-    const auto& [bytes, dtype] = state;
+    const auto& [bytes, dtype, second] = state;
     const PackedResults packed =
         take(PackedResults::from({static_cast<const std::byte*>(bytes.data()), bytes.size()}));
     if (packed.size() != 1 || !packed.has(0))
         raise({ErrorCode::damaged, "this is not the result of a comparison"});
-    return {packed.get(0), parse_dtype(dtype)};
+    PyFieldResult result{packed.get(0), parse_dtype(dtype)};
+    if (second) result.dtype_b = parse_dtype(*second);
+    return result;
 }
 
 void define_what_was_found(nb::class_<PyFieldResult>& result) {
@@ -141,13 +145,14 @@ void define_what_was_found(nb::class_<PyFieldResult>& result) {
         result.def_prop_ro(name, [get](const PyFieldResult& self) { return get(self.result); });
     };
     // An element's value, at a place that may be nowhere.
-    const auto value = [&](const char* name, auto place, auto bits) {
+    const auto value = [&](const char* name, auto place, auto bits, bool of_b) {
         const std::string signature = "def " + std::string(name) + "(self, /) -> int | float | None";
         result.def_prop_ro(
             name,
-            [place, bits](const PyFieldResult& self) {
-                return place(self.result) == kNowhere ? nb::object(nb::none())
-                                                      : scalar_value(self.dtype, bits(self.result));
+            [place, bits, of_b](const PyFieldResult& self) {
+                return place(self.result) == kNowhere
+                           ? nb::object(nb::none())
+                           : scalar_value(of_b ? self.second() : self.dtype, bits(self.result));
             },
             nb::for_getter(nb::sig(signature.c_str())));
     };
@@ -165,15 +170,19 @@ void define_what_was_found(nb::class_<PyFieldResult>& result) {
     add("infinite", [](const R& r) { return r.read.infinite; });
     add("scalars_read", [](const R& r) { return r.read.scalars; });
     add("first", [](const R& r) { return index_or_none(r.read.first); });
-    value("first_a", first, [](const R& r) { return r.first_bits_a; });
-    value("first_b", first, [](const R& r) { return r.first_bits_b; });
+    value(
+        "first_a", first, [](const R& r) { return r.first_bits_a; }, false);
+    value(
+        "first_b", first, [](const R& r) { return r.first_bits_b; }, true);
     add("max_abs", [](const R& r) { return r.max_abs; });
     add("max_abs_is_bound", [](const R& r) { return r.max_abs_is_bound; });
     add("max_abs_unread", [](const R& r) { return r.max_abs_unread; });
     add("max_abs_read", [](const R& r) { return r.read.max_abs; });
     add("max_abs_at", [](const R& r) { return index_or_none(r.read.max_abs_at); });
-    value("max_abs_a", largest, [](const R& r) { return r.max_bits_a; });
-    value("max_abs_b", largest, [](const R& r) { return r.max_bits_b; });
+    value(
+        "max_abs_a", largest, [](const R& r) { return r.max_bits_a; }, false);
+    value(
+        "max_abs_b", largest, [](const R& r) { return r.max_bits_b; }, true);
     add("max_rel_read", [](const R& r) { return r.read.max_rel; });
     add("max_rel_at", [](const R& r) { return index_or_none(r.read.max_rel_at); });
     add("max_rel_different", [](const R& r) { return r.read.max_rel_different; });
@@ -247,10 +256,12 @@ PyFieldResult merge_results(const std::vector<const PyFieldResult*>& parts,
     std::vector<const FieldResult*> results;
     for (const PyFieldResult* part : parts)
         results.push_back(&part->result);
-    const DType dtype = parts.empty() ? DType::f32 : parts.front()->dtype;
-    auto whole = merged(results, ColumnOrder(columns, scalars_per_item(dtype)));
+    const PyFieldResult types = parts.empty()
+                                    ? PyFieldResult{{}, DType::f32}
+                                    : PyFieldResult{{}, parts.front()->dtype, parts.front()->dtype_b};
+    auto whole = merged(results, ColumnOrder(columns, scalars_per_item(types.dtype)));
     if (!whole) throw nb::value_error(whole.error().message.c_str());  // a defect of twinrun
-    return {std::move(whole).value(), dtype};
+    return {std::move(whole).value(), types.dtype, types.dtype_b};
 }
 
 void define_merging(nb::module_& m) {
@@ -328,7 +339,9 @@ PyFieldResult compare(const PyFieldSide& a, const PyFieldSide& b, const Differen
         const nb::gil_scoped_release unlocked;
         return compare_field(a.side(), b.side(), options);
     };
-    return {take(run()), a.dtype()};
+    PyFieldResult result{take(run()), a.dtype()};
+    if (b.dtype() != a.dtype()) result.dtype_b = b.dtype();
+    return result;
 }
 
 void define_options(nb::module_& m) {

@@ -197,6 +197,68 @@ struct PyTurns {
     }
 };
 
+// The processes of a run, which exchange by functions of Python: minimum(values) gives the smallest
+// value of all processes at each place, broadcast(bytes) the bytes of rank 0.
+class CallingComm final : public Comm {
+   public:
+    CallingComm(int rank, int size, nb::object minimum, nb::object broadcast)
+        : rank_(rank), size_(size), minimum_(std::move(minimum)), broadcast_(std::move(broadcast)) {}
+    ~CallingComm() override {
+        const nb::gil_scoped_acquire lock;
+        minimum_.reset();
+        broadcast_.reset();
+    }
+    CallingComm(const CallingComm&) = delete;
+    CallingComm& operator=(const CallingComm&) = delete;
+    [[nodiscard]] int rank() const override { return rank_; }
+    [[nodiscard]] int size() const override { return size_; }
+    Result<> minimum(std::span<std::int64_t> values) override {
+        return called("minimum", [&] {
+            const auto found = nb::cast<std::vector<std::int64_t>>(
+                minimum_(std::vector<std::int64_t>(values.begin(), values.end())));
+            if (found.size() != values.size()) throw nb::value_error("another number of values");
+            std::copy(found.begin(), found.end(), values.begin());
+        });
+    }
+    Result<> broadcast(std::span<std::byte> bytes) override {
+        return called("broadcast", [&] {
+            const auto found = nb::cast<nb::bytes>(broadcast_(nb::bytes(bytes.data(), bytes.size())));
+            if (found.size() != bytes.size()) throw nb::value_error("another number of bytes");
+            std::memcpy(bytes.data(), found.data(), bytes.size());
+        });
+    }
+
+   private:
+    template <class Call>
+    Result<> called(const char* what, const Call& call) {
+        const nb::gil_scoped_acquire lock;
+        try {
+            call();
+            return success();
+        } catch (nb::python_error& e) {
+            return failure(what, nb::cast<std::string>(nb::str(e.value())));
+        } catch (const std::exception& e) {
+            return failure(what, e.what());
+        }
+    }
+    [[nodiscard]] Error failure(const char* what, const std::string& why) const {
+        return Error{ErrorCode::io,
+                     "rank " + std::to_string(rank_) + " cannot exchange (" + what + "): " + why};
+    }
+    int rank_;
+    int size_;
+    nb::object minimum_;
+    nb::object broadcast_;
+};
+
+// The processes of a run; each makes one session with them.
+struct PyRanks {
+    int rank;
+    int size;
+    nb::object minimum;
+    nb::object broadcast;
+};
+
 // The number that Python gave, if it is one that the type has. A truth value is no number.
 template <class T>
 std::optional<T> given_number(nb::handle value) {
@@ -327,13 +389,17 @@ struct PySession {
     std::unique_ptr<Comm> comm;  // the session uses it
     std::unique_ptr<Session> session;
 
-    // turns: the ranks of which this is the next one; null: a run of one rank.
+    // turns: the ranks of which this is the next one. ranks: the processes of which this is one.
+    // Both null: a run of one rank.
     PySession(const std::string& path, SessionSettings chosen,
-              const std::map<std::string, std::map<std::string, std::string>>& facts, PyTurns* turns) {
-        if (turns == nullptr)
-            comm = std::make_unique<SelfComm>();
-        else
+              const std::map<std::string, std::map<std::string, std::string>>& facts, PyTurns* turns,
+              const PyRanks* ranks) {
+        if (turns != nullptr)
             comm = turns->next();
+        else if (ranks != nullptr)
+            comm = std::make_unique<CallingComm>(ranks->rank, ranks->size, ranks->minimum, ranks->broadcast);
+        else
+            comm = std::make_unique<SelfComm>();
         chosen.provenance = collect_provenance();
         for (const auto& [group, own] : facts) {
             for (const auto& [name, value] : own)
@@ -440,10 +506,24 @@ void define_sessions(nb::module_& m) {
                         "made with it is the next rank, and is closed before the one after it is made.")
         .def(nb::init<int>(), "ranks"_a)
         .def_ro("begun", &PyTurns::begun);
+    nb::class_<PyRanks>(m, "Ranks", "The processes of a run, of which this is one.")
+        .def(
+            "__init__",
+            [](PyRanks* self, int rank, int size, nb::object minimum, nb::object broadcast) {
+                if (size < 1 || rank < 0 || rank >= size)
+                    raise({ErrorCode::invalid_argument, "rank must be below the number of ranks"});
+                new (self) PyRanks{rank, size, std::move(minimum), std::move(broadcast)};
+            },
+            "rank"_a, "size"_a, nb::kw_only(), "minimum"_a, "broadcast"_a,
+            "minimum(list of int) -> the smallest value of all processes at each place; broadcast(bytes) -> "
+            "the bytes of rank 0. Every process calls them, in the same order.")
+        .def_ro("rank", &PyRanks::rank)
+        .def_ro("size", &PyRanks::size);
     nb::class_<PySession>(m, "Session")
         .def(nb::init<const std::string&, SessionSettings,
-                      const std::map<std::string, std::map<std::string, std::string>>&, PyTurns*>(),
-             "path"_a, "settings"_a, "facts"_a, "turns"_a.none() = nb::none())
+                      const std::map<std::string, std::map<std::string, std::string>>&, PyTurns*,
+                      const PyRanks*>(),
+             "path"_a, "settings"_a, "facts"_a, "turns"_a.none() = nb::none(), "ranks"_a.none() = nb::none())
         .def("capture", &PySession::capture, "step"_a, "fields"_a)
         .def("wait", &PySession::wait)
         .def("close", &PySession::close)

@@ -105,10 +105,14 @@ void define_elements(nanobind::module_& m);
 
 // ---- compare.cpp ----
 
-// What comparing a field found. dtype: of the values of elements.
+// What comparing a field found. dtype, dtype_b: of the values of elements, the second where it is
+// another one in the second run.
 struct PyFieldResult {
     FieldResult result;
     DType dtype;
+    std::optional<DType> dtype_b = std::nullopt;
+
+    [[nodiscard]] DType second() const { return dtype_b.value_or(dtype); }
 };
 
 // How fields are compared, whatever their rules.

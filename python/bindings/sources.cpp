@@ -6,6 +6,7 @@
 
 #include "shared.hpp"
 #include "source/device_array.hpp"
+#include "source/widened_source.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -88,6 +89,18 @@ void define_sources(nb::module_& m) {
                 std::move(fetch)};
         },
         "dtype"_a, "items"_a, "fetch"_a);
+    m.def(
+        "holds_exactly",
+        [](const std::string& to, const std::string& from) {
+            return holds_exactly(parse_dtype(to), parse_dtype(from));
+        },
+        "wider"_a, "narrower"_a, "Whether a type holds every value of another one.");
+    m.def(
+        "widened_source",
+        [](const std::string& dtype, const Source& below) {
+            return Source{take(WidenedSource::create(parse_dtype(dtype), below.elements)), below.owner};
+        },
+        "dtype"_a, "below"_a, "The elements of a source in a wider type: f64, i64, u64 or c128.");
 }
 
 }  // namespace twinrun

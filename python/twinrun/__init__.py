@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         write_part,
     )
     from .capture.run import CaptureFacts, Divergence, Run
+    from .comparison.distances import Distance, Distances, FieldDistances, compare_distances
     from .comparison.options import CompareOptions
     from .comparison.work import Comparison, FieldComparison, compare
     from .errors import (
@@ -72,8 +73,11 @@ __all__ = [
     "Comparison",
     "DamagedFile",
     "Digest",
+    "Distance",
+    "Distances",
     "Divergence",
     "FieldComparison",
+    "FieldDistances",
     "FieldSketchComparison",
     "FormatError",
     "Incomparable",
@@ -96,6 +100,7 @@ __all__ = [
     "assert_same",
     "compact",
     "compare",
+    "compare_distances",
     "compare_traces",
     "digest",
     "index",
@@ -121,8 +126,11 @@ _PLACES = {
     "CompareOptions": "comparison.options",
     "Comparison": "comparison",
     "Digest": "runs.digest",
+    "Distance": "comparison.distances",
+    "Distances": "comparison.distances",
     "Divergence": "capture.run",
     "FieldComparison": "comparison",
+    "FieldDistances": "comparison.distances",
     "FieldSketchComparison": "runs.sketch",
     "NotSame": "assertion",
     "PackFacts": "capture.records",
@@ -137,6 +145,7 @@ _PLACES = {
     "assert_same": "assertion",
     "compact": "capture.records",
     "compare": "comparison",
+    "compare_distances": "comparison.distances",
     "compare_traces": "trace.comparison",
     "digest": "runs.digest",
     "index": "runs.index",
@@ -157,7 +166,7 @@ views_are(lambda: importlib.import_module(".report.views", __name__))
 
 
 def __getattr__(name: str) -> object:
-    if name in ("_core", "golden", "torch", "xarray"):
+    if name in ("_core", "golden", "jax", "torch", "xarray"):
         return importlib.import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

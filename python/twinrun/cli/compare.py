@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ..comparison.choices import ALIGNMENTS, METHODS
 from ..errors import TwinrunError, one_line
-from .common import EXIT_STATUS, console, device_options, format_options, over_ranks, progress_bar
+from .common import EXIT_STATUS, Range, console, device_options, format_options, over_ranks, progress_bar
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -31,15 +31,20 @@ class _Reports(NamedTuple):
     junit: str | None
     listing: str | None
 
-    def check(self, inputs: list[str]) -> None:
-        """Raises TwinrunError where a file cannot be written, or is one that is read."""
-        outputs = {
+    @property
+    def by_option(self) -> dict[str, str | None]:
+        """The file of each report, None where it is not asked for, by the option that names it."""
+        return {
             "--json": self.json_file,
             "--picture": self.picture,
             "--html": self.html_file,
             "--junit": self.junit,
             "--list-differences": self.listing,
         }
+
+    def check(self, inputs: list[str]) -> None:
+        """Raises TwinrunError where a file cannot be written, or is one that is read."""
+        outputs = self.by_option
         if any(path is not None for path in outputs.values()):
             from ..outputs import check_outputs
 
@@ -209,6 +214,23 @@ def _compare_traces(
     return EXIT_STATUS[result.verdict]
 
 
+def _distances(
+    run_a: str, run_b: str, reference: str, asked: Mapping[str, Any], reports: _Reports, quiet: bool
+) -> int:
+    from ..comparison.distances import compare_distances, distance_lines, distances_document
+
+    with progress_bar(quiet) as progress:
+        result = compare_distances(run_a, run_b, reference, progress=progress, **asked)
+    if reports.json_file is not None:
+        from ..report.document import write_json
+
+        write_json(reports.json_file, distances_document(result))
+    if not quiet:
+        for line in distance_lines(result):
+            click.echo(one_line(line, 400), err=reports.json_file == "-")
+    return {"farther": 1, "incomparable": 2}.get(result.verdict, 0)
+
+
 @click.command(cls=_Compare)
 @click.argument("run_a", type=click.Path())
 @click.argument("run_b", type=click.Path(), required=False)
@@ -288,6 +310,27 @@ def _compare_traces(
     metavar="OLD=NEW",
     help="Other names for the second run's fields, before they are matched: 'transformer.*=*'; may be given again.",
 )
+@click.option(
+    "--cast",
+    is_flag=True,
+    help="Fields of different types are compared by the numbers that they hold, without rounding: float32 against "
+    "bfloat16, float16, float64, integers, 8-bit floats times their scales.",
+)
+@click.option(
+    "--closer-to",
+    type=click.Path(),
+    default=None,
+    metavar="REFERENCE",
+    help="Say whether RUN_B is farther from REFERENCE, such as a run in float64, than RUN_A is: by the largest and the "
+    "root-mean-square distance of each field. Types may differ.",
+)
+@click.option(
+    "--farther-by",
+    type=Range(0, min_open=True),
+    default=None,
+    metavar="FACTOR",
+    help="With --closer-to: so many times as far is not farther; 1 by default.",
+)
 @click.option("--nan-differs", is_flag=True, help="A NaN differs from a NaN.")
 @click.option("--tolerate-integers", is_flag=True, help="The tolerance holds for integers and booleans too.")
 @click.option(
@@ -346,6 +389,9 @@ def compare(
     leave_out: tuple[str, ...],
     ignore_attributes: tuple[str, ...],
     rename: tuple[str, ...],
+    cast: bool,
+    closer_to: str | None,
+    farther_by: float | None,
     nan_differs: bool,
     tolerate_integers: bool,
     method: str,
@@ -374,17 +420,36 @@ def compare(
     if (run_b is None) != replicas:
         raise click.UsageError("--replicas takes one run." if replicas else "Missing argument 'RUN_B'.")
     reports = _Reports(json_file, picture, html_file, junit, list_differences)
-    reports.check([path for path in (run_a, run_b, tolerances) if path])
+    reports.check([path for path in (run_a, run_b, tolerances, closer_to) if path])
     try:
         traces = _traces(run_a, run_b)
         asked = {
             "--atol": atol, "--rtol": rtol, "--field": fields, "--steps": steps, "--ranks": None if replicas else ranks,
             "--ulp": ulp, "--tolerances": tolerances, "--key": key, "--period": period,
-            "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--rename": rename, "--nan-differs": nan_differs,
+            "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--rename": rename, "--cast": cast, "--nan-differs": nan_differs,
+            "--closer-to": closer_to,
             "--picture": picture, "--junit": junit, "--list-differences": list_differences,
         }  # fmt: skip
         if traces:
             return _compare_traces(run_a, run_b, asked, common, replicas, ranks, reports, verbose, quiet)
+        if farther_by is not None and closer_to is None:
+            raise click.UsageError("--farther-by is for --closer-to.")
+        if closer_to is not None:
+            assert run_b is not None
+            meant = {
+                **{name: asked[name] for name in ("--atol", "--rtol", "--ulp", "--tolerances", "--period")},
+                **{name: asked[name] for name in ("--rename", "--ignore-attribute", "--nan-differs")},
+                **{name: path for name, path in reports.by_option.items() if name != "--json"},
+                "--tolerate-integers": tolerate_integers, "--mpi": team is not None,
+            }  # fmt: skip
+            given = [name for name, value in meant.items() if value not in (None, (), False)]
+            if given:
+                raise TwinrunError(f"{given[0]} has no meaning with --closer-to", fix="leave it out")
+            found = {
+                "factor": farther_by or 1.0, "fields": fields or None, "steps": steps, "ranks": ranks, "key": key,
+                "align": align, "common": common, "leave_out": leave_out, "options": options, "cache": cache, **reading,
+            }  # fmt: skip
+            return _distances(run_a, run_b, closer_to, found, reports, quiet)
     except (Exception, KeyboardInterrupt) as e:
         reports.write_error(run_a, run_b or run_a, e)
         raise
@@ -413,6 +478,7 @@ def compare(
                 leave_out=leave_out,
                 ignore_attributes=ignore_attributes,
                 rename=rename,
+                types="values" if cast else "same",
                 partial=True,
                 tolerate_integers=tolerate_integers,
                 use_metadata=not no_metadata,

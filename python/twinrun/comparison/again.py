@@ -12,6 +12,7 @@ from .. import _core
 from ..errors import TwinrunError
 from ..runs.opening import open_subject
 from ..runs.subject import Subject
+from ..runs.values import InNumbers
 from .renames import Rename, Renamed
 from .settings import Settings
 
@@ -111,8 +112,11 @@ class Again:
 
     def open(self) -> tuple[Subject, Subject]:
         """Opens both sides. Raises TwinrunError where one is gone."""
-        b = self._side(self.b)
-        return self._side(self.a), Renamed(b, self.renames) if self.renames else b
+        a: Subject = self._side(self.a)
+        b: Subject = self._side(self.b)
+        if self.settings.by_values:
+            a, b = InNumbers(a), InNumbers(b)
+        return a, Renamed(b, self.renames) if self.renames else b
 
     def _side(self, held: object) -> Subject:
         if isinstance(held, (str, Subject)):

@@ -19,9 +19,10 @@ from ..runs.fields import FieldRef
 from ..runs.order import read_by_row
 from ..runs.particles import Particles, find_particles
 from ..runs.parts import give_places, parts_of_both
+from ..runs.values import in_common_type, particles_by_values
 from .again import Again, Gone
 from .attributes import under_one_name
-from .field import FieldComparison, place_text
+from .field import FieldComparison, distance, place_text
 from .ids import gather_rows, ids_of_share, match_ids
 from .matching import StepMatch, match_fields, match_steps
 from .settings import Decision
@@ -182,6 +183,8 @@ class _Walk:
                     if not held[-1]:
                         raise _missing(f, label)
                 held = [side[f.field] for side in give_places([{f.field: side} for side in held])]
+                if self.again.settings.by_values:
+                    held = in_common_type(held)
                 x, y = parts_of_both(f.field, held, (self.a.label, self.b.label), self.again.settings.cache)
                 for of_run in (x, y):
                     of_run.check_data()
@@ -201,8 +204,9 @@ class _Walk:
             if self.again.globs is None:
                 in_a, in_b = under_one_name(in_a, in_b)
             found = match_fields(
-                self.a, self.b, in_a, in_b, lambda n: True, self.again.globs is not None, (match.step, rank)
-            )
+                self.a, self.b, in_a, in_b, lambda n: True, self.again.globs is not None, (match.step, rank),
+                self.again.settings.by_values,
+            )  # fmt: skip
             pairs = {x.name: (x, y) for x, y in found.pairs}
             for f in fields:
                 if f.field not in pairs:
@@ -238,8 +242,8 @@ class _Walk:
                 begin, end = int(part[0]) // pair, int(part[-1]) // pair + 1
                 at = (part - np.uint64(begin * pair)).astype(np.int64)
                 of_a, of_b = (
-                    scalar_values(_core.read_source(s, begin, end - begin), x.dtype)[at]
-                    for s in (source_a, source_b)
+                    scalar_values(_core.read_source(s, begin, end - begin), ref.dtype)[at]
+                    for s, ref in ((source_a, x), (source_b, y))
                 )
                 yield Differences(
                     f,
@@ -259,6 +263,8 @@ class _Walk:
         if kind is None or not kind.parts_a or not kind.parts_b:
             raise _missing(fields[0], self.b.label)
         settings = self.again.settings
+        if settings.by_values:
+            kind = particles_by_values(kind)
         sources: dict[int, _core.Source] = {}
         refs = {f.field: _ref(kind, f.field) for f in fields if f.particles is None}
         widest = max((math.prod(r.user_shape[1:]) * r.itemsize for r in refs.values()), default=8)
@@ -392,11 +398,14 @@ def _indices(shape: tuple[int, ...], scalars: np.ndarray, pair: int) -> np.ndarr
 
 def abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decision) -> np.ndarray:
     """|a - b| as float64, on the circle where there is one."""
-    if a.dtype.kind in "iu":
+    if a.dtype.kind in "iu" and a.dtype.kind == b.dtype.kind:
         high, low = np.maximum(a, b), np.minimum(a, b)
         kind = np.int64 if a.dtype.kind == "i" else np.uint64
         high, low = (v.astype(kind).view(np.uint64) for v in (high, low))
         return (high - low).astype(np.float64)  # modulo 2^64, where every difference fits
+    if "i" in (a.dtype.kind, b.dtype.kind) or "u" in (a.dtype.kind, b.dtype.kind):
+        exact = (distance(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True))
+        return np.fromiter(exact, np.float64, a.size)
     with np.errstate(invalid="ignore", over="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
         d = np.abs(x - y)

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 from ..errors import Stale, TwinrunError
 from ..runs.opening import open_subject
+from ..runs.values import InNumbers
 from .outcome import Outcome
 from .parallel import batches
 from .renames import Renamed
@@ -149,6 +150,8 @@ class _Job:
             open_subject(side.label if near else os.path.join(folder, side.label), options)
             for side in (request.a, request.b)
         )
+        if request.settings.by_values:
+            a, b = InNumbers(a), InNumbers(b)
         if isinstance(request.b, Renamed):
             b = Renamed(b, request.b.renames)
         self._worker = Worker(replace(request, a=a, b=b))

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from .. import _core
 from ..runs.fields import FieldRef
@@ -19,6 +20,7 @@ __all__ = [
     "FieldGroup",
     "JoinedFields",
     "bytes_read_by",
+    "distance",
     "facts_of",
     "place_text",
 ]
@@ -134,6 +136,9 @@ class FieldComparison:
         Of how many ranks' parts the field was put together, where the runs cut it differently.
     kind : str or None
         What elements are that are no numbers, such as 'text'. |a - b| is then None or 0.
+    types : tuple of str or None
+        The types of the field in both runs, where they differ and values were compared. `dtype` and `bytes`
+        are then those of the numbers that were compared.
     same : bool
         True where no element differs; `bool(field)` gives it.
     """
@@ -189,6 +194,7 @@ class FieldComparison:
     particles: dict | None = None
     ranks: int | None = None
     kind: str | None = None
+    types: tuple[str, str] | None = None
     # The first two texts that differ, where the field holds digests of texts: for the verdict's
     # line.
     _texts: tuple[str, str] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -332,14 +338,21 @@ def bytes_read_by(found: FieldComparison | FieldGroup) -> int:
     return sum(stage["bytes_read"] for stage in found.stages.values())
 
 
+def distance(a: float | int, b: float | int) -> float:
+    """|a - b| of numbers that may have two types, rounded once; infinite for a NaN or an infinity."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.inf
+    if isinstance(a, float) and isinstance(b, float):
+        return abs(a - b)
+    return float(abs(Fraction(a) - Fraction(b)))
+
+
 def _abs_diff(a: float | int | None, b: float | int | None, period: float = 0.0) -> float | int | None:
     if a is None or b is None:
         return None
     if isinstance(a, int) and isinstance(b, int):
         return abs(a - b)
-    if math.isnan(a) or math.isnan(b) or math.isinf(a) or math.isinf(b):
-        return math.inf
-    return abs(math.remainder(a - b, period)) if period else abs(a - b)
+    return abs(math.remainder(a - b, period)) if period and distance(a, b) != math.inf else distance(a, b)
 
 
 def _stages(found: Found) -> dict[str, dict]:

@@ -9,6 +9,7 @@ from ..runs.fields import FieldRef, check_alike
 from ..runs.order import in_one_order
 from ..runs.parts import give_places, parts_of_both
 from ..runs.subject import Place
+from ..runs.values import are_comparable, by_values, in_common_type
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
 from .matching import StepMatch, at_place, lost, missing_ranks
@@ -120,7 +121,10 @@ def _global_pair(
     for side, label in zip(held, labels, strict=True):
         if name not in side:
             raise Unmatched(f"{at}field {name!r}: not there", where=label)
-    parts = parts_of_both(name, [side[name] for side in held], labels, request.settings.cache)
+    sides: list[Sequence[tuple[int, FieldRef]]] = [side[name] for side in held]
+    if request.settings.by_values:
+        sides = [*in_common_type(sides)]
+    parts = parts_of_both(name, sides, labels, request.settings.cache)
     x, y = (of_run.field() for of_run in parts)
     check_alike(x, y, f"{at}field {name!r}", *labels)
     return in_one_order(x, y)
@@ -132,7 +136,11 @@ def _pair_at(
     """A field of one rank of both runs, or why it cannot be compared."""
     try:
         at = at_place(place, request.a, request.b)
-        check_alike(x, y, f"{at}field {x.name!r}", request.a.label, request.b.label)
+        values = request.settings.by_values
+        if values:
+            x, y = by_values(x, y)
+        mixed = values and are_comparable(x.dtype, y.dtype)
+        check_alike(x, y, f"{at}field {x.name!r}", request.a.label, request.b.label, mixed)
     except TwinrunError as error:
         return error
     return in_one_order(x, y)

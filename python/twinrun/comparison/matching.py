@@ -14,6 +14,7 @@ from ..formats.texts import MASK
 from ..runs.fields import FieldRef, check_alike
 from ..runs.order import in_one_order, in_one_type
 from ..runs.subject import Opened, Place, Subject
+from ..runs.values import are_comparable, by_values
 from .choices import ALIGNMENTS
 from .field import place_text
 from .tolerances import missing_steps
@@ -221,11 +222,13 @@ def match_fields(
     chosen: Callable[[str], bool],
     named: bool,
     place: Place,
+    values: bool = False,
 ) -> FieldMatch:
     """The fields to compare: those with the same name, or the single fields of one-array files, whatever
     their names.
 
-    chosen: whether to compare a field of this name. named: whether the caller chose by names.
+    chosen: whether to compare a field of this name. named: whether the caller chose by names. values: fields
+    of different types are compared by the numbers that they hold.
     """
     problems: list[TwinrunError] = []
     at = at_place(place, a, b)
@@ -233,11 +236,14 @@ def match_fields(
         x, y = next(iter(in_a.values())), next(iter(in_b.values()))
         alike = x.name == y.name or (a.kind != "folder" and in_a.one_array and in_b.one_array)
         if alike and chosen(x.name):
-            return _checked([(x, y)], [], a, b, at)
+            return _checked([(x, y)], [], a, b, at, values)
     chosen_a = {n: f for n, f in in_a.items() if chosen(n)}
     chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
+    elsewhere: list[str] = []  # parts of global arrays, which other ranks of the other run may hold
     for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
         missing = [n for n in mine if n not in theirs]
+        elsewhere += [n for n in missing if mine[n].place is not None]
+        missing = [n for n in missing if mine[n].place is None]
         # Elements without a value hold some number: against a field that has all values they say
         # nothing.
         some = [n.removesuffix(MASK) for n in missing if n.endswith(MASK) and n.removesuffix(MASK) in theirs]
@@ -259,7 +265,9 @@ def match_fields(
                 )
             )
     same = [(x, chosen_b[n]) for n, x in chosen_a.items() if n in chosen_b]
-    return _checked(same, problems, a, b, at)
+    found = _checked(same, problems, a, b, at, values)
+    found.recut += elsewhere
+    return found
 
 
 def _checked(
@@ -268,6 +276,7 @@ def _checked(
     a: Subject,
     b: Subject,
     at: str,
+    values: bool,
 ) -> FieldMatch:
     """The fields of both runs that can be compared, and why others cannot, after these problems."""
     result = FieldMatch(problems=list(problems))
@@ -282,10 +291,13 @@ def _checked(
                     fix="the shapes must be the same",
                 )
             x, y = in_one_type(x, y)
+            if values:
+                x, y = by_values(x, y)
             if cut_otherwise(x, y):
                 result.recut.append(x.name)
                 continue
-            check_alike(x, y, f"{at}field {x.name!r}", a.label, b.label)
+            mixed = values and are_comparable(x.dtype, y.dtype)
+            check_alike(x, y, f"{at}field {x.name!r}", a.label, b.label, mixed)
         except Incomparable as error:
             result.problems.append(error)
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..runs.particles import find_particles, without_ids
+from ..runs.values import particles_by_values
 from .by_id import circles_of, common_fields, compare_particles
 from .matching import StepMatch, lost
 from .outcome import Outcome
@@ -34,6 +35,8 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
                     alone = (Incomparable if went else Unmatched)(said, where=label)
                     found.problems.append((-1, request.kept(alone, match)))
                     continue
+                if request.settings.by_values:
+                    kind = particles_by_values(kind)
                 fields, problems = common_fields(kind, wanted, *labels, match.step)
                 found.remarks.periodic |= circles_of(kind, fields, request.settings, match.step)
                 results, more, notes = compare_particles(kind, fields, match.step, request.settings, *labels)

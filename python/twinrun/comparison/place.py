@@ -103,6 +103,7 @@ def _compare_opened(
         lambda n: n not in done and wanted(n),
         request.globs is not None,
         place,
+        request.settings.by_values,
     )
     for problem in fields.problems:
         found.problems.append((-1, request.kept(problem, match)))

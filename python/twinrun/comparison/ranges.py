@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
@@ -30,6 +30,7 @@ _WHOLE_LIST = 1 << 26
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
 DIRECT = _core.NO_METADATA
+TWO_TYPES = "numbers of two types: every element is compared"
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class FieldPart:
     Parts that cover the field become its comparison (`put_together`).
 
     found: what was found. first: its first scalar. like: name, type and shape of the field, without data.
-    ranks: of how many ranks' parts the field was put together, else None.
+    ranks: of how many ranks' parts the field was put together, else None. types: of the field in both runs,
+    where they differ.
     """
 
     found: Found
@@ -102,6 +104,7 @@ class FieldPart:
     reason: str
     seconds: float
     ranks: int | None = None
+    types: tuple[str, str] | None = None
 
 
 @dataclass
@@ -123,8 +126,14 @@ def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
         raise RuntimeError("a part of a field was lost")
     seconds = sum(part.seconds for part in parts)
     result = facts_of(found, first.like, first.place, first.decision, first.reason, seconds)
-    result.ranks = first.ranks
+    result.ranks, result.types = first.ranks, first.types
     return result
+
+
+def types_of(a: FieldRef, b: FieldRef) -> tuple[str, str] | None:
+    """The types that two fields have in their runs, where these differ."""
+    types = a.type_in_run, b.type_in_run
+    return None if types[0] == types[1] else types
 
 
 def is_small(ref: FieldRef) -> bool:
@@ -170,8 +179,12 @@ def compare_part(
     """
     start = time.perf_counter()
     decision = settings.decision(a, b, place[0])
+    if a.dtype != b.dtype:  # digests say nothing of numbers of two types
+        settings = replace(settings, method="direct")
     with contextlib.ExitStack() as stack:
         sides, reason = _sides(a, b, place, settings)
+        if a.dtype != b.dtype:
+            reason = TWO_TYPES
         built: _core.StageFacts | None = None
         if _builds(a, b, sides, settings):
             reason = _BUILT if any(s.metadata is not None for s in sides) else _BUILT_BOTH
@@ -196,7 +209,8 @@ def compare_part(
     readable = None if like.kind is None else _readable(compared, a, b)
     first = 0 if not ranges else ranges[0][0]
     found = Found(compared, readable=readable, built=built)
-    return FieldPart(found, first, like, place, decision, reason, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return FieldPart(found, first, like, place, decision, reason, seconds, types=types_of(a, b))
 
 
 def _sides(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> tuple[list[_Side], str]:

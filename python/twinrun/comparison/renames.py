@@ -11,13 +11,12 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..errors import Incomparable, TwinrunError
 from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
 from ..formats.texts import MASK
 from ..runs.fields import FieldRef
-from ..runs.subject import Listed, Opened, Place, Subject
+from ..runs.subject import Opened, Place, Subject, Wrapped
 
 __all__ = ["Rename", "Renamed", "parse_rename", "renames_of", "unused"]
 
@@ -128,26 +127,16 @@ def unused(renames: Sequence[Rename], used: frozenset[int], label: str) -> list[
     ]
 
 
-class Renamed(Subject):
-    """A run whose fields have other names. It gives no lists to the core: its fields are compared one by one.
+class Renamed(Wrapped):
+    """A run whose fields have other names.
 
     used: the numbers of the rules that matched a name, in this process.
     """
 
     def __init__(self, inner: Subject, renames: Sequence[Rename]) -> None:
-        super().__init__(
-            inner.kind,
-            inner.label,
-            inner.places,
-            inner.notes,
-            inner.provenance,
-            inner.skipped,
-            inner.unknown,
-            inner.unknown_names,
-        )
+        super().__init__(inner)
         self.renames = tuple(renames)
         self.used: set[int] = set()
-        self._inner = inner
         self.skipped = [(self.new_name(name), where, why) for name, where, why in inner.skipped]
         self.unknown_names = [self.new_name(name) for name in inner.unknown_names]
 
@@ -176,7 +165,7 @@ class Renamed(Subject):
 
     @contextlib.contextmanager
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
-        with self._inner.open(place, use_metadata) as opened:
+        with self.inner.open(place, use_metadata) as opened:
             by_name: dict[str, list[FieldRef]] = {}
             for name, ref in opened.items():
                 by_name.setdefault(self.new_name(name), []).append(ref)
@@ -202,34 +191,8 @@ class Renamed(Subject):
                         made.format_of[new] = opened.format_of[label]
             yield made
 
-    @contextlib.contextmanager
-    def listed(self, place: Place) -> Iterator[Listed | None]:
-        yield None
-
-    def times(self) -> dict[int | None, float]:
-        return self._inner.times()
-
-    def size(self, place: Place) -> int:
-        return self._inner.size(place)
-
-    def entry(self, place: Place) -> object:
-        return self._inner.entry(place)
-
-    def stamp(self, place: Place) -> str:
-        return self._inner.stamp(place)
-
-    def know(self, entries: Mapping[Place, Any]) -> None:
-        self._inner.know(entries)
-
-    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
-        return self._inner.explained(error, step)
-
-    def without_places(self) -> Renamed:
-        has_ranks = self.has_ranks
-        light = Renamed(self._inner.without_places(), self.renames)
-        light.has_ranks = has_ranks
-        light.places, light.notes, light.provenance = [], [], []
-        return light
+    def copy_of(self, inner: Subject) -> Renamed:
+        return Renamed(inner, self.renames)
 
 
 def _called(ref: FieldRef, name: str) -> FieldRef:

@@ -53,7 +53,8 @@ class Decision:
 class Settings:
     """The settings of one `compare` call.
 
-    tolerances: rules by field and step; the others apply where no rule matches.
+    tolerances: rules by field and step; the others apply where no rule matches. by_values: fields of
+    different types are compared by the real numbers that they hold.
     """
 
     atol: float | None = None
@@ -72,6 +73,7 @@ class Settings:
     ulps: int | None = None
     tolerances: Tolerances = dataclasses.field(default_factory=Tolerances)
     periods: Periods = dataclasses.field(default_factory=Periods)
+    by_values: bool = False
 
     def options(self, progress: Callable[[int, int], None] | None = None) -> _core.CompareOptions:
         """How fields are compared, as the core takes it. progress: see `_core.CompareOptions`."""
@@ -98,7 +100,13 @@ class Settings:
         if a.kind is not None or b.kind is not None:  # no numbers: they are equal or different
             return Decision()
         equal_nan = self.equal_nan if rule is None or rule.equal_nan is None else rule.equal_nan
-        if a.dtype not in FLOATING:
+        if a.type_in_run != b.type_in_run and (rule.ulps if rule is not None else self.ulps) is not None:
+            raise Incomparable(
+                f"field {a.name!r}: representable values are those of one type, and these are "
+                f"{a.type_in_run} and {b.type_in_run}",
+                fix="give atol and rtol: rtol = 2^-8 is a step of bf16, 2^-10 of f16, 2^-23 of f32",
+            )
+        if a.dtype not in FLOATING and b.dtype not in FLOATING:
             tolerant = self.integers if rule is None or rule.integers is None else rule.integers
             if not tolerant or never_tolerated(a.name):
                 return Decision(equal_nan=equal_nan)
@@ -115,7 +123,7 @@ class Settings:
                     fix="say which with --atol and --rtol",
                 )
             atol, rtol = made.pop() if made else (0.0, 0.0)
-        if a.dtype not in FLOATING:
+        if a.dtype not in FLOATING or b.dtype not in FLOATING:
             return Decision(atol, rtol, None, (), 1, equal_nan)
         return Decision(atol, rtol, ulps, *_circles(a, self._period(a, rule)), equal_nan)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ..errors import Incomparable, TwinrunError, Unmatched
@@ -9,7 +10,8 @@ from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Subject
 from .again import Again
-from .field import FieldGroup, bytes_read_by
+from .field import FieldComparison, FieldGroup, bytes_read_by
+from .matching import names
 from .outcome import Outcome
 from .request import Request
 from .result import Comparison
@@ -97,6 +99,8 @@ class Summary:
             )
         if settings.periods.axes or settings.periods.named:
             notes.append(self._circles())
+        if settings.by_values:
+            notes += _of_two_types(found.fields())
         provenance_a, said_a = _provenance(a)
         provenance_b, said_b = _provenance(b)
         notes = list(dict.fromkeys([*notes, *said_a, *said_b]))
@@ -131,6 +135,18 @@ class Summary:
             )  # fmt: skip
         said = ", ".join(f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(periodic.items())[:8])
         return f"compared on the circle: {said}"
+
+
+def _of_two_types(results: Iterable[tuple[int, FieldComparison]]) -> list[str]:
+    """Notes about fields whose types differ, the fields of the same two types together."""
+    named: dict[tuple[str, str], dict[str, None]] = {}
+    for _, f in results:
+        if f.types is not None:
+            named.setdefault(f.types, {})[f.field] = None
+    return [
+        f"{a} against {b}, compared by the numbers that they hold: {names(fields)}"
+        for (a, b), fields in named.items()
+    ]
 
 
 def _provenance(subject: Subject) -> tuple[Provenance | None, list[str]]:

@@ -17,8 +17,9 @@ from ..errors import Incomparable, TwinrunError
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
 from ..runs.traces import is_trace
+from ..runs.values import InNumbers
 from .again import Again
-from .choices import ALIGNMENTS, METHODS
+from .choices import ALIGNMENTS, METHODS, TYPES
 from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import StepMatch, match_steps
@@ -89,6 +90,7 @@ def compare(
     ignore_attributes: Iterable[str] = (),
     wait: bool = True,
     rename: str | Mapping[str, str] | Iterable[str] | None = None,
+    types: str = "same",
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
@@ -188,6 +190,10 @@ def compare(
         Other names for the fields of `b`, before fields are matched: 'transformer.*=*', several of these, or
         {old: new}. Each * or ? of the new name stands for what that of the old one matched; the first rule
         that matches counts. A rule that matches nothing, and a name that two fields get, are problems.
+    types : {'same', 'values'}
+        'values': fields of different types are compared by the real numbers that they hold, without rounding:
+        float32 against bfloat16, integers against float64, 8-bit floating-point numbers times their scales
+        (docs/howto/types.md). 'same': another type is a problem.
 
     Returns
     -------
@@ -249,7 +255,7 @@ def compare(
         how = with_options(options, **keywords)
     else:
         how = CompareOptions(formats=options, **keywords)
-    _check(how, align, atol, rtol, ulp)
+    _check(how, align, types, atol, rtol, ulp)
     shared = _workers(how)
     settings = _settings(
         how,
@@ -260,6 +266,7 @@ def compare(
         integers=tolerate_integers,
         tolerances=_rules(tolerances).with_left_out(_globs(leave_out), _globs(ignore_attributes)),
         periods=periods_of(period),
+        by_values=types == "values",
     )
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
@@ -268,14 +275,15 @@ def compare(
         if is_trace(run):  # its bytes may agree though it says that something was not traced
             raise Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
     renames = (*renames_of(rename), *settings.tolerances.renames)
-    whole = globs is None and key is None and shared is None and not renames
-    subject_a, subject_b, started = _opened(a, b, settings, how, whole, may_leave=not wait)
+    whole = globs is None and key is None and shared is None and not renames and not settings.by_values
+    own_a, own_b, started = _opened(a, b, settings, how, whole, may_leave=not wait)
+    subject_a, subject_b = _seen(own_a, own_b, settings, renames)
     request = Request(
-        subject_a, Renamed(subject_b, renames) if renames else subject_b, settings, globs, key, how.use_metadata,
-        partial, common, align == "time", how.progress, started,
+        subject_a, subject_b, settings, globs, key, how.use_metadata, partial, common, align == "time",
+        how.progress, started,
     )  # fmt: skip
     again = Again.of(
-        _held(a, subject_a), _held(b, subject_b), settings, globs=globs, key=key, use_metadata=how.use_metadata,
+        _held(a, own_a), _held(b, own_b), settings, globs=globs, key=key, use_metadata=how.use_metadata,
         steps=steps, ranks=ranks, align=align, options=how.formats, stream=how.stream, renames=renames,
     )  # fmt: skip
     work = _Work(request, shared, renames, again, str(how.device))
@@ -339,7 +347,14 @@ class _Work:
         return result()
 
 
-def _check(how: CompareOptions, align: str, atol: float | None, rtol: float | None, ulp: int | None) -> None:
+def _check(
+    how: CompareOptions,
+    align: str,
+    types: str,
+    atol: float | None,
+    rtol: float | None,
+    ulp: int | None,
+) -> None:
     """Raises TwinrunError where a parameter has no meaning."""
     if how.method not in METHODS:
         raise TwinrunError(f"unknown method {how.method!r}", fix="use one of " + ", ".join(METHODS))
@@ -355,6 +370,8 @@ def _check(how: CompareOptions, align: str, atol: float | None, rtol: float | No
     )
     if how.cache not in ("auto", "buffered", "direct"):
         raise TwinrunError(f"cache must be auto, buffered or direct, not {how.cache!r}")
+    if types not in TYPES:
+        raise TwinrunError(f"unknown types {types!r}", fix="use one of " + ", ".join(TYPES))
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
@@ -401,13 +418,20 @@ def _opened(
 ) -> tuple[Subject, Subject, _core.StartedPairs | None]:
     """Both runs; and what devices work on already, where both are arrays there.
 
-    whole: all fields are compared, by this process alone and by their names. may_leave: the work may
-    be left to the devices.
+    whole: all fields are compared, by this process alone, by their names and in their own types.
+    may_leave: the work may be left to the devices.
     """
     plain = whole and how.use_metadata and how.progress is None and how.stream is None
     if plain and may_start(a, b, settings):
         return start(a, b, settings, may_leave)
     return open_subject(a, how.formats, how.stream), open_subject(b, how.formats, how.stream), None
+
+
+def _seen(a: Subject, b: Subject, settings: Settings, renames: Sequence[Rename]) -> tuple[Subject, Subject]:
+    """Both runs as they are compared: with 8-bit numbers as what they stand for, and with other names."""
+    if settings.by_values:
+        a, b = InNumbers(a), InNumbers(b)
+    return a, Renamed(b, renames) if renames else b
 
 
 def _held(given: object, subject: Subject) -> object:

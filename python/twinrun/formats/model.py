@@ -178,6 +178,9 @@ class Field:
         or 64-bit codes (u64), and always compare exactly.
     tell : callable or None
         `tell(position)` returns a non-numeric element as text, for messages.
+    told_shape : tuple of int or None
+        The shape that the file gives for elements of one byte whose type the core does not have, where
+        `shape` is that of their bytes.
     size : int
         Number of elements.
     itemsize : int
@@ -204,6 +207,7 @@ class Field:
     reads_anywhere: bool = False
     kind: str | None = None
     tell: Callable[[int], str] | None = None
+    told_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if (self.extents is None) == (self.read is None):

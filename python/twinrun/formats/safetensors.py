@@ -73,8 +73,10 @@ def open_safetensors(path: str) -> FileContent:
         ranges.append((begin, end, name))
         code = _DTYPES.get(dtype)
         if code is None:  # a type that the core does not have
-            checked_shape(shape, 1, path, f"tensor {name!r}")
-            content.add(bytes_field(name, Stored(path, data + begin), end - begin, f"{dtype:.40}"))
+            sizes = checked_shape(shape, 1, path, f"tensor {name!r}")
+            new = bytes_field(name, Stored(path, data + begin), end - begin, f"{dtype:.40}")
+            new.told_shape = sizes if math.prod(sizes) == end - begin else None
+            content.add(new)
             content.say(name, "(shape)", shape)
             continue
         sizes = checked_shape(shape, ITEMSIZE[code], path, f"tensor {name!r}")

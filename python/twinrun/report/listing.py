@@ -30,7 +30,7 @@ __all__ = ["COLUMNS", "remove_listing", "write_differences"]
 
 COLUMNS = ("step", "rank", "field", "index", "id", "a", "b", "abs_diff", "a_integer", "b_integer")
 _ROW_GROUP = 1 << 18  # rows
-_LONG = ("i64", "u64")  # types that doubles do not hold
+_LONG = frozenset({"i64", "u64"})  # types that doubles do not hold
 
 
 class _Out(Protocol):
@@ -101,17 +101,18 @@ class _Parquet:
 
         self._pa = pa
         differing = [f for f in comparison.fields if not f.same]
+        types = {t for f in differing for t in f.types or (f.dtype,)}
         keys = {f.key for f in differing if f.key is not None}
         self._id = _exact(
             pa, {f.dtype for f in comparison.fields if f.field in keys and f.particles is not None}
         )
-        self._integer = _exact(pa, {f.dtype for f in differing if f.dtype in _LONG})
-        types = (pa.int64(), pa.int32(), pa.string(), pa.list_(pa.int64()), self._id, pa.float64(), pa.float64(),
+        self._integer = _exact(pa, types & _LONG)
+        columns = (pa.int64(), pa.int32(), pa.string(), pa.list_(pa.int64()), self._id, pa.float64(), pa.float64(),
                  pa.float64(), self._integer, self._integer)  # fmt: skip
         facts = {"twinrun.verdict": comparison.verdict, "twinrun.a": comparison.a, "twinrun.b": comparison.b,
                  "twinrun.problems": str(len(comparison.problems))}  # fmt: skip
         self._schema = pa.schema(
-            list(zip(COLUMNS, types, strict=True)), metadata={k: _text(v) for k, v in facts.items()}
+            list(zip(COLUMNS, columns, strict=True)), metadata={k: _text(v) for k, v in facts.items()}
         )
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         self._waiting: list[pyarrow.RecordBatch] = []
@@ -128,7 +129,7 @@ class _Parquet:
         ]
         nothing = pa.nulls(n, self._integer)
         whole = [
-            _column(pa, v, self._integer, m) if part.field.dtype in _LONG else nothing
+            _column(pa, v, self._integer, m) if _is_long(v) else nothing
             for v, m in zip((part.a, part.b), missing, strict=True)
         ]
         step = part.field.step
@@ -170,6 +171,11 @@ def _exact(pa: Any, dtypes: set[str]) -> Any:
     return pa.int64()
 
 
+def _is_long(values: np.ndarray) -> bool:
+    """Whether they are 64-bit integers, which a column of float64 would round."""
+    return values.dtype.kind in "iu" and values.dtype.itemsize == 8
+
+
 def _column(pa: Any, values: np.ndarray, kind: Any, mask: np.ndarray | None) -> Any:
     """Integers in a column of a type that `_exact` chose."""
     if pa.types.is_decimal(kind):
@@ -186,8 +192,8 @@ class _Csv:
     def add(self, part: Differences) -> None:
         f = part.field
         front = ("" if f.step is None else f.step, f.rank, _text(f.field))
-        long = f.dtype in _LONG
         values = []
+        long = _is_long(part.a), _is_long(part.b)
         for of, held in ((part.a, part.in_a), (part.b, part.in_b)):
             texts = [repr(v) for v in of.tolist()]
             values.append(
@@ -197,7 +203,7 @@ class _Csv:
         for index, name, a, b, diff in zip(
             part.index.tolist(), ids, *values, part.abs_diff.tolist(), strict=True
         ):
-            exact = (a, b) if long else ("", "")
+            exact = (a if long[0] else "", b if long[1] else "")
             self._rows.writerow((*front, " ".join(map(str, index)), name, a, b, repr(diff), *exact))
 
     def close(self) -> None:

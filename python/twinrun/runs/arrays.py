@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["ArrayView", "DeviceArrayView", "row_major", "stream_handle", "taken", "view", "writable"]
+__all__ = [
+    "ArrayView",
+    "DeviceArrayView",
+    "bits_of_small",
+    "row_major",
+    "stream_handle",
+    "taken",
+    "view",
+    "writable",
+]
 
 # DLPack: the supported devices, and element types by (code, bits).
 _HOST = (1, 3)  # kDLCPU, kDLCUDAHost
@@ -358,6 +367,21 @@ def view(name: str, array: object, stream: object = None) -> ArrayView | DeviceA
         return _host_view(name, array)
     array = _plain_tensor(array)
     return _device_view(name, array, stream_handle(stream)) or _host_view(name, array)
+
+
+def bits_of_small(array: Any) -> tuple[Any, str | None]:
+    """An array of 8-bit floating-point numbers as its bytes, and the name of their type; others as they are,
+    and None.
+    """
+    named = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    if not named.startswith("float8_"):
+        return array, None
+    if isinstance(array, np.ndarray):  # of ml_dtypes
+        return array.view(np.uint8), named
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(array, torch.Tensor):
+        return array, None
+    return array.detach().view(torch.uint8), named
 
 
 def row_major(v: ArrayView | DeviceArrayView) -> ArrayView | DeviceArrayView:

@@ -12,7 +12,7 @@ from ..arguments import utf8
 from ..errors import TwinrunError
 from ..formats.element_types import unit_of
 from ..formats.labels import labels_of
-from .arrays import ArrayView, DeviceArrayView, row_major, taken
+from .arrays import ArrayView, DeviceArrayView, bits_of_small, row_major, taken
 from .containers import flattened, named_arrays, state_of
 
 __all__ = ["GlobalPlace", "captured_entries", "captured_field", "own_tolerances"]
@@ -104,17 +104,21 @@ def captured_entries(
     if not ids and not places:
         plain = _core.FieldList.of_arrays(state_of(fields), flattened, stream is None)
     views: dict[str, ArrayView | DeviceArrayView] = {}
+    kinds: dict[str, str] = {}  # of 8-bit floating-point numbers, which are kept as bytes
     for given, array in (named_arrays(fields, where) if plain is None else plain.rest).items():
         name = utf8(given, "the name of a field")
         if name in views:
             raise TwinrunError(f"two fields of the name {name!r}", where=where)
-        views[name] = taken(name, array, stream)
-    for name, label in _unit_labels(views).items():
+        bits, kind = bits_of_small(array)
+        views[name] = taken(name, bits, stream)
+        if kind is not None:
+            kinds[name] = kind
+    for name, label in _labels(views, kinds):
         if label in views:
             raise TwinrunError(
                 f"two fields of the name {label!r}",
                 where=where,
-                fix=f"rename one: twinrun keeps the unit of {name!r} under this name",
+                fix=f"rename one: twinrun keeps the unit or the type of {name!r} under this name",
             )
         views[label] = taken(label, np.empty(0, bool))
     for what, names in (("ids", [*ids, *ids.values()]), ("global_place", places)):
@@ -145,7 +149,9 @@ def captured_entries(
     return every, [plain, *keep]
 
 
-def _unit_labels(views: Mapping[str, ArrayView | DeviceArrayView]) -> dict[str, str]:
-    """{field: the label with its unit (see `labels_of`)}, for dates and time spans."""
+def _labels(
+    views: Mapping[str, ArrayView | DeviceArrayView], kinds: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """(field, its label; see `labels_of`) of dates and time spans, and of 8-bit numbers. kinds: of these."""
     units = {name: unit_of(v.owner.dtype) for name, v in views.items() if isinstance(v, ArrayView)}
-    return {name: labels_of(name, unit)[0] for name, unit in units.items() if unit is not None}
+    return [(name, label) for name in views for label in labels_of(name, units.get(name), kinds.get(name))]

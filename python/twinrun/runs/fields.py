@@ -86,6 +86,14 @@ class FieldRef:
     text: Callable[[tuple[int, ...]], str] | None = None
     told_as_text: bool = False  # see formats.Field
     stored_name: str = ""  # in the record that holds its elements, where it is not `name`
+    stored: FieldRef | None = None  # of a field in a wider type than it is stored in: that one
+    told_shape: tuple[int, ...] | None = None  # see formats.Field
+    told_type: str = ""  # of numbers that the core does not know in their own type: its name
+
+    @property
+    def type_in_run(self) -> str:
+        """The type that it has in its run, whatever it is compared in."""
+        return self.told_type or (self.dtype if self.stored is None else self.stored.type_in_run)
 
     @property
     def items(self) -> int:
@@ -105,6 +113,8 @@ class FieldRef:
     @property
     def reads_anywhere(self) -> bool:
         """Whether a part of its elements, or of its metadata, can be read at the cost of that part."""
+        if self.stored is not None:
+            return self.stored.reads_anywhere
         in_files = self.extents is not None or self.recorded is not None or self.no_data
         return in_files or (self.reader is not None and self.reader.reads_anywhere)
 
@@ -147,6 +157,10 @@ class FieldRef:
         """Opens the file of a field that was known from its metadata alone. From then on the facts
         of the file count.
         """
+        if self.stored is not None:
+            self.stored.load()
+            self.told_as_text = self.stored.told_as_text
+            return
         if self.reader is None and self.open_reader is not None and not self.no_data:
             self.reader = self.open_reader()
             self.told_as_text = self.reader is not None and self.reader.told_as_text
@@ -157,6 +171,9 @@ class FieldRef:
         """
         if self.no_data:
             return None
+        if self.stored is not None:
+            below = self.stored.source(cache, files)
+            return None if below is None else _core.widened_source(self.dtype, below)
         if self.recorded is not None and self.items:
             store, step = self.recorded
             return store.source(step, self.stored_name or self.name, self.dtype, self.items)
@@ -194,11 +211,16 @@ class FieldLayout(Protocol):
     def fortran_order(self) -> bool: ...
 
 
-def check_alike(a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str) -> None:
-    """Raises Incomparable where the types or shapes of two fields differ. what: names the field."""
+def check_alike(
+    a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str, mixed: bool = False
+) -> None:
+    """Raises Incomparable where the types or shapes of two fields differ. what: names the field.
+
+    mixed: numbers of these two types may be compared.
+    """
     if label_a == label_b:  # arrays have no paths
         label_a, label_b = "the first run", "the second"
-    if a.dtype != b.dtype:
+    if a.dtype != b.dtype and not mixed:
         raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
     kinds = getattr(a, "kind", None), getattr(b, "kind", None)
     if kinds[0] != kinds[1]:
@@ -291,6 +313,7 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             told_as_text=f.told_as_text,
             kind=f.kind,
             tell=f.tell,
+            told_shape=f.told_shape,
         )
         if f.extents is not None:
             ref.extents = [

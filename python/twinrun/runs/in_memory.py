@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from .. import _core
 from ..errors import TwinrunError
 from ..formats.element_types import unit_of
-from .arrays import ArrayView, taken
+from .arrays import ArrayView, bits_of_small, taken
 from .containers import Texts, flattened, is_container, state_of
 from .fields import FieldRef
 from .subject import Listed, Opened, Place, Subject
@@ -38,8 +38,10 @@ class Arrays(Subject):
     def _fields(self, arrays: Mapping[str, object]) -> dict[str, FieldRef]:
         refs = {}
         for name, array in arrays.items():
-            v = taken(name, array, self._stream)
+            bits, kind = bits_of_small(array)
+            v = taken(name, bits, self._stream)
             ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, self.label, memory=v)
+            ref.kind = kind
             if isinstance(v, ArrayView):
                 ref.unit = unit_of(v.owner.dtype)
             if isinstance(array, Texts):

@@ -139,7 +139,14 @@ def read_by_row(ref: FieldRef) -> FieldRef:
         read=decoded(ref.name, ref.dtype, ref.items, ref.where, _Transposed(ref).read),
     )
     return dataclasses.replace(
-        row_view, byte_order=sys.byteorder, extents=None, recorded=None, open_reader=None, reader=reader
+        row_view,
+        byte_order=sys.byteorder,
+        extents=None,
+        recorded=None,
+        open_reader=None,
+        reader=reader,
+        stored=None,
+        told_type=ref.told_type if ref.stored is None else ref.type_in_run,
     )
 
 

@@ -17,7 +17,7 @@ from ..errors import TwinrunError
 from ..formats.facts import Fact
 from .fields import FieldRef
 
-__all__ = ["Listed", "ListedPlaces", "Opened", "Place", "Subject"]
+__all__ = ["Listed", "ListedPlaces", "Opened", "Place", "Subject", "Wrapped"]
 
 Place = tuple[int | None, int]  # step, rank
 
@@ -172,4 +172,54 @@ class Subject:
         light.has_ranks = has_ranks
         light.places, light.notes, light.provenance = [], [], []
         light.know({})
+        return light
+
+
+class Wrapped(Subject):
+    """A run through which another one is seen. It gives no lists to the core: its fields are compared one by
+    one.
+
+    inner: the run itself.
+    """
+
+    def __init__(self, inner: Subject) -> None:
+        super().__init__(
+            inner.kind,
+            inner.label,
+            inner.places,
+            inner.notes,
+            inner.provenance,
+            inner.skipped,
+            inner.unknown,
+            inner.unknown_names,
+        )
+        self.inner = inner
+
+    def copy_of(self, inner: Subject) -> Wrapped:
+        """The same view of another run."""
+        raise NotImplementedError
+
+    def times(self) -> dict[int | None, float]:
+        return self.inner.times()
+
+    def size(self, place: Place) -> int:
+        return self.inner.size(place)
+
+    def entry(self, place: Place) -> object:
+        return self.inner.entry(place)
+
+    def stamp(self, place: Place) -> str:
+        return self.inner.stamp(place)
+
+    def know(self, entries: Mapping[Place, Any]) -> None:
+        self.inner.know(entries)
+
+    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
+        return self.inner.explained(error, step)
+
+    def without_places(self) -> Any:
+        has_ranks = self.has_ranks
+        light = self.copy_of(self.inner.without_places())
+        light.has_ranks = has_ranks
+        light.places, light.notes, light.provenance = [], [], []
         return light

@@ -11,13 +11,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..trace.online import TraceDiverged
     from .batch import BatchDependent, assert_batch_invariant
+    from .capture import ParallelRun
+    from .placements import Sharded
     from .replicas import ReplicasDiffer
     from .tracer import Trace, trace
 
-__all__ = ["BatchDependent", "ReplicasDiffer", "Trace", "TraceDiverged", "assert_batch_invariant", "trace"]
+__all__ = [
+    "BatchDependent",
+    "ParallelRun",
+    "ReplicasDiffer",
+    "Sharded",
+    "Trace",
+    "TraceDiverged",
+    "assert_batch_invariant",
+    "trace",
+]
 _PLACES = {
     "BatchDependent": "twinrun.torch.batch",
+    "ParallelRun": "twinrun.torch.capture",
     "ReplicasDiffer": "twinrun.torch.replicas",
+    "Sharded": "twinrun.torch.placements",
     "TraceDiverged": "twinrun.trace.online",
     "assert_batch_invariant": "twinrun.torch.batch",
 }

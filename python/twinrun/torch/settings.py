@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -82,6 +82,17 @@ class Settings:
             replicas=int(replicas),
             group=among,
         )
+
+    def of_second_run(
+        self, run: str | os.PathLike[str], reference: str | os.PathLike[str] | None
+    ) -> tuple[str, Settings]:
+        """Of a training that is run again: the folder of its trace, and these settings with the place whose
+        data it keeps, where the trace in `run` and that of `reference` part. Raises TwinrunError.
+        """
+        from ..trace.escalation import second_run
+
+        folder, sites = second_run(run, reference)
+        return folder, replace(self, keep=sites.__contains__)
 
 
 def _check_word(name: str, given: str, words: tuple[str, ...]) -> None:

@@ -274,8 +274,9 @@ def trace(
         Globs of the paths of modules that are traced; the model itself always is.
     level : {'modules', 'ops'}
         'ops': every operation of PyTorch besides.
-    escalate : TraceComparison, Site, (path, path) or iterable of Site, default None
-        Keeps the data at these places; of two traces, at the place where they part first.
+    escalate : True, TraceComparison, Site, (path, path) or iterable of Site, default None
+        Keeps the data at these places; of two traces, at the place where they part first. True: of the trace
+        that an earlier run left in `run`, and of `reference`; this one goes to `run.escalated`.
     start : int, default 0
         The number of the first iteration: of a training that is resumed, the one that comes next.
     rng : {'torch', 'all', 'none'}
@@ -321,20 +322,24 @@ def trace(
     While a CUDA graph is captured nothing can be traced.
     """
     check_version()
+    # A training that is run again: the first trace and the reference are compared once, before it.
+    first = run if escalate is True and not isinstance(run, Run) else None
     settings = Settings.checked(
         every=every,
         modules=modules,
         level=level,
-        escalate=escalate,
+        escalate=escalate if first is None else None,
         start=start,
         rng=rng,
         on_error=on_error,
-        reference=reference,
+        reference=reference if first is None else None,
         on_divergence=on_divergence,
         replicas=replicas,
         group=group,
     )
     models, optimizers = models_of(model), optimizers_of(optimizer)
+    if first is not None:
+        run, settings = settings.of_second_run(first, reference)
     own = not isinstance(run, Run)
     made = run if isinstance(run, Run) else Run(rank_path(run), existing=existing, background=True)
     try:

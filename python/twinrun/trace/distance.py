@@ -57,9 +57,17 @@ def measure(differs: ValueDifference, a: RankOfTrace, b: RankOfTrace, iteration:
     differs.first_a, differs.first_b = wide[0][at].item(), wide[1][at].item()
     with np.errstate(all="ignore"):
         apart = np.abs(wide[0] - wide[1]) if kind != "bool" else (wide[0] != wide[1])
+    places = np.unravel_index(np.flatnonzero(unequal), x.shape) if x.shape else ()
+    differs.box = [(int(along.min()), int(along.max()) + 1) for along in places]
     if kind[0] in "fbc" and kind != "bool":
-        finite = apart[np.isfinite(apart)]
-        differs.max_abs_diff = float(finite.max()) if finite.size else None
+        finite = np.isfinite(apart)
+        differs.infinite = int((unequal & ~finite).sum())
+        if finite.any():
+            largest = int(np.where(finite, apart, -1).argmax())
+            differs.max_abs_diff = float(apart[largest])
+            if apart[largest] > 0:
+                differs.max_index = [int(i) for i in np.unravel_index(largest, x.shape)] if x.shape else []
+                differs.max_a, differs.max_b = wide[0][largest].item(), wide[1][largest].item()
     differs.max_ulp = ulps(x, y, kind)
 
 

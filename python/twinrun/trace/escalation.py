@@ -10,7 +10,26 @@ from ..errors import TwinrunError
 from .comparison import compare_traces
 from .site import Site
 
-__all__ = ["sites_of"]
+__all__ = ["ESCALATED", "second_run", "sites_of"]
+
+# What follows the name of a trace in that of the second run, which keeps the data of a place.
+ESCALATED = ".escalated"
+
+
+def second_run(
+    run: str | os.PathLike[str], reference: str | os.PathLike[str] | None
+) -> tuple[str, frozenset[Site]]:
+    """Of a training that is run again: the folder of the second trace, and the place whose data it keeps:
+    where the traces of the first run and of the reference part. Raises TwinrunError.
+    """
+    if reference is None:
+        raise TwinrunError(
+            "escalate=True needs the other trace",
+            where=run,
+            fix="give it as reference=, or both as escalate=(A, B)",
+        )
+    first = os.fspath(run)
+    return first.rstrip(os.sep) + ESCALATED, sites_of((first, os.fspath(reference)))
 
 
 def sites_of(what: Any) -> frozenset[Site]:

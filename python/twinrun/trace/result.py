@@ -37,6 +37,15 @@ class ValueDifference:
         The first element that differs; `first_a` and `first_b` are its values.
     first_a, first_b : object
         See `first_index`.
+    max_index : list of int or None
+        Where |a - b| is largest; `max_a` and `max_b` are the values there.
+    max_a, max_b : object
+        See `max_index`.
+    box : list of (int, int) or None
+        The smallest box that holds all elements that differ: along each axis the first index, and the one
+        behind the last.
+    infinite : int or None
+        Elements where a NaN or an infinity meets something else.
     """
 
     name: str
@@ -51,6 +60,11 @@ class ValueDifference:
     first_index: list[int] | None = None
     first_a: object = None
     first_b: object = None
+    max_index: list[int] | None = None
+    max_a: object = None
+    max_b: object = None
+    box: list[tuple[int, int]] | None = None
+    infinite: int | None = None
     _kept: tuple[str, str] = field(default=("", ""), repr=False, compare=False)
 
 

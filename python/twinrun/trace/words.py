@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ..errors import one_line
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["origin_text", "trace_document", "trace_lines", "verdict_text"]
 
 _ROLES = {"rng": "state of the generator", "state": "optimizer's state"}
+
+
+def _at(index: list[int]) -> str:
+    return f"[{', '.join(map(str, index))}]"
 
 
 def _amount(v: ValueDifference) -> str:
@@ -27,9 +32,14 @@ def _amount(v: ValueDifference) -> str:
         said += f", |a-b| up to {number(v.max_abs_diff)}"
     if v.max_ulp is not None:
         said += f", {v.max_ulp} ulp"
+    if v.infinite:
+        said += f", {v.infinite} of them NaN or infinite in one run"
+    if v.box and math.prod(high - low for low, high in v.box) < v.elements:
+        said += f"; all within [{', '.join(f'{low}:{high}' for low, high in v.box)}]"
     if v.first_index is not None:
-        at = f"[{', '.join(map(str, v.first_index))}]"
-        said += f"; first at {at}: {v.first_a!r} against {v.first_b!r}"
+        said += f"; first at {_at(v.first_index)}: {v.first_a!r} against {v.first_b!r}"
+    if v.max_index is not None and v.max_index != v.first_index:
+        said += f"; largest at {_at(v.max_index)}: {v.max_a!r} against {v.max_b!r}"
     return said
 
 
@@ -147,6 +157,8 @@ def _value(v: ValueDifference) -> dict[str, Any]:
         "name": v.name, "role": v.role, "out": v.out, "a": v.a, "b": v.b, "elements": v.elements,
         "different": v.different, "max_abs_diff": v.max_abs_diff, "max_ulp": v.max_ulp,
         "first_index": v.first_index, "first_a": _plain(v.first_a), "first_b": _plain(v.first_b),
+        "max_index": v.max_index, "max_a": _plain(v.max_a), "max_b": _plain(v.max_b),
+        "box": v.box, "infinite": v.infinite,
     }  # fmt: skip
 
 

@@ -211,6 +211,7 @@ void write_field(Writer& out, const FieldFacts& f) {
     for (const char* name : {"key", "first_id", "max_abs_id", "particles", "ranks"})
         out.null_member(name);
     out.member("kind", f.kind);
+    out.null_member("types");
     out.member("verdict", f.same() ? "same" : "different");
     out.end('}');
 }

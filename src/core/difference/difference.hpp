@@ -111,6 +111,13 @@ void portable_difference_i64(const std::int64_t* a, const std::int64_t* b, std::
 void portable_difference_u64(const std::uint64_t* a, const std::uint64_t* b, std::size_t n,
                              std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats);
 
+// 64-bit numbers of two types of f64, i64 and u64, compared as the real numbers that they are: d is
+// the exact difference, rounded once.
+void mixed_difference(ComputeType type_a, const void* a, ComputeType type_b, const void* b, std::size_t n,
+                      std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats);
+// Whether compare_elements() takes scalars of these types: one type, or two of f64, i64 and u64.
+[[nodiscard]] bool comparable(DType a, DType b);
+
 // Floating-point scalars of type `scalar`, loaded as float or double, under a measure that is not
 // plain.
 void measured_difference(DType scalar, const float* a, const float* b, std::size_t n, std::uint64_t index,
@@ -124,9 +131,9 @@ void measured_difference(DType scalar, const double* a, const double* b, std::si
 // difference_dispatch.cpp
 [[nodiscard]] const DifferenceKernels& difference_kernels(Backend backend = active_backend());
 
-// Compares count scalars, from scalar `first` of each view (their dtypes are the same, strides and
-// byte orders need not be); the first has the given index in the field. Sets the floating-point
-// environment.
+// Compares count scalars, from scalar `first` of each view (their dtypes are comparable(), strides
+// and byte orders need not be the same); the first has the given index in the field. Sets the
+// floating-point environment. Scalars of two types have no other measure than a plain one.
 void compare_elements(const DifferenceKernels& kernels, const ElementView& a, const ElementView& b,
                       std::uint64_t first, std::uint64_t count, std::uint64_t index,
                       const DifferenceRule& rule, DifferenceStats* stats);

@@ -66,6 +66,31 @@ void compare_integers(const DifferenceKernels& kernels, const void* a, const voi
     }
 }
 
+// Scalars of two types of f64, i64 and u64, as float64 where this holds all values of the piece.
+bool as_float64(ComputeType type, const void* from, std::size_t n, std::byte* to, const void** found) {
+    *found = type == ComputeType::f64 ? from : to;
+    if (type == ComputeType::i64) return to_float64<std::int64_t>(static_cast<const std::byte*>(from), n, to);
+    if (type == ComputeType::u64)
+        return to_float64<std::uint64_t>(static_cast<const std::byte*>(from), n, to);
+    return true;
+}
+
+void compare_mixed(const DifferenceKernels& kernels, ComputeType type_a, const void* a, ComputeType type_b,
+                   const void* b, std::size_t n, std::uint64_t place, const DifferenceRule& rule,
+                   DifferenceStats* stats) {
+    alignas(64) Staging numbers_a;
+    alignas(64) Staging numbers_b;
+    const void* of_a = nullptr;
+    const void* of_b = nullptr;
+    if (as_float64(type_a, a, n, numbers_a.data(), &of_a) &&
+        as_float64(type_b, b, n, numbers_b.data(), &of_b)) {
+        kernels.f64(static_cast<const double*>(of_a), static_cast<const double*>(of_b), n, place, rule,
+                    stats);
+    } else {
+        mixed_difference(type_a, a, type_b, b, n, place, rule, stats);
+    }
+}
+
 }  // namespace
 
 void compare_elements(const DifferenceKernels& kernels, const ElementView& a, const ElementView& b,
@@ -79,6 +104,11 @@ void compare_elements(const DifferenceKernels& kernels, const ElementView& a, co
         const void* at_a = load(a, first + done, n, staging_a.data());
         const void* at_b = load(b, first + done, n, staging_b.data());
         const std::uint64_t place = index + done;
+        if (a.scalar != b.scalar) {
+            compare_mixed(kernels, compute_type(a.scalar), at_a, compute_type(b.scalar), at_b, n, place, rule,
+                          stats);
+            continue;
+        }
         if (is_floating(a.scalar) && !rule.measure.plain()) {
             if (compute_type(a.scalar) == ComputeType::f32) {
                 measured_difference(a.scalar, static_cast<const float*>(at_a),

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "difference/difference.hpp"
 #include "difference/difference_pair.hpp"
@@ -13,19 +14,22 @@ namespace twinrun {
 
 namespace {
 
+template <class Stored>
+Stored stored_at(const void* data, std::size_t i) {
+    Stored value;
+    std::memcpy(&value, static_cast<const std::byte*>(data) + i * sizeof(Stored), sizeof(Stored));
+    return value;
+}
+
 // pair_of(a, b, index of the scalar) -> Pair
-template <class Stored, class Value, class PairOf>
-void accumulate(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index, DifferenceStats* stats,
+template <class StoredA, class StoredB, class ValueA, class ValueB, class PairOf>
+void accumulate(const void* a, const void* b, std::size_t n, std::uint64_t index, DifferenceStats* stats,
                 const PairOf& pair_of) {
     DifferenceStats& s = *stats;
     s.scalars += n;
     for (std::size_t i = 0; i < n; ++i) {
-        Stored stored_a;
-        Stored stored_b;
-        std::memcpy(&stored_a, reinterpret_cast<const std::byte*>(a) + i * sizeof(Stored), sizeof(Stored));
-        std::memcpy(&stored_b, reinterpret_cast<const std::byte*>(b) + i * sizeof(Stored), sizeof(Stored));
-        const auto value_a = static_cast<Value>(stored_a);
-        const Pair pair = pair_of(value_a, static_cast<Value>(stored_b), index + i);
+        const auto value_a = static_cast<ValueA>(stored_at<StoredA>(a, i));
+        const Pair pair = pair_of(value_a, static_cast<ValueB>(stored_at<StoredB>(b, i)), index + i);
         const double magnitude = std::fabs(static_cast<double>(value_a));
         if (magnitude > s.largest && std::isfinite(magnitude)) s.largest = magnitude;
         const std::size_t bin = histogram_bin(pair.distance);
@@ -54,8 +58,8 @@ void accumulate(const Stored* a, const Stored* b, std::size_t n, std::uint64_t i
 template <class Stored, class Value>
 void compare_all(const Stored* a, const Stored* b, std::size_t n, std::uint64_t index,
                  const DifferenceRule& rule, DifferenceStats* stats) {
-    accumulate<Stored, Value>(a, b, n, index, stats,
-                              [&](Value x, Value y, std::uint64_t) { return compare_pair(x, y, rule); });
+    accumulate<Stored, Stored, Value, Value>(
+        a, b, n, index, stats, [&](Value x, Value y, std::uint64_t) { return compare_pair(x, y, rule); });
 }
 
 std::int64_t half_key(double value) {
@@ -85,7 +89,7 @@ std::int64_t value_key(DType scalar, double value) {
 template <class T>
 void measure_all(DType scalar, const T* a, const T* b, std::size_t n, std::uint64_t index,
                  const DifferenceRule& rule, DifferenceStats* stats) {
-    accumulate<T, double>(a, b, n, index, stats, [&](double x, double y, std::uint64_t at) {
+    accumulate<T, T, double, double>(a, b, n, index, stats, [&](double x, double y, std::uint64_t at) {
         const double period = rule.measure.period_of(at);
         Pair pair = period > 0 ? compare_on_circle(x, y, period, rule) : compare_pair(x, y, rule);
         if (pair.differs && rule.measure.ulps != Measure::kNoUlps && !std::isinf(pair.distance)) {
@@ -95,7 +99,112 @@ void measure_all(DType scalar, const T* a, const T* b, std::size_t n, std::uint6
     });
 }
 
+// ---- numbers of two 64-bit types ----
+
+using Wide = __int128;
+
+Magnitude exact_value(double x) { return split(x); }
+template <class Integer>
+Magnitude exact_value(Integer x) {
+    const WholeNumber whole = whole_number(x);
+    return {whole.magnitude, 0, whole.negative};
+}
+
+// x + y = sum + error, exactly (Knuth).
+struct TwoSum {
+    double sum;
+    double error;
+};
+TwoSum two_sum(double x, double y) {
+    const double sum = x + y;
+    const double of_y = sum - x;
+    return {sum, (x - (sum - of_y)) + (y - of_y)};
+}
+
+// x + y rounded to odd: the exact sum, or that of its two neighbours whose last bit is 1.
+double odd_sum(double x, double y) {
+    const auto [sum, error] = two_sum(x, y);
+    const auto bits = std::bit_cast<std::uint64_t>(sum);
+    if (error == 0 || (bits & 1) != 0) return sum;
+    // The next number towards the exact sum: away from zero where the error has the sum's sign.
+    return std::bit_cast<double>((error > 0) == (sum > 0) ? bits + 1 : bits - 1);
+}
+
+// |a - b| rounded once, for a finite b. Boldo and Melquiond, "Emulation of FMA and correctly
+// rounded sums: proved algorithms using rounding to odd" (IEEE Transactions on Computers, 2008).
+template <class Integer>
+double distance_of(Integer a, double b) {
+    // a = high + low: each is a float64, as 64 bits are fewer than 2 times 53.
+    const auto high = static_cast<double>(a);
+    const auto low = static_cast<double>(static_cast<Wide>(a) - static_cast<Wide>(high));
+    const auto [u, u_error] = two_sum(low, -b);
+    const auto [t, t_error] = two_sum(high, u);
+    return std::fabs(t + odd_sum(t_error, u_error));
+}
+template <class Integer>
+double distance_of(double a, Integer b) {
+    return distance_of(b, a);
+}
+template <class IntegerA, class IntegerB>
+requires std::is_integral_v<IntegerA> && std::is_integral_v<IntegerB>
+double distance_of(IntegerA a, IntegerB b) {
+    const Wide apart = static_cast<Wide>(a) - static_cast<Wide>(b);
+    return static_cast<double>(apart < 0 ? -apart : apart);
+}
+
+template <class Value>
+bool is_finite(Value x) {
+    if constexpr (std::is_floating_point_v<Value>) return std::isfinite(x);
+    return true;
+}
+
+// No integer equals a NaN or an infinity.
+template <class A, class B>
+Pair compare_mixed(A a, B b, const DifferenceRule& rule) {
+    if (!is_finite(a) || !is_finite(b)) return {kInfiniteDistance, true};
+    const double distance = distance_of(a, b);
+    if (distance == 0) return {0, false};  // no difference is so small that it is rounded to 0
+    // On a circle of any length, and turned by nothing: that takes numbers of any exponents.
+    return {distance, exceeds_exactly_on_circle(exact_value(a), exact_value(b), split(1.0), split(0.0),
+                                                rule.tolerance)};
+}
+
+template <class A, class B>
+void compare_mixed_all(const void* a, const void* b, std::size_t n, std::uint64_t index,
+                       const DifferenceRule& rule, DifferenceStats* stats) {
+    accumulate<A, B, A, B>(a, b, n, index, stats,
+                           [&](A x, B y, std::uint64_t) { return compare_mixed(x, y, rule); });
+}
+
+template <class A>
+void compare_mixed_with(const void* a, ComputeType type_b, const void* b, std::size_t n, std::uint64_t index,
+                        const DifferenceRule& rule, DifferenceStats* stats) {
+    switch (type_b) {
+        case ComputeType::i64: return compare_mixed_all<A, std::int64_t>(a, b, n, index, rule, stats);
+        case ComputeType::u64: return compare_mixed_all<A, std::uint64_t>(a, b, n, index, rule, stats);
+        default:
+            if constexpr (!std::is_floating_point_v<A>)
+                return compare_mixed_all<A, double>(a, b, n, index, rule, stats);
+    }
+}
+
 }  // namespace
+
+bool comparable(DType a, DType b) {
+    const auto wide = [](DType dtype) {
+        return dtype == DType::f64 || dtype == DType::i64 || dtype == DType::u64;
+    };
+    return a == b || (wide(a) && wide(b));
+}
+
+void mixed_difference(ComputeType type_a, const void* a, ComputeType type_b, const void* b, std::size_t n,
+                      std::uint64_t index, const DifferenceRule& rule, DifferenceStats* stats) {
+    switch (type_a) {
+        case ComputeType::i64: return compare_mixed_with<std::int64_t>(a, type_b, b, n, index, rule, stats);
+        case ComputeType::u64: return compare_mixed_with<std::uint64_t>(a, type_b, b, n, index, rule, stats);
+        default: return compare_mixed_with<double>(a, type_b, b, n, index, rule, stats);
+    }
+}
 
 std::uint64_t ulps_apart(DType scalar, double a, double b) {
     return steps_apart(value_key(scalar, a), value_key(scalar, b));

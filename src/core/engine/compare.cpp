@@ -223,6 +223,18 @@ struct ElementsFound {
 Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std::size_t chunk_items,
                                         std::span<const Range> chunks, const CompareOptions& options,
                                         FieldResult& result) {
+    if (a.dtype() != b.dtype()) {
+        if (options.device.use == DeviceUse::gpu) {
+            return Error{ErrorCode::unsupported, std::string(dtype_name(a.dtype())) + " and " +
+                                                     std::string(dtype_name(b.dtype())) +
+                                                     " are compared on the CPU only: leave out the device"};
+        }
+        result.device_reason = "numbers of two types are compared on the CPU";
+        const ColumnOrder order(options.columns, scalars_per_item(a.dtype()));
+        ElementJob job(a, b, chunk_items, chunks, options.rule, order, worker_count(options.stream));
+        TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
+        return ElementsFound{stats, job.total(), job.different_chunks()};
+    }
     DeviceWork work;
     work.bytes = count_chunks(chunks) * chunk_items * item_bytes(a.dtype()) * 2;
     if (const DeviceArray* array = a.device_array(); array != nullptr) work.array_a = array->device;
@@ -442,11 +454,23 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
         return {DType::f32, 0};
     };
     const auto [dtype, items] = facts(a, meta_a);
+    // Digests know nothing of other types.
+    const bool mixed = meta_a == nullptr && meta_b == nullptr && a.elements != nullptr &&
+                       b.elements != nullptr && a.elements->dtype() != b.elements->dtype();
+    if (mixed && !options.rule.measure.plain()) {
+        return Error{ErrorCode::invalid_argument,
+                     "representable values and periods are for numbers of one type: " +
+                         std::string(dtype_name(dtype)) + " against " +
+                         std::string(dtype_name(b.elements->dtype())) + " takes atol and rtol"};
+    }
     for (const FieldSide* side : {&a, &b}) {
         const bool same_meta = metadata_of(*side) == nullptr ||
                                (metadata_of(*side)->dtype == dtype && metadata_of(*side)->items() == items);
+        const auto same_type = [&](DType other) {
+            return other == dtype || (mixed && comparable(dtype, other));
+        };
         const bool same_data = side->elements == nullptr ||
-                               (side->elements->dtype() == dtype && side->elements->items() == items);
+                               (same_type(side->elements->dtype()) && side->elements->items() == items);
         if (!same_meta || !same_data)
             return Error{ErrorCode::mismatch, "the fields have different types or sizes"};
         if (metadata_of(*side) == nullptr && side->elements == nullptr) {

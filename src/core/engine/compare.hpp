@@ -87,6 +87,8 @@ struct ComparedElements {
     double seconds = 0;
 };
 
+// Elements of two types of f64, i64 and u64 are compared as the real numbers that they are, where
+// no side has metadata.
 // compared: for sides without metadata and options without ranges, what a direct comparison would
 // find; else null.
 Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const CompareOptions& options,

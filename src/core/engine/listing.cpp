@@ -8,7 +8,7 @@ namespace twinrun {
 Result<std::vector<std::uint64_t>> differing_scalars(ElementSource& a, ElementSource& b, std::uint64_t first,
                                                      std::uint64_t count, const DifferenceRule& rule) {
     constexpr std::uint64_t few = 64;  // scalars; if one of them differs, each is compared alone
-    if (a.dtype() != b.dtype() || a.items() != b.items())
+    if (!comparable(a.dtype(), b.dtype()) || a.items() != b.items())
         return Error{ErrorCode::mismatch, "the fields have different types or sizes"};
     if (count > a.items() || first > a.items() - count)
         return Error{ErrorCode::invalid_argument, "elements behind the end of the field were asked for"};

@@ -719,6 +719,94 @@ TEST_P(DifferenceBackend, EveryTypeOrderAndStride) {
     }
 }
 
+TEST_P(DifferenceBackend, IntegersOfTwoTypes) {
+    std::vector<std::int64_t> a = {std::numeric_limits<std::int64_t>::min(), -1, 0, 1LL << 53, 7, -9, 3};
+    std::vector<std::uint64_t> b = {~0ULL, ~0ULL, 0, (1ULL << 53) + 1, 7, 9, 1ULL << 63};
+    std::mt19937_64 random(test_seed(77));
+    for (int i = 0; i < 3000; ++i) {  // the last ones in the part that float64 holds, and beyond
+        a.push_back(static_cast<std::int64_t>(random()) >> (random() % 64));
+        b.push_back(random() % 3 == 0 ? static_cast<std::uint64_t>(a.back()) + random() % 3
+                                      : random() >> (random() % 64));
+    }
+    for (const Tolerance& tolerance : {Tolerance{0, 0}, {1, 0}, {0x1p64, 0}, {0, 1}, {0.5, 0.25}}) {
+        const DifferenceRule rule{tolerance, true};
+        DifferenceStats stats;
+        compare_elements(kernels(), dense_view(DType::i64, a.data()), dense_view(DType::u64, b.data()), 0,
+                         a.size(), 4, rule, &stats);
+        expect_same(stats, model(scalars(a), scalars(b), 4, rule));
+        DifferenceStats other;
+        compare_elements(kernels(), dense_view(DType::u64, b.data()), dense_view(DType::i64, a.data()), 0,
+                         a.size(), 4, rule, &other);
+        expect_same(other, model(scalars(b), scalars(a), 4, rule));
+    }
+}
+
+TEST_P(DifferenceBackend, IntegersAgainstNumbers) {
+    struct Case {
+        std::int64_t a;
+        double b;
+        double distance;
+    };
+    constexpr std::int64_t odd = (1LL << 53) + 1;
+    const std::vector<Case> cases = {
+        {odd, 0x1p53, 1},
+        {odd, 0, 0x1p53},  // a tie, to even
+        // Just beside the tie: a sum that was rounded before would not see it.
+        {odd, 0x1p-60, 0x1p53},
+        {odd, -0x1p-60, 0x1p53 + 2},
+        {odd + 2, 0x1p-1074, 0x1p53 + 2},
+        {odd + 2, -0x1p-1074, 0x1p53 + 4},
+        {std::numeric_limits<std::int64_t>::max(), 0x1p63, 1},
+        {std::numeric_limits<std::int64_t>::min(), -0x1p63, 0},
+        {-1, 0.5, 1.5},
+        {0, -0.0, 0},
+        {0, 0x1p-1074, 0x1p-1074},
+        {5, std::numeric_limits<double>::max(), std::numeric_limits<double>::max()},
+        {5, kInfinity, kInfinity},
+        {5, std::nan(""), kInfinity},
+        {1LL << 62, 0x1p62, 0},
+    };
+    for (const Case& c : cases) {
+        for (const std::int64_t beyond : {std::int64_t{0}, std::int64_t{1} << 60}) {
+            // A second pair forces the way for large integers.
+            const std::vector<std::int64_t> whole = {c.a, beyond};
+            const std::vector<double> numbers = {c.b, static_cast<double>(beyond)};
+            DifferenceStats stats;
+            compare_elements(kernels(), dense_view(DType::i64, whole.data()),
+                             dense_view(DType::f64, numbers.data()), 0, 2, 0, {}, &stats);
+            EXPECT_EQ(stats.max_abs, c.distance) << c.a << ' ' << c.b;
+            EXPECT_EQ(stats.different, c.distance != 0 ? 1 : 0);
+            EXPECT_EQ(stats.infinite, std::isinf(c.distance) ? 1 : 0);
+            DifferenceStats other;
+            compare_elements(kernels(), dense_view(DType::f64, numbers.data()),
+                             dense_view(DType::i64, whole.data()), 0, 2, 0, {}, &other);
+            EXPECT_EQ(other.max_abs, c.distance) << c.a << ' ' << c.b;
+            EXPECT_EQ(other.different, stats.different);
+            if (c.distance == 0 || std::isinf(c.distance)) continue;
+            // The verdict is exact: at a tolerance that the distance was rounded to, either may hold.
+            const DifferenceRule wider{{std::nextafter(c.distance, kInfinity), 0}, true};
+            const DifferenceRule narrower{{std::nextafter(c.distance, 0), 0}, true};
+            DifferenceStats within;
+            DifferenceStats without;
+            compare_elements(kernels(), dense_view(DType::i64, whole.data()),
+                             dense_view(DType::f64, numbers.data()), 0, 2, 0, wider, &within);
+            compare_elements(kernels(), dense_view(DType::i64, whole.data()),
+                             dense_view(DType::f64, numbers.data()), 0, 2, 0, narrower, &without);
+            EXPECT_EQ(within.different, 0);
+            EXPECT_EQ(without.different, 1);
+        }
+    }
+    // Exactly 2^53 + 1 - 2^-60 apart, which no float64 is.
+    const std::int64_t whole = odd;
+    const double number = 0x1p-60;
+    for (const auto& [atol, different] : {std::pair{0x1p53, 1U}, {0x1p53 + 2, 0U}}) {
+        DifferenceStats stats;
+        compare_elements(kernels(), dense_view(DType::i64, &whole), dense_view(DType::f64, &number), 0, 1, 0,
+                         {{atol, 0}, true}, &stats);
+        EXPECT_EQ(stats.different, different);
+    }
+}
+
 TEST_P(DifferenceBackend, IntegerExtremes) {
     constexpr std::int64_t low = std::numeric_limits<std::int64_t>::min();
     constexpr std::int64_t high = std::numeric_limits<std::int64_t>::max();

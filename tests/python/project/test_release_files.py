@@ -127,8 +127,8 @@ def test_extras_are_there_and_all_has_each() -> None:
     assert {"hdf5", "parquet", "mpi", "torch", "all"} <= set(extras)
     (everything,) = extras["all"]
     named = set(re.fullmatch(r"twinrun\[(.*)\]", everything)[1].split(","))
-    # PyTorch has gigabytes, and packages of GPUs fit to one toolkit only; the others are tools of this project.
-    left_out = {"torch", "cuda12", "cuda13", "nvcomp-cu12", "nvcomp-cu13"}
+    # PyTorch has gigabytes, JAX hundreds of megabytes, and packages of GPUs fit to one toolkit only; the others are tools.
+    left_out = {"jax", "torch", "cuda12", "cuda13", "nvcomp-cu12", "nvcomp-cu13"}
     assert named == set(extras) - left_out - {"all", "coverage", "dev", "docs", "lint", "test"}
     for path in [
         *(ROOT / "python/twinrun").rglob("*.py"),

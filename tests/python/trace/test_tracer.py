@@ -288,6 +288,63 @@ def test_the_data_of_a_place_is_kept(tmp_path) -> None:
         traced_training("transformer", tmp_path / "c", escalate=(tmp_path / "a", tmp_path / "a"))
 
 
+def test_the_same_training_run_again_keeps_the_data_of_the_place(tmp_path) -> None:
+    """The script stays as it is but for escalate=True: the second traces lie beside the first ones."""
+    from faults import kernel
+
+    plant = kernel("layers.1.attn.proj")
+    traced_training("transformer", tmp_path / "a")
+    traced_training("transformer", tmp_path / "b", plant)
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    traced_training("transformer", tmp_path / "a", reference=tmp_path / "b", escalate=True)
+    traced_training("transformer", tmp_path / "b", plant, reference=tmp_path / "a", escalate=True)
+    again = twinrun.compare_traces(tmp_path / "a.escalated", tmp_path / "b.escalated")
+    first = again.first_divergence
+    assert first.site == found.first_divergence.site
+    value = first.values[0]
+    x, y = (_kept(tmp_path / f"{name}.escalated", first.site, value.name) for name in "ab")
+    unequal = x != y
+    assert value.different == unequal.sum() and 0 < value.different < value.elements == x.size
+    assert tuple(value.first_index) == tuple(np.argwhere(unequal)[0])
+    apart = np.abs(x.astype(float) - y.astype(float))
+    assert value.max_abs_diff == apart.max() == apart[tuple(value.max_index)]
+    assert (value.max_a, value.max_b) == (x[tuple(value.max_index)], y[tuple(value.max_index)])
+    assert (
+        value.box == [(int(i.min()), int(i.max()) + 1) for i in np.nonzero(unequal)] and value.infinite == 0
+    )
+    text = str(again)
+    assert "elements, |a-b| up to" in text and "largest at" in text
+    # The first traces are as they were, and no other place has data.
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence.values[0].elements is None
+    for n in range(ITERATIONS):
+        for event in TraceSubject(tmp_path / "a.escalated").events(0, n)[0]:
+            if any(v.kept for v in event.values):
+                assert (n, event.phase, event.module) == (
+                    first.site.iteration,
+                    first.site.phase,
+                    first.site.module,
+                )
+
+
+def _kept(path, site, name):
+    trace = TraceSubject(path)
+    for event in trace.events(0, site.iteration)[0]:
+        for v in event.values:
+            if v.kept and v.out and v.name == name and event.module == site.module:
+                return trace.kept(0, site.iteration, v.kept)[0]
+    raise AssertionError(name)
+
+
+def test_a_second_run_needs_two_traces_that_part(tmp_path) -> None:
+    small(tmp_path / "a")
+    small(tmp_path / "b")
+    with pytest.raises(twinrun.TwinrunError, match="needs the other trace"):
+        small(tmp_path / "a", escalate=True)
+    with pytest.raises(twinrun.TwinrunError, match="do not part"):
+        small(tmp_path / "a", reference=tmp_path / "b", escalate=True)
+    assert not (tmp_path / "a.escalated").exists()
+
+
 # ---- what goes wrong ----
 
 

@@ -1,0 +1,353 @@
+"""Two runs and a reference: which of the two is farther from it, by field."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import Incomparable, TwinrunError
+from ..words import number
+from .field import FieldComparison
+from .options import CompareOptions
+from .work import compare
+
+__all__ = [
+    "Distance",
+    "Distances",
+    "FieldDistances",
+    "compare_distances",
+    "distance_lines",
+    "distances_document",
+]
+
+# Sums of squares may differ in their last bits with the instruction set.
+_LAST_BITS = 1e-12
+
+
+@dataclass
+class Distance:
+    """How far a field of a run is from that of the reference, over all steps and ranks.
+
+    >>> found = twinrun.compare_distances({"x": [1.5]}, {"x": [3.0]}, {"x": [1.0]})
+    >>> found.fields[0].b.max, found.fields[0].b.index
+    (2.0, (0,))
+
+    Attributes
+    ----------
+    max : float
+        The largest |run - reference|; infinite where `infinite` is not 0.
+    step, rank, index : int or None, int, tuple of int or None
+        Where it is.
+    value, reference : float, int or None
+        The values there.
+    rms : float
+        Root mean square of |run - reference| over all elements, but for those that `infinite` counts.
+    infinite : int
+        Elements where a NaN or an infinity meets something else.
+    elements : int
+        Scalars that were compared.
+    """
+
+    max: float = 0.0
+    step: int | None = None
+    rank: int = 0
+    index: tuple[int, ...] | None = None
+    value: float | int | None = None
+    reference: float | int | None = None
+    rms: float = 0.0
+    infinite: int = 0
+    elements: int = 0
+
+    def _add(self, found: FieldComparison) -> None:
+        """Adds what comparing the reference with the run found at a place."""
+        assert found.max_abs_diff is not None and found.rms_diff_all is not None
+        before, own = self.elements - self.infinite, found.elements - found.infinite
+        if before + own:
+            squares = before * self.rms**2 + own * found.rms_diff_all**2
+            self.rms = math.sqrt(squares / (before + own))
+        self.elements += found.elements
+        self.infinite += found.infinite
+        if found.max_abs_diff > self.max:
+            self.max = found.max_abs_diff
+            self.step, self.rank, self.index = found.step, found.rank, found.max_abs_index
+            self.value, self.reference = found.max_abs_b, found.max_abs_a
+
+
+@dataclass
+class FieldDistances:
+    """One field: how far both runs are from the reference.
+
+    >>> found = twinrun.compare_distances({"x": [1.5]}, {"x": [3.0]}, {"x": [1.0]})
+    >>> found.fields[0].farther
+    True
+
+    Attributes
+    ----------
+    field : str
+        Its name.
+    a, b : Distance
+        Of the first run (the old one), and of the second (the new one).
+    farther : bool
+        True where the second run has a larger `max` or `rms` than `factor` times that of the first. Where the
+        numbers of infinite elements differ, they alone count.
+    closer : bool
+        True where `farther` is not, and the first run has a larger `max` or `rms` than the second.
+    """
+
+    field: str
+    a: Distance
+    b: Distance
+    farther: bool = False
+    closer: bool = False
+
+
+@dataclass
+class Distances:
+    """Which of two runs is farther from a reference.
+
+    >>> found = twinrun.compare_distances({"x": [1.5]}, {"x": [1.25]}, {"x": [1.0]})
+    >>> found.verdict, bool(found)
+    ('closer', True)
+
+    Attributes
+    ----------
+    a, b, reference : str
+        The runs.
+    verdict : {'farther', 'closer', 'as far', 'incomparable'}
+        'incomparable' where something could not be compared; 'farther' where the second run is, in any field.
+    fields : list of FieldDistances
+        In the order of the reference.
+    factor : float
+        How many times as far still counts as not farther.
+    problems : list of str
+        What could not be compared.
+    notes : list of str
+        What the user should know.
+    """
+
+    a: str
+    b: str
+    reference: str
+    verdict: str
+    fields: list[FieldDistances]
+    factor: float = 1.0
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether all was compared, and the second run is nowhere farther."""
+        return self.verdict in ("closer", "as far")
+
+
+def _exceeds(b: Distance, a: Distance, factor: float) -> bool:
+    if a.infinite != b.infinite:  # infinitely far: what the others do counts no more
+        return b.infinite > a.infinite
+    return (not a.infinite and b.max > factor * a.max) or b.rms > factor * a.rms * (1 + _LAST_BITS)
+
+
+def compare_distances(
+    a: object,
+    b: object,
+    reference: object,
+    *,
+    factor: float = 1.0,
+    fields: Iterable[str] | None = None,
+    steps: str | None = None,
+    ranks: str | None = None,
+    key: str | None = None,
+    align: str = "step",
+    common: bool = False,
+    leave_out: Iterable[str] = (),
+    options: Mapping[str, object] | CompareOptions | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    **reading: Any,
+) -> Distances:
+    """Compares how far two runs are from a reference: whether the new one is farther than the old one.
+
+    >>> exact = np.linspace(0, 1, 1000)
+    >>> old, new = exact.astype(np.float32), exact.astype(np.float16)
+    >>> found = twinrun.compare_distances({"x": old}, {"x": new}, {"x": exact})
+    >>> found.verdict, found.fields[0].b.max > found.fields[0].a.max
+    ('farther', True)
+
+    Parameters
+    ----------
+    a, b, reference : path, array or container of arrays
+        The old run, the new one, and the reference, such as a run in float64. Types may differ: fields are
+        compared by the numbers that they hold.
+    factor : float, default 1
+        The new run is farther where its distance is more than this many times that of the old one.
+    fields : iterable of str, default None
+        Globs of the fields to compare; None for all.
+    steps, ranks : str, default None
+        The steps and ranks to compare: '10,20' or '100:200'.
+    key : str, default None
+        The field with the IDs of particles, by which rows are matched.
+    align : {'step', 'time'}
+        How steps are matched.
+    common : bool, default False
+        True: steps and fields that only some of the runs have are left out and noted.
+    leave_out : iterable of str, default ()
+        Globs of fields and files that are not compared.
+    options : dict or CompareOptions, default None
+        Options of the file formats.
+    progress : callable, default None
+        `progress(label, done, total)` is called now and then.
+    **reading : options by name
+        How files are read, as of `compare`: `threads`, `memory`, `io`, `cache`, `device`.
+
+    Returns
+    -------
+    Distances
+        Both distances by field, with their places. `bool(result)` is True only if everything was compared and
+        the new run is nowhere farther.
+
+    Raises
+    ------
+    TwinrunError
+        A parameter has no meaning, and what `compare` raises where nothing can be compared.
+    Incomparable
+        No field of numbers is in all three.
+
+    Notes
+    -----
+    Every element is read: metadata only bounds distances. |run - reference| is exact before it
+    is rounded to float64. Only numbers count: texts and attributes are left to `compare`.
+    """
+    if not (math.isfinite(factor) and factor > 0):
+        raise TwinrunError(f"factor must be a positive number, not {factor!r}")
+    found = [
+        compare(
+            reference,
+            run,
+            atol=0.0,
+            types="values",
+            method="direct",
+            use_metadata=False,
+            partial=True,
+            fields=None if fields is None else list(fields),
+            steps=steps,
+            ranks=ranks,
+            key=key,
+            align=align,
+            common=common,
+            leave_out=leave_out,
+            options=options,
+            progress=progress,
+            **reading,
+        )
+        for run in (a, b)
+    ]
+    of_runs: list[dict[str, Distance]] = []
+    places: list[dict[str, set[tuple[int | None, int]]]] = []
+    for one in found:
+        sums: dict[str, Distance] = {}
+        at: dict[str, set[tuple[int | None, int]]] = {}
+        for f in one.fields:
+            if f.kind is None and f.particles is None:
+                sums.setdefault(f.field, Distance())._add(f)
+                at.setdefault(f.field, set()).add((f.step, f.rank))
+        of_runs.append(sums)
+        places.append(at)
+    problems = [p for one in found for p in one.problems]
+    # Where both are compared at other places, their distances say nothing of each other.
+    for name in dict.fromkeys([*of_runs[0], *of_runs[1]]):
+        if places[0].get(name) != places[1].get(name):
+            said = f"field {name!r}: not both runs have it at the same steps and ranks as the reference"
+            problems.append(said)
+            for sums in of_runs:
+                sums.pop(name, None)
+    if not of_runs[0] and not problems:
+        raise Incomparable(
+            "no field of numbers is in all three", where=f"{found[0].b}, {found[1].b}, {found[0].a}"
+        )
+    made = []
+    for name, of_a in of_runs[0].items():
+        of_b = of_runs[1][name]
+        farther = _exceeds(of_b, of_a, factor)
+        made.append(FieldDistances(name, of_a, of_b, farther, not farther and _exceeds(of_a, of_b, 1.0)))
+    verdict = "as far"
+    if problems:
+        verdict = "incomparable"
+    elif any(f.farther for f in made):
+        verdict = "farther"
+    elif any(f.closer for f in made):
+        verdict = "closer"
+    return Distances(
+        found[0].b,
+        found[1].b,
+        found[0].a,
+        verdict,
+        made,
+        factor,
+        list(dict.fromkeys(problems)),
+        list(dict.fromkeys(n for one in found for n in one.notes)),
+    )
+
+
+def _place(d: Distance) -> str:
+    if d.index is None:
+        return ""
+    at = "" if d.step is None else f"{d.step} "
+    return f"{at}[{', '.join(map(str, d.index))}]"
+
+
+def distance_lines(result: Distances) -> list[str]:
+    """The result in lines: a row for each field, and the verdict."""
+    rows = [("field", "max |a-r|", "at", "max |b-r|", "at", "rms a", "rms b", "")]
+    for f in result.fields:
+        word = "farther" if f.farther else "closer" if f.closer else ""
+        rows.append(
+            (
+                f.field,
+                number(f.a.max),
+                _place(f.a),
+                number(f.b.max),
+                _place(f.b),
+                number(f.a.rms),
+                number(f.b.rms),
+                word,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [f"twinrun: {n}" for n in result.notes]
+    lines += [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines += [f"not compared: {p}" for p in result.problems]
+    worse = [f.field for f in result.fields if f.farther]
+    if result.verdict == "farther":
+        by = "" if result.factor == 1 else f" by more than {result.factor:g} times"
+        said = f"farther: b is farther from {result.reference} than a{by}, in {', '.join(worse[:5])}"
+        said += f" and {len(worse) - 5} more" if len(worse) > 5 else ""
+    elif result.verdict == "incomparable":
+        said = f"incomparable: {result.problems[0]}"
+    elif result.verdict == "closer":
+        said = f"closer: b is nowhere farther from {result.reference} than a, and closer in some fields"
+    else:
+        said = f"as far: b is nowhere farther from {result.reference} than a"
+    return [*lines, said]
+
+
+def distances_document(result: Distances) -> dict[str, Any]:
+    """The result for JSON."""
+
+    def of(d: Distance) -> dict[str, Any]:
+        return {**vars(d), "index": None if d.index is None else list(d.index)}
+
+    return {
+        "verdict": result.verdict,
+        "a": os.fspath(result.a),
+        "b": os.fspath(result.b),
+        "reference": os.fspath(result.reference),
+        "factor": result.factor,
+        "fields": [
+            {"field": f.field, "a": of(f.a), "b": of(f.b), "farther": f.farther, "closer": f.closer}
+            for f in result.fields
+        ],
+        "problems": result.problems,
+        "notes": result.notes,
+    }

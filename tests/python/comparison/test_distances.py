@@ -1,0 +1,148 @@
+"""Which of two runs is farther from a reference: by field, with the place, against plain arithmetic."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from commands import command
+
+import twinrun
+
+
+def runs(tmp_path):
+    rng = np.random.default_rng(8)
+    exact = rng.normal(size=(3, 40, 5))
+    old = exact.astype(np.float32)
+    new = exact + rng.normal(size=exact.shape) * 1e-5
+    for name, values in (("reference", exact), ("old", old), ("new", new)):
+        with twinrun.Run(tmp_path / name) as run:
+            for step in range(3):
+                run.capture(step, {"x": values[step], "n": np.arange(4)})
+    return exact, old.astype(np.float64), new
+
+
+def test_the_largest_and_the_mean_distance_have_their_places(tmp_path):
+    exact, old, new = runs(tmp_path)
+    found = twinrun.compare_distances(tmp_path / "old", tmp_path / "new", tmp_path / "reference")
+    assert found.verdict == "farther" and not found
+    x = next(f for f in found.fields if f.field == "x")
+    for mine, values in ((x.a, old), (x.b, new)):
+        apart = np.abs(values - exact)
+        at = np.unravel_index(apart.argmax(), apart.shape)
+        assert mine.max == apart.max() and (mine.step, *mine.index) == tuple(map(int, at))
+        assert (mine.value, mine.reference) == (values[at], exact[at])
+        assert mine.rms == pytest.approx(math.sqrt((apart**2).mean()), rel=1e-12)
+        assert mine.elements == exact.size and mine.infinite == 0
+    assert x.farther and not x.closer
+    n = next(f for f in found.fields if f.field == "n")
+    assert not n.farther and not n.closer and n.b.max == 0
+    # The other way round: the other run is closer.
+    found = twinrun.compare_distances(tmp_path / "new", tmp_path / "old", tmp_path / "reference")
+    assert found.verdict == "closer" and found
+
+
+def test_a_factor_allows_more():
+    r = {"x": np.zeros(4)}
+    a, b = {"x": np.array([1.0, 0, 0, 0])}, {"x": np.array([0, 0, 1.5, 0])}
+    assert twinrun.compare_distances(a, b, r).verdict == "farther"
+    assert twinrun.compare_distances(a, b, r, factor=1.5).verdict == "as far"
+    assert twinrun.compare_distances(a, b, r, factor=1.49).verdict == "farther"
+
+
+def test_many_small_distances_count_as_well_as_a_large_one():
+    r = {"x": np.zeros(4)}
+    a, b = {"x": np.array([1.0, 0, 0, 0])}, {"x": np.full(4, 0.9)}
+    found = twinrun.compare_distances(a, b, r)
+    assert found.verdict == "farther" and found.fields[0].b.max < found.fields[0].a.max
+
+
+def test_equal_distances_are_as_far_whatever_the_type():
+    r = {"x": np.zeros(1000)}
+    a = np.random.default_rng(1).random(1000).astype(np.float16)
+    found = twinrun.compare_distances({"x": a}, {"x": a.astype(np.float64)}, r)
+    assert found.verdict == "as far" and found.fields[0].a.max == found.fields[0].b.max
+    # As far to the other side.
+    assert twinrun.compare_distances({"x": a}, {"x": -a}, r).verdict == "as far"
+
+
+def test_what_is_infinite_counts_more_than_any_number():
+    r = {"x": np.array([0.0, 1, math.nan])}
+    a = {"x": np.array([1e300, 1, math.nan])}
+    b = {"x": np.array([0.0, math.nan, math.nan])}
+    found = twinrun.compare_distances(a, b, r)
+    assert found.verdict == "farther" and found.fields[0].b.infinite == 1
+    assert found.fields[0].b.max == math.inf and found.fields[0].b.index == (1,)
+    assert twinrun.compare_distances(b, a, r).verdict == "closer"
+    # A NaN where the reference has one is right.
+    assert twinrun.compare_distances(r, r, r).verdict == "as far"
+
+
+def test_a_run_that_lacks_something_is_incomparable(tmp_path):
+    r = {"x": np.zeros(3), "y": np.zeros(3)}
+    found = twinrun.compare_distances(r, {"x": np.zeros(3)}, r)
+    assert found.verdict == "incomparable" and not found and "'y'" in found.problems[0]
+    found = twinrun.compare_distances({"x": np.zeros(3), "y": np.zeros(4)}, r, r)
+    assert found.verdict == "incomparable" and [f.field for f in found.fields] == ["x"]
+    runs(tmp_path)
+    with twinrun.Run(tmp_path / "short") as run:
+        run.capture(0, {"x": np.zeros((40, 5)), "n": np.arange(4)})
+    found = twinrun.compare_distances(
+        tmp_path / "old", tmp_path / "short", tmp_path / "reference", common=True
+    )
+    assert found.verdict == "incomparable" and "at the same steps" in found.problems[0]
+    found = twinrun.compare_distances(
+        tmp_path / "old", tmp_path / "short", tmp_path / "reference", common=True, steps="0"
+    )
+    assert found.verdict == "farther"
+
+
+def test_metadata_alone_tells_no_distances(tmp_path):
+    for name in "abr":
+        with twinrun.Run(tmp_path / name, keep_data_steps=1, atol=1e-3) as run:
+            for step in range(2):
+                run.capture(step, {"x": np.zeros(100)})
+    found = twinrun.compare_distances(tmp_path / "a", tmp_path / "b", tmp_path / "r", steps="0:1")
+    assert found.verdict == "incomparable"
+
+
+def test_nothing_in_common_and_no_meaning():
+    with pytest.raises(twinrun.TwinrunError):
+        twinrun.compare_distances({"x": np.zeros(3)}, {"y": np.zeros(3)}, {"z": np.zeros(3)})
+    with pytest.raises(twinrun.TwinrunError, match="factor"):
+        twinrun.compare_distances({"x": np.zeros(3)}, {"x": np.zeros(3)}, {"x": np.zeros(3)}, factor=0)
+
+
+def test_on_the_command_line(tmp_path):
+    exact = np.linspace(0, 1, 30).reshape(5, 6)
+    np.save(tmp_path / "r.npy", exact)
+    np.save(tmp_path / "a.npy", exact.astype(np.float32))
+    np.save(tmp_path / "b.npy", exact.astype(np.float16))
+    a, b, r = (str(tmp_path / f"{name}.npy") for name in "abr")
+    report = tmp_path / "out.json"
+    said = command("compare", a, b, "--closer-to", r, "--json", str(report))
+    assert said.status == 1, said
+    assert "farther: b is farther from" in said.last
+    document = json.loads(report.read_text())
+    assert (
+        document["verdict"] == "farther"
+        and document["fields"][0]["b"]["max"] == np.abs(exact - exact.astype(np.float16)).max()
+    )
+    assert command("compare", b, a, "--closer-to", r, "-q").status == 0
+    assert command("compare", a, b, "--closer-to", r, "-q", "--farther-by", "1e9").status == 0
+    said = command("compare", a, b, "--closer-to", r, "--atol", "1")
+    assert said.status == 2 and "--atol has no meaning" in said.out + said.err
+    assert command("compare", a, b, "--farther-by", "2").status == 2
+    assert command("compare", a, b, "--cast", "--bisect").status == 1
+    assert command("compare", a, a, "--cast").status == 0
+    said = command("compare", r, a, "--cast", "--atol", "1e-7")
+    assert said.status == 0 and "f64 against f32" in said.out + said.err
+
+
+def test_no_report_replaces_the_reference(tmp_path):
+    for name in "abr":
+        np.save(tmp_path / f"{name}.npy", np.zeros(3))
+    a, b, r = (str(tmp_path / f"{name}.npy") for name in "abr")
+    before = (tmp_path / "r.npy").read_bytes()
+    assert command("compare", a, b, "--closer-to", r, "--json", r).status == 2
+    assert (tmp_path / "r.npy").read_bytes() == before

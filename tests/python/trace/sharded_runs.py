@@ -1,0 +1,132 @@
+"""A process of a job that captures sharded tensors: `sharded_runs.py RANK RANKS STORE FOLDER SCENARIO…`."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import twinrun
+from twinrun.torch import ParallelRun, ReplicasDiffer, Sharded
+
+
+def model() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def captured(what: nn.Module, folder: Path, ranks: int) -> None:
+    """The training of three steps, with every state of it."""
+    optimizer = torch.optim.AdamW(what.parameters(), lr=1e-2)
+    data = torch.Generator().manual_seed(9)
+    with ParallelRun(folder, atol=1e-5) as run:
+        for step in range(3):
+            run.capture(step, {"model": what, "optimizer": optimizer})
+            optimizer.zero_grad()
+            what(torch.randn(8, 6, generator=data)).square().mean().backward()
+            optimizer.step()
+
+
+def plain(rank: int, ranks: int, folder: Path) -> None:
+    captured(model(), folder / f"plain{ranks}", ranks)
+
+
+def ddp(rank: int, ranks: int, folder: Path) -> None:
+    captured(nn.parallel.DistributedDataParallel(model()).module, folder / f"ddp{ranks}", ranks)
+
+
+def fsdp(rank: int, ranks: int, folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (ranks,))
+    what = model()
+    fully_shard(what[0], mesh=mesh)
+    captured(fully_shard(what, mesh=mesh), folder / f"fsdp{ranks}", ranks)
+
+
+def tp(rank: int, ranks: int, folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    what = parallelize_module(model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    captured(what, folder / f"tp{ranks}", ranks)
+
+
+def grid(rank: int, ranks: int, folder: Path) -> None:
+    """FSDP2 over tensor parallelism: strided shards."""
+    mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("dp", "tp"))
+    what = parallelize_module(model(), mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    captured(fully_shard(what, mesh=mesh["dp"]), folder / f"grid{ranks}", ranks)
+
+
+def uneven(rank: int, ranks: int, folder: Path) -> None:
+    """Every size of a dimension and every order of placements, against the whole."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    values = {f"{n}": torch.arange(n * 3.0).reshape(n, 3) + n for n in range(6)}
+    values["0d"] = torch.tensor(4.5)
+    with ParallelRun(folder / f"uneven{ranks}") as run:
+        for step, placement in enumerate((Shard(0), Shard(1), Replicate())):
+            run.capture(
+                step,
+                {
+                    n: distribute_tensor(v, mesh, [Replicate() if v.ndim == 0 else placement])
+                    for n, v in values.items()
+                },
+            )
+
+
+def fused(rank: int, ranks: int, folder: Path) -> None:
+    """Query, key and value in one tensor: each process has a piece of each."""
+    torch.manual_seed(3)
+    q, k, v = torch.randn(8, 4), torch.randn(4, 4), torch.randn(4, 4)
+    mine = torch.cat([one.chunk(ranks)[rank] for one in (q, k, v)])
+    how = Sharded(0, (8, 4, 4), group=dist.group.WORLD)
+    with ParallelRun(folder / f"fused{ranks}") as run:
+        run.capture(0, {"qkv.weight": mine, "norm": torch.ones(4)}, sharded={"*.weight": how})
+
+
+def refused(rank: int, ranks: int, folder: Path) -> None:
+    """What has no place, and what differs: said on all processes, and nothing is captured."""
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    with ParallelRun(folder / "refused") as run:
+        summand = DTensor.from_local(torch.ones(4), mesh, [Partial()])
+        _say(run, "partial", {"x": summand})
+        _say(run, "differ", {"y": torch.full((3,), float(rank)), "z": torch.ones(2)})
+        _say(run, "broken", {"y": object() if rank == 1 else torch.ones(2)})
+        try:
+            how = {"w": Sharded(0, 9, group=mesh["tp"])}
+            run.capture(0, {"w": torch.ones(4)}, sharded=how)
+        except twinrun.TwinrunError as e:
+            print(f"size: {e}", flush=True)
+        run.capture(7, {"y": torch.full((3,), float(rank)), "z": torch.ones(2)}, local=["y"])
+
+
+def _say(run: ParallelRun, what: str, fields: dict) -> None:
+    try:
+        run.capture(0, fields)
+    except ReplicasDiffer as e:
+        print(f"{what}: {e.ranks} {e.names} {e}", flush=True)
+    except twinrun.TwinrunError as e:
+        print(f"{what}: {e}", flush=True)
+
+
+def main(rank: int, ranks: int, store: str, folder: str, *scenarios: str) -> int:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=600)
+    )
+    for name in scenarios:
+        globals()[name](rank, ranks, Path(folder))
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    rank, ranks, *rest = sys.argv[1:]
+    sys.exit(main(int(rank), int(ranks), *rest))

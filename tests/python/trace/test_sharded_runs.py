@@ -1,0 +1,167 @@
+"""Runs that divide their tensors differently: TP 1 against TP 2, DP 2 against FSDP 2, on gloo."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import HANG
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("torch.distributed.tensor", reason="this PyTorch has no DTensor")
+
+import twinrun  # noqa: E402
+from twinrun.runs.opening import open_subject  # noqa: E402
+from twinrun.torch.placements import _intervals  # noqa: E402
+
+PROGRAM = Path(__file__).with_name("sharded_runs.py")
+
+
+def job(folder, ranks, *scenarios):
+    """What each process printed."""
+    store = folder / f"store{ranks}-{'-'.join(scenarios)}"
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(r), str(ranks), str(store), str(folder), *scenarios],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(ranks)
+    ]
+    told = []
+    try:
+        for p in started:
+            out, err = p.communicate(timeout=HANG)
+            assert p.returncode == 0, err
+            told.append(out)
+    finally:
+        for p in started:
+            p.kill()
+            p.wait()
+    return told
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharded")
+    job(folder, 1, "plain", "fused", "uneven")
+    job(folder, 2, "ddp", "fsdp", "tp", "fused", "uneven")
+    return folder
+
+
+def test_ddp_and_fsdp2_hold_the_same(runs):
+    found = twinrun.compare(runs / "ddp2", runs / "fsdp2", atol=0)
+    assert found.verdict == "same", (found.problems, found.first_divergence)
+    names = {f.field for f in found.fields}
+    assert {"model.0.weight", "model.2.bias", "optimizer.state.0.exp_avg_sq"} <= names
+    # Digests prove it: no element is read where both have their places and sums.
+    found = twinrun.compare(runs / "ddp2", runs / "fsdp2")
+    sharded = [f for f in found.fields if f.field == "model.0.weight"]
+    assert found.same and sharded and all(f.elements_read == 0 for f in sharded)
+
+
+def test_tensor_parallelism_of_one_and_two_processes(runs):
+    found = twinrun.compare(runs / "plain1", runs / "tp2", steps="0")
+    assert found.verdict == "same", (found.problems, found.first_divergence)
+    # Sums in another order part the trainings a little.
+    found = twinrun.compare(runs / "plain1", runs / "tp2", atol=1e-5)
+    assert found.verdict == "same", (found.problems, found.first_divergence)
+    whole = next(f for f in found.fields if f.field == "model.0.weight")
+    assert whole.shape == (8, 6) and whole.elements == 48
+
+
+def test_a_difference_has_its_global_place(runs, tmp_path):
+    with twinrun.Run(tmp_path / "other") as run:
+        for step in range(3):
+            fields = {}
+            with open_subject(str(runs / "plain1")).open((step, 0)) as opened:
+                for name, ref in opened.items():
+                    fields[name] = _array(ref)
+            if step == 1:
+                fields["model.0.weight"][5, 2] += 1
+            run.capture(step, fields)
+    found = twinrun.compare(tmp_path / "other", runs / "tp2", atol=1e-5)
+    assert found.first_divergence["step"] == 1
+    assert (found.first_divergence["field"], found.first_divergence["index"]) == ("model.0.weight", [5, 2])
+    assert found.different == 1
+
+
+def _array(ref):
+    from twinrun import _core
+    from twinrun.formats.element_types import storage_dtype
+
+    values = _core.read_source(ref.need_source(), 0, ref.items).view(storage_dtype(ref.dtype))
+    return values.reshape(ref.user_shape).copy()
+
+
+def test_uneven_parts_and_empty_ones(runs):
+    found = twinrun.compare(runs / "uneven1", runs / "uneven2")
+    assert found.verdict == "same", found.problems
+    assert {f.field for f in found.fields} >= {"1", "2", "3", "4", "5", "0d"}
+
+
+def test_fused_tensors_are_compared_part_by_part(runs):
+    found = twinrun.compare(runs / "fused1", runs / "fused2")
+    assert found.verdict == "same", found.problems
+    assert {f.field: f.shape for f in found.fields} == {
+        "qkv.weight.0": (8, 4), "qkv.weight.1": (4, 4), "qkv.weight.2": (4, 4), "norm": (4,),
+    }  # fmt: skip
+
+
+def test_what_is_replicated_is_kept_once(runs):
+    subject = open_subject(str(runs / "ddp2"))
+    kept = []
+    for rank in (0, 1):
+        with subject.open((2, rank)) as opened:
+            kept.append(set(opened))
+    assert not kept[0] & kept[1]
+    assert {"model.0.weight", "optimizer.state.3.exp_avg"} <= kept[0] | kept[1]
+
+
+def test_fsdp2_over_tensor_parallelism(runs):
+    job(runs, 4, "grid")
+    found = twinrun.compare(runs / "plain1", runs / "grid4", steps="0")
+    assert found.verdict == "same", (found.problems, found.first_divergence)
+    assert twinrun.compare(runs / "plain1", runs / "grid4", atol=1e-5).same
+
+
+def test_what_has_no_place_or_differs_is_refused_on_all_processes(tmp_path):
+    told = job(tmp_path, 2, "refused")
+    for out in told:
+        lines = dict(line.split(": ", 1) for line in out.splitlines())
+        assert "each process holds a summand" in lines["partial"] and "'tp'" in lines["partial"]
+        assert "(0, 1) ('y',)" in lines["differ"] and "must hold alike" in lines["differ"]
+        assert "process 1" in lines["broken"]
+        assert "give the global sizes" in lines["size"]
+    subject = open_subject(str(tmp_path / "refused"))
+    assert sorted(subject.places) == [(7, 0), (7, 1)]
+    assert twinrun.compare(tmp_path / "refused", tmp_path / "refused").same
+
+
+@pytest.mark.parametrize("size", range(18))
+def test_intervals_of_all_processes_cover_a_dimension_once(size):
+    """Against torch.chunk, for one and two dimensions of a mesh, in both orders of division."""
+    for outer in range(1, 5):
+        for inner in range(1, 5):
+            whole = torch.arange(size)
+            left, right = [], []
+            for a in range(outer):
+                for b in range(inner):
+                    mine = _chunk(_chunk(whole, outer, a), inner, b).tolist()
+                    assert _listed(_intervals("x", size, [(outer, a, 1), (inner, b, 1)])) == mine
+                    left += mine
+                    # As FSDP2 does it: `inner` divides first, `outer` what it gave.
+                    mine = _chunk(_chunk(whole, inner, b), outer, a).tolist()
+                    assert _listed(_intervals("x", size, [(outer, a, inner), (inner, b, 1)])) == mine
+                    right += mine
+            assert sorted(left) == sorted(right) == list(range(size))
+
+
+def _chunk(t, ranks, rank):
+    pieces = t.chunk(ranks)
+    return pieces[rank] if rank < len(pieces) else t[:0]
+
+
+def _listed(intervals):
+    return [i for low, high in intervals for i in range(low, high)]
