@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from .. import _core
 from ..runs.fields import FieldRef
@@ -344,6 +343,8 @@ def distance(a: float | int, b: float | int) -> float:
         return math.inf
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b)
+    from fractions import Fraction  # few comparisons need it
+
     return float(abs(Fraction(a) - Fraction(b)))
 
 
