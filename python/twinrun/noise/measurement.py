@@ -199,7 +199,8 @@ def _beside(asked: bool, look: Callable[[], list[Any]]) -> tuple[list[Any] | Non
 class _Plan:
     """What is measured.
 
-    arms: the cores of each. free: the core that one arm leaves free. loops: seconds of each loop of a round. times, nanoseconds: the threshold.
+    arms: the cores of each. free: the core that one arm leaves free. loops: seconds of each loop of a
+    round. times, nanoseconds: the threshold.
     """
 
     arms: dict[str, list[int]]
