@@ -176,6 +176,30 @@ def test_small_models(kind: str) -> None:
         assert found.value.module in ("head.0", "")
 
 
+def test_a_model_that_changes_its_inputs() -> None:
+    class Doubles(nn.Module):
+        def forward(self, x, more=None, *, table=None):
+            x.mul_(2)
+            if table is not None:
+                table.add_(1)
+            return x + (0 if more is None else more["again"]) + (0 if table is None else table)
+
+    class Depends(nn.Module):
+        def forward(self, x, *given, **named):
+            return x.mul_(1 + 2**-10 * len(x))
+
+    x, table = batch(), torch.ones(4)
+    before = [str(twinrun.digest(t)) for t in (x, table)]
+    given = {"x": x, "more": {"again": x}, "table": table}
+    for inputs in (x, (x,), given):
+        assert assert_batch_invariant(nn.Sequential(Doubles()) if inputs is x else Doubles(), inputs)
+        with pytest.raises(BatchDependent) as found:
+            assert_batch_invariant(Depends(), inputs)
+        assert found.value.max_abs_diff > 0
+        assert [str(twinrun.digest(t)) for t in (x, table)] == before
+    assert given["more"]["again"] is x
+
+
 def test_what_cannot_be_compared() -> None:
     class Mean(nn.Module):
         def forward(self, x):
