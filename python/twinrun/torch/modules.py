@@ -124,5 +124,5 @@ class ModuleHooks:
         for name, module, key in owned:
             t = (module._parameters if role == "parameter" else module._buffers).get(key)
             if t is not None:
-                put(tensors, name, t.detach())
+                put(tensors, name, t)
         self._recorder.see_tensors(event, tensors, out=out, role=role)

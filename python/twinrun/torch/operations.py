@@ -13,7 +13,7 @@ from .guard import Guard
 from .modes import compiling, in_backward
 from .position import Position
 from .recorder import Recorder
-from .values import leaves, put
+from .values import leaves, plain_text, put
 
 __all__ = ["OperationEvents", "OperationMode"]
 
@@ -153,8 +153,9 @@ def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple
     plain: list[tuple[str, str]] = []
     for name, value in named.items():
         for label, one in leaves(name, value):
-            if isinstance(one, torch.Tensor):
+            text = plain_text(one)
+            if text is None:
                 put(tensors, label, one)
             else:
-                plain.append((label, repr(one)))
+                plain.append((label, text))
     return tensors, plain

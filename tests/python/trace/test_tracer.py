@@ -613,3 +613,66 @@ def test_parameters(tmp_path) -> None:
             assert run.steps == [0]
     with pytest.raises(twinrun.TwinrunError):
         trace(model, tmp_path / "c")
+
+
+class Transforms(nn.Module):
+    """Its own modules run within transforms of torch.func."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x):
+        given = dict(self.lin.named_parameters())
+        slope = torch.func.grad(lambda p: torch.func.functional_call(self.lin, p, (x,)).sum())(given)
+        forwards = torch.func.jacfwd(lambda z: self.lin(z))(x[0]).sum()
+        return (
+            torch.func.vmap(self.lin)(x) + torch.func.jacrev(self.lin)(x[0]).sum() + slope["bias"] + forwards
+        )
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_transforms_of_torch_func(tmp_path, level: str) -> None:
+    def run(path=None, factor: float = 1.0):
+        torch.manual_seed(4)
+        model = Transforms()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def train():
+            for n in range(2):
+                optimizer.zero_grad()
+                x = torch.arange(12.0).view(3, 4)
+                x[2, 3] *= factor if n else 1  # an item within vmap
+                model(x).sum().backward()
+                optimizer.step()
+
+        if path is None:
+            train()
+        else:
+            with trace(model, path, optimizer=optimizer, level=level, on_error="raise"):
+                train()
+        return [str(d) for d in twinrun.digest(model).values()]
+
+    assert run(tmp_path / "a") == run(tmp_path / "b") == run()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.same, found.problems
+    inner = [e for e in events_of(tmp_path / "a") if e.module == "lin" and e.phase == "forward"]
+    assert any("@vmap" in v.name for e in inner for v in e.values)
+    run(tmp_path / "c", 1 + 2**-20)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence
+    assert (first.site.iteration, first.site.module, first.reason) == (1, "", "input")
+
+
+def test_nested_tensors_are_seen_by_their_parts(tmp_path) -> None:
+    def run(path, last: float) -> None:
+        model = nn.Identity()
+        with trace(model, path, on_error="raise"):
+            for layout in (torch.jagged, torch.strided):
+                parts = [torch.ones(3, 4), torch.tensor([[1.0, 1, 1, last]])]
+                model(torch.nested.nested_tensor(parts, layout=layout))
+
+    for name, last in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
+        run(tmp_path / name, last)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence
+    assert [v.name for v in first.values] == ["args.0.1"]
