@@ -12,6 +12,7 @@ import torch
 from ..errors import Incomparable, TwinrunError
 from ..runs.digest import digests_of
 from ..words import number
+from .model import hook_after, hook_before, kind_of, modules_of
 from .values import leaves, put
 
 __all__ = ["BatchDependent", "assert_batch_invariant"]
@@ -153,14 +154,14 @@ def _run(
             key, ins = at_work.pop()
             outer = tuple(k for k, _ in reversed(at_work))
             outs = see(key, "out", _tensors("output", output))
-            done.append(_Call(key, type(module).__name__, ins, outs, outer))
+            done.append(_Call(key, kind_of(module), ins, outs, outer))
 
         return after
 
     try:
         for path, module in watched:
-            handles.append(module.register_forward_pre_hook(entering(path), with_kwargs=True))
-            handles.append(module.register_forward_hook(leaving(path), with_kwargs=True))
+            handles.append(hook_before(module, entering(path)))
+            handles.append(hook_after(module, leaving(path)))
         _call(model, inputs)
     finally:
         for handle in handles:
@@ -273,7 +274,7 @@ def assert_batch_invariant(
     -----
     The model runs once as a whole and once for each part, without gradients. Buffers and states of
     random number generators are those of before in each run, and afterwards. Each run takes its own
-    copy of the inputs. The dimension of items
+    copy of the inputs. A module of TorchScript is looked at as a whole. The dimension of items
     of a value is the one that is as many times longer in the whole batch; values without one, such
     as a mean over the batch, are not compared.
     """
@@ -290,8 +291,8 @@ def assert_batch_invariant(
         )
     watched = [
         (path, module)
-        for path, module in model.named_modules()
-        if path == "" or any(fnmatch.fnmatchcase(path, p) for p in patterns)
+        for path, module, within in modules_of(model)
+        if path == "" or (not within and any(fnmatch.fnmatchcase(path, p) for p in patterns))
     ]
     parts = [
         (at, min(at + n, size))

@@ -102,7 +102,19 @@ class OperationEvents:
 
 
 class OperationMode(TorchDispatchMode):
-    """Hands operations to a trace. Views are left out: what they show is seen where it is used."""
+    """Hands operations to a trace. Views are left out: what they show is seen where it is used.
+
+    Operations of higher order (`cond`, `flex_attention`) are events as a whole: what runs inside of them
+    is not seen.
+    """
+
+    # Without it PyTorch refuses operations of higher order under this mode.
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled stays compiled: else it ran without, or was refused, under this mode."""
+        return True
 
     def __init__(self, guard: Guard, events: OperationEvents) -> None:
         super().__init__()
@@ -124,6 +136,12 @@ class OperationMode(TorchDispatchMode):
         if any(t is not torch.Tensor and t is not torch.nn.Parameter and hasattr(t, "__torch_dispatch__")
                and t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types):  # fmt: skip
             return NotImplemented  # a subclass: its own operations come here again
+        if not hasattr(func, "_schema"):
+            named = {**{str(n): one for n, one in enumerate(args)}, **kwargs}
+            seen = self._events.begin(func, named)
+            result = func(*args, **kwargs)
+            self._events.end(seen, result, {})
+            return result
         schema = self._schemas.get(func)
         if schema is None:
             schema = self._schemas[func] = _Schema(func)
