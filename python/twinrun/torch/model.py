@@ -117,7 +117,7 @@ def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[st
             nearest[name] = parent
             below = path[len(parent.path) :].lstrip(".")
             for held, into in ((module._parameters, parent.parameters), (module._buffers, parent.buffers)):
-                into.extend(Owned(f"{below}.{key}".lstrip("."), module, key) for key in held.keys())  # noqa: SIM118
+                into.extend(Owned(f"{below}.{key}".lstrip("."), module, key) for key in held.keys())
     return watched
 
 

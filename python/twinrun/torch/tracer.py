@@ -15,7 +15,6 @@ import torch
 
 from ..capture.events import EventWriter
 from ..capture.run import Run
-from ..errors import TwinrunError
 from ..trace.result import Origin
 from .divergence import Divergence
 from .generators import Generators
@@ -238,6 +237,9 @@ class Trace:
 
     def record(self, name: str, value: Any) -> None:
         """Adds a value of the training's own code to the trace, such as the loss.
+
+        Call it before `optimizer.step()`, which ends the iteration: afterwards the value belongs to the
+        next one.
 
         Parameters
         ----------
