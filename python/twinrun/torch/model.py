@@ -29,7 +29,7 @@ class Owned(NamedTuple):
         # Those of TorchScript have no `get`.
         held = self.module._parameters if role == "parameter" else self.module._buffers
         t = held[self.key] if self.key in held else None
-        return None if torch.nn.parameter.is_lazy(t) else t
+        return None if t is None or torch.nn.parameter.is_lazy(t) else t
 
 
 class Owner(NamedTuple):

@@ -117,7 +117,7 @@ class ModuleHooks:
             # The nodes of the graph that the module's own code made.
             nodes = [t.grad_fn for t in tensors_of(output) if t.requires_grad and t.grad_fn is not None]
             stops = {id(n) for n in frame.stops}
-            # TorchScript makes other nodes once it has optimized a module, which it does for all of a process.
+            # TorchScript makes other nodes once it has optimized a module.
             hidden = isinstance(w.module, torch.jit.ScriptModule)
             self._gradients.watch(nodes, w.path, w.kind, stops=stops, first=frame.sequence, hidden=hidden)
 

@@ -124,7 +124,7 @@ class UnwrittenMemory:
         return None if bool(found.all()) else found.clone()
 
     def write(self, t: torch.Tensor, mask: _Mask = None) -> None:
-        """Elements of a tensor were written, or got what nobody wrote. mask: which; None: all were written."""
+        """Elements of a tensor were written, or got what nobody wrote. mask: those written; None: all."""
         place = self._place(t)
         if place is None:
             if mask is not None and not bool(mask.all()) and (key := _key(t)) is not None:

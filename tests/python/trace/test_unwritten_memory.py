@@ -217,7 +217,7 @@ def test_what_was_not_seen_counts_as_written(tmp_path) -> None:
                     held.fill_(value)
                 y = model(torch.ones(6, 4))
                 if n == 2:
-                    held * 2  # noqa: B018
+                    held * 2
                 y.sum().backward()
                 optimizer.step()
                 optimizer.zero_grad()
