@@ -95,7 +95,10 @@ class EventWriter:
         try:
             self._started.append(digests_started({name: array}))
         except TwinrunError as e:
-            shape = tuple(int(n) for n in getattr(array, "shape", ()))
+            try:
+                shape = tuple(int(n) for n in getattr(array, "shape", ()))
+            except (RuntimeError, TypeError, ValueError):  # nested tensors have no numbers there
+                shape = ()
             kind = str(getattr(array, "dtype", "?"))
             event.values.append(Traced(name, out, role, kind, shape, "", str(e)))
         else:

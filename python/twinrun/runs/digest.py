@@ -153,6 +153,20 @@ def _tensor_type() -> type | None:
 def _words_of_tensor(name: str, tensor: Any) -> tuple[_core.CapturedField, object, str, tuple[int, ...]]:
     """A tensor of PyTorch as words of its bits: (field, what keeps it alive, its type, its shape)."""
     torch: Any = sys.modules["torch"]
+    if tensor.is_nested:
+        raise TwinrunError(
+            "nested tensors have no digest", where=name, fix="give their parts, unbind(), each as a tensor"
+        )
+    try:
+        return _words_of_dense_tensor(torch, name, tensor)
+    except RuntimeError as e:  # of PyTorch: it has no memory of its own, as within torch.func.vmap
+        said = str(e).split("\n")[0]
+        raise TwinrunError(f"a tensor whose values cannot be read: {said}", where=name) from e
+
+
+def _words_of_dense_tensor(
+    torch: Any, name: str, tensor: Any
+) -> tuple[_core.CapturedField, object, str, tuple[int, ...]]:
     shape = tuple(tensor.shape)
     kind = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is not torch.strided:
@@ -166,6 +180,8 @@ def _words_of_tensor(name: str, tensor: Any) -> tuple[_core.CapturedField, objec
     if tensor.is_quantized:
         raise TwinrunError("quantized tensors have no digest", where=name, fix="give int_repr()")
     t = tensor.detach()
+    if t._is_zerotensor():  # of gradients forwards: it has no memory
+        t = torch.zeros(shape, dtype=t.dtype)
     for pending, resolve in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):
         if getattr(t, pending)():
             t = getattr(t, resolve)()
@@ -184,7 +200,10 @@ def _words_of_tensor(name: str, tensor: Any) -> tuple[_core.CapturedField, objec
             v = _as_words(v, v.shape, v.strides, width)
         return captured_field(name, v, _OF_WORDS), v, kind, shape
     t = (t if t.device.type == "cpu" else t.cpu()).contiguous()
-    return _field_of_words(name, t.data_ptr(), t.numel() * width, width), t, kind, shape
+    address = t.data_ptr()
+    if address == 0 and t.numel():
+        raise TwinrunError("a tensor without memory, such as a fake one, has no values", where=name)
+    return _field_of_words(name, address, t.numel() * width, width), t, kind, shape
 
 
 def _words_of_array(
@@ -366,8 +385,8 @@ def digest(what: Any, *, atol: float = 0.0, rtol: float = 0.0, stream: object = 
     Raises
     ------
     TwinrunError
-        An array has a type without a digest (text, objects, sparse or quantized tensors), or a
-        tolerance has no meaning.
+        An array has a type without a digest (text, objects, sparse, nested or quantized tensors), its
+        values cannot be read, or a tolerance has no meaning.
 
     Notes
     -----

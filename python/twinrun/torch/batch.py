@@ -12,6 +12,7 @@ import torch
 from ..errors import Incomparable, TwinrunError
 from ..runs.digest import digests_of
 from ..words import number
+from .model import hook_after, hook_before, kind_of, modules_of
 from .values import leaves, put
 
 __all__ = ["BatchDependent", "assert_batch_invariant"]
@@ -80,16 +81,21 @@ def _size(inputs: Any) -> int:
     raise TwinrunError("there is no tensor in the inputs whose first dimension is the batch")
 
 
-def _cut(what: Any, size: int, start: int, end: int) -> Any:
-    """The inputs of some items: of tensors whose first dimension is the batch."""
+def _cut(what: Any, size: int, start: int, end: int, copies: dict[int, torch.Tensor]) -> Any:
+    """The inputs of some items: of tensors whose first dimension is the batch. They are copies, since
+    the model may change what it takes. copies: those made so far, by the id of a tensor.
+    """
     if isinstance(what, torch.Tensor):
-        return what[start:end] if what.dim() > 0 and what.shape[0] == size else what
+        if id(what) not in copies:
+            batched = what.dim() > 0 and what.shape[0] == size
+            copies[id(what)] = (what[start:end] if batched else what).clone()
+        return copies[id(what)]
     if isinstance(what, Mapping):
-        return {key: _cut(one, size, start, end) for key, one in what.items()}
+        return {key: _cut(one, size, start, end, copies) for key, one in what.items()}
     if isinstance(what, tuple) and hasattr(what, "_fields"):
-        return type(what)(*(_cut(one, size, start, end) for one in what))
+        return type(what)(*(_cut(one, size, start, end, copies) for one in what))
     if isinstance(what, (list, tuple)):
-        return type(what)(_cut(one, size, start, end) for one in what)
+        return type(what)(_cut(one, size, start, end, copies) for one in what)
     return what
 
 
@@ -148,14 +154,14 @@ def _run(
             key, ins = at_work.pop()
             outer = tuple(k for k, _ in reversed(at_work))
             outs = see(key, "out", _tensors("output", output))
-            done.append(_Call(key, type(module).__name__, ins, outs, outer))
+            done.append(_Call(key, kind_of(module), ins, outs, outer))
 
         return after
 
     try:
         for path, module in watched:
-            handles.append(module.register_forward_pre_hook(entering(path), with_kwargs=True))
-            handles.append(module.register_forward_hook(leaving(path), with_kwargs=True))
+            handles.append(hook_before(module, entering(path)))
+            handles.append(hook_after(module, leaving(path)))
         _call(model, inputs)
     finally:
         for handle in handles:
@@ -267,7 +273,8 @@ def assert_batch_invariant(
     Notes
     -----
     The model runs once as a whole and once for each part, without gradients. Buffers and states of
-    random number generators are those of before in each run, and afterwards. The dimension of items
+    random number generators are those of before in each run, and afterwards. Each run takes its own
+    copy of the inputs. A module of TorchScript is looked at as a whole. The dimension of items
     of a value is the one that is as many times longer in the whole batch; values without one, such
     as a mean over the batch, are not compared.
     """
@@ -284,8 +291,8 @@ def assert_batch_invariant(
         )
     watched = [
         (path, module)
-        for path, module in model.named_modules()
-        if path == "" or any(fnmatch.fnmatchcase(path, p) for p in patterns)
+        for path, module, within in modules_of(model)
+        if path == "" or (not within and any(fnmatch.fnmatchcase(path, p) for p in patterns))
     ]
     parts = [
         (at, min(at + n, size))
@@ -296,7 +303,7 @@ def assert_batch_invariant(
 
         def run(start: int, end: int, see: _See) -> list[_Call]:
             back()
-            return _run(model, watched, _cut(inputs, size, start, end), see)
+            return _run(model, watched, _cut(inputs, size, start, end, {}), see)
 
         shapes: dict[tuple[_Key, str], dict] = {}
         for call in run(0, few, _shapes):

@@ -46,12 +46,19 @@ class GradientHooks:
                 handles.append(p.register_post_accumulate_grad_hook(self._accumulated))
 
     def watch(
-        self, nodes: list[Any], path: str, kind: str, *, stops: Collection[int] = (), first: int = 0
+        self,
+        nodes: list[Any],
+        path: str,
+        kind: str,
+        *,
+        stops: Collection[int] = (),
+        first: int = 0,
+        hidden: bool = False,
     ) -> None:
         """Adds hooks to nodes and to those before them: they live as long as their graph.
 
         path, kind: of the module that made them. It ends at nodes whose id is in `stops`, and at
-        those made before the sequence number `first`.
+        those made before the sequence number `first`. hidden: they have no events.
         """
         waiting = nodes
         met: dict[int, Any] = {}
@@ -65,9 +72,10 @@ class GradientHooks:
                 continue
             if _KEY not in node.metadata:
                 node.metadata[_KEY] = path
-                one = _Node(path, kind, name, self._position.microbatch)
-                node.register_prehook(self._before_node(one))
-                node.register_hook(self._after_node(one))
+                if not hidden:
+                    one = _Node(path, kind, name, self._position.microbatch)
+                    node.register_prehook(self._before_node(one))
+                    node.register_hook(self._after_node(one))
             waiting.extend(n for n, _ in node.next_functions if n is not None)
 
     def _before_node(self, one: _Node) -> Callable[[tuple], None]:

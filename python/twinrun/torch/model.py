@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Owned", "Owner", "Owners", "Watched", "owners_of", "watched_modules"]
+__all__ = [
+    "Owned", "Owner", "Owners", "Watched", "hook_after", "hook_before", "kind_of", "modules_of", "owners_of",
+    "watched_modules",
+]  # fmt: skip
 
 # What wrappers put into the names of modules.
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -20,6 +23,13 @@ class Owned(NamedTuple):
     name: str
     module: torch.nn.Module
     key: str
+
+    def tensor(self, role: str) -> torch.Tensor | None:
+        """The tensor that is held now; None where there is none, or one that has no values yet."""
+        # Those of TorchScript have no `get`.
+        held = self.module._parameters if role == "parameter" else self.module._buffers
+        t = held[self.key] if self.key in held else None
+        return None if t is None or torch.nn.parameter.is_lazy(t) else t
 
 
 class Owner(NamedTuple):
@@ -40,10 +50,43 @@ class Watched:
 
     def __init__(self, path: str, module: torch.nn.Module, root: bool) -> None:
         self.path, self.module, self.root = path, module, root
-        self.kind = type(module).__name__
+        self.kind = kind_of(module)
         self.calls = 0  # of this iteration
         self.parameters: list[Owned] = []
         self.buffers: list[Owned] = []
+
+
+def kind_of(module: torch.nn.Module) -> str:
+    """The class of a module; of TorchScript: that which it was made from."""
+    name = getattr(module, "original_name", None) if isinstance(module, torch.jit.ScriptModule) else None
+    return name if isinstance(name, str) else type(module).__name__
+
+
+def modules_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
+    """(path, module, whether it runs within TorchScript) of each module. No hook sees the calls that
+    TorchScript makes: what it holds is traced as a whole.
+    """
+    scripted: set[str] = set()
+    for name, module in model.named_modules():
+        within = name != "" and name.rpartition(".")[0] in scripted
+        if within or isinstance(module, torch.jit.ScriptModule):
+            scripted.add(name)
+        yield name, module, within
+
+
+def hook_before(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
+    """Adds a hook that runs before the module. Gives what removes it."""
+    if isinstance(module, torch.jit.ScriptModule):  # it refuses hooks, for those that TorchScript calls
+        return torch.nn.Module.register_forward_pre_hook(module, hook, with_kwargs=True)
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def hook_after(module: torch.nn.Module, hook: Callable[..., None], *, always: bool = False) -> Any:
+    """Adds a hook that runs after the module. always: also where the module raises."""
+    if isinstance(module, torch.jit.ScriptModule):
+        add = torch.nn.Module.register_forward_hook
+        return add(module, hook, with_kwargs=True, always_call=always)
+    return module.register_forward_hook(hook, with_kwargs=True, always_call=always)
 
 
 def _path(label: str, name: str, model: torch.nn.Module) -> str:
@@ -61,18 +104,20 @@ def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[st
     watched: list[Watched] = []
     for label, model in models.items():
         nearest: dict[str, Watched] = {}
-        for name, module in model.named_modules():
+        for name, module, within in modules_of(model):
             path = _path(label, name, model)
             parent = nearest.get(name.rpartition(".")[0])
             same = name != "" and parent is not None and path == parent.path
-            if name == "" or (not same and any(fnmatch.fnmatchcase(path, p) for p in patterns)):
+            if name == "" or (
+                not same and not within and any(fnmatch.fnmatchcase(path, p) for p in patterns)
+            ):
                 parent = Watched(path, module, name == "")
                 watched.append(parent)
             assert parent is not None
             nearest[name] = parent
             below = path[len(parent.path) :].lstrip(".")
             for held, into in ((module._parameters, parent.parameters), (module._buffers, parent.buffers)):
-                into.extend(Owned(f"{below}.{key}".lstrip("."), module, key) for key in held)
+                into.extend(Owned(f"{below}.{key}".lstrip("."), module, key) for key in held.keys())
     return watched
 
 

@@ -1,8 +1,11 @@
-"""What PyTorch does in this thread: it compiles, it computes gradients, it shows operations to modes."""
+"""What PyTorch does in this thread: it compiles, it computes gradients, it shows operations to modes and
+to the transforms of torch.func.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
@@ -14,7 +17,21 @@ _NONE = contextlib.nullcontext()
 
 
 def no_modes() -> contextlib.AbstractContextManager:
-    """A context in which no dispatch mode sees operations."""
+    """A context in which no dispatch mode and no transform of torch.func sees operations."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return _outside_of_transforms()
+    return _no_dispatch_modes()
+
+
+@contextlib.contextmanager
+def _outside_of_transforms() -> Iterator[None]:
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    with temporarily_clear_interpreter_stack(), _no_dispatch_modes():
+        yield
+
+
+def _no_dispatch_modes() -> contextlib.AbstractContextManager:
     # PyTorch's own context takes 5 us also where there is no mode, as in most trainings.
     if torch._C._len_torch_dispatch_stack() == 0 and _len_torch_dispatch_stack_pre_dispatch() == 0:
         return _NONE

@@ -11,7 +11,7 @@ from ..runs.events import Event
 from .generators import Generators
 from .gradients import GradientHooks
 from .guard import Guard
-from .model import Owned, Watched
+from .model import Owned, Watched, hook_after, hook_before
 from .modes import compiling, in_backward
 from .position import Frame, Position
 from .recorder import Recorder
@@ -51,8 +51,8 @@ class ModuleHooks:
         """Adds the hooks, and what removes them to `handles`."""
         for w in self._watched:
             before, after = self._entering(w), self._leaving(w)
-            handles.append(w.module.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(w.module.register_forward_hook(after, with_kwargs=True, always_call=True))
+            handles.append(hook_before(w.module, before))
+            handles.append(hook_after(w.module, after, always=True))
 
     def begin_iteration(self) -> None:
         """No module was called yet."""
@@ -117,12 +117,14 @@ class ModuleHooks:
             # The nodes of the graph that the module's own code made.
             nodes = [t.grad_fn for t in tensors_of(output) if t.requires_grad and t.grad_fn is not None]
             stops = {id(n) for n in frame.stops}
-            self._gradients.watch(nodes, w.path, w.kind, stops=stops, first=frame.sequence)
+            # TorchScript makes other nodes once it has optimized a module.
+            hidden = isinstance(w.module, torch.jit.ScriptModule)
+            self._gradients.watch(nodes, w.path, w.kind, stops=stops, first=frame.sequence, hidden=hidden)
 
     def _see_owned(self, event: Event, owned: Iterable[Owned], role: str, *, out: bool) -> None:
         tensors: dict[str, torch.Tensor] = {}
-        for name, module, key in owned:
-            t = (module._parameters if role == "parameter" else module._buffers).get(key)
+        for one in owned:
+            t = one.tensor(role)
             if t is not None:
-                put(tensors, name, t.detach())
+                put(tensors, one.name, t)
         self._recorder.see_tensors(event, tensors, out=out, role=role)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,19 +14,29 @@ from .guard import Guard
 from .modes import compiling, in_backward
 from .position import Position
 from .recorder import Recorder
-from .values import leaves, put
+from .unwritten import UNWRITTEN, UnwrittenMemory, written_words
+from .values import leaves, plain_text, put, tensors_of
 
 __all__ = ["OperationEvents", "OperationMode"]
 
-# Their outputs are memory that nobody wrote: it differs from run to run, and means nothing.
+# They give memory that nobody wrote: their outputs are no values.
 _UNWRITTEN = {
-    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_",
-    "empty_quantized", "set_",
-}  # fmt: skip
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "empty_permuted",
+    "new_empty",
+    "new_empty_strided",
+    "resize_",
+    "empty_quantized",
+    "set_",
+    "resize_as_",
+}
+_RESIZES = {"resize_", "resize_as_"}  # fmt: skip
 # They write their first argument without reading it.
 _FILLS = {
     "zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
-    "cauchy_", "log_normal_", "eye_", "resize_", "set_",
+    "cauchy_", "log_normal_", "eye_", "resize_", "set_", "resize_as_",
 }  # fmt: skip
 # Outputs and arguments that are room to work in, for the operation's own gradient: parts of it are
 # never written.
@@ -36,16 +47,18 @@ _ROOM_OUT = {
     "_flash_attention_forward": {4},
 }  # fmt: skip
 _ROOM_IN = {"workspace", "reserve", "reserveSpace", "weight_buf", "save_var_transform"}
+# Arguments that are written and not read, beside the first.
+_FILLED = {"rrelu_with_noise": {"noise"}, "rrelu_with_noise_": {"noise"}}
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
 
 
 class _Schema:
     """What the schema of an operation says: whether it is a view, and which arguments it writes."""
 
-    __slots__ = ("fills", "passed", "room", "unwritten", "writes")
+    __slots__ = ("fills", "name", "passed", "room", "unwritten", "writes")
 
     def __init__(self, func: Any) -> None:
-        name = func.__name__.split(".")[0]
+        name = self.name = func.__name__.split(".")[0]
         schema = func._schema
         writes = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
         views = [a.name for a in schema.arguments if a.alias_info is not None and not a.alias_info.is_write]
@@ -54,6 +67,7 @@ class _Schema:
         self.passed = name in _PASSED or (bool(views) and not writes) or not (schema.returns or writes)
         self.unwritten = name in _UNWRITTEN
         self.fills = set(outs) | _ROOM_IN | ({writes[0]} if name in _FILLS and writes else set())
+        self.fills |= _FILLED.get(name, set())
         self.room: set[int] = _ROOM_OUT.get(name, set())
 
 
@@ -62,6 +76,41 @@ class OperationEvents:
 
     def __init__(self, guard: Guard, position: Position, recorder: Recorder) -> None:
         self._guard, self._position, self._recorder = guard, position, recorder
+        self._memory = UnwrittenMemory()
+
+    def not_seen(self) -> None:
+        """An operation runs that has no event: what memory it writes is not known."""
+        self._memory.forget()
+
+    def allocated(self, name: str, result: Any, before: int) -> None:
+        """An operation gave memory that nobody wrote. before: bytes of it that were there."""
+        with self._guard.work("new memory"):
+            for t in tensors_of(result):
+                if name != "set_":
+                    self._memory.allocated(t, before // t.element_size())
+
+    def ran(self, func: Any, schema: _Schema | None, named: dict[str, Any], result: Any) -> None:
+        """An operation wrote memory. schema: None where it is not known what it writes."""
+        if not len(self._memory):
+            return
+        with self._guard.work(f"the memory of {func}"):
+            if schema is None:
+                self._memory.ran(func, "", named, set(), [], result)
+            else:
+                self._memory.ran(func, schema.name, named, schema.fills, schema.writes, result)
+
+    def _see(self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool) -> None:
+        """Adds tensors to an event, without what nobody wrote in them."""
+        seen: dict[str, torch.Tensor] = {}
+        for label, t in tensors.items():
+            mask = self._memory.mask(t)
+            if mask is None:
+                seen[label] = t
+            elif bool(mask.any()):
+                seen[f"{label}@written"] = written_words(t, mask)
+            else:
+                self._recorder.setting(event, label, UNWRITTEN, out=out)
+        self._recorder.see_tensors(event, seen, out=out)
 
     def begin(self, func: Any, named: dict[str, Any]) -> Event | None:
         """An operation that is about to run: what it takes. None where the trace stops at it."""
@@ -75,7 +124,7 @@ class OperationEvents:
             tensors, plain = operands(named)
             if plain:
                 recorder.setting(event, "settings", repr(plain))
-            recorder.see_tensors(event, tensors, out=False)
+            self._see(event, tensors, out=False)
             return event
         return None
 
@@ -85,8 +134,11 @@ class OperationEvents:
             return
         with self._guard.work(f"the results of {event.operation}"):
             self._recorder.ensure_begun()
-            self._recorder.see(event, "output", result, out=True)
-            self._recorder.see(event, "written", written, out=True)
+            for name, given in (("output", result), ("written", written)):
+                tensors, plain = operands({name: given})
+                for label, text in plain:
+                    self._recorder.setting(event, label, text, out=True)
+                self._see(event, tensors, out=True)
             self._recorder.add(event)
 
     def _place(self) -> tuple[str, str]:
@@ -102,7 +154,19 @@ class OperationEvents:
 
 
 class OperationMode(TorchDispatchMode):
-    """Hands operations to a trace. Views are left out: what they show is seen where it is used."""
+    """Hands operations to a trace. Views are left out: what they show is seen where it is used.
+
+    Operations of higher order (`cond`, `flex_attention`) are events as a whole: what runs inside of them
+    is not seen.
+    """
+
+    # Without it PyTorch refuses operations of higher order under this mode.
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled stays compiled: else it ran without, or was refused, under this mode."""
+        return True
 
     def __init__(self, guard: Guard, events: OperationEvents) -> None:
         super().__init__()
@@ -120,10 +184,18 @@ class OperationMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self._guard.records() or compiling():
+            self._events.not_seen()
             return func(*args, **kwargs)
         if any(t is not torch.Tensor and t is not torch.nn.Parameter and hasattr(t, "__torch_dispatch__")
                and t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types):  # fmt: skip
             return NotImplemented  # a subclass: its own operations come here again
+        if not hasattr(func, "_schema"):
+            named = {**{str(n): one for n, one in enumerate(args)}, **kwargs}
+            seen = self._events.begin(func, named)
+            result = func(*args, **kwargs)
+            self._events.ran(func, None, named, result)
+            self._events.end(seen, result, {})
+            return result
         schema = self._schemas.get(func)
         if schema is None:
             schema = self._schemas[func] = _Schema(func)
@@ -131,8 +203,12 @@ class OperationMode(TorchDispatchMode):
             return func(*args, **kwargs)
         named = self._named(func, args, kwargs)
         seen = self._events.begin(func, {n: v for n, v in named.items() if n not in schema.fills})
+        before = _bytes_of(named.get("self")) if schema.name in _RESIZES else 0
         result = func(*args, **kwargs)
-        if not schema.unwritten:
+        if schema.unwritten:
+            self._events.allocated(schema.name, result, before)
+        else:
+            self._events.ran(func, schema, named, result)
             if schema.room and isinstance(result, (tuple, list)):
                 given = [None if n in schema.room else one for n, one in enumerate(result)]
             else:
@@ -147,14 +223,19 @@ class OperationMode(TorchDispatchMode):
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
+def _bytes_of(t: Any) -> int:
+    return t.untyped_storage().nbytes() if isinstance(t, torch.Tensor) and t.layout is torch.strided else 0
+
+
 def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple[str, str]]]:
     """(tensors, other values as text) of the arguments of an operation."""
     tensors: dict[str, torch.Tensor] = {}
     plain: list[tuple[str, str]] = []
     for name, value in named.items():
         for label, one in leaves(name, value):
-            if isinstance(one, torch.Tensor):
+            text = plain_text(one)
+            if text is None:
                 put(tensors, label, one)
             else:
-                plain.append((label, repr(one)))
+                plain.append((label, text))
     return tensors, plain

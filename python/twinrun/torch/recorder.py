@@ -14,7 +14,7 @@ from ..runs.events import Event
 from ..trace.site import Site
 from .generators import Generators
 from .position import Position
-from .values import digest_of_text, leaves, put
+from .values import digest_of_text, leaves, plain_text, put
 
 __all__ = ["Recorder"]
 
@@ -64,10 +64,11 @@ class Recorder:
         """Adds what a value holds to an event: tensors, and plain values as settings."""
         tensors: dict[str, torch.Tensor] = {}
         for label, one in leaves(name, what):
-            if isinstance(one, torch.Tensor):
+            text = plain_text(one)
+            if text is None:
                 put(tensors, label, one)
             else:
-                self.setting(event, label, repr(one), out=out)
+                self.setting(event, label, text, out=out)
         self.see_tensors(event, tensors, out=out, role=role)
 
     def see_tensors(

@@ -15,14 +15,13 @@ import torch
 
 from ..capture.events import EventWriter
 from ..capture.run import Run
-from ..errors import TwinrunError
 from ..trace.result import Origin
 from .divergence import Divergence
 from .generators import Generators
 from .gradients import GradientHooks
 from .guard import Guard
 from .iterations import Iterations
-from .model import owners_of, watched_modules
+from .model import Owners, Watched, owners_of, watched_modules
 from .modes import compiling
 from .modules import ModuleHooks
 from .operations import OperationEvents, OperationMode
@@ -80,7 +79,10 @@ class Trace:
         guard = self._guard = Guard(position, self._iterations, self._handles, self.problems, settings.raises)
         generators = Generators(settings.rng, writer)
         recorder = self._recorder = Recorder(writer, position, generators, settings.keep)
-        owners = owners_of(models)
+        owners: Owners = {}
+        watched: list[Watched] = []
+        with guard.work("the modules of the model"):
+            owners, watched = owners_of(models), watched_modules(models, settings.modules)
         replicas = (
             ReplicaChecks(settings.replicas, settings.group, guard, position, self._iterations, self.problems)
             if settings.replicas
@@ -88,7 +90,7 @@ class Trace:
         )
         self._gradients = GradientHooks(owners, guard, position, recorder)
         self._modules = ModuleHooks(
-            watched_modules(models, settings.modules),
+            watched,
             guard,
             position,
             recorder,
@@ -129,13 +131,15 @@ class Trace:
 
     def __enter__(self) -> Trace:
         try:
-            self._modules.attach(self._handles)
-            for model in self._models.values():
-                self._gradients.attach(model.parameters(), self._handles)
-            self._steps.attach(self._handles)
-            if self._operations is not None:
-                self._mode = OperationMode(self._guard, self._operations)
-                self._mode.__enter__()
+            with self._guard.work("the hooks of modules"):
+                self._modules.attach(self._handles)
+            with self._guard.work("the hooks of parameters"):
+                for model in self._models.values():
+                    self._gradients.attach(model.parameters(), self._handles)
+            # Also after an error: other processes may wait for this one before a step.
+            with self._guard.work("the hooks of optimizers"):
+                self._steps.attach(self._handles)
+            self._enter_mode()
         except BaseException:
             self._unhook()
             if self._own_run:
@@ -143,17 +147,38 @@ class Trace:
             raise
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        mode, self._mode = self._mode, None
-        if mode is not None and mode.is_innermost():
-            mode.__exit__(kind, error, trace)
-        self._unhook()
+    def _enter_mode(self) -> None:
+        # Not as work of the guard, which takes modes away for its time.
+        if self._operations is None or self._guard.stopped:
+            return
+        mode = OperationMode(self._guard, self._operations)
         try:
+            mode.__enter__()
+        except Exception as e:
+            if not self._guard.failed("the operations", e):
+                raise
+        else:
+            self._mode = mode
+
+    def _leave_mode(self, kind: object, error: BaseException | None, trace: object) -> None:
+        mode, self._mode = self._mode, None
+        try:
+            if mode is not None and mode.is_innermost():
+                mode.__exit__(kind, error, trace)
+        except Exception as e:
+            if not self._guard.failed("the operations", e):
+                raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self._leave_mode(kind, error, trace)
+            self._unhook()
             self._iterations.capture_late()
             with self._guard.work("the last iteration"):
                 self._iterations.check_readable()
                 self._commit(agree=error is None, last=True)
         finally:
+            self._unhook()
             self._close(error is None)
 
     def _close(self, alone: bool) -> None:
@@ -161,7 +186,7 @@ class Trace:
             return
         try:
             self.run.close()
-        except TwinrunError as e:
+        except Exception as e:
             if self._guard.raises and alone:
                 raise
             warnings.warn(f"twinrun: the trace could not be closed: {e}", RuntimeWarning, stacklevel=3)
@@ -212,6 +237,9 @@ class Trace:
 
     def record(self, name: str, value: Any) -> None:
         """Adds a value of the training's own code to the trace, such as the loss.
+
+        Call it before `optimizer.step()`, which ends the iteration: afterwards the value belongs to the
+        next one.
 
         Parameters
         ----------
@@ -317,7 +345,8 @@ def trace(
 
     Notes
     -----
-    Values are digested exactly, bit by bit; no bit of the training changes. Inside of what `torch.compile`
+    Values are digested exactly, bit by bit; no bit of the training changes. A module of TorchScript is traced
+    as a whole. Inside of what `torch.compile`
     compiles nothing is traced, only what goes in and comes out; `level="ops"` sees no operation of it either.
     While a CUDA graph is captured nothing can be traced.
     """

@@ -12,7 +12,7 @@ import torch
 from ..errors import TwinrunError
 from ..runs.digest import Digest
 
-__all__ = ["Leaf", "digest_of_text", "leaves", "local_tensors", "put", "tensors_of"]
+__all__ = ["Leaf", "digest_of_text", "leaves", "local_tensors", "plain_text", "put", "tensors_of"]
 
 # (name, value): a tensor, or a plain value of Python.
 Leaf = tuple[str, Any]
@@ -24,6 +24,15 @@ def digest_of_text(text: str) -> Digest:
     """The digest of a value of Python: a setting, or the state of a generator."""
     made = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     return Digest(int.from_bytes(made, "big"))
+
+
+def plain_text(one: Any) -> str | None:
+    """A plain value of Python as text; also a tensor on the meta device, which has a form and no values.
+    None for other tensors.
+    """
+    if not isinstance(one, torch.Tensor):
+        return repr(one)
+    return f"meta {one.dtype} {tuple(one.shape)}" if one.is_meta else None
 
 
 def leaves(name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0) -> list[Leaf]:
@@ -61,9 +70,14 @@ def tensors_of(what: Any) -> list[torch.Tensor]:
 
 
 def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """A tensor as dense tensors of this process: parts of distributed and of sparse tensors have
-    own names.
+    """A tensor as dense tensors of this process: parts of distributed, of sparse and of nested tensors
+    have own names. What torch.func makes of a tensor (vmap, grad) is the tensor below, with all its items.
     """
+    transforms = torch._C._functorch
+    while transforms.is_functorch_wrapped_tensor(t):
+        if transforms.is_batchedtensor(t):
+            name = f"{name}@vmap{transforms.maybe_get_bdim(t)}"
+        t = transforms.get_unwrapped(t)
     local = getattr(t, "to_local", None)
     if local is not None and hasattr(t, "placements"):
         with torch.no_grad():
@@ -71,4 +85,8 @@ def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     if t.layout is torch.sparse_coo:
         t = t.detach()
         return [(f"{name}.indices", t._indices()), (f"{name}.values", t._values())]
+    if t.is_nested:
+        return [
+            pair for n, one in enumerate(t.detach().unbind()) for pair in local_tensors(f"{name}.{n}", one)
+        ]
     return [(name, t)]

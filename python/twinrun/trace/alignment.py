@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from difflib import SequenceMatcher
+from itertools import takewhile
 
 from ..runs.events import Event
 
-__all__ = ["Pair", "aligned"]
+__all__ = ["Pair", "aligned", "is_rest", "leading"]
 
 Pair = tuple[Event | None, Event | None]
 # Pairs of equal keys beyond which matching would take minutes; keys that are too frequent are then
 # left unmatched.
 _MOST_PAIRS = 30_000_000
+
+# What comes before the first module of an iteration.
+_BEFORE = ("begin", "record")
+
+
+def is_rest(events: Sequence[Event]) -> bool:
+    """Whether an iteration has nothing but values that the training named: those after the last step."""
+    return bool(events) and all(e.phase in _BEFORE for e in events)
+
+
+def leading(events: Sequence[Event]) -> list[Event]:
+    """The events before the first one of a module."""
+    return list(takewhile(lambda e: e.phase in _BEFORE, events))
 
 
 def _strict(e: Event) -> Hashable:

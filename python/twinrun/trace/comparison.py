@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..comparison.work import compare
 from ..errors import TwinrunError
-from ..runs.events import DIGESTS, EVENTS, KEPT
+from ..runs.events import DIGESTS, EVENTS, KEPT, Event
 from ..runs.opening import open_subject
+from .alignment import is_rest, leading
 from .distance import measure
 from .reading import RankOfTrace, TraceSubject
 from .replicas import chosen_ranks, replicated, usual_rank
@@ -58,6 +59,34 @@ def _iterations(
             walk.problem(f"{at}iteration {n}: only in {a.label if n in ours else b.label}")
 
 
+def _without_rest(
+    result: TraceComparison,
+    number: int,
+    sides: list[list[Event]],
+    runs: tuple[RankOfTrace, RankOfTrace],
+    at: str,
+) -> list[list[Event]]:
+    """The events of an iteration that are compared. A run that ends with values that were recorded after
+    its last step has them in an iteration of their own: it is compared with the beginning of the
+    other run's iteration.
+    """
+    for own, other in ((0, 1), (1, 0)):
+        side = runs[own]
+        if (
+            is_rest(sides[own])
+            and not is_rest(sides[other])
+            and number == side.subject.iterations(side.rank)[-1]
+        ):
+            sides = [list(events) for events in sides]
+            sides[other] = leading(sides[other])
+            result.notes.append(
+                f"{at}iteration {number} of {side.label} has only values recorded after the last step: compared with "
+                f"those at the beginning of the iteration of {runs[other].label}"
+            )
+            break
+    return sides
+
+
 def _walked(
     result: TraceComparison, walk: Walk, a: RankOfTrace, b: RankOfTrace, at: str, common: bool, alike: bool
 ) -> tuple[bool, int]:
@@ -78,6 +107,8 @@ def _walked(
                 events, left = replicated(events)
                 parts += left
             sides.append(events)
+        if common:
+            sides = _without_rest(result, number, sides, (a, b), at)
         walk.iteration(number, *sides)
     walk.end()
     return beside, parts
@@ -186,7 +217,8 @@ def compare_traces(
     common : bool, default False
         True: iterations before or after those that both traces have are left out and noted, as
         where a resumed training is compared with a continuous one. One that is missing between them
-        is a problem as ever.
+        is a problem as ever. Values that a training recorded after its last step are compared with
+        those at the beginning of the other one's next iteration.
     replicas : bool or iterable of int, default False
         True: the data-parallel ranks of trace `a` are compared among themselves; numbers choose
         some of them. The reference is a rank of the majority. Compared is what all of them hold

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import Incomparable, TwinrunError
 from ..runs.events import Event
+from .alignment import is_rest, leading
 from .reading import TraceSubject
 from .result import Origin
 from .walk import first_of_events
@@ -63,4 +64,11 @@ class Reference:
         theirs, told, _ = self._subject.events(self._rank, iteration)
         for text in (*told, *problems):
             raise Incomparable(text, where=self.path)
+        if is_rest(events) and not is_rest(theirs):  # recorded after the last step of this run
+            return first_of_events(iteration, leading(theirs), events, self._rank)
+        if is_rest(theirs) and not is_rest(events):  # or of the reference, which ended there
+            found = first_of_events(iteration, theirs, leading(events), self._rank)
+            if found is None:
+                raise Incomparable(f"ends before iteration {iteration} of rank {self._rank}", where=self.path)
+            return found
         return first_of_events(iteration, theirs, events, self._rank)

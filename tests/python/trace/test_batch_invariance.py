@@ -1,5 +1,7 @@
 """What a model gives for an item must not depend on the items beside it: the first module is named where it does."""
 
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
@@ -174,6 +176,43 @@ def test_small_models(kind: str) -> None:
         with pytest.raises(BatchDependent) as found:
             assert_batch_invariant(model, inputs, modules="head*")
         assert found.value.module in ("head.0", "")
+
+
+def test_a_model_that_changes_its_inputs() -> None:
+    class Doubles(nn.Module):
+        def forward(self, x, more=None, *, table=None):
+            x.mul_(2)
+            if table is not None:
+                table.add_(1)
+            return x + (0 if more is None else more["again"]) + (0 if table is None else table)
+
+    class Depends(nn.Module):
+        def forward(self, x, *given, **named):
+            return x.mul_(1 + 2**-10 * len(x))
+
+    x, table = batch(), torch.ones(4)
+    before = [str(twinrun.digest(t)) for t in (x, table)]
+    given = {"x": x, "more": {"again": x}, "table": table}
+    for inputs in (x, (x,), given):
+        assert assert_batch_invariant(nn.Sequential(Doubles()) if inputs is x else Doubles(), inputs)
+        with pytest.raises(BatchDependent) as found:
+            assert_batch_invariant(Depends(), inputs)
+        assert found.value.max_abs_diff > 0
+        assert [str(twinrun.digest(t)) for t in (x, table)] == before
+    assert given["more"]["again"] is x
+
+
+def test_torchscript_is_looked_at_as_a_whole() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        same = nn.Sequential(torch.jit.script(nn.Sequential(nn.ReLU(), nn.Tanh())), Row())
+        other = nn.Sequential(Row(), torch.jit.script(nn.Sequential(nn.ReLU(), Centred())))
+        traced = torch.jit.trace(nn.Sequential(nn.ReLU(), nn.ReLU()), batch())
+    assert assert_batch_invariant(same, batch()) == ("0", "1", "")
+    assert assert_batch_invariant(traced, batch()) == ("",)
+    with pytest.raises(BatchDependent, match=r"1 \(Sequential\): its inputs") as found:
+        assert_batch_invariant(other, batch())
+    assert found.value.module == "1" and not other[1]._forward_hooks
 
 
 def test_what_cannot_be_compared() -> None:

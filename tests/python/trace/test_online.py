@@ -202,3 +202,65 @@ class TestProcessesThatMeet:
         right = "agree 3 0 | (1, 3) ('weight',) True | (1, 3) ('both@local',) True"
         wrong = "ReplicasDiffer True | TwinrunError True | TwinrunError True"
         assert [said["grid"] for said in checked(tmp_path, 4, "grid")] == [f"{right} | {wrong}"] * 4
+
+
+def recording(path, last: int, changed: int = -1, after: bool = True, first: int = 0, **options) -> None:
+    """A training that records its loss after the optimizer's step, or before it."""
+    from torch import nn
+
+    torch.manual_seed(4)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with trace(model, path, optimizer=optimizer, start=first, on_error="raise", **options) as traced:
+        for n in range(first, last):
+            optimizer.zero_grad()
+            loss = model(torch.full((3, 4), float(n))).sum()
+            loss.backward()
+            told = loss.detach() + (2**-10 if n == changed else 0)
+            if not after:
+                traced.record("loss", told)
+            optimizer.step()
+            if after:
+                traced.record("loss", told)
+
+
+def test_a_value_recorded_before_the_step_belongs_to_its_iteration(tmp_path) -> None:
+    recording(tmp_path / "a", 4, after=False)
+    recording(tmp_path / "b", 4, 2, after=False)
+    assert TraceSubject(tmp_path / "a").iterations(0) == [0, 1, 2, 3]
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (first.site.phase, first.site.iteration) == ("record", 2)
+
+
+@pytest.mark.parametrize("rng", ["torch", "all"])
+def test_values_recorded_after_the_last_step(tmp_path, rng: str) -> None:
+    recording(tmp_path / "short", 3, rng=rng)
+    recording(tmp_path / "long", 5, rng=rng)
+    recording(tmp_path / "wrong", 3, 2, rng=rng)
+    for pair in (("short", "long"), ("long", "short")):
+        a, b = (tmp_path / name for name in pair)
+        found = twinrun.compare_traces(a, b, common=True)
+        assert found.same, found.problems
+        assert any("only values recorded after the last step" in note for note in found.notes)
+        assert twinrun.compare_traces(a, b).verdict == "incomparable"
+    # They are compared all the same.
+    for a, b in (("wrong", "long"), ("long", "wrong"), ("short", "wrong")):
+        found = twinrun.compare_traces(tmp_path / a, tmp_path / b, common=True)
+        assert found.verdict == "different" and found.first_divergence.site.phase == "record"
+    # An iteration that one run lacks is none that ended.
+    recording(tmp_path / "resumed", 5, first=3, rng=rng)
+    assert (
+        twinrun.compare_traces(tmp_path / "short", tmp_path / "resumed", common=True).verdict
+        == "incomparable"
+    )
+
+
+@pytest.mark.parametrize("rng", ["torch", "all"])
+def test_a_reference_and_values_recorded_after_the_last_step(tmp_path, rng: str) -> None:
+    recording(tmp_path / "long", 5, rng=rng)
+    recording(tmp_path / "short", 3, rng=rng, reference=tmp_path / "long", on_divergence="stop")
+    recording(tmp_path / "longer", 5, rng=rng, reference=tmp_path / "short", on_divergence="stop")
+    found: list = []
+    recording(tmp_path / "wrong", 3, 2, rng=rng, reference=tmp_path / "long", on_divergence=found.append)
+    recording(tmp_path / "wrong2", 5, 2, rng=rng, reference=tmp_path / "short", on_divergence=found.append)
+    assert [(o.site.phase, o.site.iteration) for o in found] == [("record", 3)] * 2

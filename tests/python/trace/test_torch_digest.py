@@ -59,6 +59,33 @@ def test_tensors_without_values() -> None:
             twinrun.digest(wrong)
 
 
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+def test_nested_tensors(layout: str) -> None:
+    parts = [torch.ones(3, 4), torch.ones(2, 4)]
+    nested = torch.nested.nested_tensor(parts, layout=getattr(torch, layout))
+    with pytest.raises(twinrun.TwinrunError, match=r"nested tensors have no digest; give their parts"):
+        twinrun.digest(nested)
+    assert twinrun.digest(list(nested.unbind())) == twinrun.digest(parts)
+
+
+def test_tensors_without_memory() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def read(x):
+        with pytest.raises(twinrun.TwinrunError, match="values cannot be read"):
+            twinrun.digest(x)
+        return x
+
+    torch.func.vmap(read)(torch.ones(3, 4))
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    with pytest.raises(twinrun.TwinrunError, match="without memory"):
+        twinrun.digest(fake)
+    with pytest.raises(twinrun.TwinrunError, match="uninitialized"):
+        twinrun.digest(torch.nn.LazyLinear(3).weight)
+    assert twinrun.digest(torch._efficientzerotensor(3, 4)) == twinrun.digest(torch.zeros(3, 4))
+
+
 FOOLED = [
     (torch.ones(4), torch.zeros(4)),
     (torch.tensor([1.0, 2, 3]), torch.tensor([3.0, 2, 1])),

@@ -670,3 +670,217 @@ def test_parameters(tmp_path) -> None:
             assert run.steps == [0]
     with pytest.raises(twinrun.TwinrunError):
         trace(model, tmp_path / "c")
+
+
+class Transforms(nn.Module):
+    """Its own modules run within transforms of torch.func."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x):
+        given = dict(self.lin.named_parameters())
+        slope = torch.func.grad(lambda p: torch.func.functional_call(self.lin, p, (x,)).sum())(given)
+        forwards = torch.func.jacfwd(lambda z: self.lin(z))(x[0]).sum()
+        return (
+            torch.func.vmap(self.lin)(x) + torch.func.jacrev(self.lin)(x[0]).sum() + slope["bias"] + forwards
+        )
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_transforms_of_torch_func(tmp_path, level: str) -> None:
+    def run(path=None, factor: float = 1.0):
+        torch.manual_seed(4)
+        model = Transforms()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def train():
+            for n in range(2):
+                optimizer.zero_grad()
+                x = torch.arange(12.0).view(3, 4)
+                x[2, 3] *= factor if n else 1  # an item within vmap
+                model(x).sum().backward()
+                optimizer.step()
+
+        if path is None:
+            train()
+        else:
+            with trace(model, path, optimizer=optimizer, level=level, on_error="raise"):
+                train()
+        return [str(d) for d in twinrun.digest(model).values()]
+
+    assert run(tmp_path / "a") == run(tmp_path / "b") == run()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.same, found.problems
+    inner = [e for e in events_of(tmp_path / "a") if e.module == "lin" and e.phase == "forward"]
+    assert any("@vmap" in v.name for e in inner for v in e.values)
+    run(tmp_path / "c", 1 + 2**-20)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence
+    assert (first.site.iteration, first.site.module, first.reason) == (1, "", "input")
+
+
+def test_nested_tensors_are_seen_by_their_parts(tmp_path) -> None:
+    def run(path, last: float) -> None:
+        model = nn.Identity()
+        with trace(model, path, on_error="raise"):
+            for layout in (torch.jagged, torch.strided):
+                parts = [torch.ones(3, 4), torch.tensor([[1.0, 1, 1, last]])]
+                model(torch.nested.nested_tensor(parts, layout=layout))
+
+    for name, last in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
+        run(tmp_path / name, last)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence
+    assert [v.name for v in first.values] == ["args.0.1"]
+
+
+def scripted(kind: str) -> nn.Module:
+    """The same parameters in any kind: `inner` runs by PyTorch or by TorchScript."""
+    torch.manual_seed(4)
+    inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4, bias=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        if kind.startswith("script"):
+            inner = torch.jit.script(inner)
+        elif kind.startswith("trace"):
+            inner = torch.jit.trace(inner, torch.ones(3, 4))
+    return inner if kind.endswith("alone") else nn.Sequential(inner, nn.Tanh(), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+@pytest.mark.parametrize("kind", ["script", "trace", "script alone", "trace alone"])
+def test_torchscript_is_traced_as_a_whole(tmp_path, kind: str, level: str) -> None:
+    def run(path=None, factor: float = 1.0):
+        model = scripted(kind)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def train():
+            for n in range(3):
+                optimizer.zero_grad()
+                x = torch.arange(12.0).view(3, 4)
+                if n == 1:
+                    with torch.no_grad():
+                        next(model.parameters()).view(-1)[0] *= factor
+                model(x).sum().backward()
+                optimizer.step()
+
+        if path is None:
+            train()
+        else:
+            with trace(model, path, optimizer=optimizer, level=level, on_error="raise") as traced:
+                train()
+            assert not traced.problems and not any(m._forward_hooks for m in model.modules())
+        return [str(d) for d in twinrun.digest(model.state_dict()).values()]
+
+    assert run(tmp_path / "a") == run(tmp_path / "b") == run()
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    run(tmp_path / "c", 1 + 2**-20)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "c").first_divergence
+    path = "" if kind.endswith("alone") else "0"
+    if level == "modules":
+        assert (first.site.iteration, first.module, first.reason) == (1, path, "input")
+        assert [v.name for v in first.values] == ["0.weight"]
+    seen = [e for e in events_of(tmp_path / "a") if e.phase == "forward" and e.module == path]
+    assert {"args.0", "0.weight", "0.bias", "1.running_mean", "2.weight", "output"} <= {
+        v.name for e in seen for v in e.values
+    }
+
+
+@pytest.mark.parametrize(
+    "during", ["construct", "attach", "parameters", "optimizer", "mode", "leave", "close"]
+)
+def test_no_part_of_a_trace_ends_the_training(tmp_path, monkeypatch, during: str) -> None:
+    from twinrun.torch import optimizers, tracer
+
+    class Mine(nn.Linear):
+        """Fails where a trace asks it."""
+
+        def named_modules(self, *given, **named):
+            if during == "construct" and asked:
+                raise KeyError("mine")
+            return super().named_modules(*given, **named)
+
+        def register_forward_hook(self, *given, **named):
+            if during == "attach":
+                raise RuntimeError("mine")
+            return super().register_forward_hook(*given, **named)
+
+        def parameters(self, recurse=True):
+            if during == "parameters" and asked:
+                raise RuntimeError("mine")
+            return super().parameters(recurse)
+
+    def fails(*given, **named):
+        raise RuntimeError("mine")
+
+    asked: list = []
+    if during == "optimizer":
+        monkeypatch.setattr(optimizers.OptimizerHooks, "attach", fails)
+    elif during == "mode":
+        monkeypatch.setattr(tracer.OperationMode, "__enter__", fails)
+    elif during == "leave":
+        monkeypatch.setattr(tracer.OperationMode, "is_innermost", fails)
+    elif during == "close":
+        monkeypatch.setattr(twinrun.Run, "close", fails)
+
+    def run(path, on_error: str):
+        torch.manual_seed(4)
+        model = Mine(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        asked.append(model)
+        try:
+            with trace(model, path, optimizer=optimizer, level="ops", on_error=on_error) as traced:
+                for _ in range(2):
+                    model(torch.ones(3, 4)).sum().backward()
+                    optimizer.step()
+        finally:
+            asked.clear()
+        return str(twinrun.digest(model.weight)), traced, model
+
+    torch.manual_seed(4)
+    plain = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for _ in range(2):
+        plain(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    try:
+        with pytest.warns(RuntimeWarning, match="mine"):
+            weight, traced, model = run(tmp_path / "a", "warn")
+        assert weight == str(twinrun.digest(plain.weight))
+        assert not model._forward_hooks and not model._forward_pre_hooks
+        if during != "close":
+            assert "mine" in traced.problems[0]
+            _, problems, _ = TraceSubject(tmp_path / "a").events(0, 2 if during == "leave" else 0)
+            assert "the trace stopped at" in problems[0]
+        with pytest.raises((RuntimeError, KeyError), match="mine"):
+            run(tmp_path / "b", "raise")
+    finally:
+        while torch.utils._python_dispatch._get_current_dispatch_mode() is not None:  # of 'leave'
+            torch.utils._python_dispatch._get_current_dispatch_mode().__exit__(None, None, None)
+
+
+def test_operations_of_higher_order_and_compiled_ones(tmp_path) -> None:
+    """PyTorch refuses both under a dispatch mode that does not say that it takes them."""
+
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+            self.whole = torch.compile(lambda x: x.sin().cos(), backend="aot_eager", fullgraph=True)
+
+        def forward(self, x, factor):
+            y = torch.cond(x.sum() > 0, lambda x: x * factor, lambda x: x, (self.lin(x),))
+            return self.whole(y)
+
+    def run(path, factor: float):
+        torch.manual_seed(4)
+        model = Either()
+        with trace(model, path, level="ops", on_error="raise"), torch.no_grad():
+            return model(torch.ones(2, 4), torch.tensor(factor))
+
+    assert torch.equal(run(tmp_path / "a", 2.0), run(tmp_path / "b", 2.0))
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    run(tmp_path / "c", 2.5)
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "c")
+    assert found.verdict == "different"

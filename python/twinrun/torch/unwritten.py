@@ -1,0 +1,226 @@
+"""Memory that nobody wrote: what it holds differs from run to run, and means nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .values import tensors_of
+
+__all__ = ["UNWRITTEN", "UnwrittenMemory", "written_words"]
+
+# What an event has instead of a tensor of which nothing was written.
+UNWRITTEN = "memory that nobody wrote"
+_FEW = 64
+
+_Mask = torch.Tensor | None  # which elements were written; None: all of them
+_Named = Mapping[str, Any]
+
+# How operations that write some elements mark them: (mask of the first argument, arguments).
+_PARTS: dict[str, Callable[[torch.Tensor, _Named], object]] = {
+    "index_put_": lambda m, a: _put(m, a),
+    "_index_put_impl_": lambda m, a: _put(m, a),
+    "scatter_": lambda m, a: None if a.get("reduce") else m.scatter_(a["dim"], a["index"].cpu(), True),
+    "index_copy_": lambda m, a: m.index_fill_(a["dim"], a["index"].cpu(), True),
+    "index_fill_": lambda m, a: m.index_fill_(a["dim"], a["index"].cpu(), True),
+    "masked_fill_": lambda m, a: m.masked_fill_(a["mask"].cpu(), True),
+    "masked_scatter_": lambda m, a: m.masked_fill_(a["mask"].cpu(), True),
+}
+_COPIES = {"_to_copy", "copy_", "clone"}
+
+
+def _put(mask: torch.Tensor, named: _Named) -> None:
+    if not named.get("accumulate"):
+        indices = [None if i is None else i.cpu() for i in named["indices"]]
+        torch.ops.aten.index_put_(mask, indices, torch.tensor(True))
+
+
+class _Room:
+    """A storage. written: for each of its elements of `size` bytes, whether it was; None: none was."""
+
+    __slots__ = ("alive", "size", "written")
+
+    def __init__(self, t: torch.Tensor, written: torch.Tensor | None) -> None:
+        # While the reference is held no other storage has its number.
+        self.alive = StorageWeakRef(t.untyped_storage())
+        self.size, self.written = t.element_size(), written
+
+
+def _key(t: torch.Tensor) -> int | None:
+    if t.layout is not torch.strided or t.is_meta or t.numel() == 0:
+        return None
+    try:
+        return t.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _elements(t: torch.Tensor) -> int:
+    return t.untyped_storage().nbytes() // t.element_size()
+
+
+class UnwrittenMemory:
+    """Which elements of fresh memory were written since. It knows what operations write; what else writes
+    (NumPy, kernels of one's own) is not seen.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: dict[int, _Room] = {}
+        self._purge_at = _FEW
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def forget(self) -> None:
+        """From now on all memory counts as written: operations were not seen."""
+        self._rooms.clear()
+
+    def allocated(self, t: torch.Tensor, before: int = 0) -> None:
+        """Memory is new, but for the first `before` elements."""
+        key = _key(t)
+        if key is None or before >= _elements(t):
+            return
+        written = None
+        if before:
+            written = torch.zeros(_elements(t), dtype=torch.bool)
+            old = self._rooms.get(key)
+            if old is None:
+                written[:before] = True
+            elif old.written is not None and old.size == t.element_size():
+                written[:before] = old.written[:before]
+        self._put(key, _Room(t, written))
+
+    def _put(self, key: int, room: _Room) -> None:
+        if len(self._rooms) >= self._purge_at:
+            self._rooms = {k: r for k, r in self._rooms.items() if not r.alive.expired()}
+            self._purge_at = max(_FEW, 2 * len(self._rooms))
+        self._rooms[key] = room
+
+    def _place(self, t: torch.Tensor) -> tuple[int, _Room] | None:
+        key = _key(t) if self._rooms else None
+        room = None if key is None else self._rooms.get(key)
+        if key is None or room is None:
+            return None
+        if room.written is not None and room.written.numel() != t.untyped_storage().nbytes() // room.size:
+            del self._rooms[key]  # it was resized, and nobody said what was written since
+            return None
+        return key, room
+
+    def mask(self, t: torch.Tensor) -> _Mask:
+        """Which elements of a tensor were written; None: all of them."""
+        place = self._place(t)
+        if place is None:
+            return None
+        room = place[1]
+        if room.written is None:
+            return torch.zeros(t.shape, dtype=torch.bool)
+        if room.size != t.element_size():
+            return None
+        found = room.written.as_strided(t.shape, t.stride(), t.storage_offset())
+        return None if bool(found.all()) else found.clone()
+
+    def write(self, t: torch.Tensor, mask: _Mask = None) -> None:
+        """Elements of a tensor were written, or got what nobody wrote. mask: those written; None: all."""
+        place = self._place(t)
+        if place is None:
+            if mask is not None and not bool(mask.all()) and (key := _key(t)) is not None:
+                self._put(key, _Room(t, torch.ones(_elements(t), dtype=torch.bool)))
+                self._mark(t, self._rooms[key], mask)
+            return
+        key, room = place
+        if room.size != t.element_size():
+            del self._rooms[key]
+            return
+        if mask is None and t.is_contiguous() and t.numel() == _elements(t):
+            del self._rooms[key]
+            return
+        if room.written is None:
+            room.written = torch.zeros(_elements(t), dtype=torch.bool)
+        self._mark(t, room, mask)
+        if bool(room.written.all()):
+            del self._rooms[key]
+
+    @staticmethod
+    def _mark(t: torch.Tensor, room: _Room, mask: _Mask) -> None:
+        assert room.written is not None
+        at = room.written.as_strided(t.shape, t.stride(), t.storage_offset())
+        if mask is None:
+            at.fill_(True)
+        else:
+            at.copy_(mask)
+
+    # ---- operations ----
+
+    def ran(
+        self, func: Any, name: str, named: _Named, fills: set[str], writes: list[str], result: Any
+    ) -> None:
+        """An operation ran. fills: its arguments that it writes without reading them. writes: all that it
+        writes.
+        """
+        masks = {n: [self.mask(t) for t in tensors_of(one)] for n, one in named.items() if n not in fills}
+        if getattr(func, "namespace", "") not in ("aten", "prims"):
+            for t in tensors_of(dict(named)):  # what it writes is not known
+                self.write(t)
+            return
+        first = named.get(writes[0]) if writes else None
+        if name in _PARTS and isinstance(first, torch.Tensor):
+            mask = self.mask(first)
+            if mask is not None:
+                _PARTS[name](mask, named)
+                self.write(first, mask)
+            return
+        passed = None
+        if any(m is not None for each in masks.values() for m in each):
+            passed = _passed_on(func, name, named, masks)
+        for t in tensors_of([named[n] for n in writes if n in named]):
+            if name.startswith("rrelu_with_noise") and t is named.get("noise") and not named.get("training"):
+                continue  # it writes noise in training only
+            self.write(t, _fitting(passed, t))
+        if not writes and passed is not None:
+            for t in tensors_of(result):
+                self.write(t, _fitting(passed, t))
+
+
+def _fitting(mask: _Mask, t: torch.Tensor) -> _Mask:
+    if mask is None:
+        return None
+    try:
+        return mask.expand(t.shape)
+    except RuntimeError:
+        return None
+
+
+def _passed_on(func: Any, name: str, named: _Named, masks: Mapping[str, list[_Mask]]) -> _Mask:
+    """Which elements of a result follow from written ones alone, where each element follows from the
+    one at its own place. None: all, or it is not known; then the result is compared.
+    """
+
+    def of(key: str) -> list[torch.Tensor]:
+        return [
+            torch.ones(t.shape, dtype=torch.bool) if m is None else m
+            for t, m in zip(tensors_of(named.get(key)), masks.get(key, []), strict=True)
+        ]
+
+    if name == "where" and len(of("self")) == len(of("other")) == 1:
+        return torch.where(named["condition"].cpu(), of("self")[0], of("other")[0])
+    if name == "masked_fill" and len(of("self")) == 1:
+        return of("self")[0] | named["mask"].cpu()
+    if name in ("cat", "stack"):
+        return getattr(torch, name)(of("tensors"), named.get("dim", 0))
+    if torch.Tag.pointwise in func.tags or name in _COPIES:
+        try:
+            return reduce(torch.logical_and, [m for key in masks for m in of(key)])
+        except RuntimeError:  # lists of tensors of several shapes
+            return None
+    return None
+
+
+def written_words(t: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, 0 where nobody wrote."""
+    dense = t.detach().resolve_conj().resolve_neg().contiguous()
+    words = dense.view(torch.uint8).view(*dense.shape, dense.element_size())
+    return words.masked_fill(~mask.to(words.device).unsqueeze(-1), 0)

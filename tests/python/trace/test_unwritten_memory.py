@@ -1,0 +1,243 @@
+"""Memory that nobody wrote makes no difference between two trainings, and hides none."""
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
+
+from torch import nn  # noqa: E402
+
+import twinrun  # noqa: E402
+from twinrun.torch import trace  # noqa: E402
+
+
+class Fresh:
+    """Memory as PyTorch gives it, with what was there before: NumPy writes it, which no trace sees."""
+
+    def __init__(self, rest: float, value: float = 1.0) -> None:
+        self.rest, self.value = rest, value
+
+    def poisoned(self, t):
+        t.numpy()[...] = self.rest
+        return t
+
+    def __call__(self, *shape, **options):
+        return self.poisoned(torch.empty(*(shape or (6, 4)), **options))
+
+
+def index_put(y, f):
+    o = f.poisoned(y.detach().new_empty(6, 4))
+    o[torch.arange(6)] = y.detach() * f.value
+    return y + o
+
+
+def where(y, f):
+    return torch.where(torch.zeros(6, 4, dtype=torch.bool), f(), y * f.value)
+
+
+def rrelu(y, f):
+    y = y.detach()
+    return torch.ops.aten.rrelu_with_noise(y * f.value, f(), 0.1, 0.3, True)
+
+
+def rrelu_of_inference(y, f):
+    noise = f()
+    given = torch.ops.aten.rrelu_with_noise(y.detach() * f.value, noise, 0.1, 0.3, False)
+    return torch.ops.aten.rrelu_with_noise_backward(given, y.detach(), noise, 0.1, 0.3, False, False)
+
+
+def two_halves(y, f):
+    o = f()
+    o[:3] = y[:3].detach() * f.value
+    o[3:] = 1
+    return y + o
+
+
+def a_part(y, f):
+    """The second half is never written, and not used."""
+    o = f()
+    o[:3] = y[:3].detach() * f.value
+    z = torch.cat([o.clone() * 2, f(1, 4)])
+    return y[:3] + z[:3]
+
+
+def a_part_by_numbers(y, f):
+    o = f()
+    o[torch.tensor([0, 2])] = y[:2].detach() * f.value
+    return o[0] + o[2]
+
+
+def scattered(y, f):
+    o = f()
+    o.scatter_(0, torch.arange(6)[:, None].expand(6, 4), y.detach() * f.value)
+    return o.sum(0)
+
+
+def masked(y, f):
+    o = f()
+    o.masked_fill_(torch.ones(6, 4, dtype=torch.bool), 2.0 * f.value)
+    return o.sum(0)
+
+
+def indexed(y, f):
+    o = f()
+    o.index_copy_(0, torch.arange(6), y.detach() * f.value)
+    return o.sum(0)
+
+
+def resized(y, f):
+    o = torch.ones(2, 4) * f.value
+    o.resize_(6, 4)
+    o.numpy()[2:] = f.rest
+    return o[:2].sum(0) + y[:2]
+
+
+def out(y, f):
+    o = f()
+    torch.mul(y.detach(), f.value, out=o)
+    return o.sum(0)
+
+
+def in_place(y, f):
+    o = f()
+    o.mul_(2)  # still nobody's
+    o.copy_(y.detach() * f.value)
+    return o + y
+
+
+def strided(y, f):
+    o = f.poisoned(torch.empty_strided((6, 4), (1, 6)))
+    o.copy_(y.detach() * f.value)
+    return y + o
+
+
+def drawn(y, f):
+    return torch.bernoulli(f(), 0.5) * y * f.value
+
+
+def of_other_kinds(y, f):
+    o = f(6, 4, dtype=torch.complex64)
+    o[:2] = (y[:2] * f.value).detach().to(torch.complex64)
+    return y[:2] + o[:2].conj().real
+
+
+CASES = [
+    index_put, where, rrelu, rrelu_of_inference, two_halves, a_part, a_part_by_numbers, scattered, masked, indexed,
+    resized, out, in_place, strided, drawn, of_other_kinds,
+]  # fmt: skip
+
+
+def run(path, use, fresh: Fresh) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return use(self.lin(x), fresh)
+
+    torch.manual_seed(3)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trace(model, path, optimizer=optimizer, level="ops", on_error="raise"):
+        for _ in range(2):
+            given = model(torch.randn(6, 4)).sum()
+            if given.requires_grad:
+                given.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("use", CASES, ids=lambda f: f.__name__)
+def test_memory_that_nobody_wrote(tmp_path, use) -> None:
+    run(tmp_path / "a", use, Fresh(3.0))
+    run(tmp_path / "b", use, Fresh(-5.0))
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.same, (found.problems, str(found))
+    # A difference in what was written is seen, at the operation that made it.
+    run(tmp_path / "c", use, Fresh(3.0, 1 + 2**-20))
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "c")
+    assert found.verdict == "different"
+    assert "output" in found.first_divergence.values[0].name or found.first_divergence.reason == "input"
+
+
+def wrong_place(y, f):
+    o = f()
+    o[3 if f.value > 1 else 2] = 7.0
+    return o[2:4].detach() * 0
+
+
+def unseen(y, f):
+    """NumPy writes it: the result of the product is compared."""
+    o = torch.empty(4, 4)
+    o.numpy()[...] = f.value
+    return y @ o
+
+
+@pytest.mark.parametrize("use", [wrong_place, unseen], ids=lambda f: f.__name__)
+def test_a_difference_is_not_hidden(tmp_path, use) -> None:
+    for name, value in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
+        run(tmp_path / name, use, Fresh(3.0, value))
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").same
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "c").verdict == "different"
+
+
+def test_memory_is_known_by_its_storage(tmp_path) -> None:
+    """Another storage may have the address of one that is gone; operations that were not seen write, too."""
+    from twinrun.torch.unwritten import UnwrittenMemory
+
+    memory = UnwrittenMemory()
+    for n in range(1000):
+        t = torch.empty(8)
+        assert memory.mask(t) is None
+        memory.allocated(t)
+        mask = memory.mask(t[2:4])
+        assert mask is not None and not mask.any() and mask.shape == (2,)
+        if n % 2:
+            memory.write(t[::2])
+            assert memory.mask(t).tolist() == [True, False] * 4 and memory.mask(t[2::2]) is None
+        if n % 3 == 0:
+            memory.write(t)
+            assert memory.mask(t) is None
+    assert len(memory) <= 128
+    held = torch.empty(8)
+    memory.allocated(held)
+    memory.forget()
+    assert memory.mask(held) is None and not len(memory)
+
+
+def test_what_was_not_seen_counts_as_written(tmp_path) -> None:
+    def train(path, value: float) -> None:
+        torch.manual_seed(3)
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with trace(model, path, optimizer=optimizer, level="ops", every=2, on_error="raise"):
+            held = torch.empty(6, 4)
+            for n in range(3):
+                if n == 1:  # this iteration is not traced
+                    held.fill_(value)
+                y = model(torch.ones(6, 4))
+                if n == 2:
+                    held * 2
+                y.sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    train(tmp_path / "a", 1.0)
+    train(tmp_path / "b", 2.0)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert first is not None and "mul" in first.site.operation and first.reason == "input"
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_rrelu(tmp_path, training: bool) -> None:
+    """Its noise is new memory, which it writes in training only."""
+    for name, rest in (("a", 3.0), ("b", -5.0)):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(4, 4), nn.RReLU()).train(training)
+        x = torch.randn(6, 4)
+        before = [torch.full((24,), rest + n) for n in range(64)]
+        del before  # new memory has what was here
+        with trace(model, tmp_path / name, level="ops", on_error="raise"):
+            model(x).sum().backward()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.same, str(found)
