@@ -6,7 +6,6 @@ import contextlib
 import glob
 import os
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ from ..runs.provenance import read_provenance
 from ..runs.subject import Opened, Place, Subject
 from .attributes import saved_attributes
 from .fields import golden_bytes
-from .folder import file_name, old_files, put_in_place
+from .folder import file_name, new_folder, old_files, put_in_place, write_new
 from .manifest import MANIFEST, GoldenFieldFacts, GoldenFile, GoldenPlace, Manifest, checksum
 from .particles import rows_by_id
 from .result import SaveFacts
@@ -220,14 +219,17 @@ def _save_places(
     subject: Subject,
     places: Sequence[Place],
     made: str,
+    folder: str,
     progress: Callable[[str, int, int], None] | None,
 ) -> list[_Saved]:
-    """Writes what is kept of all places into the folder `made`. What it returns has no content any more."""
+    """Writes what is kept of all places into `made`; folder: where it will lie. What it returns has no
+    content any more.
+    """
     found = []
 
     def write(saved: _Saved) -> None:
         for name, content in saved.contents.items():
-            _write(os.path.join(made, name), content)
+            write_new(made, name, content, folder)
         found.append(replace(saved, contents={}))
 
     steps: dict[object, list[Place]] = {}
@@ -270,11 +272,6 @@ def _kept_provenance(subject: Subject) -> tuple[dict[str, dict[str, str]] | None
         if group in facts
     }
     return kept, []
-
-
-def _write(path: str, content: bytes) -> None:
-    with open(path, "wb") as out:
-        out.write(content)
 
 
 def save(
@@ -379,8 +376,9 @@ def save(
 
     Notes
     -----
-    The same run gives the same files. After an error the old golden files stay. One process at a time writes
-    a folder. Digests: spec/digest.md; what they prove: docs/golden.md.
+    The same run gives the same files. After an error, or where the process is killed, `check` finds the old
+    golden files whole, or the new ones; the next `save` removes what else was left. One process at a time
+    writes a folder. Digests: spec/digest.md; what they prove: docs/golden.md.
     """
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))
@@ -409,8 +407,8 @@ def save(
     places = chosen_places(subject, steps, "save")
     request.refuse(subject.skipped, None)
     notes = list(subject.notes)
-    with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=_made_parent(folder)) as made:
-        saved = _save_places(request, subject, places, made, progress)
+    with new_folder(folder) as made:
+        saved = _save_places(request, subject, places, made, folder, progress)
         provenance, notes_of_it = _kept_provenance(subject)
         manifest = Manifest(
             tuple(p.place for p in saved),
@@ -426,24 +424,12 @@ def save(
         )
         text = manifest.text().encode()
         Manifest.parse(text, os.path.join(folder, MANIFEST))
-        _write(os.path.join(made, MANIFEST), text)
+        write_new(made, MANIFEST, text, folder)
         try:
-            put_in_place(made, folder, old, {f.file for p in saved for f in p.place.files()})
+            put_in_place(made, folder, old, manifest)
         except OSError as e:
             raise TwinrunError(f"cannot be written: {e.strerror or e}", where=folder) from None
     return _facts_of(saved, folder, len(text), [notes, *(p.notes for p in saved), notes_of_it])
-
-
-def _made_parent(folder: str) -> str:
-    """The folder above the golden files. It is made where it does not exist."""
-    parent = os.path.dirname(os.path.abspath(folder))
-    try:
-        os.makedirs(parent, exist_ok=True)
-    except OSError as e:
-        raise TwinrunError(
-            f"the folder cannot be made: {e.strerror or e}", where=parent, fix="name another folder with -o"
-        ) from None
-    return parent
 
 
 def _facts_of(
