@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import _core
+from ..arithmetic import any_values
 from ..comparison.settings import Decision
 from ..errors import Incomparable, TwinrunError, one_line
 from ..outputs import write_whole
@@ -163,6 +164,7 @@ class Reproducible:
         self._written = [] if written is None else written
         self._names: set[str] = set()
 
+    @any_values
     def check(
         self,
         name: str,

@@ -13,6 +13,7 @@ from typing import Any
 from .. import _core
 from .._core import __version__
 from ..arguments import check_settings, checked_path
+from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Rule, Tolerances
@@ -274,6 +275,7 @@ def _kept_provenance(subject: Subject) -> tuple[dict[str, dict[str, str]] | None
     return kept, []
 
 
+@any_values
 def save(
     run: object,
     output: str | os.PathLike[str],

@@ -1020,7 +1020,10 @@ def test_integers_are_their_own_cells(tmp_path: Path, dtype: str, atol: float, r
     a = np.arange(3000).astype(dtype)
     b = a.copy()
     b[[100, 1000, 1001, 2900]] += np.array([1, 2, 7, 8], dtype)
-    assert checked(a, a.copy(), tmp_path / "same", atol=atol, rtol=rtol, tolerate_integers=True).verdict == "same"
+    assert (
+        checked(a, a.copy(), tmp_path / "same", atol=atol, rtol=rtol, tolerate_integers=True).verdict
+        == "same"
+    )
     field = checked(a, b, tmp_path / "moved", atol=atol, rtol=rtol, tolerate_integers=True)
     assert field.undecided == 0 and field.verdict == "different"
     hold_against_brute_force(a, b, field)
