@@ -164,7 +164,9 @@ def old_files(folder: str) -> dict[str, tuple[GoldenFile, ...]]:
             "is a file, and golden files lie in a folder", where=folder, fix="name another one"
         )
     present = os.listdir(folder)
-    found = {name: (left,) for name in present if (left := _left_behind(folder, name)) is not None}
+    found: dict[str, tuple[GoldenFile, ...]] = {
+        name: (left,) for name in present if (left := _left_behind(folder, name)) is not None
+    }
     if found.keys() >= {*present}:
         return found
     if not is_manifest(os.path.join(folder, MANIFEST)):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import _core
+from ..arguments import tolerance_number
 from ..arithmetic import any_values
 from ..comparison.settings import Decision
 from ..errors import Incomparable, TwinrunError, one_line
@@ -239,7 +240,7 @@ class Reproducible:
             raise TwinrunError(f"undecided must be 'fail' or 'pass', not {undecided!r}")
         if residue_bits not in (0, 2, 4):
             raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {residue_bits!r}")
-        _core.check_tolerance(float(atol), float(rtol))
+        _core.check_tolerance(tolerance_number("atol", atol), tolerance_number("rtol", rtol))
         self._names.add(name)
         fields = named_arrays(arrays) if is_container(arrays) else flattened(name, arrays)
         if key is not None:

@@ -12,12 +12,13 @@ from typing import Any
 
 from .. import _core
 from .._core import __version__
-from ..arguments import check_settings, checked_path
+from ..arguments import check_settings, checked_path, tolerance_number
 from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Rule, Tolerances
 from ..errors import Incomparable, TwinrunError, Uncompared
+from ..outputs import check_folder
 from ..runs.fields import FieldRef
 from ..runs.opening import open_subject
 from ..runs.order import read_by_row
@@ -383,7 +384,10 @@ def save(
     writes a folder. Digests: spec/digest.md; what they prove: docs/golden.md.
     """
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
-    _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))
+    _core.check_tolerance(
+        tolerance_number("atol", 0.0 if atol is None else atol),
+        tolerance_number("rtol", 0.0 if rtol is None else rtol),
+    )
     if type(keep_values) is not int or keep_values < 0:
         raise TwinrunError(f"keep_values must be a number of bytes, not {keep_values!r}")
     folder = checked_path(output)
@@ -406,6 +410,8 @@ def save(
     )
     old = old_files(folder)
     subject = open_subject(run, options)
+    if subject.kind == "folder" and isinstance(run, (str, os.PathLike)):
+        check_folder("--output", folder, [run])  # every later check would find golden files in its run
     places = chosen_places(subject, steps, "save")
     request.refuse(subject.skipped, None)
     notes = list(subject.notes)

@@ -1036,3 +1036,14 @@ def test_large_integers_beside_a_tiny_relative_part(tmp_path: Path) -> None:
     field = checked(a, b, tmp_path, atol=1.0, rtol=2.0**-57, tolerate_integers=True)
     hold_against_brute_force(a, b, field)
     assert field.undecided == 0 and field.different_is_exact and 0 < field.different < 400
+
+
+def test_golden_files_do_not_lie_in_the_run(tmp_path: Path) -> None:
+    """Each later check would find them among the files of its run."""
+    run = tmp_path / "run"
+    run.mkdir()
+    np.save(run / "x.npy", np.zeros(3))
+    check_error(command("golden", "save", run, "-o", run / "golden"), "which is read here", "--output")
+    assert [f.name for f in run.iterdir()] == ["x.npy"]
+    golden.save(run, tmp_path / "golden")
+    assert golden.check(tmp_path / "golden", run).same

@@ -88,3 +88,27 @@ def test_settings_of_the_caller_change_nothing(dtype: str, tmp_path: Path) -> No
         with np.errstate(all="warn"), warnings.catch_warnings():
             warnings.simplefilter("error")
             assert check() == said, name
+
+
+@pytest.mark.parametrize("wrong", ["1", b"1", None, [1.0]])
+def test_tolerances_are_numbers(wrong: object, tmp_path: Path) -> None:
+    x = np.zeros(3)
+    calls = [
+        lambda **given: twinrun.digest(x, **given),
+        lambda **given: twinrun.sketch({"x": x}, **given),
+        lambda **given: Reproducible(tmp_path, ["t"], update=True).check("x", x, **given),
+    ]
+    if wrong is not None:
+        calls += [
+            lambda **given: twinrun.compare(x, x, **given),
+            lambda **given: golden.save({"x": x}, tmp_path / "golden", **given),
+        ]
+    for call in calls:
+        for name in ("atol", "rtol"):
+            with pytest.raises(twinrun.TwinrunError, match=f"{name} must be a number, not"):
+                call(**{name: wrong})
+
+
+def test_one_field_is_no_fields() -> None:
+    assert "1 field," in repr(twinrun.sketch({"x": np.zeros(3)}))
+    assert "2 fields," in repr(twinrun.sketch({"x": np.zeros(3), "y": np.zeros(3)}))
