@@ -170,7 +170,7 @@ class Renamed(Subject):
         return new
 
     def _columns(self, name: str, ref: FieldRef) -> FieldRef:
-        """The names of the columns of a data frame, which are a field: they are renamed as the columns are."""
+        """The names of the columns of a data frame, which are a field: renamed as the columns are."""
         texts = getattr(ref.text, "__self__", None)
         if not name.endswith(_COLUMNS) or not isinstance(texts, Texts) or texts.source is None:
             return ref

@@ -27,7 +27,7 @@ __all__ = ["file_name", "new_folder", "old_files", "open_place", "put_in_place",
 _NAME = r"(?:step_-?[0-9]+_)?(?:rank_[0-9]+|particles)"
 _OWN_FILE = re.compile(_NAME + r"(?:-[0-9a-f]{16})?\.tw[mv]")
 _STAGED = re.compile(_NAME + r"-([0-9a-f]{16})\.tw[mv]")
-# Beside the folder: new files before they are moved, and the mark that says for which folder they are.
+# Beside the folder: new files before they are moved; the mark says for which folder.
 _PREFIX, _MARK, _FILES = ".twinrun-golden-", ".twinrun-golden-of", "new"
 _NEW = re.compile(r"\.twinrun-golden-[a-z0-9_]{8}")
 _BETWEEN = "between.json"  # golden.json while files are moved, before it has its name
@@ -113,7 +113,7 @@ def _unlocked(made: str | None, lock: int | None) -> None:
 
 
 def _remove_left(left: str, folder: str) -> None:
-    """Removes a folder of new files whose `save` was killed, if it was for this folder or had not said yet."""
+    """Removes a folder of new files whose `save` was killed, if it was for this folder or did not say."""
     with contextlib.suppress(OSError):
         lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -216,7 +216,7 @@ def _staged(file: GoldenFile) -> str:
 
 @contextlib.contextmanager
 def _alone(folder: str) -> Iterator[None]:
-    """Keeps other processes that put golden files into the folder waiting, where the file system has locks."""
+    """Keeps other processes that put golden files there waiting, where the file system has locks."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
