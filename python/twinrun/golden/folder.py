@@ -56,7 +56,8 @@ def new_folder(folder: str) -> Iterator[str]:
         raise TwinrunError(
             f"the folder cannot be made: {e.strerror or e}", where=parent, fix="name another folder with -o"
         ) from None
-    made = lock = None
+    made = ""
+    lock: int | None = None
     try:
         for name in os.listdir(parent):
             if _NEW.fullmatch(name):
@@ -103,8 +104,8 @@ def _locked(made: str, folder: str) -> int | None:
         raise
 
 
-def _unlocked(made: str | None, lock: int | None) -> None:
-    if made is not None:
+def _unlocked(made: str, lock: int | None) -> None:
+    if made:
         # The mark last: without it nobody removes what is left.
         shutil.rmtree(os.path.join(made, _FILES), ignore_errors=True)
         shutil.rmtree(made, ignore_errors=True)

@@ -157,10 +157,10 @@ def _absolute_integers(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _
     within = np.full(x.shape, reach)  # cells to the farthest reference in tolerance
     if rtol > 0:
         with np.errstate(all="ignore"):
-            most = np.inf
+            most = np.full(x.shape, np.inf)
             if rtol < 0.5:
                 most = (atol + rtol * (np.abs(x.astype(np.float64)) + atol) / (1.0 - rtol)) * (1.0 + 2.0**-45)
-            within = np.fmin(np.nextafter(np.ldexp(np.full(x.shape, most), -e), np.inf), 2.0**40)
+            within = np.fmin(np.nextafter(np.ldexp(most, -e), np.inf), 2.0**40)
     # Near the last cell a reference in tolerance may be a token.
     complete = (within <= 32 if rtol > 0 else True) & ~token & (np.abs(cell) < TOKEN_LIMIT >> 1)
     if atol == 0 and rtol == 0:
