@@ -39,7 +39,7 @@ def kept_refs(golden: Digests, kept: Mapping[str, KeptValues]) -> dict[str, Fiel
 
 
 def kept_ref(golden: Digests, name: str, refs: Mapping[str, FieldRef]) -> FieldRef:
-    """The kept elements of a field, out of `kept_refs`. Raises DamagedFile where its digests are of others."""
+    """The kept elements of a field, out of `kept_refs`. Raises DamagedFile if they have other digests."""
     if name not in refs:
         raise DamagedFile(
             f"field {name!r}: the kept values are not those of the digests beside them",
