@@ -190,8 +190,11 @@ def _left_behind(folder: str, name: str) -> GoldenFile | None:
     path = os.path.join(folder, name)
     if named is None or not _is_golden(path):
         return None
-    with open(path, "rb") as file:
-        content = file.read()
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:  # another save has moved it
+        return None
     left = GoldenFile(name, len(content), checksum(content))
     return left if left.xxh3 == named[1] else None
 
@@ -203,10 +206,13 @@ def _is_golden(path: str) -> bool:
 def _is_listed(folder: str, listed: GoldenFile) -> bool:
     """Whether a file is, bit for bit, the one that golden.json lists."""
     path = os.path.join(folder, listed.file)
-    if not _is_golden(path) or os.path.getsize(path) != listed.bytes:
+    try:
+        if not _is_golden(path) or os.path.getsize(path) != listed.bytes:
+            return False
+        with open(path, "rb") as file:
+            return checksum(file.read()) == listed.xxh3
+    except FileNotFoundError:  # another save has moved it
         return False
-    with open(path, "rb") as file:
-        return checksum(file.read()) == listed.xxh3
 
 
 def _staged(file: GoldenFile) -> str:
