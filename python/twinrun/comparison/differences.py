@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import _core
+from ..arithmetic import any_values
 from ..errors import Incomparable, Stale, TwinrunError
 from ..formats.element_types import scalar_values, scalars_of, storage_dtype
 from ..runs.fields import FieldRef
@@ -396,6 +397,7 @@ def _indices(shape: tuple[int, ...], scalars: np.ndarray, pair: int) -> np.ndarr
     return np.stack(columns, axis=1).astype(np.int64) if columns else np.empty((scalars.size, 0), np.int64)
 
 
+@any_values
 def abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decision) -> np.ndarray:
     """|a - b| as float64, on the circle where there is one."""
     if a.dtype.kind in "iu" and a.dtype.kind == b.dtype.kind:

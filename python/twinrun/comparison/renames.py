@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import Incomparable, TwinrunError
 from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
-from ..formats.texts import MASK
+from ..formats.texts import MASK, SUFFIX, column_name, text_array
+from ..runs.arrays import taken
+from ..runs.containers import Texts
 from ..runs.fields import FieldRef
 from ..runs.subject import Opened, Place, Subject, Wrapped
 
 __all__ = ["Rename", "Renamed", "parse_rename", "renames_of", "unused"]
 
 _WILDCARD = re.compile(r"[*?]")
+_COLUMNS = "@columns" + SUFFIX  # names of columns of a data frame: runs/containers.py
 _OWN_NAMES = frozenset({SUMMARY, NOT_COMPARED})  # of twinrun's, in metadata
 
 
@@ -155,8 +159,59 @@ class Renamed(Wrapped):
             return self.new_name(owner) + at_sign + attribute
         return name
 
-    def _new_fact(self, fact: Fact) -> Fact:
-        owner = self.new_name(fact.owner) if fact.owner else ""
+    def _group_name(self, owner: str, separator: str) -> str:
+        """The new name of a group: that of a rule that renames everything below it, if none renames it
+        itself.
+        """
+        new = self.new_name(owner)
+        if new != owner:
+            return new
+        found = (rule.of(owner + separator) for rule in self.renames)
+        below = next((name for name in found if name is not None), "")
+        return below.removesuffix(separator) if below.endswith(separator) and below != separator else owner
+
+    def _owners(self, facts: Iterable[Fact]) -> dict[str, str]:
+        """The new names of the owners of facts. A group does not get the name of another owner."""
+        olds = dict.fromkeys(fact.owner for fact in facts)
+        names = Counter(self.new_name(old) for old in olds)
+        groups = {old: self._group_name(old, "/") for old in olds if old}
+        names.update(new for old, new in groups.items() if new != self.new_name(old))
+        return {
+            old: "" if not old else groups[old] if names[groups[old]] == 1 else self.new_name(old)
+            for old in olds
+        }
+
+    def _new_names(self, names: Iterable[str]) -> dict[str, str]:
+        """The new names of fields. Labels of a container are fields, and go with it as facts do."""
+        new = {name: self.new_name(name) for name in names}
+        given = {*new.values()}
+        for name in new:
+            owner, at_sign, label = name.partition("@")
+            if new[name] == name and at_sign and owner:
+                group = self._group_name(owner, ".") + at_sign + label
+                if group not in given:
+                    new[name] = group
+                    given.add(group)
+        return new
+
+    def _columns(self, name: str, ref: FieldRef) -> FieldRef:
+        """The names of the columns of a data frame, which are a field: renamed as the columns are."""
+        texts = getattr(ref.text, "__self__", None)
+        if not name.endswith(_COLUMNS) or not isinstance(texts, Texts) or texts.source is None:
+            return ref
+        owner = name.removesuffix(_COLUMNS)
+        old, new = (f"{frame}." if frame else "" for frame in (owner, self.new_name(owner) if owner else ""))
+        source = texts.source.copy()
+        for at, column in enumerate(source):
+            if isinstance(column, str) and column_name(column) == column:
+                renamed = self.new_name(old + column)
+                if renamed != old + column and renamed.startswith(new):
+                    source[at] = renamed.removeprefix(new)
+        made = text_array(source).view(Texts)
+        made.source = source
+        return replace(ref, memory=taken(ref.name, made), text=made.text)
+
+    def _new_fact(self, fact: Fact, owner: str) -> Fact:
         if not fact.order:
             return replace(fact, owner=owner)
         old, new = (f"{name}/" if name else "" for name in (fact.owner, owner))
@@ -167,13 +222,15 @@ class Renamed(Wrapped):
     def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
         with self.inner.open(place, use_metadata) as opened:
             by_name: dict[str, list[FieldRef]] = {}
+            names = self._new_names(opened)
             for name, ref in opened.items():
-                by_name.setdefault(self.new_name(name), []).append(ref)
+                by_name.setdefault(names[name], []).append(self._columns(name, ref))
             for new, refs in by_name.items():
                 if len(refs) > 1:
                     said = ", ".join(repr(ref.name) for ref in refs[:5])
+                    at = "" if place[0] is None else f"step {place[0]}: "
                     raise Incomparable(
-                        f"several fields get the name {new!r} by rename: {said}",
+                        f"{at}several fields get the name {new!r} by rename: {said}",
                         where=self.label,
                         fix="give them different names",
                     )
@@ -181,8 +238,9 @@ class Renamed(Wrapped):
             made.skipped = [(self.new_name(name), where, why) for name, where, why in opened.skipped]
             if opened.facts is not None:
                 made.facts, made.format_of = {}, {}
+                owners = self._owners(opened.facts.values())
                 for label, fact in opened.facts.items():
-                    renamed = self._new_fact(fact)
+                    renamed = self._new_fact(fact, owners[fact.owner])
                     new = f"{renamed.owner}@{renamed.name}" + "'" * (len(label) - len(label.rstrip("'")))
                     while new in made.facts:
                         new += "'"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..arguments import check_settings, chosen_devices
+from ..arguments import check_settings, chosen_devices, tolerance_number
 from ..errors import Incomparable, TwinrunError
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
@@ -259,8 +259,8 @@ def compare(
     shared = _workers(how)
     settings = _settings(
         how,
-        atol=None if atol is None else float(atol),
-        rtol=None if rtol is None else float(rtol),
+        atol=None if atol is None else tolerance_number("atol", atol),
+        rtol=None if rtol is None else tolerance_number("rtol", rtol),
         ulps=ulp,
         equal_nan=equal_nan,
         integers=tolerate_integers,
@@ -373,7 +373,7 @@ def _check(
     if types not in TYPES:
         raise TwinrunError(f"unknown types {types!r}", fix="use one of " + ", ".join(TYPES))
     for name, value in (("atol", atol), ("rtol", rtol)):
-        if value is not None and not (math.isfinite(value) and value >= 0):
+        if value is not None and not 0 <= tolerance_number(name, value) < math.inf:
             raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
     if ulp is not None and not 0 <= ulp < (1 << 64) - 1:
         raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from ..arguments import check_settings, checked_path
+from ..arithmetic import any_values
 from ..comparison.attributes import AttributeDifference, renamed_array
 from ..comparison.field import place_text
 from ..comparison.ids import match_ids
@@ -556,6 +557,7 @@ def _check_all(
     return found
 
 
+@any_values
 def check(
     golden: str | os.PathLike[str],
     run: object,

@@ -35,14 +35,24 @@ __all__ = [
 _MEMORY = "/dev/shm"
 
 
-def _moment(data_bytes: int) -> tempfile.TemporaryDirectory:
+@contextlib.contextmanager
+def _moment(data_bytes: int) -> Iterator[str]:
     """A temporary folder for digests of this many bytes of data: in memory, where there is room."""
     folder = None
     with contextlib.suppress(OSError):
         room = os.statvfs(_MEMORY)
         if data_bytes < room.f_bavail * room.f_frsize // 4 and os.access(_MEMORY, os.W_OK):
             folder = _MEMORY
-    return tempfile.TemporaryDirectory(prefix="twinrun-", dir=folder)
+    try:
+        made = tempfile.TemporaryDirectory(prefix="twinrun-", dir=folder, ignore_cleanup_errors=True)
+    except OSError as e:
+        raise TwinrunError(
+            f"no folder for digests can be made in it: {e.strerror or e}",
+            where=folder or tempfile.gettempdir(),
+            fix="make room, or name another folder with TMPDIR",
+        ) from None
+    with made as name:
+        yield name
 
 
 def golden_bytes(

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,7 @@ _FORMAT = "twinrun golden"
 _MOST_BYTES = 1 << 28
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,80}\.twm")
 _VALUES_FILE = re.compile(r"[A-Za-z0-9_-]{1,80}\.twv")
+_ANY_FILE = re.compile(r"[A-Za-z0-9_-]{1,80}\.tw[mv]")
 _MOST_ULPS = (1 << 64) - 2
 _DIGITS = re.compile(r"[0-9a-f]{16}")
 
@@ -173,7 +175,8 @@ class Manifest:
 
     chosen_fields, chosen_steps: what `save` was asked to keep; None for everything. left_out,
     ignored_attributes: globs of fields, and of attributes, that it was asked to leave out. key: the
-    field, or glob, with the IDs of particles, by which rows are ordered.
+    field, or glob, with the IDs of particles, by which rows are ordered. replacing: other files of twinrun
+    that may lie in the folder while `save` puts new ones into their places (`folder.put_in_place`).
     """
 
     places: tuple[GoldenPlace, ...]
@@ -186,12 +189,24 @@ class Manifest:
     left_out: tuple[str, ...] = ()
     ignored_attributes: tuple[str, ...] = ()
     key: str | None = None
+    replacing: tuple[GoldenFile, ...] = ()
 
     @property
     def version(self) -> int:
         """The smallest version of the format that can say all of it."""
         new = self.key is not None or any(f.added() for p in self.places for f in p.fields)
         return VERSION if new else _PLAIN_VERSION
+
+    def with_names(self, names: Mapping[str, str]) -> Manifest:
+        """The same with other names of files: {name: new one}."""
+
+        def named(place: GoldenPlace) -> GoldenPlace:
+            values = place.values
+            if values is not None:
+                values = replace(values, file=names.get(values.file, values.file))
+            return replace(place, file=names.get(place.file, place.file), values=values)
+
+        return replace(self, places=tuple(map(named, self.places)))
 
     def keeps(self, name: str) -> bool:
         """Whether `save` was asked to keep a field of this name."""
@@ -215,6 +230,8 @@ class Manifest:
         }
         if self.key is not None:
             head["key"] = self.key
+        if self.replacing:
+            head["replacing"] = [vars(file) for file in self.replacing]
         lines = ["{"]
         lines += [f" {json.dumps(k)}: {json.dumps(v, sort_keys=True)}," for k, v in head.items()]
         lines.append(' "places": [')
@@ -317,6 +334,7 @@ class Manifest:
             key = d.get("key") if version > _PLAIN_VERSION else None
             _need(key is None or (isinstance(key, str) and bool(key)), "has a wrong key")
             _need(key is not None or not any(p.by_id for p in places), "has no key of its particles")
+            replacing = [] if d.get("replacing") is None else _list(d, "replacing")
             said = d.get("twinrun")
             return cls(
                 places,
@@ -329,6 +347,7 @@ class Manifest:
                 tuple(left_out),
                 tuple(ignored),
                 key,
+                tuple(_file(f, _ANY_FILE) for f in replacing),
             )
         except _Wrong as e:
             raise DamagedFile(str(e), where=path, fix=_RESTORE) from None

@@ -17,6 +17,16 @@ __all__ = ["digest_settings"]
 # Residues would take half of the bytes of such types: where values must be equal, digests are
 # enough.
 _NARROW = frozenset({"i8", "u8", "bool"})
+# The largest magnitude of a type. Of 64 bits: as large as that of floating-point numbers.
+_LARGEST = {
+    "bool": 1,
+    "i8": 1 << 7,
+    "u8": 1 << 8,
+    "i16": 1 << 15,
+    "u16": 1 << 16,
+    "i32": 1 << 31,
+    "u32": 1 << 32,
+}
 
 
 @functools.lru_cache(maxsize=256)
@@ -28,14 +38,38 @@ def _rule(atol: float, rtol: float, bits: int) -> tuple[str, int]:
     return facts.cells, facts.fine_exponent
 
 
-def _absolute(atol: float, bits: int) -> tuple[float, int]:
-    """(tolerance of digests, e): the smallest cells 2^e with atol <= (2^bits - 1) / 2 of them."""
+def _exponent(atol: float, bits: int) -> int:
+    """e: the smallest cells 2^e with atol <= (2^bits - 1) / 2 of them."""
     cells = Fraction(2**bits - 1, 2)
     ratio = Fraction(atol) / cells
     e = ratio.numerator.bit_length() - ratio.denominator.bit_length() - 1
     while (Fraction(2) ** e) < ratio:
         e += 1
-    return (7.0 if bits == 4 else 2.0), e
+    return e
+
+
+def _cells(e: int, bits: int) -> tuple[float, float] | None:
+    """(atol, rtol) for which the core makes cells of 2^e; None where there is none."""
+    wanted = (math.ldexp(7.0 if bits == 4 else 2.0, e), 0.0)
+    return wanted if wanted[0] > 0 and _rule(*wanted, bits) == ("absolute", e) else None
+
+
+def _of_integers(dtype: str, atol: float, rtol: float, bits: int) -> tuple[float, float] | None:
+    """(atol, rtol) for integers whose tolerance is about the same for all values of the type, so that they
+    are cells of their own, or have those of atol; None where it is not.
+    """
+    widest = atol
+    if rtol > 0:
+        least = max(atol, 1.0)  # integers differ by 1 at least
+        if dtype not in _LARGEST:  # as for floating-point numbers
+            if _rule(least, rtol, bits)[0] != "absolute":
+                return None
+        else:
+            widest = atol + rtol * (_LARGEST[dtype] + atol) / (1 - rtol) if rtol < 0.25 else math.inf
+            if widest > 1.125 * least and not widest < math.floor(least) + 1:
+                return None
+    e = _exponent(math.floor(widest), bits) if widest >= 1 else 0  # differences are whole numbers
+    return _cells(_exponent(widest, bits) if e > 0 else 0, bits)
 
 
 def _relative(rtol: float, bits: int) -> int:
@@ -59,9 +93,11 @@ def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[fl
     if bits == 0:
         return atol, rtol, 0
     floating = dtype in FLOATING
-    if not floating and dtype in _NARROW:
-        return atol, rtol, 0 if atol == 0 and rtol == 0 else bits
+    if dtype in _NARROW and atol == 0 and rtol == 0:
+        return 0.0, 0.0, 0
     try:
+        if not floating and (found := _of_integers(dtype, atol, rtol, bits)) is not None:
+            return *found, bits
         # Where |a| times rtol is negligible beside atol, the core makes the cells of atol.
         if rtol > 0 and not (
             floating and atol > 0 and rtol < 0.25 and _rule(atol, rtol, bits)[0] == "absolute"
@@ -80,14 +116,11 @@ def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[fl
             if q < 0.4 and math.isfinite(wanted[0]) and _rule(*wanted, bits) == ("relative", m):
                 return *wanted, bits
             return atol, rtol, bits
-        if atol == 0 and floating:
+        if atol == 0:
             return 0.0, 0.0, 0  # equal values: tokens have no residues
-        factor, e = _absolute(atol, bits) if atol > 0 else ((7.0 if bits == 4 else 2.0), 0)
-        if not floating:
-            e = max(e, 0)
-        wanted = (math.ldexp(factor, e), 0.0)
-        if wanted[0] > 0 and _rule(*wanted, bits) == ("absolute", e):
-            return *wanted, bits
+        found = _cells(_exponent(atol, bits), bits)
+        if found is not None:
+            return *found, bits
     except (OverflowError, ZeroDivisionError):
         pass
     return atol, rtol, bits

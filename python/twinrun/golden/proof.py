@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -154,25 +155,32 @@ def _absolute_integers(x: np.ndarray, rule: Rule, atol: float, rtol: float) -> _
         cell = np.where(token, 0, wide) << kind(min(-e, 59))
     token = np.broadcast_to(token, x.shape)
     cell = np.where(token, 0, cell).astype(np.int64)
+    within = np.full(x.shape, reach)  # cells to the farthest reference in tolerance
+    if rtol > 0:
+        with np.errstate(all="ignore"):
+            most = np.full(x.shape, np.inf)
+            if rtol < 0.5:
+                most = (atol + rtol * (np.abs(x.astype(np.float64)) + atol) / (1.0 - rtol)) * (1.0 + 2.0**-45)
+            within = np.fmin(np.nextafter(np.ldexp(most, -e), np.inf), 2.0**40)
     # Near the last cell a reference in tolerance may be a token.
-    complete = np.full(x.shape, rtol == 0) & ~token & (np.abs(cell) < TOKEN_LIMIT >> 1)
+    complete = (within <= 32 if rtol > 0 else True) & ~token & (np.abs(cell) < TOKEN_LIMIT >> 1)
     if atol == 0 and rtol == 0:
         # Only the value itself is within tolerance, in its cell or as its token.
         complete[...] = True
     if e <= 0:
-        most = math.floor(reach)
-        low, high = np.full(x.shape, -most, np.int64), np.full(x.shape, most, np.int64)
+        high = np.floor(within).astype(np.int64)
+        low = -high
         low[token] = high[token] = 0
         return _Values(x, cell, token, low, high, complete, point=True)
     if e <= 40:
         fraction_low = (wide & kind((1 << e) - 1)).astype(np.float64) / float(1 << e)
         fraction_high = fraction_low
-        low = np.floor(fraction_low - reach - 2.0**-10).astype(np.int64)
-        high = np.floor(fraction_high + reach).astype(np.int64)
+        low = np.floor(fraction_low - within - 2.0**-10).astype(np.int64)
+        high = np.floor(fraction_high + within).astype(np.int64)
     else:
         fraction_low, fraction_high = np.zeros(x.shape), np.ones(x.shape)
-        low = np.full(x.shape, math.floor(-reach) - 1, np.int64)
-        high = np.full(x.shape, math.floor(reach) + 1, np.int64)
+        low = np.floor(-within).astype(np.int64) - 1
+        high = np.floor(within).astype(np.int64) + 1
     low[token] = high[token] = 0
     return _Values(x, cell, token, low, high, complete, fraction_low, fraction_high)
 
@@ -283,7 +291,15 @@ def _absolute_states(v: _Values, c: np.ndarray, rule: Rule, atol: float, rtol: f
     with np.errstate(all="ignore"):  # the reference lies at most `most` cells from b
         scaled = np.ldexp(np.abs(v.x.astype(np.float64)) * (1.0 + 2.0**-50), -rule.exponent)
         allowed = np.nextafter((reach + rtol * (scaled + most)) * (1.0 + 2.0**-50), np.inf)
-        return np.where(least * (1.0 - 2.0**-50) > allowed, DIFFERENT, state)
+        state = np.where(least * (1.0 - 2.0**-50) > allowed, DIFFERENT, state)
+    if v.point:
+        for i in np.flatnonzero((state == UNDECIDED) & ~v.token).tolist():
+            # Both values are known: a is b and c cells, a whole number.
+            apart, rest = divmod(int(c[i]), 1 << -rule.exponent)
+            if not rest:
+                within = Fraction(atol) + Fraction(rtol) * abs(int(v.x[i]) + apart)
+                state[i] = SAME if abs(apart) <= within else DIFFERENT
+    return state
 
 
 def _relative_interval(q: np.ndarray, rule: Rule) -> tuple[np.ndarray, np.ndarray]:

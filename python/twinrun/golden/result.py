@@ -94,9 +94,10 @@ class GoldenSpan:
     first_index, last_index : tuple of int
         The same, as indices.
     different : int
-        Scalars that differ, at least.
+        Scalars that differ, at least. It is their number where `exact` is True and `undecided` is 0.
     exact : bool
-        True: it is known of each scalar how many cells apart it is.
+        True: it is known of each scalar how many cells apart it is. Of `undecided` ones that does not say
+        whether they differ.
     located : bool
         True: the digests are explained by one outlier, which is wrong with a probability of 2^-23.
     verdict : {'different', 'undecided'}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..arguments import tolerance_number
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import periods_of
 from ..errors import TwinrunError
@@ -31,8 +32,8 @@ def rule_settings(
     if ulp is not None and not (type(ulp) is int and 0 <= ulp < (1 << 64) - 1):
         raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
     return Settings(
-        atol=None if atol is None else float(atol),
-        rtol=None if rtol is None else float(rtol),
+        atol=None if atol is None else tolerance_number("atol", atol),
+        rtol=None if rtol is None else tolerance_number("rtol", rtol),
         ulps=ulp,
         periods=periods_of(period),
         integers=tolerate_integers,

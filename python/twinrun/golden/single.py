@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from .. import _core
+from ..arguments import tolerance_number
+from ..arithmetic import any_values
 from ..comparison.settings import Decision
 from ..errors import Incomparable, TwinrunError, one_line
 from ..outputs import write_whole
@@ -193,6 +195,7 @@ class Reproducible:
         self._written = [] if written is None else written
         self._names: set[str] = set()
 
+    @any_values
     def check(
         self,
         name: str,
@@ -267,7 +270,7 @@ class Reproducible:
             raise TwinrunError(f"undecided must be 'fail' or 'pass', not {undecided!r}")
         if residue_bits not in (0, 2, 4):
             raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {residue_bits!r}")
-        _core.check_tolerance(float(atol), float(rtol))
+        _core.check_tolerance(tolerance_number("atol", atol), tolerance_number("rtol", rtol))
         self._names.add(name)
         fields = named_arrays(arrays) if is_container(arrays) else flattened(name, arrays)
         if key is not None:

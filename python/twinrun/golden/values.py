@@ -126,12 +126,13 @@ def parsed_values(content: bytes, path: str, metadata: bytes) -> dict[str, KeptV
             raise DamagedFile(said, where=path, fix=_RESTORE)
 
     need(len(content) >= _HEADER.size and content.startswith(VALUES_MAGIC), "is no values file")
-    _, version, _, size, told, belongs, behind, _, checksum = _HEADER.unpack_from(content)
+    _, version, unused, size, told, belongs, behind, unused_too, checksum = _HEADER.unpack_from(content)
     need(_core.xxh3(content[: _HEADER.size - 8]) == checksum, "its header has another checksum than content")
     if version != _VERSION:
         raise Unsupported(
             f"has version {version}, and this is for version {_VERSION}", where=path, fix="update twinrun"
         )
+    need(unused == unused_too == 0, "has a header that is not understood")
     need(size == len(content), f"has {len(content)} bytes, and should have {size}")
     need(told <= min(_MOST_DIRECTORY, size - _HEADER.size), "has a directory that is longer than the file")
     need(_core.xxh3(content[_HEADER.size :]) == behind, "has another checksum than content")

@@ -6,18 +6,19 @@ import contextlib
 import glob
 import os
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import _core
 from .._core import __version__
-from ..arguments import check_settings, checked_path
+from ..arguments import check_settings, checked_path, tolerance_number
+from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Rule, Tolerances
 from ..errors import Incomparable, TwinrunError, Uncompared
+from ..outputs import check_folder
 from ..runs.fields import FieldRef
 from ..runs.opening import open_subject
 from ..runs.order import read_by_row
@@ -25,7 +26,7 @@ from ..runs.provenance import read_provenance
 from ..runs.subject import Opened, Place, Subject
 from .attributes import saved_attributes
 from .fields import golden_bytes
-from .folder import file_name, old_files, put_in_place
+from .folder import file_name, new_folder, old_files, put_in_place, write_new
 from .manifest import MANIFEST, GoldenFieldFacts, GoldenFile, GoldenPlace, Manifest, checksum
 from .particles import rows_by_id
 from .result import SaveFacts
@@ -220,14 +221,17 @@ def _save_places(
     subject: Subject,
     places: Sequence[Place],
     made: str,
+    folder: str,
     progress: Callable[[str, int, int], None] | None,
 ) -> list[_Saved]:
-    """Writes what is kept of all places into the folder `made`. What it returns has no content any more."""
+    """Writes what is kept of all places into `made`; folder: where it will lie. What it returns has no
+    content any more.
+    """
     found = []
 
     def write(saved: _Saved) -> None:
         for name, content in saved.contents.items():
-            _write(os.path.join(made, name), content)
+            write_new(made, name, content, folder)
         found.append(replace(saved, contents={}))
 
     steps: dict[object, list[Place]] = {}
@@ -272,11 +276,7 @@ def _kept_provenance(subject: Subject) -> tuple[dict[str, dict[str, str]] | None
     return kept, []
 
 
-def _write(path: str, content: bytes) -> None:
-    with open(path, "wb") as out:
-        out.write(content)
-
-
+@any_values
 def save(
     run: object,
     output: str | os.PathLike[str],
@@ -379,11 +379,15 @@ def save(
 
     Notes
     -----
-    The same run gives the same files. After an error the old golden files stay. One process at a time writes
-    a folder. Digests: spec/digest.md; what they prove: docs/reference/golden.md.
+    The same run gives the same files. After an error, or where the process is killed, `check` finds the old
+    golden files whole, or the new ones; the next `save` removes what else was left. One process at a time
+    writes a folder. Digests: spec/digest.md; what they prove: docs/reference/golden.md.
     """
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
-    _core.check_tolerance(float(atol or 0.0), float(rtol or 0.0))
+    _core.check_tolerance(
+        tolerance_number("atol", 0.0 if atol is None else atol),
+        tolerance_number("rtol", 0.0 if rtol is None else rtol),
+    )
     if type(keep_values) is not int or keep_values < 0:
         raise TwinrunError(f"keep_values must be a number of bytes, not {keep_values!r}")
     folder = checked_path(output)
@@ -406,11 +410,13 @@ def save(
     )
     old = old_files(folder)
     subject = open_subject(run, options)
+    if subject.kind == "folder" and isinstance(run, (str, os.PathLike)):
+        check_folder("--output", folder, [run])  # every later check would find golden files in its run
     places = chosen_places(subject, steps, "save")
     request.refuse(subject.skipped, None)
     notes = list(subject.notes)
-    with tempfile.TemporaryDirectory(prefix=".twinrun-golden-", dir=_made_parent(folder)) as made:
-        saved = _save_places(request, subject, places, made, progress)
+    with new_folder(folder) as made:
+        saved = _save_places(request, subject, places, made, folder, progress)
         provenance, notes_of_it = _kept_provenance(subject)
         manifest = Manifest(
             tuple(p.place for p in saved),
@@ -426,24 +432,12 @@ def save(
         )
         text = manifest.text().encode()
         Manifest.parse(text, os.path.join(folder, MANIFEST))
-        _write(os.path.join(made, MANIFEST), text)
+        write_new(made, MANIFEST, text, folder)
         try:
-            put_in_place(made, folder, old, {f.file for p in saved for f in p.place.files()})
+            put_in_place(made, folder, old, manifest)
         except OSError as e:
             raise TwinrunError(f"cannot be written: {e.strerror or e}", where=folder) from None
     return _facts_of(saved, folder, len(text), [notes, *(p.notes for p in saved), notes_of_it])
-
-
-def _made_parent(folder: str) -> str:
-    """The folder above the golden files. It is made where it does not exist."""
-    parent = os.path.dirname(os.path.abspath(folder))
-    try:
-        os.makedirs(parent, exist_ok=True)
-    except OSError as e:
-        raise TwinrunError(
-            f"the folder cannot be made: {e.strerror or e}", where=parent, fix="name another folder with -o"
-        ) from None
-    return parent
 
 
 def _facts_of(

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..arithmetic import any_values
 from ..comparison.words import tolerance_text, verdict_line
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError
@@ -234,6 +235,7 @@ def error_html(a: str, b: str, error: str) -> str:
     )
 
 
+@any_values
 def write_html(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     """Writes the page whole or not at all; TwinrunError where it cannot."""
     write_whole(os.fspath(path), html(comparison), "HTML")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..arithmetic import any_values
 from ..comparison.differences import Differences, differences
 from ..comparison.work import Comparison
 from ..errors import MissingPackage, TwinrunError
@@ -38,6 +39,7 @@ class _Out(Protocol):
     def close(self) -> None: ...
 
 
+@any_values
 def write_differences(comparison: Comparison, path: str | os.PathLike[str]) -> int:
     """Writes every difference into a Parquet file, or CSV where its name ends in .csv, whole or not at all.
 

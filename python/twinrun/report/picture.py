@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..arithmetic import any_values
 from ..comparison.work import Comparison, FieldComparison
 from ..errors import MissingPackage, TwinrunError
 from ..outputs import picture_form, save_figure
@@ -48,6 +49,7 @@ def save_growth(comparison: Comparison, path: str, title: str | None = None) -> 
     save_figure(figure, path, dpi=120, **ours)
 
 
+@any_values
 def growth_figure(comparison: Comparison, title: str | None = None) -> Figure:
     """Draws `growth`. Raises MissingPackage without matplotlib."""
     try:
@@ -95,6 +97,7 @@ def growth_figure(comparison: Comparison, title: str | None = None) -> Figure:
     return figure
 
 
+@any_values
 def map_figure(comparison: Comparison, field: str | None = None, step: int | None = None) -> Figure:
     """Draws where a field differs: the first that does, or the one of this name, at this step.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import _core
+from ..arithmetic import any_values
 from ..comparison.differences import Differences, differences
 from ..comparison.tolerances import is_position
 from ..comparison.work import Comparison, FieldComparison
@@ -73,6 +74,7 @@ class Places:
     note: str = ""
 
 
+@any_values
 def look(
     comparison: Comparison,
     most: int = 4,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..arguments import tolerance_number
 from ..errors import TwinrunError
 from ..formats.element_types import COMPLEX, dtype_of
 from .arrays import ArrayView, DeviceArrayView, row_major, taken
@@ -400,7 +401,8 @@ def digest(what: Any, *, atol: float = 0.0, rtol: float = 0.0, stream: object = 
     asked for its number. `digest` serves as `hash_fn` for `DebugMode.log_tensor_hashes` of PyTorch, and for
     anything that takes a function of a tensor.
     """
-    _core.check_tolerance(float(atol), float(rtol))
+    atol, rtol = tolerance_number("atol", atol), tolerance_number("rtol", rtol)
+    _core.check_tolerance(atol, rtol)
     if isinstance(what, (list, tuple)) and is_container(what):
         numbered = {str(at): one for at, one in enumerate(what)}
         return [d for d, _, _ in digests_of(numbered, atol, rtol, stream)]

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import _core
-from ..arguments import check_settings, checked_path, chosen_devices, step_number
+from ..arguments import check_settings, checked_path, chosen_devices, step_number, tolerance_number
 from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import FLOATING
 from ..formats.labels import labels_told
 from ..marks import METADATA_SUFFIX
+from ..words import counted
 from .containers import flattened, state_of
 from .entries import captured_entries, own_tolerances
 from .fields import check_alike
@@ -290,9 +291,7 @@ class Sketch:
         return ", ".join(sorted({_device_name(f.device) for f in self._fields.values()}))
 
     def __repr__(self) -> str:
-        return (
-            f"<twinrun.Sketch of {self.label}: {len(self._fields)} fields, {self.bytes} bytes, {self.device}>"
-        )
+        return f"<twinrun.Sketch of {self.label}: {counted(len(self._fields), 'field')}, {self.bytes} bytes, {self.device}>"
 
     def to(self, device: object) -> Sketch:
         """Copies the sketch to another device.
@@ -530,7 +529,8 @@ def sketch(
     if digest not in ("linear", "published"):
         raise TwinrunError("digest must be 'linear' or 'published'")
     check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
-    _core.check_tolerance(float(atol), float(rtol))
+    atol, rtol = tolerance_number("atol", atol), tolerance_number("rtol", rtol)
+    _core.check_tolerance(atol, rtol)
     own = own_tolerances(tolerances)
     how = (float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
     if stream is None:  # else it is for arrays of any package; a list follows PyTorch's own

@@ -352,8 +352,11 @@ def test_gpu_torch(tmp_path: Path) -> None:
     assert twinrun.compare(dict(module.named_parameters()), state).same
     with pytest.raises(twinrun.TwinrunError, match="array: "):
         twinrun.compare(torch.eye(4).cuda().to_sparse(), torch.eye(4))
-    with pytest.raises(twinrun.TwinrunError, match="array: "):
-        twinrun.compare(torch.ones(4).cuda().to(torch.float8_e4m3fn), np.ones(4, "f4"))
+    eight = torch.arange(4.0).cuda().to(torch.float8_e4m3fn)  # bytes, unless numbers are asked for
+    with pytest.raises(twinrun.TwinrunError, match="types must agree"):
+        twinrun.compare(eight, np.arange(4, dtype="f4"))
+    assert twinrun.compare(eight, np.arange(4, dtype="f4"), types="values").same
+    assert not twinrun.compare(eight, np.arange(4, dtype="f4") + 1, types="values").same
 
 
 def test_gpu_streams_of_torch(tmp_path: Path) -> None:

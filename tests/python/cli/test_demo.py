@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -144,3 +145,15 @@ def test_demo_refuses_what_does_not_go_together(tmp_path: Path) -> None:
     if importlib.util.find_spec("lammps") is not None:
         done = command("demo", *folder, "--lammps", "--particles", 64)
         check_error(done, "has no choice of them; leave it out")
+
+
+def test_a_package_that_is_broken_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "lammps").mkdir()
+    (tmp_path / "lammps" / "__init__.py").write_text(
+        "raise OSError('liblammps.so: cannot open\\nshared object file')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    run = [sys.executable, "-m", "twinrun", "demo", "--lammps", "--folder", tmp_path / "demo"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=HANG, env=environment, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "twinrun: lammps: cannot be started: OSError: liblammps.so: cannot open" in done.stderr

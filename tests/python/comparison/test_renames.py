@@ -244,3 +244,48 @@ def test_the_command_and_the_file(tmp_path: Path) -> None:
 
 def test_rules_of_callers() -> None:
     assert renames_of(None) == () and renames_of("a=b") == renames_of(["a=b"]) == renames_of({"a": "b"})
+
+
+def test_columns_of_data_frames() -> None:
+    """The names of the columns are a field of their own, and go with the columns."""
+    pd = pytest.importorskip("pandas")
+    a = pd.DataFrame({"a": [1.0, 2.0], "c": [3.0, 4.0]})
+    b = a.rename(columns={"a": "b"})
+    assert twinrun.compare(a, b, rename="b=a").verdict == "same"
+    assert twinrun.compare({"t": a}, {"u": b}, rename=["u.b=t.a", "u.*=t.*", "u=t"]).verdict == "same"
+    assert (
+        twinrun.compare(a, b[["c", "b"]], rename="b=a").verdict == "different"
+    )  # their order is another one
+    assert twinrun.compare(a, a.rename(columns={"a": "d"}), rename="d=a").same
+
+
+def test_attributes_of_a_group_go_with_all_below_it(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for name, group, count, top in (("a", "gas", 3, 0), ("b", "PartType0", 3, 0), ("c", "PartType0", 4, 0), ("d", "PartType0", 4, 9)):  # fmt: skip
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file[f"{group}/x"] = np.zeros(3)
+            file[group].attrs["count"] = count
+            if top:  # another group has the new name already
+                file.create_group("gas").attrs["count"] = 3
+
+    def said(b: str) -> list[tuple[str, str | None, str | None]]:
+        result = twinrun.compare(tmp_path / "a.h5", tmp_path / f"{b}.h5", rename="PartType0/*=gas/*")
+        return [(f"{d.owner}@{d.name}", d.a, d.b) for d in result.attributes if d.name == "count"]
+
+    assert said("b") == []
+    assert said("c") == [("gas@count", "3", "4")]
+    assert said("d") == [("PartType0@count", None, "4")]
+
+
+def test_labels_of_a_container_go_with_all_below_it() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"x": [1.0, 2.0]})
+    assert twinrun.compare({"t": frame}, {"u": frame}, rename="u.*=t.*").verdict == "same"
+
+
+def test_a_collision_of_names_says_the_step(tmp_path: Path) -> None:
+    for name, prefix in (("a", ""), ("b", "m.")):
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(7, {f"{prefix}x": np.zeros(3)} | ({"x": np.zeros(3)} if name == "b" else {}))
+    with pytest.raises(twinrun.Incomparable, match="step 7: several fields get the name 'x'"):
+        twinrun.compare(tmp_path / "a", tmp_path / "b", rename="m.*=*")

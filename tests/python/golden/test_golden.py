@@ -1010,3 +1010,40 @@ def test_a_check_does_not_say_that_nothing_was_saved(tmp_path):
     golden.save(names[0], tmp_path / "g", steps="1,2")
     with pytest.raises(twinrun.Incomparable, match="has no step 2: nothing was compared"):
         golden.check(tmp_path / "g", names[1])
+
+
+@pytest.mark.parametrize("rtol", [0.0, 1e-310, 1e-40, 5e-16, 1e-12])
+@pytest.mark.parametrize("atol", [0.001, 1.0, 7.0])
+@pytest.mark.parametrize("dtype", ["i1", "i2", "u4"])
+def test_integers_are_their_own_cells(tmp_path: Path, dtype: str, atol: float, rtol: float) -> None:
+    """Also beside a relative part that is next to nothing: it took the cells of all of them."""
+    a = np.arange(3000).astype(dtype)
+    b = a.copy()
+    b[[100, 1000, 1001, 2900]] += np.array([1, 2, 7, 8], dtype)
+    assert (
+        checked(a, a.copy(), tmp_path / "same", atol=atol, rtol=rtol, tolerate_integers=True).verdict
+        == "same"
+    )
+    field = checked(a, b, tmp_path / "moved", atol=atol, rtol=rtol, tolerate_integers=True)
+    assert field.undecided == 0 and field.verdict == "different"
+    hold_against_brute_force(a, b, field)
+
+
+def test_large_integers_beside_a_tiny_relative_part(tmp_path: Path) -> None:
+    """Their tolerances are wider than atol, and known exactly."""
+    a = np.arange(1, 500) * (1 << 49)
+    b = a + np.arange(499) % 5
+    field = checked(a, b, tmp_path, atol=1.0, rtol=2.0**-57, tolerate_integers=True)
+    hold_against_brute_force(a, b, field)
+    assert field.undecided == 0 and field.different_is_exact and 0 < field.different < 400
+
+
+def test_golden_files_do_not_lie_in_the_run(tmp_path: Path) -> None:
+    """Each later check would find them among the files of its run."""
+    run = tmp_path / "run"
+    run.mkdir()
+    np.save(run / "x.npy", np.zeros(3))
+    check_error(command("golden", "save", run, "-o", run / "golden"), "which is read here", "--output")
+    assert [f.name for f in run.iterdir()] == ["x.npy"]
+    golden.save(run, tmp_path / "golden")
+    assert golden.check(tmp_path / "golden", run).same

@@ -401,3 +401,13 @@ def test_rules_of_single_checks_need_values(tmp_path: Path) -> None:
         Reproducible(tmp_path, ["t"], update=True).check("x", a, keep_values=0)
         with pytest.raises(NotReproduced, match="keep_values=2400"):
             Reproducible(tmp_path, ["t"]).check("x", a, **how)
+
+
+@pytest.mark.parametrize("offset", [12, 48])
+def test_reserved_bytes_are_zero(saved: tuple[Path, np.ndarray], offset: int) -> None:
+    folder, _ = saved
+    content = bytearray((folder / "rank_0.twv").read_bytes())
+    content[offset] = 1
+    content[56:64] = _core.xxh3(bytes(content[:56])).to_bytes(8, "little")
+    with pytest.raises(twinrun.DamagedFile, match="header that is not understood"):
+        parsed_values(bytes(content), "rank_0.twv", (folder / "rank_0.twm").read_bytes())
