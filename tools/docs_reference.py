@@ -23,7 +23,10 @@ PYTHON: dict[str, tuple[str, str, list[str]]] = {
     "compare": (
         "Compare",
         "Compare two runs, files, folders or arrays.",
-        ["compare", "Comparison", "FieldComparison", "CompareOptions", "assert_same", "NotSame"],
+        [
+            "compare", "Comparison", "FieldComparison", "CompareOptions", "assert_same", "NotSame", "compare_distances",
+            "Distances", "FieldDistances", "Distance",
+        ],
     ),
     "capture": (
         "Capture",
@@ -59,7 +62,8 @@ PYTHON: dict[str, tuple[str, str, list[str]]] = {
         "Trace a training, and find the first operation that differs.",
         [
             "torch.trace", "torch.Trace", "torch.TraceDiverged", "torch.ReplicasDiffer", "compare_traces",
-            "TraceComparison", "torch.assert_batch_invariant", "torch.BatchDependent",
+            "TraceComparison", "torch.assert_batch_invariant", "torch.BatchDependent", "torch.ParallelRun",
+            "torch.Sharded",
         ],
     ),
     "acceptance": (

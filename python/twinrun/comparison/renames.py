@@ -17,7 +17,6 @@ from ..errors import Incomparable, TwinrunError
 from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
 from ..formats.texts import MASK, SUFFIX, column_name, text_array
 from ..runs.arrays import taken
-from ..runs.containers import Texts
 from ..runs.fields import FieldRef
 from ..runs.subject import Opened, Place, Subject, Wrapped
 
@@ -196,8 +195,12 @@ class Renamed(Wrapped):
 
     def _columns(self, name: str, ref: FieldRef) -> FieldRef:
         """The names of the columns of a data frame, which are a field: renamed as the columns are."""
+        if not name.endswith(_COLUMNS):
+            return ref
+        from ..runs.containers import Texts  # few comparisons need it, and it needs NumPy
+
         texts = getattr(ref.text, "__self__", None)
-        if not name.endswith(_COLUMNS) or not isinstance(texts, Texts) or texts.source is None:
+        if not isinstance(texts, Texts) or texts.source is None:
             return ref
         owner = name.removesuffix(_COLUMNS)
         old, new = (f"{frame}." if frame else "" for frame in (owner, self.new_name(owner) if owner else ""))

@@ -27,7 +27,7 @@ CORES = sorted(os.sched_getaffinity(0))
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
 MANY = int(
     os.environ.get("TWINRUN_TEST_NODES", "12")
-)  # nodes of a Slurm that is faked; docs/ensemble.md has 256
+)  # nodes of a Slurm that is faked; docs/reference/ensemble.md has 256
 
 
 @pytest.fixture(autouse=True)
