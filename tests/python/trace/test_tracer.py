@@ -768,7 +768,11 @@ def test_torchscript_is_traced_as_a_whole(tmp_path, kind: str, level: str) -> No
         if path is None:
             train()
         else:
-            with trace(model, path, optimizer=optimizer, level=level, on_error="raise") as traced:
+            # TorchScript optimises after its first calls: a later run would have other operations.
+            with (
+                torch.jit.optimized_execution(False),
+                trace(model, path, optimizer=optimizer, level=level, on_error="raise") as traced,
+            ):
                 train()
             assert not traced.problems and not any(m._forward_hooks for m in model.modules())
         return [str(d) for d in twinrun.digest(model.state_dict()).values()]
@@ -862,6 +866,9 @@ def test_no_part_of_a_trace_ends_the_training(tmp_path, monkeypatch, during: str
 
 def test_operations_of_higher_order_and_compiled_ones(tmp_path) -> None:
     """PyTorch refuses both under a dispatch mode that does not say that it takes them."""
+    # Compiling begins the use of a GPU: its generator would have a state in the second run only.
+    if torch.cuda.is_available():
+        torch.cuda.init()
 
     class Either(nn.Module):
         def __init__(self) -> None:
