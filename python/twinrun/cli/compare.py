@@ -228,6 +228,8 @@ def _distances(
     if not quiet:
         for line in distance_lines(result):
             click.echo(one_line(line, 400), err=reports.json_file == "-")
+    if result.verdict == "incomparable":
+        click.echo(one_line(f"twinrun: {result.problems[0]}", 400), err=True)
     return {"farther": 1, "incomparable": 2}.get(result.verdict, 0)
 
 

@@ -12,6 +12,7 @@ from ..errors import Incomparable, TwinrunError
 from ..words import number
 from .field import FieldComparison
 from .options import CompareOptions
+from .result import Comparison
 from .work import compare
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
 
 # Sums of squares may differ in their last bits with the instruction set.
 _LAST_BITS = 1e-12
+# Between them, squares of distances neither overflow nor vanish.
+_SMALLEST, _LARGEST = 1e-150, 1e150
 
 
 @dataclass
@@ -75,6 +78,10 @@ class Distance:
             self.step, self.rank, self.index = found.step, found.rank, found.max_abs_index
             self.value, self.reference = found.max_abs_b, found.max_abs_a
 
+    def _has_squares(self) -> bool:
+        """Whether `rms` is what it should be: squares of distances neither overflow nor vanish."""
+        return self.max == 0 or (_SMALLEST < self.max < _LARGEST and math.isfinite(self.rms))
+
 
 @dataclass
 class FieldDistances:
@@ -91,8 +98,9 @@ class FieldDistances:
     a, b : Distance
         Of the first run (the old one), and of the second (the new one).
     farther : bool
-        True where the second run has a larger `max` or `rms` than `factor` times that of the first. Where the
-        numbers of infinite elements differ, they alone count.
+        True where the second run has a larger `max` or `rms` than `factor` times that of the first. Sums are
+        rounded, so an `rms` is larger from 1 part in 10^12 on. Where the numbers of infinite elements differ,
+        they alone count.
     closer : bool
         True where `farther` is not, and the first run has a larger `max` or `rms` than the second.
     """
@@ -140,6 +148,15 @@ class Distances:
     def __bool__(self) -> bool:
         """Whether all was compared, and the second run is nowhere farther."""
         return self.verdict in ("closer", "as far")
+
+
+def _by_place(found: Comparison) -> dict[str, dict[tuple[int | None, int], list[FieldComparison]]]:
+    """What was found of fields of numbers: {field: {(step, rank): its parts}}."""
+    by_place: dict[str, dict[tuple[int | None, int], list[FieldComparison]]] = {}
+    for f in found.fields:
+        if f.kind is None and f.particles is None:
+            by_place.setdefault(f.field, {}).setdefault((f.step, f.rank), []).append(f)
+    return by_place
 
 
 def _exceeds(b: Distance, a: Distance, factor: float) -> bool:
@@ -241,25 +258,31 @@ def compare_distances(
         )
         for run in (a, b)
     ]
-    of_runs: list[dict[str, Distance]] = []
-    places: list[dict[str, set[tuple[int | None, int]]]] = []
-    for one in found:
-        sums: dict[str, Distance] = {}
-        at: dict[str, set[tuple[int | None, int]]] = {}
-        for f in one.fields:
-            if f.kind is None and f.particles is None:
-                sums.setdefault(f.field, Distance())._add(f)
-                at.setdefault(f.field, set()).add((f.step, f.rank))
-        of_runs.append(sums)
-        places.append(at)
     problems = [p for one in found for p in one.problems]
-    # Where both are compared at other places, their distances say nothing of each other.
-    for name in dict.fromkeys([*of_runs[0], *of_runs[1]]):
-        if places[0].get(name) != places[1].get(name):
+    notes = [n for one in found for n in one.notes]
+    at_a, at_b = (_by_place(one) for one in found)
+    of_runs: tuple[dict[str, Distance], dict[str, Distance]] = {}, {}
+    for name in dict.fromkeys([*at_a, *at_b]):
+        places = [at.get(name, {}).keys() for at in (at_a, at_b)]
+        shared = places[0] & places[1]
+        # Where both are compared at other places, their distances say nothing of each other.
+        if places[0] != places[1]:
             said = f"field {name!r}: not both runs have it at the same steps and ranks as the reference"
-            problems.append(said)
-            for sums in of_runs:
-                sums.pop(name, None)
+            (notes if common else problems).append(said)
+            if not common or not shared:
+                continue
+        for sums, at in zip(of_runs, (at_a, at_b), strict=True):
+            sums[name] = Distance()
+            for place, parts in at[name].items():
+                for part in parts if place in shared else ():
+                    sums[name]._add(part)
+        one, other = (of_run[name] for of_run in of_runs)
+        if one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
+            problems.append(
+                f"field {name!r}: its distances are too large or too small for the mean of their squares"
+            )
+            for of_run in of_runs:
+                del of_run[name]
     if not of_runs[0] and not problems:
         raise Incomparable(
             "no field of numbers is in all three", where=f"{found[0].b}, {found[1].b}, {found[0].a}"
@@ -284,7 +307,7 @@ def compare_distances(
         made,
         factor,
         list(dict.fromkeys(problems)),
-        list(dict.fromkeys(n for one in found for n in one.notes)),
+        list(dict.fromkeys(notes)),
     )
 
 

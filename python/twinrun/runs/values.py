@@ -110,6 +110,7 @@ def small_values(kind: str) -> np.ndarray:
 
 _WIDE = ("i64", "u64", "f64", "c128")
 _MIXED = frozenset({"f64", "i64", "u64"})
+_INTEGERS = frozenset({"bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 
 
 def common_type(types: Iterable[str]) -> str | None:
@@ -156,7 +157,10 @@ def by_values(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
     common = common_type((a.dtype, b.dtype))
     if common is not None:
         return _widened(a, common), _widened(b, common)
-    types = [ref.dtype if ref.dtype in ("i64", "u64") else _wide_type(ref.dtype) for ref in (a, b)]
+    if a.dtype in _INTEGERS and b.dtype in _INTEGERS:  # one has a sign, the other is u64: they stay integers
+        types = ["i64" if ref.dtype.startswith("i") else "u64" for ref in (a, b)]
+    else:
+        types = [ref.dtype if ref.dtype in ("i64", "u64") else _wide_type(ref.dtype) for ref in (a, b)]
     if not are_comparable(*types):
         return a, b
     return replace(_widened(a, types[0]), metadata=None), replace(_widened(b, types[1]), metadata=None)
@@ -228,6 +232,11 @@ def _blocks(shape: Sequence[int], of_scales: Sequence[int], said: str) -> tuple[
     return tuple(of_scales), tuple(max(block, 1) for block in blocks)
 
 
+def _shape_of(ref: FieldRef) -> tuple[int, ...]:
+    """The shape of a field; of one that is kept as bytes, the one that its file tells."""
+    return tuple(ref.user_shape if ref.told_shape is None else ref.told_shape)
+
+
 class _Scaled:
     """Reads an 8-bit field as the numbers that it stands for."""
 
@@ -237,7 +246,7 @@ class _Scaled:
         self._table = small_values(ref.kind)
         said = f"field {ref.name!r}"
         if scales is not None:
-            self._layout = _blocks(shape, scales.user_shape, f"{said} and {scales.name!r}")
+            self._layout = _blocks(shape, _shape_of(scales), f"{said} and {scales.name!r}")
 
     @functools.cached_property
     def _source(self) -> _core.Source:
@@ -286,7 +295,8 @@ def scale_of(name: str, fields: Mapping[str, FieldRef], where: str) -> FieldRef 
         raise Unsupported(f"field {name!r}: {said} may both be its scales", where=where, fix="leave one out")
     scales = found[0]
     exact = scales.kind in SMALL_FLOATS if scales.kind is not None else scales.dtype in _TYPES_OF_SCALES
-    if not exact or scales.fortran_order or scales.items > _MOST_SCALES or scales.no_data:
+    whole = math.prod(_shape_of(scales)) == scales.items
+    if not (exact and whole) or scales.fortran_order or scales.items > _MOST_SCALES or scales.no_data:
         kind = scales.kind or scales.dtype
         raise Unsupported(
             f"field {name!r}: its scales {scales.name!r} are {scales.items} of {kind}, and are not taken",
@@ -319,7 +329,7 @@ def _in_numbers(opened: Opened, small: Sequence[str]) -> Opened:
     notes = []
     for name in small:
         ref = opened[name]
-        shape = ref.user_shape if ref.told_shape is None else ref.told_shape
+        shape = _shape_of(ref)
         if ref.no_data or ref.fortran_order or math.prod(shape) != ref.items:
             continue  # stays what it is: bytes
         scales = None
@@ -338,6 +348,9 @@ def _in_numbers(opened: Opened, small: Sequence[str]) -> Opened:
     made = opened.with_fields({name: ref for name, ref in fields.items() if name not in used})
     made.notes = [*opened.notes, *notes]
     if opened.facts is not None:
-        told = {f"{name}@(shape)" for name in small if name in made and made[name].kind is None}
+        # Shapes that facts tell of bytes: numbers have their own, and scales are no fields now.
+        told = {
+            f"{name}@(shape)" for name in small if name in used or (name in made and made[name].kind is None)
+        }
         made.facts = {label: fact for label, fact in opened.facts.items() if label not in told}
     return made

@@ -90,7 +90,9 @@ def test_a_run_that_lacks_something_is_incomparable(tmp_path):
     found = twinrun.compare_distances(
         tmp_path / "old", tmp_path / "short", tmp_path / "reference", common=True
     )
-    assert found.verdict == "incomparable" and "at the same steps" in found.problems[0]
+    # Of the steps that both have.
+    assert found.verdict == "farther" and any("at the same steps" in note for note in found.notes)
+    assert {f.b.step for f in found.fields} <= {0, None}
     found = twinrun.compare_distances(
         tmp_path / "old", tmp_path / "short", tmp_path / "reference", common=True, steps="0"
     )
@@ -146,3 +148,20 @@ def test_no_report_replaces_the_reference(tmp_path):
     before = (tmp_path / "r.npy").read_bytes()
     assert command("compare", a, b, "--closer-to", r, "--json", r).status == 2
     assert (tmp_path / "r.npy").read_bytes() == before
+
+
+@pytest.mark.parametrize("large", [1e160, 1e300, 1e-160, 5e-324])
+def test_distances_without_squares_are_incomparable(large):
+    a, b = np.full(9, large), np.full(9, large)
+    found = twinrun.compare_distances({"x": a, "y": a}, {"x": b, "y": b}, {"x": a * 0, "y": a})
+    assert found.verdict == "incomparable" and [f.field for f in found.fields] == ["y"]
+    assert "for the mean of their squares" in found.problems[0]
+
+
+def test_common_leaves_out_what_one_run_lacks():
+    reference = {"x": np.zeros(3), "y": np.zeros(3)}
+    a, b = {"x": np.ones(3), "y": np.ones(3)}, {"x": np.ones(3) / 2}
+    assert twinrun.compare_distances(a, b, reference).verdict == "incomparable"
+    found = twinrun.compare_distances(a, b, reference, common=True)
+    assert found.verdict == "closer" and [f.field for f in found.fields] == ["x"]
+    assert any("'y'" in note for note in found.notes)

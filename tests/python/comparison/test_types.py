@@ -22,7 +22,7 @@ INTEGERS = {
 }  # fmt: skip
 SMALL = {"F8_E4M3": (4, 3, 7, False), "F8_E5M2": (5, 2, 15, True)}
 TYPES = ("F16", "BF16", "F32", "F64", *INTEGERS, "BOOL", *SMALL)
-SIZES = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
+SIZES = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
 
 
 def value_of(kind, code):
@@ -193,6 +193,46 @@ def test_integers_are_exact_without_being_told_otherwise(files):
     (_, a), (_, b) = files["a", "I64"], files["b", "U64"]
     field = twinrun.compare(files["a", "I64"][0], files["b", "U64"][0], types="values", atol=1e30).fields[0]
     assert field.different == len(expected(a, b, 0, 0)[0])
+
+
+@pytest.mark.parametrize("signed", ["i1", "i2", "i4", "i8"])
+@pytest.mark.parametrize("other", ["u1", "u2", "u4", "u8", "?"])
+def test_integers_with_and_without_a_sign_are_exact(signed, other):
+    a, b = np.array([1, 0, 1], signed), np.array([1, 1, 1], other)
+    for x, y in ((a, b), (b, a)):
+        for method in ("auto", "direct"):
+            found = twinrun.compare({"x": x}, {"x": y}, types="values", atol=1.0, rtol=1.0, method=method)
+            assert found.different == 1 and found.first.first_index == (1,)
+        told = twinrun.compare({"x": x}, {"x": y}, types="values", atol=1.0, tolerate_integers=True)
+        assert told.same
+    assert twinrun.compare({"x": a}, {"x": a.astype(other)}, types="values").same
+    assert not twinrun.compare(
+        {"x": np.array([-1], signed)}, {"x": np.array([2**64 - 1], "u8")}, types="values"
+    ).same
+
+
+@pytest.mark.parametrize("kind", ["F8_E8M0", "F8_E4M3"])
+@pytest.mark.parametrize(
+    ("shape", "of_scales"), [((4, 8), (4, 2)), ((8, 16), (2, 2)), ((32, 64), (32, 2)), ((4, 8), (1, 8))]
+)
+def test_scales_of_8_bits_have_the_shape_that_their_file_tells(tmp_path, kind, shape, of_scales):
+    one, two = (127, 128) if kind == "F8_E8M0" else (0x38, 0x40)
+    codes = [two if n % 3 == 1 else one for n in range(math.prod(of_scales))]
+    scales = np.where(np.array(codes) == two, 2.0, 1.0).reshape(of_scales)
+    for axis, (n, s) in enumerate(zip(shape, of_scales, strict=True)):
+        scales = np.repeat(scales, n // s, axis=axis)
+    whole = {"w": ("F8_E4M3", list(shape), [0x38] * math.prod(shape))}
+    a = write(tmp_path / "a.safetensors", {**whole, "w_scale": (kind, list(of_scales), codes)})
+    for exact in (True, False):
+        b = tmp_path / "b.npz"
+        np.savez(b, w=scales if exact else scales[::-1, ::-1])
+        assert twinrun.compare(a, b, types="values").same is (
+            exact or np.array_equal(scales, scales[::-1, ::-1])
+        )
+    # The same scales as float32.
+    floats = [code_near("F32", 2.0 if c == two else 1.0) for c in codes]
+    c = write(tmp_path / "c.safetensors", {**whole, "w_scale": ("F32", list(of_scales), floats)})
+    assert twinrun.compare(a, c, types="values").same
 
 
 def test_differences_between_integers_and_numbers_are_rounded_once():
