@@ -230,7 +230,16 @@ def test_what_says_how_much_memory_it_was(reaped: int, told: int, read: int, exp
 
 
 def test_memory_that_is_read_is_not_the_watchers() -> None:
-    """A child counts from when it is its program, and one that is no program yet does not."""
+    """A child counts from when it is its program, and one that is no program yet does not.
+
+    In a process of its own: other tests leave children, as multiprocessing's tracker of resources.
+    """
+    script = "import test_ensemble_watch; test_ensemble_watch.memory_that_is_read()"
+    path = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def memory_that_is_read() -> None:
     sampler = Sampler()
     ready, said = os.pipe()
     gate, opened = os.pipe()

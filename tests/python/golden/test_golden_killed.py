@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -81,13 +82,18 @@ def interrupt() -> None:
 
 
 def alone(call: Callable[..., None], *given: object) -> None:
-    """Calls a function in a new process: the child of one that has threads, as other tests leave them, may wait for
-    ever.
+    """Calls a function of this module in a new process: the child of one that has threads, as other tests leave
+    them, may wait for ever.
     """
-    process = get_context("spawn").Process(target=call, args=given)
-    process.start()
-    process.join(600)
-    assert process.exitcode == 0
+    script = "import pickle, sys; call, given = pickle.load(sys.stdin.buffer); call(*given)"
+    path = os.pathsep.join(sys.path)
+    subprocess.run(
+        [sys.executable, "-c", script],
+        input=pickle.dumps((call, given)),
+        check=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": path},
+    )
 
 
 def passing(target: Path, *runs: Path) -> list[Path]:
