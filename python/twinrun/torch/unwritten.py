@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -17,7 +17,7 @@ __all__ = ["UNWRITTEN", "UnwrittenMemory", "written_words"]
 UNWRITTEN = "memory that nobody wrote"
 _FEW = 64
 
-_Mask = torch.Tensor | None  # which elements were written; None: all of them
+_Mask: TypeAlias = "torch.Tensor | None"  # which elements were written; None: all of them
 _Named = Mapping[str, Any]
 
 # How operations that write some elements mark them: (mask of the first argument, arguments).
