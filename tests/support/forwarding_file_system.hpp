@@ -1,4 +1,4 @@
-// The real FileSystem, of which a test replaces single operations.
+// A FileSystem, the real one or another, of which a test replaces single operations.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@ namespace twinrun::testing {
 
 class ForwardingFileSystem : public FileSystem {
    public:
+    explicit ForwardingFileSystem(FileSystem& inner = posix_file_system()) : inner_(inner) {}
     Result<std::unique_ptr<OutputFile>> create(const std::string& path, std::uint64_t bytes) override {
         return inner_.create(path, bytes);
     }
@@ -40,7 +41,7 @@ class ForwardingFileSystem : public FileSystem {
     }
 
    private:
-    FileSystem& inner_ = posix_file_system();
+    FileSystem& inner_;
 };
 
 }  // namespace twinrun::testing

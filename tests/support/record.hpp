@@ -26,6 +26,7 @@
 #include "record/delta_writer.hpp"
 #include "record/entries.hpp"
 #include "restore/chain.hpp"
+#include "support/forwarding_file_system.hpp"
 
 namespace twinrun::testing {
 
@@ -58,35 +59,19 @@ class RecordFolder {
 };
 
 // Files that are not synced: most tests do not cut the power, and to sync thousands of small files takes longer than all else.
-class UnsyncedFileSystem final : public FileSystem {
+class UnsyncedFileSystem final : public ForwardingFileSystem {
    public:
+    UnsyncedFileSystem() : ForwardingFileSystem(posix_file_system()) {}
     Result<std::unique_ptr<OutputFile>> create(const std::string& path,
                                                std::uint64_t expected_bytes) override {
-        TWR_TRY(auto file, inner_.create(path, expected_bytes));
+        TWR_TRY(auto file, ForwardingFileSystem::create(path, expected_bytes));
         return std::unique_ptr<OutputFile>(std::make_unique<File>(std::move(file)));
     }
     Result<std::unique_ptr<OutputFile>> open_append(const std::string& path, std::uint64_t& size) override {
-        TWR_TRY(auto file, inner_.open_append(path, size));
+        TWR_TRY(auto file, ForwardingFileSystem::open_append(path, size));
         return std::unique_ptr<OutputFile>(std::make_unique<File>(std::move(file)));
     }
-    Result<> rename(const std::string& from, const std::string& to) override {
-        return inner_.rename(from, to);
-    }
     Result<> sync_folder(const std::string&) override { return success(); }
-    Result<> make_folders(const std::string& path) override { return inner_.make_folders(path); }
-    Result<> remove(const std::string& path) override { return inner_.remove(path); }
-    Result<> replace(const std::string& from, const std::string& to) override {
-        return inner_.replace(from, to);
-    }
-    Result<bool> make_marked_folder(const std::string& path, const std::string& marker) override {
-        return inner_.make_marked_folder(path, marker);
-    }
-    Result<> remove_empty_folder(const std::string& path) override {
-        return inner_.remove_empty_folder(path);
-    }
-    Result<> truncate(const std::string& path, std::uint64_t size) override {
-        return inner_.truncate(path, size);
-    }
 
    private:
     class File final : public OutputFile {
@@ -101,7 +86,6 @@ class UnsyncedFileSystem final : public FileSystem {
        private:
         std::unique_ptr<OutputFile> inner_;
     };
-    FileSystem& inner_ = posix_file_system();
 };
 inline FileSystem& unsynced_file_system() {
     static UnsyncedFileSystem system;

@@ -41,4 +41,13 @@ class TestFolder {
     std::filesystem::path path_;
 };
 
+// Tests of which each has such a folder.
+class FolderTest : public ::testing::Test {
+   private:
+    const TestFolder own_;
+
+   protected:
+    const std::filesystem::path& folder_ = own_.path();
+};
+
 }  // namespace twinrun::testing

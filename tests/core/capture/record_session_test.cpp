@@ -17,6 +17,7 @@
 #include "history/record_store.hpp"
 #include "history/restore.hpp"
 #include "support/faulty_file_system.hpp"
+#include "support/forwarding_file_system.hpp"
 #include "support/record.hpp"
 #include "support/session.hpp"
 #include "support/threads_comm.hpp"
@@ -949,40 +950,18 @@ TEST_F(RecordSession, AnyFaultOnAnyTier) {
 
 // The last tier is full for a while: all steps come when there is room again, in the order in which they need each other.
 TEST_F(RecordSession, AFullDiskHoldsStepsUpOnly) {
-    class Full final : public FileSystem {
+    class Full final : public testing::ForwardingFileSystem {
        public:
-        explicit Full(std::string place) : place_(std::move(place)) {}
+        explicit Full(std::string place)
+            : ForwardingFileSystem(unsynced_file_system()), place_(std::move(place)) {}
         std::atomic<bool> full = false;
         Result<std::unique_ptr<OutputFile>> create(const std::string& path, std::uint64_t bytes) override {
             if (full && path.starts_with(place_)) return Error{ErrorCode::no_space, path + ": full"};
-            return inner_.create(path, bytes);
-        }
-        Result<std::unique_ptr<OutputFile>> open_append(const std::string& path,
-                                                        std::uint64_t& size) override {
-            return inner_.open_append(path, size);
-        }
-        Result<> rename(const std::string& from, const std::string& to) override {
-            return inner_.rename(from, to);
-        }
-        Result<> sync_folder(const std::string& path) override { return inner_.sync_folder(path); }
-        Result<> make_folders(const std::string& path) override { return inner_.make_folders(path); }
-        Result<> remove(const std::string& path) override { return inner_.remove(path); }
-        Result<> replace(const std::string& from, const std::string& to) override {
-            return inner_.replace(from, to);
-        }
-        Result<bool> make_marked_folder(const std::string& path, const std::string& marker) override {
-            return inner_.make_marked_folder(path, marker);
-        }
-        Result<> remove_empty_folder(const std::string& path) override {
-            return inner_.remove_empty_folder(path);
-        }
-        Result<> truncate(const std::string& path, std::uint64_t size) override {
-            return inner_.truncate(path, size);
+            return ForwardingFileSystem::create(path, bytes);
         }
 
        private:
         std::string place_;
-        FileSystem& inner_ = unsynced_file_system();
     };
     Full system(run_);
     SessionSettings s = settings();

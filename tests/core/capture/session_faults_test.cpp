@@ -26,6 +26,7 @@
 #include "history/journal_line.hpp"
 #include "history/restore.hpp"
 #include "support/session.hpp"
+#include "support/test_folder.hpp"
 #include "support/threads_comm.hpp"
 
 // Allocations of the whole program: the one that is counted down to fails.
@@ -80,14 +81,9 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ThreadsComm;
 
-class SessionMishaps : public ::testing::Test {
+class SessionMishaps : public testing::FolderTest {
    protected:
     void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_faults_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
         run_ = (folder_ / "run").string();
         local_ = (folder_ / "local").string();
     }
@@ -145,7 +141,6 @@ class SessionMishaps : public ::testing::Test {
     }
 
     SelfComm comm_;
-    fs::path folder_;
     std::string run_;
     std::string local_;
 };

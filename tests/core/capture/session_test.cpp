@@ -20,6 +20,7 @@
 #include "history/gather.hpp"
 #include "history/restore.hpp"
 #include "support/faulty_file_system.hpp"
+#include "support/test_folder.hpp"
 #include "support/threads_comm.hpp"
 
 namespace twinrun {
@@ -70,17 +71,9 @@ struct State {
     std::vector<std::vector<double>> fields;
 };
 
-class SessionTest : public ::testing::Test {
+class SessionTest : public testing::FolderTest {
    protected:
-    void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
-        run_ = (folder_ / "run").string();
-    }
-    void TearDown() override { fs::remove_all(folder_); }
+    void SetUp() override { run_ = (folder_ / "run").string(); }
 
     static SessionSettings settings() {
         SessionSettings s;
@@ -141,7 +134,6 @@ class SessionTest : public ::testing::Test {
     }
 
     SelfComm comm_;
-    fs::path folder_;
     std::string run_;
 };
 

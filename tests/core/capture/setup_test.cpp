@@ -8,23 +8,16 @@
 #include <string>
 
 #include "capture/staging.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
 
-class SetupTest : public ::testing::Test {
+class SetupTest : public testing::FolderTest {
    protected:
-    void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
-        place_.path = place_.folder = real_path((folder_ / "run").string());
-    }
-    void TearDown() override { fs::remove_all(folder_); }
+    void SetUp() override { place_.path = place_.folder = real_path((folder_ / "run").string()); }
 
     // The error of these settings; empty: none.
     std::string error_of(const std::function<void(SessionSettings&)>& change) {
@@ -33,7 +26,6 @@ class SetupTest : public ::testing::Test {
         const auto done = set_up(posix_file_system(), place_, settings);
         return done ? "" : done.error().message;
     }
-    fs::path folder_;
     RunPlace place_;
 };
 

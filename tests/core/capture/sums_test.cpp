@@ -22,6 +22,7 @@
 #include "history/record_store.hpp"
 #include "history/unpack.hpp"
 #include "support/record.hpp"
+#include "support/test_folder.hpp"
 #include "support/threads_comm.hpp"
 
 namespace twinrun {
@@ -226,16 +227,8 @@ void expect_same(const Sums& a, const Sums& b) {
     }
 }
 
-class CapturedSums : public ::testing::Test {
+class CapturedSums : public testing::FolderTest {
    protected:
-    void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_sums_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
-    }
-    void TearDown() override { fs::remove_all(folder_); }
     [[nodiscard]] std::string at(const std::string& name) const { return (folder_ / name).string(); }
 
     static SessionSettings settings() {
@@ -270,8 +263,6 @@ class CapturedSums : public ::testing::Test {
         all.settings.chunk_bytes = 64;
         return all;
     }
-
-    fs::path folder_;
 };
 
 TEST_F(CapturedSums, AddUpToTheWholeHoweverTheyWereCaptured) {

@@ -12,6 +12,7 @@
 #include "capture/session.hpp"
 #include "history/flush.hpp"
 #include "history/flushed.hpp"
+#include "support/test_folder.hpp"
 #include "support/threads_comm.hpp"
 
 namespace twinrun {
@@ -21,18 +22,12 @@ namespace fs = std::filesystem;
 using testing::ThreadsComm;
 using Steps = std::vector<std::int64_t>;
 
-class TiersTest : public ::testing::Test {
+class TiersTest : public testing::FolderTest {
    protected:
     void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
         run_ = (folder_ / "run").string();
         local_ = (folder_ / "local").string();
     }
-    void TearDown() override { fs::remove_all(folder_); }
 
     [[nodiscard]] SessionSettings settings(Flusher flusher, Existing existing = Existing::refuse) const {
         SessionSettings s;
@@ -73,7 +68,6 @@ class TiersTest : public ::testing::Test {
     }
 
     SelfComm comm_;
-    fs::path folder_;
     std::string run_;
     std::string local_;
 };

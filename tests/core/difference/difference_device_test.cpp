@@ -15,6 +15,7 @@
 
 #include "element/convert.hpp"
 #include "support/device.hpp"
+#include "support/difference_stats.hpp"
 
 namespace twinrun {
 namespace {
@@ -124,30 +125,9 @@ class DeviceCompare {
     std::vector<DevicePart> parts_;
 };
 
-void expect_close(double x, double y, const char* what) {
-    if (x == y) return;
-    EXPECT_LE(std::fabs(x - y), 1e-12 * std::max(x, y)) << what << ' ' << x << ' ' << y;
-}
-
 void expect_same(const DeviceDifferenceResult& found, const Expected& wanted) {
-    const DifferenceStats& x = found.stats;
-    const DifferenceStats& y = wanted.stats;
-    EXPECT_EQ(x.scalars, y.scalars);
-    EXPECT_EQ(x.different, y.different);
-    EXPECT_EQ(x.infinite, y.infinite);
-    EXPECT_EQ(x.first, y.first);
-    EXPECT_EQ(x.max_abs, y.max_abs);
-    EXPECT_EQ(x.max_abs_at, y.max_abs_at);
-    EXPECT_EQ(x.max_rel, y.max_rel);
-    EXPECT_EQ(x.max_rel_at, y.max_rel_at);
-    EXPECT_EQ(x.max_rel_different, y.max_rel_different);
-    EXPECT_EQ(x.max_rel_different_at, y.max_rel_different_at);
-    EXPECT_EQ(x.largest, y.largest);
-    EXPECT_EQ(x.all, y.all);
-    EXPECT_EQ(x.over, y.over);
+    testing::expect_same_read(found.stats, wanted.stats, 1e-12);
     EXPECT_EQ(found.different_chunks, wanted.chunks);
-    expect_close(x.sum_squares, y.sum_squares, "sum_squares");
-    expect_close(x.sum_squares_different, y.sum_squares_different, "sum_squares_different");
 }
 
 void check(int device, const DeviceDifference& what, const std::vector<Stretch>& stretches,

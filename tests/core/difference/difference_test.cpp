@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "platform/float_environment.hpp"
+#include "support/difference_stats.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {
@@ -174,27 +175,8 @@ std::vector<Scalar> scalars(const std::vector<T>& x) {
     return result;
 }
 
-void expect_close(double x, double y, const char* what) {
-    if (x == y) return;
-    EXPECT_LE(std::fabs(x - y), 1e-12 * std::max(x, y)) << what << ' ' << x << ' ' << y;
-}
-
 void expect_same(const DifferenceStats& x, const DifferenceStats& y) {
-    EXPECT_EQ(x.scalars, y.scalars);
-    EXPECT_EQ(x.different, y.different);
-    EXPECT_EQ(x.infinite, y.infinite);
-    EXPECT_EQ(x.first, y.first);
-    EXPECT_EQ(x.max_abs, y.max_abs);
-    EXPECT_EQ(x.max_abs_at, y.max_abs_at);
-    EXPECT_EQ(x.max_rel, y.max_rel);
-    EXPECT_EQ(x.max_rel_at, y.max_rel_at);
-    EXPECT_EQ(x.max_rel_different, y.max_rel_different);
-    EXPECT_EQ(x.max_rel_different_at, y.max_rel_different_at);
-    EXPECT_EQ(x.largest, y.largest);
-    EXPECT_EQ(x.all, y.all);
-    EXPECT_EQ(x.over, y.over);
-    expect_close(x.sum_squares, y.sum_squares, "sum_squares");
-    expect_close(x.sum_squares_different, y.sum_squares_different, "sum_squares_different");
+    testing::expect_same_read(x, y, 1e-12);
 }
 
 // ---- data ----
@@ -364,7 +346,7 @@ TEST(Histogram, BinsFollowTheEdges) {
     EXPECT_EQ(histogram_bin(kInfinity), 83U);
 }
 
-class DifferenceBackend : public testing::TestWithParam<Backend> {
+class DifferenceBackend : public ::testing::TestWithParam<Backend> {
    protected:
     void SetUp() override {
         if (!backend_available(GetParam())) GTEST_SKIP() << "not on this machine";
@@ -373,7 +355,7 @@ class DifferenceBackend : public testing::TestWithParam<Backend> {
     FloatEnvironment environment_{Rounding::to_nearest};
 };
 INSTANTIATE_TEST_SUITE_P(All, DifferenceBackend,
-                         testing::Values(Backend::portable, Backend::avx2, Backend::avx512),
+                         ::testing::Values(Backend::portable, Backend::avx2, Backend::avx512),
                          [](const auto& chosen) { return std::string(backend_name(chosen.param)); });
 
 template <class T>
@@ -388,11 +370,11 @@ void equals_model(const DifferenceKernels& kernels) {
                 const std::uint64_t index = random() % 1000;
                 DifferenceStats stats;
                 run(kernels, data.a.data(), data.b.data(), n, index, rule, &stats);
-                SCOPED_TRACE(testing::Message()
+                SCOPED_TRACE(::testing::Message()
                              << "atol " << tolerance.atol << " rtol " << tolerance.rtol << " kind "
                              << static_cast<int>(kind) << " nan_equal " << nan_equal);
                 expect_same(stats, model(scalars(data.a), scalars(data.b), index, rule));
-                if (testing::Test::HasFailure()) return;
+                if (::testing::Test::HasFailure()) return;
             }
         }
     }
@@ -422,11 +404,11 @@ void equals_portable(const DifferenceKernels& kernels) {
             DifferenceStats stats;
             run(kernels, reinterpret_cast<const T*>(at_a), reinterpret_cast<const T*>(at_b), n, 7, rule,
                 &stats);
-            SCOPED_TRACE(testing::Message()
+            SCOPED_TRACE(::testing::Message()
                          << "n " << n << " atol " << tolerance.atol << " rtol " << tolerance.rtol << " kind "
                          << static_cast<int>(kind) << " nan_equal " << rule.nan_equal);
             expect_same(stats, expected);
-            if (testing::Test::HasFailure()) return;
+            if (::testing::Test::HasFailure()) return;
         }
     }
 }
@@ -460,14 +442,14 @@ void cuts(const DifferenceKernels& kernels) {
             run(kernels, a, b, end - begin, 11 + begin, rule, &one);
             run(kernels, a, b, end - begin, 11 + begin, rule, &several[random() % several.size()]);
         }
-        SCOPED_TRACE(testing::Message() << "round " << round << " kind " << static_cast<int>(kind));
+        SCOPED_TRACE(::testing::Message() << "round " << round << " kind " << static_cast<int>(kind));
         expect_same(one, whole);
         DifferenceStats merged = several[2];
         merged.merge(several[0]);
         merged.merge(several[1]);
         merged.merge(DifferenceStats{});
         expect_same(merged, whole);
-        if (testing::Test::HasFailure()) return;
+        if (::testing::Test::HasFailure()) return;
     }
 }
 TEST_P(DifferenceBackend, ResultsDoNotDependOnTheCutF32) { cuts<float>(kernels()); }
@@ -505,7 +487,7 @@ TEST_P(DifferenceBackend, DecidesWhereRoundingCannot) {
         {1.7e308, -1.7e308, {std::nextafter(1.7e308, 0.0), 1}, true},
     };
     for (const Case& c : cases) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << c.a << ' ' << c.b << ' ' << c.tolerance.atol << ' ' << c.tolerance.rtol);
         ASSERT_EQ(model_exceeds(Scalar::of(c.a), Scalar::of(c.b), c.tolerance), c.differs);
         for (std::size_t at = 0; at < 70; ++at) {
@@ -710,7 +692,7 @@ TEST_P(DifferenceBackend, EveryTypeOrderAndStride) {
             }
             DifferenceStats stats;
             compare_elements(kernels(), a.view, b.view, first, count, 5 + first, rule, &stats);
-            SCOPED_TRACE(testing::Message()
+            SCOPED_TRACE(::testing::Message()
                          << dtype_name(dtype) << " round " << round << " n " << n << " atol "
                          << rule.tolerance.atol << " rtol " << rule.tolerance.rtol);
             expect_same(stats, model(values_a, values_b, 5 + first, rule));

@@ -11,6 +11,7 @@
 #include "support/device.hpp"
 #include "support/faulty_file_system.hpp"
 #include "support/session.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
@@ -19,16 +20,11 @@ namespace fs = std::filesystem;
 using testing::Fault;
 using testing::FaultyFileSystem;
 
-class DeviceHistory : public ::testing::Test {
+class DeviceHistory : public testing::FolderTest {
    protected:
     void SetUp() override {
         if (probe_devices().usable().empty()) GTEST_SKIP() << probe_devices().reason;
         device_ = probe_devices().usable().front();
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
         values_.resize(1'300'000);
         for (std::size_t i = 0; i < values_.size(); ++i)
             values_[i] = std::sin(static_cast<double>(i) * 0.001);
@@ -129,7 +125,6 @@ class DeviceHistory : public ::testing::Test {
     }
 
     int device_ = 0;
-    fs::path folder_;
     std::vector<double> values_;
     std::unique_ptr<OnDevice> memory_;
 };

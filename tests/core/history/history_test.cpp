@@ -12,6 +12,7 @@
 #include "engine/compare.hpp"
 #include "support/faulty_file_system.hpp"
 #include "support/session.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
@@ -20,19 +21,13 @@ namespace fs = std::filesystem;
 using testing::Fault;
 using testing::FaultyFileSystem;
 
-class HistoryTest : public ::testing::Test {
+class HistoryTest : public testing::FolderTest {
    protected:
     void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
         run_ = (folder_ / "run").string();
         values_.resize(5000);
         std::iota(values_.begin(), values_.end(), 0.5);
     }
-    void TearDown() override { fs::remove_all(folder_); }
 
     std::vector<CapturedField> fields() const {
         CapturedField x;
@@ -88,7 +83,6 @@ class HistoryTest : public ::testing::Test {
         return steps;
     }
 
-    fs::path folder_;
     std::string run_;
     std::vector<double> values_;
 };

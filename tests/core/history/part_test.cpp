@@ -8,20 +8,15 @@
 #include <fstream>
 
 #include "history/writer.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
 
-class HistoryPartTest : public ::testing::Test {
+class HistoryPartTest : public testing::FolderTest {
    protected:
-    void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "twinrun-part-XXXXXX").string();
-        folder_ = ::mkdtemp(name.data());
-    }
-    void TearDown() override { fs::remove_all(folder_); }
-
     static void commit(HistoryWriter& writer, std::int64_t step) {
         RankStep entry;
         entry.folder = step_folder(step, 0);
@@ -31,8 +26,6 @@ class HistoryPartTest : public ::testing::Test {
         const HistoryWriter::Commit line{step, entry};
         ASSERT_TRUE(writer.commit({&line, 1}));
     }
-
-    fs::path folder_;
 };
 
 TEST_F(HistoryPartTest, AHistoryIsOpenedAsItIs) {

@@ -17,23 +17,16 @@
 #include "metadata/metadata.hpp"
 #include "platform/anchored.hpp"
 #include "support/forwarding_file_system.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
 
-class WritersTest : public ::testing::Test {
+class WritersTest : public testing::FolderTest {
    protected:
-    void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = fs::temp_directory_path() /
-                  ("twinrun_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-        fs::remove_all(folder_);
-        fs::create_directories(folder_);
-        run_ = (folder_ / "run").string();
-    }
-    void TearDown() override { fs::remove_all(folder_); }
+    void SetUp() override { run_ = (folder_ / "run").string(); }
 
     using Opened = Result<std::unique_ptr<HistoryWriter>>;
     [[nodiscard]] Opened open(std::uint32_t rank, std::uint32_t ranks, Existing existing) const {
@@ -86,7 +79,6 @@ class WritersTest : public ::testing::Test {
         return history->steps.size();
     }
 
-    fs::path folder_;
     std::string run_;
 };
 

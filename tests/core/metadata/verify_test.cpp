@@ -12,6 +12,7 @@
 #include "metadata/compact.hpp"
 #include "sketch/build.hpp"
 #include "support/seed.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
@@ -19,14 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using Bytes = std::vector<std::byte>;
 
-class WholeFile : public ::testing::Test {
+class WholeFile : public testing::FolderTest {
    protected:
-    void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "twinrun-verify-XXXXXX").string();
-        folder_ = ::mkdtemp(name.data());
-    }
-    void TearDown() override { fs::remove_all(folder_); }
-
     // Fields of every kind of section: with residues, of many pages, parts of something larger (sums), published, empty.
     [[nodiscard]] std::string write(const std::string& file,
                                     const std::string& data_file = "data.bin") const {
@@ -80,8 +75,6 @@ class WholeFile : public ::testing::Test {
         EXPECT_TRUE(file.good());
         return result;
     }
-
-    std::string folder_;
 };
 
 TEST_F(WholeFile, FlippedBytesAreFound) {

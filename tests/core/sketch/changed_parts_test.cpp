@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "sketch/build.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
@@ -18,19 +19,14 @@ namespace fs = std::filesystem;
 constexpr std::size_t kPart = kDataSumBytes / sizeof(double);  // items
 constexpr std::size_t kItems = 4 * kPart + 5;                  // the last part has 5
 
-class ChangedParts : public ::testing::Test {
+class ChangedParts : public testing::FolderTest {
    protected:
     void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "twinrun-changed-XXXXXX").string();
-        folder_ = ::mkdtemp(name.data());
         data_.resize(kItems);
         std::iota(data_.begin(), data_.end(), 0.0);
         metadata_ = index(data_);
     }
-    void TearDown() override {
-        metadata_.reset();
-        fs::remove_all(folder_);
-    }
+    void TearDown() override { metadata_.reset(); }
 
     [[nodiscard]] std::shared_ptr<MetadataFile> index(const std::vector<double>& data,
                                                       bool data_sums = true) const {
@@ -59,7 +55,6 @@ class ChangedParts : public ::testing::Test {
         return changed_parts(*metadata_, field, source, options);
     }
 
-    std::string folder_;
     std::vector<double> data_;
     std::shared_ptr<MetadataFile> metadata_;
 };

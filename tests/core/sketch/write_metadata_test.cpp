@@ -11,6 +11,7 @@
 #include "sketch/build.hpp"
 #include "sketch/changed_parts.hpp"
 #include "support/faulty_file_system.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
@@ -20,17 +21,14 @@ using testing::FaultyFileSystem;
 
 constexpr std::size_t kItems = 20'000;
 
-class WriteMetadata : public ::testing::Test {
+class WriteMetadata : public testing::FolderTest {
    protected:
     void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "twinrun-write-XXXXXX").string();
-        folder_ = ::mkdtemp(name.data());
         path_ = (folder_ / "data.twm").string();
         std::iota(numbers_.begin(), numbers_.end(), 0.5);
         ids_ = std::make_shared<std::vector<std::uint64_t>>(numbers_.size());
         std::iota(ids_->begin(), ids_->end(), 100);
     }
-    void TearDown() override { fs::remove_all(folder_); }
 
     static FieldPlan plan_of(const std::string& name, std::uint64_t items) {
         FieldPlan plan;
@@ -62,7 +60,6 @@ class WriteMetadata : public ::testing::Test {
         return names;
     }
 
-    fs::path folder_;
     std::string path_;
     std::vector<double> numbers_ = std::vector<double>(kItems);
     std::shared_ptr<std::vector<std::uint64_t>> ids_;

@@ -10,18 +10,14 @@
 #include <vector>
 
 #include "source/stream.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
-class LaterSourceTest : public testing::Test {
+class LaterSourceTest : public testing::FolderTest {
    protected:
-    void SetUp() override {
-        folder_ = std::filesystem::temp_directory_path() / ("later_source_" + random_hex(8));
-        std::filesystem::create_directories(folder_);
-        paths_ = {(folder_ / "one").string(), (folder_ / "two").string()};
-    }
-    void TearDown() override { std::filesystem::remove_all(folder_); }
+    void SetUp() override { paths_ = {(folder_ / "one").string(), (folder_ / "two").string()}; }
 
     // Numbers from `first` on.
     static void write(const std::string& path, float first, std::size_t count) {
@@ -41,7 +37,6 @@ class LaterSourceTest : public testing::Test {
         return values;
     }
 
-    std::filesystem::path folder_;
     std::vector<std::string> paths_;
     std::vector<Extent> extents_;
 };

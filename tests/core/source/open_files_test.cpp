@@ -9,17 +9,13 @@
 #include <vector>
 
 #include "source/source.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
-class OpenFilesTest : public testing::Test {
+class OpenFilesTest : public testing::FolderTest {
    protected:
-    void SetUp() override {
-        folder_ = std::filesystem::temp_directory_path() / ("open_files_" + random_hex(8));
-        std::filesystem::create_directories(folder_);
-    }
-    void TearDown() override { std::filesystem::remove_all(folder_); }
     std::string file(int number) {
         const auto path = folder_ / std::to_string(number);
         if (!std::filesystem::exists(path)) {
@@ -35,7 +31,6 @@ class OpenFilesTest : public testing::Test {
             ++count;
         return count;
     }
-    std::filesystem::path folder_;
 };
 
 TEST_F(OpenFilesTest, AFileIsOpenOnce) {
