@@ -3,6 +3,8 @@
 python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
 grid: alarms and intervals of the same reports, with Clopper and Pearson's interval of the rate of false claims.
+        --jobs: processes at once, of grid, power and causes; --json FILE: a line for
+        each cell of the grid is added, with the seeds of false claims.
 alarms: studies in which nothing is the matter; how many reports claim anything (a trend of a drift is no false claim).
         --counters adds all measures of the system to each task; --first is the first study's seed.
 intervals: how many of the 95% intervals of the same studies miss the truth, and how many are not given.
@@ -13,6 +15,7 @@ kept: the correlation with a covariate that a report could have seen is planted 
 coverage: the interval of the coefficient of variation alone, of tasks without conditions; --block: tasks of a block.
 unseen: what the upper ends of intervals allow for, as in the table of `deviations`.
 causes: one cause is planted, twice as large as promised; how many reports find it, and how many find it alone.
+        one: how many find it alone, and with an interval that holds the effect.
 
 Each row is printed as it is done, as a row of a table in Markdown. Seeds are fixed: the same command prints the same.
 """
@@ -20,10 +23,16 @@ Each row is printed as it is done, as a row of a table in Markdown. Seeds are fi
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
 import os
 import sys
 import time
-from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import reduce
+from operator import add
+from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "python", "support"))
 
@@ -54,22 +63,39 @@ def _within(count: int, of: int) -> str:
     return f"{count} of {of} [{100 * ends.low:.3g}%, {100 * ends.high:.3g}%]"
 
 
+_AT_ONCE = 10  # studies of a process before it takes others
+
+
+def _shared(a: argparse.Namespace, of: Callable[..., Any], rows: list[tuple]) -> Iterator[Any]:
+    """Sums of of(*row, studies, first) over all studies, one for each row and in their order."""
+    parts = [(k, min(_AT_ONCE, a.studies - k)) for k in range(0, a.studies, _AT_ONCE)]
+    if a.jobs == 1:
+        yield from (reduce(add, [of(*row, count, a.first + k) for k, count in parts]) for row in rows)
+        return
+    for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(threads, "1")  # of the processes, which import numpy anew: matrices are small
+    with ProcessPoolExecutor(a.jobs, multiprocessing.get_context("spawn")) as pool:
+        begun = [[pool.submit(of, *row, count, a.first + k) for k, count in parts] for row in rows]
+        for row in begun:
+            yield reduce(add, [part.result() for part in row])
+
+
 def _grid(a: argparse.Namespace, sizes: list[int]) -> None:
-    names = ("CoV", "deviation", "ratio", "ratio of medians")
+    names = rates.INTERVALS
     print(
         f"| design | noise | tasks | false claims | which | {' | '.join(f'{x}: held, of given' for x in names)} |"
     )
     print("|---|---|---|---|---|" + "---|" * len(names))
-    for design in a.design.split(","):
-        for noise in a.noise.split(","):
-            for n in sizes:
-                c = rates.cell(noise, design, n, a.studies, a.first)
-                which = ", ".join(f"{k} {v}" for k, v in c.which.most_common())
-                told = " | ".join(f"{c.held[x]} of {c.given[x]}" if c.given[x] else "none" for x in names)
-                print(
-                    f"| {design} | {noise} | {n} | {_within(c.alarms, c.studies)} | {which} | {told} |",
-                    flush=True,
-                )
+    rows = [
+        (noise, design, n) for design in a.design.split(",") for noise in a.noise.split(",") for n in sizes
+    ]
+    for (noise, design, n), c in zip(rows, _shared(a, rates.cell, rows), strict=True):
+        which = ", ".join(f"{k} {v}" for k, v in c.which.most_common())
+        told = " | ".join(f"{c.held[x]} of {c.given[x]}" if c.given[x] else "none" for x in names)
+        print(f"| {design} | {noise} | {n} | {_within(c.alarms, c.studies)} | {which} | {told} |", flush=True)
+        if a.json:
+            with open(a.json, "a") as file:
+                print(json.dumps({"design": design, "noise": noise, "tasks": n, **vars(c)}), file=file)
 
 
 def _covariates(a: argparse.Namespace, sizes: list[int]) -> None:
@@ -128,20 +154,24 @@ def _alone(a: argparse.Namespace, sizes: list[int]) -> None:
             print(f"| {cause} | {n} | {promised} | {said} |", flush=True)
 
 
+def _planted(cause: str, n: int, times: float, noise: str, studies: int, first: int) -> rates.Planted:
+    return rates.planted(cause, n, studies, times, None, noise, first)
+
+
 def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
-    print(f"| cause | tasks | promised, of {a.studies} | found | alone | interval holds | others | effect |")
-    print("|---|---|---|---|---|---|---|---|")
-    for cause in a.cause.split(","):
-        for n in sizes:
-            found = rates.planted(cause, n, a.studies, 1.0 if a.what == "power" else 2.0)
-            if found is None:
-                continue
-            others: Counter = found["others"]
-            said = ", ".join(f"{k} {v}" for k, v in others.most_common())
-            print(
-                f"| {cause} | {n} | {found['studies']} | {found['found']} | {found['alone']} | {found['holds']} | {said} | {found['effect']} |",
-                flush=True,
-            )
+    print(
+        f"| cause | tasks | promised, of {a.studies} | found | alone | interval holds | one | others | effect |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    times = 1.0 if a.what == "power" else 2.0
+    rows = [(cause, n, times, "normal") for cause in a.cause.split(",") for n in sizes]
+    for (cause, n, *_), c in zip(rows, _shared(a, _planted, rows), strict=True):
+        said = ", ".join(f"{k} {v}" for k, v in c.others.most_common())
+        found = _within(c.found, c.promised) if c.promised else "none"
+        print(
+            f"| {cause} | {n} | {c.promised} | {found} | {c.alone} | {c.holds} | {c.one} | {said} | {c.effect} |",
+            flush=True,
+        )
 
 
 _DO = {
@@ -162,6 +192,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--block", type=int, default=1)
     parser.add_argument("--memory", default="0,0.5,0.8")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json")
     a = parser.parse_args()
     sizes = [int(n) for n in a.tasks.split(",")]
     begun = time.monotonic()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._core import __version__
+from ..exports import Exports
 from ..words import aligned, number
 
 __all__ = ["Acceptance", "Alarms", "Excess", "FieldAcceptance"]
@@ -145,7 +146,7 @@ class Alarms:
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class Acceptance(Exports):
     """Whether new runs belong to the distribution of reference runs.
 
     >>> rng = np.random.default_rng(1)
@@ -274,41 +275,10 @@ class Acceptance:
         out += ["", *(f"checked: {line}" for line in self.checked), *(f"note: {line}" for line in self.notes)]
         return out
 
-    def to_json(self, path: str) -> None:
-        """Writes `document` as a JSON file, whole or not at all.
+    def _report(self) -> Any:
+        from ..report import acceptance
 
-        Infinite numbers and NaN become the strings "inf" and "nan".
-
-        Parameters
-        ----------
-        path : str
-            The file; '-' is standard output.
-
-        Raises
-        ------
-        TwinrunError
-            It cannot be written.
-        """
-        from ..report.acceptance import write_json
-
-        write_json(self, path)
-
-    def to_html(self, path: str) -> None:
-        """Writes the report as one page that loads nothing else.
-
-        Parameters
-        ----------
-        path : str
-            The file.
-
-        Raises
-        ------
-        TwinrunError
-            It cannot be written.
-        """
-        from ..report.acceptance import write_html
-
-        write_html(self, path)
+        return acceptance
 
 
 def _rank(f: FieldAcceptance) -> float:

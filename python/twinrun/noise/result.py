@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, MissingFile, Unsupported
+from ..exports import Exports
 from ..marks import NOISE
 from ..outputs import save_figure
 from .arms import ALL
@@ -28,7 +29,7 @@ KIND = NOISE
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Exports):
     """A measurement of the noise of the operating system.
 
     Attributes
@@ -145,39 +146,10 @@ class Noise:
             axes.grid(alpha=0.3)
         return figure
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes `document` as JSON, as a whole or not at all.
+    def _report(self) -> Any:
+        from ..report import noise
 
-        Parameters
-        ----------
-        path : str or path
-            The file; '-' for standard output.
-
-        Raises
-        ------
-        TwinrunError
-            The file cannot be written.
-        """
-        from ..report import write_json
-
-        write_json(os.fspath(path), {**self.document, "sentence": self.sentence})
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one self-contained page, as a whole or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            The file.
-
-        Raises
-        ------
-        TwinrunError
-            The file cannot be written.
-        """
-        from ..report.noise import write_html
-
-        write_html(self, os.fspath(path))
+        return noise
 
     def to_picture(self, path: str | os.PathLike[str]) -> None:
         """Saves `figure`. The suffix of the name decides the type.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import one_line
 from ..markup import drawn, render
 from ..words import significant
+from .document import write_json as write_document
 from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
 
@@ -41,6 +42,7 @@ __all__ = [
     "table_of",
     "unit_of",
     "write_html",
+    "write_json",
 ]
 
 TIMES = ("wall", "user", "system", "run_queue_delay")  # columns in seconds
@@ -232,6 +234,11 @@ def page(findings: Any) -> str:
 def write_html(findings: Any, path: str) -> None:
     """Writes the page whole or not at all; TwinrunError where it cannot."""
     write_whole(path, page(findings), "HTML")
+
+
+def write_json(findings: Any, path: str) -> None:
+    """Writes all numbers; TwinrunError where it cannot."""
+    write_document(path, findings.document())
 
 
 def summary_lines(findings: Any, verbose: bool = False) -> list[str]:

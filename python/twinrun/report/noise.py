@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..markup import render
+from .document import write_json as write_document
 from .document import write_whole
 from .ensemble import svg_of, table_of
 
-__all__ = ["page", "write_html"]
+__all__ = ["page", "write_html", "write_json"]
 
 
 def page(noise: Any) -> str:
@@ -34,3 +35,8 @@ def page(noise: Any) -> str:
 def write_html(noise: Any, path: str) -> None:
     """Writes the page whole or not at all; TwinrunError where it cannot."""
     write_whole(path, page(noise), "HTML")
+
+
+def write_json(noise: Any, path: str) -> None:
+    """Writes the document and its sentence; TwinrunError where it cannot."""
+    write_document(path, {**noise.document, "sentence": noise.sentence})

@@ -209,8 +209,8 @@ def test_reports_on_designs_claim_little_and_their_intervals_hold(design: str) -
 def test_one_cause_is_one_finding(cause: str, effect: float) -> None:
     studies = 5 * MORE
     found = planted(cause, 40, studies, 1.0, math.log1p(effect))
-    assert found is not None and found["alone"] >= 0.75 * studies, found
-    assert found["holds"] >= 0.75 * studies
+    assert found.alone >= 0.75 * studies, found
+    assert found.holds >= 0.75 * studies
 
 
 def test_intervals_are_not_given_where_their_assumption_fails() -> None:

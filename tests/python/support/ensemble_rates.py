@@ -62,7 +62,7 @@ def made(seed: int, noise: str, design: str, n: int) -> tuple[pd.DataFrame, np.r
     """A study of n tasks, one after another or a block at once, and what else may be drawn for it."""
     levels, nodes, size = DESIGNS[design]
     at_once = design in _AT_ONCE
-    rng = np.random.default_rng([seed, n, list(DESIGNS).index(design)])
+    rng = np.random.default_rng([seed, n, list(DESIGNS).index(design), list(NOISES).index(noise)])
     y = NOISES[noise](rng, n)
     size = size or n
     lines: list[dict[str, Any]] = []
@@ -192,52 +192,81 @@ def truths(noise: str) -> tuple[float, float]:
     return float(x.std() / x.mean()), float(y.std())
 
 
+@functools.cache
+def quantiles(noise: str) -> tuple[float, float]:
+    """The median and the 95% quantile of the time."""
+    y = NOISES[noise](np.random.default_rng(1), 4_000_000)
+    return float(10 * np.exp(np.median(y))), float(10 * np.exp(np.quantile(y, 0.95)))
+
+
+INTERVALS = ("CoV", "deviation", "median", "95% quantile", "ratio", "ratio of medians", "difference of deviations", "nodes")  # fmt: skip
+
+
 @dataclass
 class Cell:
     """What reports on studies of one kind said. alarms: reports with a false claim; which: analyses that made it; given,
-    held: intervals of each kind, and those of them that hold the truth."""
+    held: intervals of each kind, and those of them that hold the truth; below: those that lie below it; claims: the seed of
+    each report with a false claim, and its analyses."""
 
     studies: int = 0
     alarms: int = 0
     which: Counter = field(default_factory=Counter)
     given: Counter = field(default_factory=Counter)
     held: Counter = field(default_factory=Counter)
+    below: Counter = field(default_factory=Counter)
+    claims: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    def __add__(self, other: Cell) -> Cell:
+        return Cell(self.studies + other.studies, self.alarms + other.alarms, self.which + other.which, self.given + other.given,
+                    self.held + other.held, self.below + other.below, self.claims + other.claims)  # fmt: skip
 
 
-def _intervals(found: Findings) -> dict[str, dict[str, Any] | None]:
-    """The intervals whose truth is known: of the coefficient of variation, the planned deviation, the ratio of two conditions."""
-    effects = found["factors"].facts.get("effects", [])
+def _first(rows: Any) -> dict[str, Any] | None:
+    return rows[0] if rows else None
+
+
+def _intervals(found: Findings) -> dict[str, tuple[float, float]]:
+    """Of those whose truth is known, the ones that are given. Nodes: where all of their intervals lie about nothing, the
+    narrowest; otherwise the one that is farthest from it."""
     ratios = found["conditions"].facts.get("ratios", [])
-    return {
+    shown: dict[str, dict[str, Any] | None] = {
         "CoV": found["spread"].facts.get("cov"),
         "deviation": found["planning"].facts.get("deviation"),
-        "ratio": effects[0] if effects else None,
+        "ratio": _first(found["factors"].facts.get("effects")),
+        "difference of deviations": _first(found["variation_factors"].facts.get("effects")),
         "ratio of medians": ratios[0] if ratios and not ratios[0]["fails"] else None,
     }
+    rows = found["conditions"].table
+    if len(rows):
+        shown["median"] = {"low": rows["low"][0], "high": rows["high"][0]}
+    rows = found["spread"].table
+    if len(rows):
+        shown["95% quantile"] = {"low": rows["q95 low"][0], "high": rows["q95 high"][0]}
+    rows = found["nodes"].table
+    if len(rows):
+        worst = int(np.argmax(np.maximum(rows["low"], -rows["high"])))
+        shown["nodes"] = {"low": rows["low"][worst], "high": rows["high"][worst]}
+    ends = {k: (v["low"], v["high"]) for k, v in shown.items() if v is not None and v["low"] is not None and v["high"] is not None}  # fmt: skip
+    return {k: v for k, v in ends.items() if all(map(math.isfinite, v))}
 
 
 @_quietly
 def cell(noise: str, design: str, n: int, studies: int, first: int = 0) -> Cell:
     """Whole reports on studies in which nothing is the matter: false claims, and intervals that hold the truth."""
     result = Cell()
-    spread, deviation = truths(noise)
-    truth = {"CoV": spread, "deviation": deviation, "ratio": 1.0, "ratio of medians": 1.0}
+    truth = dict(zip(INTERVALS, (*truths(noise), *quantiles(noise), 1.0, 1.0, 0.0, 0.0), strict=True))
     for seed in range(first, first + studies):
         found = report(made(seed, noise, design, n)[0])
         alarms = [a.name for a in found.alarms if not (noise == "drift" and a.name == "trend")]
         result.studies += 1
         result.alarms += bool(alarms)
         result.which.update(alarms)
-        for name, facts in _intervals(found).items():
-            if (
-                facts is None
-                or facts["low"] is None
-                or facts["high"] is None
-                or not math.isfinite(facts["high"])
-            ):
-                continue
+        if alarms:
+            result.claims.append((seed, alarms))
+        for name, (low, high) in _intervals(found).items():
             result.given[name] += 1
-            result.held[name] += facts["low"] <= truth[name] <= facts["high"]
+            result.held[name] += bool(low <= truth[name] <= high)
+            result.below[name] += bool(high < truth[name])
     return result
 
 
@@ -302,41 +331,72 @@ def _estimate(analysis: Any) -> tuple[float, float] | None:
     return (facts["low"], facts["high"]) if "low" in facts else None
 
 
+@dataclass
+class Planted:
+    """Reports on studies with a planted cause. reports: all; promised: those for which another study promised an effect;
+    found: those that find the cause; alone: and nothing else; holds: and an interval with the effect; one: alone and with
+    it; others: what they claim besides; sizes: the effects, as logarithms; seeds: of the promised ones that do not find it."""
+
+    reports: int = 0
+    promised: int = 0
+    found: int = 0
+    alone: int = 0
+    holds: int = 0
+    one: int = 0
+    others: Counter = field(default_factory=Counter)
+    sizes: list[float] = field(default_factory=list)
+    missed: list[int] = field(default_factory=list)
+
+    def __add__(self, other: Planted) -> Planted:
+        return Planted(self.reports + other.reports, self.promised + other.promised, self.found + other.found, self.alone + other.alone,
+                       self.holds + other.holds, self.one + other.one, self.others + other.others, self.sizes + other.sizes,
+                       self.missed + other.missed)  # fmt: skip
+
+    @property
+    def effect(self) -> str:
+        """The median effect that was planted, as a share."""
+        return f"{100 * math.expm1(float(np.median(self.sizes))):.2g}%" if self.sizes else "none"
+
+
 @_quietly
 def planted(
-    cause: str, n: int, studies: int, times: float, effect: float | None = None, noise: str = "normal"
-) -> dict | None:
-    """Plants so many times the effect that a report on another study promises; `effect`: this one. None: no report has
-    this analysis; "studies": those whose report promises something.
-    """
+    cause: str,
+    n: int,
+    studies: int,
+    times: float,
+    effect: float | None = None,
+    noise: str = "normal",
+    first: int = 0,
+) -> Planted:
+    """Plants so many times the effect that a report on another study promises; `effect`: this one."""
     design, adds = CAUSES[cause]
-    result: dict[str, Any] = {"found": 0, "alone": 0, "holds": 0, "studies": 0, "others": Counter()}
-    sizes = []
-    for seed in range(studies):
+    result = Planted()
+    for seed in range(first, first + studies):
+        result.reports += 1
         size = effect
         if size is None:
-            told = report(made(10**6 + seed, noise, design, n)[0])
-            if told[cause].seen is None:
-                return None
-            size = promised(told, cause)
-            if size is None:
-                continue
-        result["studies"] += 1
-        sizes.append(times * size)
+            size = promised(report(made(10**6 + seed, noise, design, n)[0]), cause)
+        if size is None:
+            continue
+        result.promised += 1
+        result.sizes.append(times * size)
         frame, rng = made(2 * 10**6 + seed, noise, design, n)
         frame["wall"] *= np.exp(times * size * adds(frame, rng))
         findings = report(frame)
         names = [a.name for a in findings.alarms]
-        result["found"] += cause in names
-        result["alone"] += names == [cause] and (
-            cause != "changes" or len(findings[cause].facts["points"]) == 1
-        )
-        result["others"].update(x for x in names if x != cause)
+        alone = names == [cause] and (cause != "changes" or len(findings[cause].facts["points"]) == 1)
+        holds = False
         if cause in names:
             ends = _estimate(findings[cause])
             truth = math.expm1(times * size) if cause not in ("blocks", "periods") else times * size
-            result["holds"] += ends is not None and ends[0] <= truth <= ends[1]
-    result["effect"] = f"{100 * math.expm1(float(np.median(sizes))):.2g}%" if sizes else ""
+            holds = ends is not None and bool(ends[0] <= truth <= ends[1])
+        else:
+            result.missed.append(seed)
+        result.found += cause in names
+        result.alone += alone
+        result.holds += holds
+        result.one += alone and holds
+        result.others.update(x for x in names if x != cause)
     return result
 
 

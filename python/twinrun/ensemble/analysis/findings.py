@@ -30,8 +30,8 @@ import pandas as pd
 from statsmodels.stats.multitest import multipletests
 
 from ..._core import __version__
-from ...report import write_json
-from ...report.ensemble import summary_lines, write_html
+from ...exports import Exports
+from ...report import ensemble
 from ..study.covariates import PREFIX, with_covariates
 from ..study.tasks import load_tasks, statuses, usable
 from . import (
@@ -170,7 +170,7 @@ def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list
 
 
 @dataclasses.dataclass
-class Findings:
+class Findings(Exports):
     """All analyses of a study, judged together.
 
     >>> import pandas as pd
@@ -314,7 +314,7 @@ class Findings:
         list of str
             The lines.
         """
-        return summary_lines(self, verbose)
+        return ensemble.summary_lines(self, verbose)
 
     def document(self) -> dict:
         """Everything, for JSON.
@@ -363,35 +363,8 @@ class Findings:
             }
         )  # fmt: skip
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes `document` as JSON, as a whole or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            The file; '-' for standard output.
-
-        Raises
-        ------
-        TwinrunError
-            The file cannot be written.
-        """
-        write_json(os.fspath(path), self.document())
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one self-contained page, as a whole or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            The file.
-
-        Raises
-        ------
-        TwinrunError
-            The file cannot be written.
-        """
-        write_html(self, os.fspath(path))
+    def _report(self) -> Any:
+        return ensemble
 
 
 def analyse_frame(
