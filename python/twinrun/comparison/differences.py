@@ -166,7 +166,7 @@ class _Walk:
         with contextlib.ExitStack() as stack:
             sides = tuple(
                 [
-                    (rank, stack.enter_context(subject.open((s, rank), self.again.use_metadata)))
+                    (rank, stack.enter_context(subject.open((s, rank), self.again.use_metadata, False)))
                     for rank in ranks
                 ]
                 for subject, s, ranks in (
@@ -199,8 +199,8 @@ class _Walk:
         rank_a, rank_b = match.ranks_a[at], match.ranks_b[at]
         metadata = self.again.use_metadata
         with (
-            self.a.open((match.step_a, rank_a), metadata) as in_a,
-            self.b.open((match.step_b, rank_b), metadata) as in_b,
+            self.a.open((match.step_a, rank_a), metadata, False) as in_a,
+            self.b.open((match.step_b, rank_b), metadata, False) as in_b,
         ):
             if self.again.globs is None:
                 in_a, in_b = under_one_name(in_a, in_b)

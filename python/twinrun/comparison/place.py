@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import INTEGERS
 from ..runs.fields import FieldRef
-from ..runs.subject import Opened, Place
+from ..runs.subject import Opened, Place, Unopened
 from .attributes import under_one_name, with_summaries
 from .entry import pieces_of_share
 from .facts import compare_facts
@@ -58,9 +58,9 @@ def compare_place(
         kept = at_once
     try:
         with contextlib.ExitStack() as stack:
-            in_a = stack.enter_context(request.a.open((match.step_a, ranks[0]), request.use_metadata))
+            in_a = stack.enter_context(request.a.open((match.step_a, ranks[0]), request.use_metadata, False))
             found.remarks.notes_a += in_a.notes
-            in_b = stack.enter_context(request.b.open((match.step_b, ranks[1]), request.use_metadata))
+            in_b = stack.enter_context(request.b.open((match.step_b, ranks[1]), request.use_metadata, False))
             found.remarks.notes_b += in_b.notes
             if request.globs is None:
                 in_a, in_b = under_one_name(in_a, in_b)
@@ -95,6 +95,10 @@ def _compare_opened(
 
     done, share: see `compare_place`. kept: what was compared in lists.
     """
+    unopened = [*in_a.unopened, *in_b.unopened]
+    if unopened:
+        _report_unopened(request, match, unopened, wanted, found)
+        in_a, in_b = _without_unopened(in_a, in_b, unopened)
     fields = match_fields(
         request.a,
         request.b,
@@ -119,6 +123,7 @@ def _compare_opened(
         and not fields.problems
         and not done
         and not in_a.skipped
+        and not unopened
         and share[0] == 0
         and not found.remarks.attributes_compared  # a file may hold nothing else
         and not _all_skipped(in_a, wanted)
@@ -130,6 +135,33 @@ def _compare_opened(
         )
         found.problems.append((-1, request.kept(nothing, match)))
     found.recut = fields.recut
+
+
+def _report_unopened(
+    request: Request, match: StepMatch, unopened: Iterable[Unopened], wanted: Selection, found: Outcome
+) -> None:
+    """A problem for each file that cannot be opened, but for those that hold nothing that is compared."""
+    for file in unopened:
+        left_out = wanted.skips(file.name or file.label)
+        chosen = request.globs is None or any(file.may_match(g) for g in request.globs)
+        if chosen and not left_out:
+            found.problems.append((-1, request.kept(file.error, match)))
+
+
+def _without_unopened(in_a: Opened, in_b: Opened, unopened: Sequence[Unopened]) -> tuple[Opened, Opened]:
+    """Both places without what only one of them has because a file of the other cannot be opened: that the
+    file was not compared is said already.
+    """
+
+    def known(mine: Opened, other: Opened) -> Opened:
+        made = mine.with_fields(
+            {n: f for n, f in mine.items() if n in other or not any(file.holds(n) for file in unopened)}
+        )
+        if mine.facts is not None and other.facts is not None:
+            made.facts = {label: fact for label, fact in mine.facts.items() if label in other.facts}
+        return made
+
+    return known(in_a, in_b), known(in_b, in_a)
 
 
 def _fields_there(globs: Sequence[str] | None, names: Sequence[str]) -> str:
@@ -175,8 +207,8 @@ def order_of_lists(
     if not lists:
         return None
     with (
-        request.a.open((match.step_a, ranks[0]), request.use_metadata) as in_a,
-        request.b.open((match.step_b, ranks[1]), request.use_metadata) as in_b,
+        request.a.open((match.step_a, ranks[0]), request.use_metadata, False) as in_a,
+        request.b.open((match.step_b, ranks[1]), request.use_metadata, False) as in_b,
     ):
         at = at_place(place, request.a, request.b)
         return _another_order(in_a, in_b, place, at, lists, request.settings.memory)

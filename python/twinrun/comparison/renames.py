@@ -222,8 +222,8 @@ class Renamed(Wrapped):
         return replace(fact, owner=owner, order=tuple(name.removeprefix(new) for name in order))
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
-        with self.inner.open(place, use_metadata) as opened:
+    def open(self, place: Place, use_metadata: bool = True, whole: bool = True) -> Iterator[Opened]:
+        with self.inner.open(place, use_metadata, whole) as opened:
             by_name: dict[str, list[FieldRef]] = {}
             names = self._new_names(opened)
             for name, ref in opened.items():
@@ -239,6 +239,8 @@ class Renamed(Wrapped):
                     )
             made = opened.with_fields({new: _called(ref, new) for new, (ref,) in by_name.items()})
             made.skipped = [(self.new_name(name), where, why) for name, where, why in opened.skipped]
+            # A rule may give fields of one file names that begin in different ways.
+            made.unopened = [replace(file, name="") for file in opened.unopened]
             if opened.facts is not None:
                 made.facts, made.format_of = {}, {}
                 owners = self._owners(opened.facts.values())

@@ -85,12 +85,13 @@ def verdict_line(c: Comparison) -> str:
     with_rank = first is not None and (first.rank != 0 or ranked(c))
     if c.problems:
         if first is not None:
-            rest = f"all else differs, first at {_difference(first, with_rank)}"
+            rest = f"what was compared differs, first at {_difference(first, with_rank)}"
+        elif c.attributes:
+            rest = f"attributes differ: {_attributes(c)}"
         else:
-            rest = f"attributes differ: {_attributes(c)}" if c.attributes else "all else agrees"
+            rest = "what was compared agrees" if c.fields else "nothing was compared"
         stopped = next((p for p in c.problems if p.startswith(INTERRUPTED)), None)
         if stopped is not None:
-            rest = rest.replace("all else", "what was compared")
             return one_line(f"incomparable: {stopped}; {rest}, nothing is known of the others")
         count = counted(len(c.problems), "thing")
         return one_line(f"incomparable: {count} could not be compared: {c.problems[0]}; {rest}")

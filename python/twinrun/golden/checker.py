@@ -23,7 +23,7 @@ from ..runs.fields import FieldRef, check_alike
 from ..runs.opening import open_subject
 from ..runs.order import in_type
 from ..runs.subject import Opened, Place, Subject
-from .attributes import check_attributes, saved_attributes
+from .attributes import AttributeCheck, check_attributes, saved_attributes
 from .digests import Digests
 from .elements import check_values, compared, kept_ref, kept_refs
 from .fields import check_field
@@ -144,7 +144,7 @@ class _Kept:
 def _check_place(request: _Request, place: GoldenPlace, of_run: Place) -> _Found:
     """Compares one place. Raises TwinrunError where none of it can be compared."""
     kept = _Kept.open(request.folder, place)
-    with request.subject.open(of_run) as opened:
+    with request.subject.open(of_run, whole=False) as opened:
         return _check_opened(request, place, kept, opened)
 
 
@@ -177,14 +177,27 @@ def _check_opened(
     for name, where, why in present.skipped:
         if request.compares(name):
             problem(name, f"{where}: cannot be compared: {why}")
-    facts = check_attributes(
-        place,
-        present,
-        {*wanted, *particles},
-        label=label,
-        named=request.fields is not None or request.manifest.chosen_fields is not None,
-        renamed={ref.name: name for name, ref in present.items() if ref.name != name},
-        ignored=request.ignored_attributes,
+    for file in opened.unopened:
+        if not file.name or request.compares(file.name):
+            problem(file.name or None, str(file.error))
+    wanted = {
+        name: saved
+        for name, saved in wanted.items()
+        if name in present or not any(file.holds(name) for file in opened.unopened)
+    }
+    # A file that cannot be opened says nothing, so that its attributes would count as missing.
+    facts = (
+        AttributeCheck()
+        if opened.unopened
+        else check_attributes(
+            place,
+            present,
+            {*wanted, *particles},
+            label=label,
+            named=request.fields is not None or request.manifest.chosen_fields is not None,
+            renamed={ref.name: name for name, ref in present.items() if ref.name != name},
+            ignored=request.ignored_attributes,
+        )
     )
     found.problems += facts.problems
     found.notes += facts.notes

@@ -21,7 +21,7 @@ from ..formats.naming import field_name
 from ..formats.safetensors import texts_of_header
 from .fields import FieldRef, refs_of_fields
 from .metadata import attach, metadata_path
-from .subject import Listed, ListedPlaces, Opened, Place, Subject
+from .subject import Listed, ListedPlaces, Opened, Place, Subject, Unopened
 
 __all__ = ["Files", "one_array_format"]
 
@@ -85,7 +85,13 @@ class Files(Subject):
         if isinstance(file, str) and (plain := self._plain_file(file)) is not None:
             self._plain = plain
             return [None]
-        with self._open_file(file) as content:
+        try:
+            content = self._open_file(file)
+        except TwinrunError:
+            if isinstance(file, str):
+                raise
+            return [None]  # is found again, and reported, where its place is opened
+        with content:
             steps = content.steps()
             self._times.update(content.times.items())
             alone = any(f.step is None for f in content.fields.values())
@@ -219,12 +225,19 @@ class Files(Subject):
         return Listed(plain, "files", opened=opened)
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+    def open(self, place: Place, use_metadata: bool = True, whole: bool = True) -> Iterator[Opened]:
         fields = Opened()
         fields.facts = {}
         with contextlib.ExitStack() as stack:
             for part in self._by_place[place]:
-                for ref in self._refs(part, use_metadata, stack, fields):
+                try:
+                    refs = self._refs(part, use_metadata, stack, fields)
+                except TwinrunError as error:
+                    if whole or isinstance(part.file, str):
+                        raise
+                    fields.unopened.append(_unopened(part.file, error))
+                    continue
+                for ref in refs:
                     if ref.name in fields:
                         raise FormatError(
                             f"field {ref.name!r} is in {fields[ref.name].where} too, at the same step and rank",
@@ -301,6 +314,12 @@ class Files(Subject):
         if file.use_prefix:
             return lambda name: f"{file.prefix}/{name}" if name else file.prefix
         return lambda name: name
+
+
+def _unopened(file: DataFile, error: TwinrunError) -> Unopened:
+    """What is known of a file that cannot be opened."""
+    in_name = file.use_prefix or one_array_format(file.format)
+    return Unopened(file.prefix if in_name else "", file.label, error)
 
 
 def _headers(paths: list[str], names: list[str], format: str, unique: bool = True) -> _core.FieldList | None:

@@ -179,7 +179,7 @@ class HistorySubject(Subject):
         )
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+    def open(self, place: Place, use_metadata: bool = True, whole: bool = True) -> Iterator[Opened]:
         try:
             with self._open(place, use_metadata) as fields:
                 yield fields

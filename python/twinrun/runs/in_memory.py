@@ -50,7 +50,7 @@ class Arrays(Subject):
         return refs
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+    def open(self, place: Place, use_metadata: bool = True, whole: bool = True) -> Iterator[Opened]:
         if self._refs is None:
             assert self.plain is not None
             self._refs = self._fields(self.plain.arrays())

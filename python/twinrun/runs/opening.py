@@ -31,7 +31,7 @@ class _Metadata(Subject):
         super().__init__("file", path, [(None, 0)])
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+    def open(self, place: Place, use_metadata: bool = True, whole: bool = True) -> Iterator[Opened]:
         metadata = _core.Metadata(self.label)
         reopen = reopening(metadata)
         with contextlib.ExitStack() as stack:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import fnmatch
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,35 @@ from ..errors import TwinrunError
 from ..formats.facts import Fact
 from .fields import FieldRef
 
-__all__ = ["Listed", "ListedPlaces", "Opened", "Place", "Subject", "Wrapped"]
+__all__ = ["Listed", "ListedPlaces", "Opened", "Place", "Subject", "Unopened", "Wrapped"]
 
 Place = tuple[int | None, int]  # step, rank
+
+
+@dataclass(frozen=True)
+class Unopened:
+    """A file of a folder that cannot be opened.
+
+    name: of the field that it holds, or what the names of its fields begin with; '': they are not known.
+    label: its name without step and rank.
+    """
+
+    name: str
+    label: str
+    error: TwinrunError
+
+    def holds(self, field: str) -> bool:
+        """Whether it holds a field of this name, if it holds it."""
+        return bool(self.name) and (field == self.name or field.startswith(f"{self.name}/"))
+
+    def may_match(self, glob: str) -> bool:
+        """Whether one of its fields may have a name that matches."""
+        if not self.name:
+            return True
+        begins = (glob[:end] for end in range(1, len(glob) + 1))
+        return fnmatch.fnmatchcase(self.name, glob) or any(
+            fnmatch.fnmatchcase(f"{self.name}/", begin) for begin in begins
+        )
 
 
 class Opened(dict[str, FieldRef]):
@@ -29,6 +56,7 @@ class Opened(dict[str, FieldRef]):
     reason) of what exists and cannot be compared. formats: of the files; format_of: the format of the file of
     a fact, by label. notes: what the user should know about the place. one_array: a file of a format that
     holds one array is among its files. array_name: the name of its only array, a prefix of its fields.
+    unopened: its files that cannot be opened.
     """
 
     def __init__(self, fields: Mapping[str, FieldRef] | None = None) -> None:
@@ -40,6 +68,7 @@ class Opened(dict[str, FieldRef]):
         self.notes: list[str] = []
         self.one_array = False
         self.array_name: str | None = None
+        self.unopened: list[Unopened] = []
 
     def with_fields(self, fields: Mapping[str, FieldRef]) -> Opened:
         """The same place with other fields."""
@@ -108,8 +137,12 @@ class Subject:
         return any(rank != 0 for _, rank in self.places)
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
-        """Fields and facts at a place, valid inside the `with`."""
+    def open(self, place: Place, use_metadata: bool = True, whole: bool = True) -> Iterator[Opened]:
+        """Fields and facts at a place, valid inside the `with`.
+
+        whole: raises where a file of a folder cannot be opened. Else the others are opened, and it is in
+        `Opened.unopened`: who asks for this must report it.
+        """
         raise NotImplementedError
 
     @contextlib.contextmanager

@@ -310,12 +310,12 @@ class InNumbers(Wrapped):
     """A run whose 8-bit floating-point fields are numbers: what they stand for, with their scales."""
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+    def open(self, place: Place, use_metadata: bool = True, whole: bool = True) -> Iterator[Opened]:
         with contextlib.ExitStack() as stack:
-            opened = stack.enter_context(self.inner.open(place, use_metadata))
+            opened = stack.enter_context(self.inner.open(place, use_metadata, whole))
             small = [name for name, ref in opened.items() if ref.kind in SMALL_FLOATS]
             if small and use_metadata:  # metadata knows no shapes of what it keeps as bytes
-                opened = stack.enter_context(self.inner.open(place, False))
+                opened = stack.enter_context(self.inner.open(place, False, whole))
                 small = [name for name, ref in opened.items() if ref.kind in SMALL_FLOATS]
             yield _in_numbers(opened, small) if small else opened
 

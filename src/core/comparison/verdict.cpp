@@ -92,10 +92,12 @@ std::string verdict_line(const RunsResult& result) {
     const bool with_rank =
         std::ranges::any_of(result.fields, [](const FieldFacts& f) { return f.rank != 0; });
     if (!result.problems.empty()) {
+        const std::string rest =
+            first != nullptr ? "what was compared differs, first at " + difference_text(*first, with_rank)
+            : result.fields.empty() ? "nothing was compared"
+                                    : "what was compared agrees";
         return one_line("incomparable: " + counted(result.problems.size(), "thing") +
-                        " could not be compared: " + result.problems.front() + "; " +
-                        (first != nullptr ? "all else differs, first at " + difference_text(*first, with_rank)
-                                          : std::string("all else agrees")));
+                        " could not be compared: " + result.problems.front() + "; " + rest);
     }
     if (first != nullptr) return one_line("different: first at " + difference_text(*first, with_rank));
     return one_line("same: " + agreement_text(result));
