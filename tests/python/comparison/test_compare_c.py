@@ -228,7 +228,7 @@ class Maker:
 
 
 @given(st.integers(0, 2**40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_random_pairs_of_histories(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     make = Maker(seed)
     a, b = make.pair(tmp_path_factory.mktemp("pair"))

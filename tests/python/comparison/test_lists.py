@@ -134,7 +134,7 @@ def test_arrays_are_compared_as_one_by_one(seed, count, how):
     assert listed(a) is not None
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     count=st.integers(1, 8),

@@ -223,7 +223,7 @@ def test_planted_causes_are_found(name: str) -> None:
 def test_no_cause_no_claim(name: str) -> None:
     """Each analysis alone, at 5%."""
     options = {k: v for k, v in PLANTED[name][1].items() if k != "sigma"}
-    studies = 60 * MORE
+    studies = 20 * MORE
     noises = ("normal", "skewed")
     found = [
         ANALYSES[name](
@@ -236,7 +236,7 @@ def test_no_cause_no_claim(name: str) -> None:
 
 def test_false_alarms_of_whole_reports() -> None:
     """Studies in which nothing is the matter: at most 5% of reports claim anything at all, within Monte Carlo error."""
-    studies = 60 * MORE
+    studies = 30 * MORE
     tests = [n for n in ANALYSES if n not in ("spread", "makespan", "decompose", "regimes", "planning")]
     alarms: dict[str, int] = {}
     reports = 0

@@ -26,7 +26,7 @@ from twinrun.ensemble.study.tasks import frame_of
 from twinrun.errors import DamagedFile, MissingFile, TwinrunError
 
 FAST = Options(permutations=999, resamples=199)
-STUDIES = int(os.environ.get("TWINRUN_TEST_STUDIES", "40"))
+STUDIES = int(os.environ.get("TWINRUN_TEST_STUDIES", "24"))
 
 
 def tasks(n: int, seed: int, effect: float = 0.0, memory: float = 0.0) -> tuple[list[dict], np.ndarray]:

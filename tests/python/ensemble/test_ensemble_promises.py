@@ -87,7 +87,7 @@ def sleeping(seed: int, counted: str) -> pd.DataFrame:
 
 @pytest.mark.parametrize("counted", ["by second", "by task"])
 def test_what_grows_with_the_length_of_a_task_is_no_load(counted: str) -> None:
-    studies = 60 * MORE
+    studies = 20 * MORE
     found = [load(sleeping(seed, counted), FAST) for seed in range(studies)]
     assert [f.state for f in found].count(FOUND) <= stats.binom.ppf(0.999, studies, 0.05)
     if counted == "by task":
@@ -153,7 +153,7 @@ def times(logarithms: np.ndarray) -> pd.DataFrame:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_equal_studies_have_equal_tails(shape: str) -> None:
-    studies = 60 * MORE
+    studies = 20 * MORE
     alarms = 0
     for seed in range(studies):
         rng = np.random.default_rng([4, seed])
@@ -285,7 +285,7 @@ def test_nothing_is_promised_that_no_order_can_show(analysis: Callable, design: 
 )
 def test_what_is_promised_is_found_in_another_study(analysis: Callable, design: str, n: int) -> None:
     """The deviation of the first is an estimate: its promise was kept by fewer than 80% where tasks are few."""
-    studies, level, found = 40 * MORE, 0.05 / 9, 0
+    studies, level, found = 20 * MORE, 0.05 / 9, 0
     for seed in range(studies):
         size = math.log1p(analysis(made(10**6 + seed, "normal", design, n)[0], FAST).could_see(level))
         assert math.isfinite(size)
