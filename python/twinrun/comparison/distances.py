@@ -78,6 +78,9 @@ class Distance:
             self.step, self.rank, self.index = found.step, found.rank, found.max_abs_index
             self.value, self.reference = found.max_abs_b, found.max_abs_a
 
+    def _is_nowhere_finite(self) -> bool:
+        return 0 < self.elements == self.infinite
+
     def _has_squares(self) -> bool:
         """Whether `rms` is what it should be: squares of distances neither overflow nor vanish."""
         return self.max == 0 or (_SMALLEST < self.max < _LARGEST and math.isfinite(self.rms))
@@ -277,7 +280,14 @@ def compare_distances(
                 for part in parts if place in shared else ():
                     sums[name]._add(part)
         one, other = (of_run[name] for of_run in of_runs)
-        if one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
+        if one._is_nowhere_finite() and other._is_nowhere_finite():
+            problems.append(
+                f"field {name!r}: no element of either run has a finite distance from the reference, because of "
+                "NaN or infinities in it or in both runs: nothing could be compared"
+            )
+            for of_run in of_runs:
+                del of_run[name]
+        elif one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
             problems.append(
                 f"field {name!r}: its distances are too large or too small for the mean of their squares"
             )

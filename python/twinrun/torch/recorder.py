@@ -4,17 +4,18 @@ value in one batch.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from ..capture.events import EventWriter, copied
-from ..runs.events import Event
+from ..runs.events import Event, Traced
 from ..trace.site import Site
 from .generators import Generators
 from .position import Position
-from .values import digest_of_text, leaves, plain_text, put
+from .values import digest_of_text, is_plain, leaves, plain_text, put
 
 __all__ = ["Recorder"]
 
@@ -46,14 +47,30 @@ class Recorder:
             self._generators.begin_iteration()
 
     def event(
-        self, phase: str, module: str, kind: str, operation: str, call: int, microbatch: int | None = None
+        self,
+        phase: str,
+        module: str,
+        kind: str,
+        operation: str,
+        call: int,
+        microbatch: int | None = None,
+        enclosing: int | None = None,
     ) -> Event:
-        """Adds an event at this place of the training. microbatch: None for the one under way."""
+        """Adds an event at this place of the training. microbatch, enclosing: None for those under way."""
         self.ensure_begun()
         position = self._position
         number = position.microbatch if microbatch is None else microbatch
         return self._writer.add(
-            Event(phase, number, module, kind, operation, call, position.enclosing(call), [])
+            Event(
+                phase,
+                number,
+                module,
+                kind,
+                operation,
+                call,
+                position.enclosing(call) if enclosing is None else enclosing,
+                [],
+            )
         )
 
     def add(self, event: Event) -> None:
@@ -62,6 +79,9 @@ class Recorder:
 
     def see(self, event: Event, name: str, what: Any, *, out: bool, role: str = "value") -> None:
         """Adds what a value holds to an event: tensors, and plain values as settings."""
+        if is_plain(what):
+            self._writer.see_one(event, name, what, out=out, role=role, keep=self._keeper(event))
+            return
         tensors: dict[str, torch.Tensor] = {}
         for label, one in leaves(name, what):
             text = plain_text(one)
@@ -80,6 +100,19 @@ class Recorder:
     def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
         """Adds a value of Python to an event, as text."""
         self._writer.known(event, name, digest_of_text(text), ("python", ()), out=out, role="setting")
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """A context whose values are digested in one batch at its end: they must not change before."""
+        return self._writer.together()
+
+    def settings(self, values: Mapping[str, Any]) -> list[Traced]:
+        """Plain values that go into many events: they are made once. Tensors are left out."""
+        found = leaves("settings", values)
+        texts = [(label, plain_text(one)) for label, one in found]
+        return [
+            self._writer.shared(label, digest_of_text(text), ("python", ()), role="setting")
+            for label, text in texts if text is not None
+        ]  # fmt: skip
 
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
         if self._keep is None:

@@ -78,6 +78,22 @@ def test_what_is_infinite_counts_more_than_any_number():
     assert twinrun.compare_distances(r, r, r).verdict == "as far"
 
 
+@pytest.mark.parametrize(
+    "reference, run", [(math.nan, 1.0), (math.inf, 1.0), (-math.inf, math.nan), (1.0, math.nan)]
+)
+def test_nothing_but_infinite_distances_tells_nothing(tmp_path, reference, run):
+    r, a, b = np.full((4, 5), reference), np.full((4, 5), run), np.full((4, 5), run)
+    b[0, 0] = b[0, 0] * 2
+    found = twinrun.compare_distances({"x": a, "y": a}, {"x": b, "y": a}, {"x": r, "y": a})
+    assert found.verdict == "incomparable" and not found and [f.field for f in found.fields] == ["y"]
+    assert len(found.problems) == 1 and "'x': no element of either run" in found.problems[0]
+    for name, values in (("r", r), ("a", a), ("b", b)):
+        np.save(tmp_path / f"{name}.npy", values)
+    a, b, r = (str(tmp_path / f"{name}.npy") for name in "abr")
+    said = command("compare", a, b, "--closer-to", r)
+    assert said.status == 2 and "nothing could be compared" in said.last
+
+
 def test_a_run_that_lacks_something_is_incomparable(tmp_path):
     r = {"x": np.zeros(3), "y": np.zeros(3)}
     found = twinrun.compare_distances(r, {"x": np.zeros(3)}, r)
