@@ -15,7 +15,7 @@ from ..errors import TwinrunError
 from ..runs.digest import Digest, digests_read, digests_started
 from ..runs.events import KEPT, Event, Traced, encoded_events
 
-__all__ = ["EventWriter", "StepEvents", "copied"]
+__all__ = ["EventWriter", "StepEvents", "copied", "known_input"]
 
 _Facts = TypeVar("_Facts")
 
@@ -71,6 +71,15 @@ class _Seen(NamedTuple):
     out: bool
     role: Any
     keep: Any
+
+
+def known_input(name: str, digest: Digest, form: tuple, role: Any) -> Traced:
+    """A value that goes into events, whose digest was made before. It may be one of many events.
+
+    form: type and shape.
+    """
+    kind, shape = form
+    return Traced(name, False, role, kind, shape, digest=int(digest))
 
 
 class _Together:
@@ -210,11 +219,6 @@ class EventWriter:
         """Adds a value whose digest was made before. form: type and shape."""
         kind, shape = form
         event.values.append(Traced(name, out, role, kind, shape, digest=int(digest)))
-
-    def shared(self, name: str, digest: Digest, form: tuple, *, role: Any) -> Traced:
-        """A value that goes into many events, whose digest was made before: see `known`."""
-        kind, shape = form
-        return Traced(name, False, role, kind, shape, digest=int(digest))
 
     def problem(self, text: str) -> None:
         """Notes what was not traced: two traces with a problem are never the same."""

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..capture.events import EventWriter
-from ..runs.digest import Digest, digests_of
-from ..runs.events import Event
+from ..capture.events import EventWriter, known_input
+from ..runs.digest import digests_of
+from ..runs.events import Event, Traced
 from .values import digest_of_text
 
 __all__ = ["Generators"]
@@ -40,8 +40,8 @@ class Generators:
 
     def __init__(self, which: str, writer: EventWriter) -> None:
         self._which, self._writer = which, writer
-        # By name: the mark of the state that was digested last, its digest, and its type and shape.
-        self._known: dict[str, tuple[object, Digest, tuple]] = {}
+        # By name: the mark of the state that was digested last, and its value.
+        self._known: dict[str, tuple[object, Traced]] = {}
 
     def begin_iteration(self) -> None:
         """An event with the states of Python's and NumPy's generators, where all are asked for."""
@@ -69,5 +69,5 @@ class Generators:
         known = self._known.get(name)
         if known is None or known[0] != mark:
             digest, *form = digests_of({name: state()})[0]
-            known = self._known[name] = mark, digest, tuple(form)
-        self._writer.known(event, name, known[1], known[2], out=False, role="rng")
+            known = self._known[name] = mark, known_input(name, digest, tuple(form), "rng")
+        event.values.append(known[1])

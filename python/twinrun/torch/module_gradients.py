@@ -16,6 +16,7 @@ import torch
 
 from .guard import Guard
 from .model import Owners
+from .modes import in_backward
 from .position import Position
 from .recorder import Recorder
 
@@ -77,7 +78,8 @@ class ModuleGradients:
         """The outermost module has ended: no region is joined to another one any more."""
         self._ends.clear()
         self._exits.clear()
-        self._ended = sequence_number()
+        if not in_backward():  # threads have numbers of their own
+            self._ended = sequence_number()
 
     def watch_record(self, nodes: list[Any], name: str) -> None:
         """Adds hooks to what made a value of the training's own code since the last module ended."""

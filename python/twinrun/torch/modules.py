@@ -16,7 +16,7 @@ from .module_gradients import ModuleGradients, sequence_number
 from .node_gradients import NodeGradients
 from .position import Frame, Position
 from .recorder import Recorder
-from .values import put, tensors_of
+from .values import tensors_of
 
 __all__ = ["ModuleHooks"]
 
@@ -126,9 +126,7 @@ class ModuleHooks:
             self._gradients.forget()
 
     def _see_owned(self, event: Event, owned: Iterable[Owned], role: str, *, out: bool) -> None:
-        tensors: dict[str, torch.Tensor] = {}
         for one in owned:
             t = one.tensor(role)
             if t is not None:
-                put(tensors, one.name, t)
-        self._recorder.see_tensors(event, tensors, out=out, role=role)
+                self._recorder.see_tensor(event, one.name, t, out=out, role=role)

@@ -5,19 +5,28 @@ value in one batch.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from ..capture.events import EventWriter, copied
+from ..capture.events import EventWriter, copied, known_input
 from ..runs.events import Event, Traced
 from ..trace.site import Site
 from .generators import Generators
 from .position import Position
-from .values import digest_of_text, is_plain, leaves, plain_text, put
+from .values import digest_of_text, is_plain, leaves, local_tensors, plain_text, put
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "known_setting"]
+
+_SHORT = 300  # characters of a text that is kept
+
+
+@functools.lru_cache(4096)
+def known_setting(name: str, text: str) -> Traced:
+    """A value of Python that goes into events, as text. Those of modules come again at each call."""
+    return known_input(name, digest_of_text(text), ("python", ()), "setting")
 
 
 class Recorder:
@@ -91,6 +100,13 @@ class Recorder:
                 self.setting(event, label, text, out=out)
         self.see_tensors(event, tensors, out=out, role=role)
 
+    def see_tensor(self, event: Event, name: str, t: torch.Tensor, *, out: bool, role: str) -> None:
+        """Adds a tensor to an event."""
+        if is_plain(t):
+            self._writer.see_one(event, name, t, out=out, role=role, keep=self._keeper(event))
+        else:
+            self.see_tensors(event, dict(local_tensors(name, t)), out=out, role=role)
+
     def see_tensors(
         self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool, role: str = "value"
     ) -> None:
@@ -99,6 +115,9 @@ class Recorder:
 
     def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
         """Adds a value of Python to an event, as text."""
+        if not out and len(text) <= _SHORT:
+            event.values.append(known_setting(name, text))
+            return
         self._writer.known(event, name, digest_of_text(text), ("python", ()), out=out, role="setting")
 
     def together(self) -> contextlib.AbstractContextManager[None]:
@@ -109,10 +128,7 @@ class Recorder:
         """Plain values that go into many events: they are made once. Tensors are left out."""
         found = leaves("settings", values)
         texts = [(label, plain_text(one)) for label, one in found]
-        return [
-            self._writer.shared(label, digest_of_text(text), ("python", ()), role="setting")
-            for label, text in texts if text is not None
-        ]  # fmt: skip
+        return [known_setting(label, text) for label, text in texts if text is not None]
 
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
         if self._keep is None:

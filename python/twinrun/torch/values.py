@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -19,21 +18,12 @@ __all__ = ["Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "pla
 Leaf = tuple[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _DEEPEST = 20
-_SHORT = 300  # characters of a text whose digest is kept
 
 
 def digest_of_text(text: str) -> Digest:
     """The digest of a value of Python: a setting, or the state of a generator."""
-    return _digest_of_short_text(text) if len(text) <= _SHORT else _digest_of_new_text(text)
-
-
-def _digest_of_new_text(text: str) -> Digest:
     made = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     return Digest(int.from_bytes(made, "big"))
-
-
-# Settings of modules come again at each call.
-_digest_of_short_text = functools.lru_cache(4096)(_digest_of_new_text)
 
 
 def plain_text(one: Any) -> str | None:
