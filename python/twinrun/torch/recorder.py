@@ -5,7 +5,6 @@ value in one batch.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,15 +17,10 @@ from .generators import Generators
 from .position import Position
 from .values import digest_of_text, is_plain, leaves, local_tensors, plain_text, put
 
-__all__ = ["Recorder", "known_setting"]
+__all__ = ["Recorder"]
 
 _SHORT = 300  # characters of a text that is kept
-
-
-@functools.lru_cache(4096)
-def known_setting(name: str, text: str) -> Traced:
-    """A value of Python that goes into events, as text. Those of modules come again at each call."""
-    return known_input(name, digest_of_text(text), ("python", ()), "setting")
+_MOST_SETTINGS = 4096
 
 
 class Recorder:
@@ -44,6 +38,8 @@ class Recorder:
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
         self._begun = False
+        # By name and text. Of this trace alone: while events are encoded, their values change.
+        self._settings: dict[tuple[str, str], Traced] = {}
 
     def begin_iteration(self) -> None:
         """The next event is the first of an iteration."""
@@ -116,7 +112,7 @@ class Recorder:
     def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
         """Adds a value of Python to an event, as text."""
         if not out and len(text) <= _SHORT:
-            event.values.append(known_setting(name, text))
+            event.values.append(self._setting(name, text))
             return
         self._writer.known(event, name, digest_of_text(text), ("python", ()), out=out, role="setting")
 
@@ -128,7 +124,17 @@ class Recorder:
         """Plain values that go into many events: they are made once. Tensors are left out."""
         found = leaves("settings", values)
         texts = [(label, plain_text(one)) for label, one in found]
-        return [known_setting(label, text) for label, text in texts if text is not None]
+        return [self._setting(label, text) for label, text in texts if text is not None]
+
+    def _setting(self, name: str, text: str) -> Traced:
+        """A value of Python that goes into events. Those of modules come again at each call."""
+        known = self._settings.get((name, text))
+        if known is None:
+            if len(self._settings) >= _MOST_SETTINGS:
+                self._settings.clear()
+            known = known_input(name, digest_of_text(text), ("python", ()), "setting")
+            self._settings[name, text] = known
+        return known
 
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
         if self._keep is None:
