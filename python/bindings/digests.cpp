@@ -112,15 +112,21 @@ class WordDigests {
     // background.
     void start(std::uint64_t few_bytes) {
         std::vector<DeviceArray> words;
-        for (const Entry& entry : entries_)
+        words.reserve(entries_.size());
+        bool host = false;
+        for (const Entry& entry : entries_) {
             words.push_back(entry.array);
-        const StreamOptions options = stream_options(0, 1 << 28, "auto", nb::none());
+            host = host || entry.array.device == kHostMemory;
+        }
+        const StreamOptions options = host ? stream_options(0, 1 << 28, "auto", nb::none()) : StreamOptions();
         Result<WordRoots> started = [&] {
             const nb::gil_scoped_release unlocked;
             return WordRoots::start(words, few_bytes, options);
         }();
         started_ = take(std::move(started));
     }
+
+    [[nodiscard]] bool on_devices() const { return started_ && started_->on_devices(); }
 
     // Waits for devices. One an array.
     std::vector<std::uint64_t> roots() {
@@ -162,6 +168,7 @@ void twinrun::define_digests(nb::module_& m) {
              "words: dense in host memory, or on a device. kind, shape: of the array.")
         .def("start", &WordDigests::start, "few_bytes"_a,
              "The arrays may change afterwards: devices work in the order of the arrays' streams.")
+        .def_prop_ro("on_devices", &WordDigests::on_devices, "Whether roots() may wait for devices.")
         .def("roots", &WordDigests::roots, "Waits. One an array; 0 where it has no element.")
         .def_prop_ro("facts", &WordDigests::facts, "(type, shape) of each array.");
 }

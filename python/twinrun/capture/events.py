@@ -4,8 +4,9 @@ is captured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ..errors import TwinrunError
 from ..runs.digest import Digest, digests_read, digests_started
 from ..runs.events import KEPT, Event, Traced, encoded_events
 
-__all__ = ["EventWriter", "copied"]
+__all__ = ["EventWriter", "StepEvents", "copied", "known_input"]
 
 _Facts = TypeVar("_Facts")
 
@@ -26,6 +27,75 @@ def copied(array: Any) -> Any:
     if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__") and hasattr(array, "copy"):
         return array.copy()
     return np.array(array, copy=True)
+
+
+class StepEvents:
+    """The events of one step, whose digests may be under way."""
+
+    __slots__ = ("events", "kept", "problems", "started", "waiting")
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        # Digests under way, and the values that they belong to, one after the other.
+        self.started: list[_core.WordDigests] = []
+        self.waiting: list[Traced] = []
+        self.kept: dict[str, object] = {}
+        self.problems: list[str] = []
+
+    @property
+    def on_devices(self) -> bool:
+        """Whether digests are under way on devices: reading them waits for these."""
+        return any(made.on_devices for made in self.started)
+
+    def read(self) -> None:
+        """Reads the digests into the values. Waits for devices."""
+        waiting = iter(self.waiting)
+        for made in self.started:
+            # The digests first: zip takes one of the first too many.
+            for (number, kind, shape), traced in zip(digests_read(made), waiting, strict=False):
+                traced.digest, traced.dtype, traced.shape = number, kind, shape
+        self.started, self.waiting = [], []
+
+    def fields(self) -> dict[str, object]:
+        """The fields of the step. Reads its digests."""
+        self.read()
+        return {**encoded_events(self.events, self.problems), **self.kept}
+
+
+class _Seen(NamedTuple):
+    """A value that is digested, and added to an event."""
+
+    event: Event
+    name: str
+    array: object
+    out: bool
+    role: Any
+    keep: Any
+
+
+def known_input(name: str, digest: Digest, form: tuple, role: Any) -> Traced:
+    """A value that goes into events, whose digest was made before. It may be one of many events.
+
+    form: type and shape.
+    """
+    kind, shape = form
+    return Traced(name, False, role, kind, shape, digest=int(digest))
+
+
+class _Together:
+    """The context of `EventWriter.together`. A class: a generator takes longer."""
+
+    __slots__ = ("_begun", "_writer")
+
+    def __init__(self, writer: EventWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        self._begun = self._writer.begin_together()
+
+    def __exit__(self, *error: object) -> None:
+        if self._begun:
+            self._writer.end_together()
 
 
 class EventWriter:
@@ -41,19 +111,15 @@ class EventWriter:
                 where=path,
                 fix="make it with keep_data=True",
             )
-        self._events: list[Event] = []
-        # Digests under way, and the values that they belong to, one after the other.
-        self._started: list[_core.WordDigests] = []
-        self._waiting: list[Traced] = []
-        self._kept: dict[str, object] = {}
-        self._problems: list[str] = []
+        self._step = StepEvents()
+        self._together: list[_Seen] | None = None
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._step.events)
 
     def add(self, event: Event) -> Event:
         """Appends an event. Its values are added by `see`."""
-        self._events.append(event)
+        self._step.events.append(event)
         return event
 
     def see(
@@ -72,28 +138,68 @@ class EventWriter:
         """
         if not arrays:
             return
-        try:
-            self._started.append(digests_started(arrays))
-        except TwinrunError:
-            for name, array in arrays.items():
-                self._alone(event, name, array, out, role, keep)
+        seen = [_Seen(event, name, array, out, role, keep) for name, array in arrays.items()]
+        if self._together is not None:
+            self._together.extend(seen)
+        else:
+            self._start(seen)
+
+    def see_one(self, event: Event, name: str, array: object, *, out: bool, role: Any, keep: Any) -> None:
+        """As `see` of one array."""
+        seen = _Seen(event, name, array, out, role, keep)
+        if self._together is not None:
+            self._together.append(seen)
+        else:
+            self._start([seen])
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Values that are seen within this context are digested in one batch, at its end: they must not
+        change before.
+        """
+        return _Together(self)
+
+    def begin_together(self) -> bool:
+        """Begins such a batch. False: one is under way."""
+        if self._together is not None:
+            return False
+        self._together = []
+        return True
+
+    def end_together(self) -> None:
+        """Digests what was seen since."""
+        seen, self._together = self._together, None
+        self._start(seen or [])
+
+    def _start(self, seen: Sequence[_Seen]) -> None:
+        """Digests values, each of which is added to its event."""
+        if not seen:
             return
-        for name, array in arrays.items():
-            self._append(event, name, array, out, role, keep)
+        try:
+            self._step.started.append(
+                digests_started({str(n): one.array for n, one in enumerate(seen)})
+                if len(seen) > 1
+                else digests_started({seen[0].name: seen[0].array})
+            )
+        except TwinrunError:
+            for one in seen:
+                self._alone(*one)
+            return
+        for one in seen:
+            self._append(*one)
 
     def _append(self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any) -> None:
         """Adds a value that is the next one of `_started`."""
         traced = Traced(name, out, role, "", ())
         event.values.append(traced)
-        self._waiting.append(traced)
+        self._step.waiting.append(traced)
         if keep is not None and (copy := keep(array)) is not None:
-            traced.kept = f"{KEPT}{len(self._kept)}"
-            self._kept[traced.kept] = copy
+            traced.kept = f"{KEPT}{len(self._step.kept)}"
+            self._step.kept[traced.kept] = copy
 
     def _alone(self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any) -> None:
         """As `see` of one array; says why where it has no digest."""
         try:
-            self._started.append(digests_started({name: array}))
+            self._step.started.append(digests_started({name: array}))
         except TwinrunError as e:
             try:
                 shape = tuple(int(n) for n in getattr(array, "shape", ()))
@@ -106,7 +212,7 @@ class EventWriter:
 
     def bytes_kept(self, event: Event) -> int:
         """Bytes of the copies of an event's values."""
-        copies = [self._kept[v.kept] for v in event.values if v.kept]
+        copies = [self._step.kept[v.kept] for v in event.values if v.kept]
         return sum(int(getattr(c, "nbytes", 0)) for c in copies)
 
     def known(self, event: Event, name: str, digest: Digest, form: tuple, *, out: bool, role: Any) -> None:
@@ -116,22 +222,24 @@ class EventWriter:
 
     def problem(self, text: str) -> None:
         """Notes what was not traced: two traces with a problem are never the same."""
-        self._problems.append(text)
+        self._step.problems.append(text)
 
     def events(self) -> tuple[list[Event], list[str]]:
         """(events, problems) of the step under way. Reads its digests."""
-        waiting = iter(self._waiting)
-        for made in self._started:
-            # The digests first: zip takes one of the first too many.
-            for (number, kind, shape), traced in zip(digests_read(made), waiting, strict=False):
-                traced.digest, traced.dtype, traced.shape = number, kind, shape
-        self._started, self._waiting = [], []
-        return self._events, self._problems
+        self._step.read()
+        return self._step.events, self._step.problems
+
+    def take(self) -> StepEvents | None:
+        """The step under way, which ends here; None where there is nothing in it."""
+        step = self._step
+        if not step.events and not step.problems:
+            return None
+        self._step = StepEvents()
+        return step
 
     def drop(self) -> None:
         """Forgets the step under way."""
-        self._events, self._kept, self._problems = [], {}, []
-        self._started, self._waiting = [], []
+        self._step = StepEvents()
 
     def capture(
         self, capture: Callable[[dict[str, object]], _Facts], beside: Mapping[str, object] | None = None
@@ -140,9 +248,5 @@ class EventWriter:
 
         beside: more fields of the step. Raises as `capture` does.
         """
-        if not self._events and not self._problems:
-            return None
-        try:
-            return capture({**encoded_events(*self.events()), **self._kept, **(beside or {})})
-        finally:
-            self.drop()
+        step = self.take()
+        return None if step is None else capture({**step.fields(), **(beside or {})})

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import Incomparable, TwinrunError
 from ..words import number
 from .field import FieldComparison
+from .numbers import holds_no_number
 from .options import CompareOptions
 from .result import Comparison
 from .work import compare
@@ -77,6 +78,12 @@ class Distance:
             self.max = found.max_abs_diff
             self.step, self.rank, self.index = found.step, found.rank, found.max_abs_index
             self.value, self.reference = found.max_abs_b, found.max_abs_a
+
+    def _is_zero(self) -> bool:
+        return self.max == 0 and not self.infinite
+
+    def _is_nowhere_finite(self) -> bool:
+        return 0 < self.elements == self.infinite
 
     def _has_squares(self) -> bool:
         """Whether `rms` is what it should be: squares of distances neither overflow nor vanish."""
@@ -258,6 +265,7 @@ def compare_distances(
         )
         for run in (a, b)
     ]
+    formats = options.formats if isinstance(options, CompareOptions) else options
     problems = [p for one in found for p in one.problems]
     notes = [n for one in found for n in one.notes]
     at_a, at_b = (_by_place(one) for one in found)
@@ -277,7 +285,18 @@ def compare_distances(
                 for part in parts if place in shared else ():
                     sums[name]._add(part)
         one, other = (of_run[name] for of_run in of_runs)
-        if one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
+        if one._is_nowhere_finite() and other._is_nowhere_finite():
+            problems.append(
+                f"field {name!r}: no element of either run has a finite distance from the reference, because of "
+                "NaN or infinities in it or in both runs: nothing could be compared"
+            )
+            for of_run in of_runs:
+                del of_run[name]
+        elif one._is_zero() and other._is_zero() and holds_no_number(reference, name, shared, formats):
+            problems.append(f"field {name!r}: the reference holds nothing but NaN: nothing could be compared")
+            for of_run in of_runs:
+                del of_run[name]
+        elif one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
             problems.append(
                 f"field {name!r}: its distances are too large or too small for the mean of their squares"
             )

@@ -5,6 +5,7 @@ What the number is made of: spec/digest.md, section 13.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import operator
@@ -273,8 +274,13 @@ def _field_of_words(name: str, address: int, size: int, width: int) -> _core.Cap
     )
 
 
-def _number(kind: str, shape: Sequence[int], how: str, root: int) -> int:
-    form = f"twinrun digest 1\n{kind}\n{','.join(map(str, shape))}\n{how}\n".encode()
+@functools.lru_cache(4096)
+def _form_text(kind: str, shape: tuple[int, ...], how: str) -> bytes:
+    return f"twinrun digest 1\n{kind}\n{','.join(map(str, shape))}\n{how}\n".encode()
+
+
+def _number(kind: str, shape: tuple[int, ...], how: str, root: int) -> int:
+    form = _form_text(kind, shape, how)
     return int.from_bytes(hashlib.blake2b(form + root.to_bytes(8, "little"), digest_size=16).digest(), "big")
 
 

@@ -107,13 +107,15 @@ def encoded_events(events: Sequence[Event], problems: Iterable[str] = ()) -> dic
     numbers = [v.digest for e in events for v in e.values]
     packed = b"".join(n.to_bytes(16, "big") for n in numbers)
     digests = np.frombuffer(packed, ">u8").astype(np.uint64).reshape(len(numbers), 2)
-    for e in events:
-        for v in e.values:
-            v.digest = 0
     table = _Table("twinrun trace", VERSION, list(problems), list(events))
-    text = msgspec.json.encode(table)
-    for number, v in zip(numbers, (v for e in events for v in e.values), strict=True):
-        v.digest = number
+    try:
+        for e in events:
+            for v in e.values:
+                v.digest = 0
+        text = msgspec.json.encode(table)
+    finally:  # values may be those of later events, too
+        for number, v in zip(numbers, (v for e in events for v in e.values), strict=True):
+            v.digest = number
     return {EVENTS: np.frombuffer(text, np.uint8), DIGESTS: digests}
 
 

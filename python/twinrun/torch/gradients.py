@@ -1,8 +1,8 @@
-"""Hooks of gradients: of the nodes of the graph that a module made, and of parameters."""
+"""Hooks of parameters: their gradients once they are summed up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,29 +12,13 @@ from .model import Owner, Owners
 from .position import Position
 from .recorder import Recorder
 
-__all__ = ["GradientHooks", "module_of_node"]
+__all__ = ["ParameterGradients"]
 
-_KEY = "twinrun"  # of what a node of the graph knows about itself
 _UNOWNED = Owner("", "parameter")
 
 
-def module_of_node() -> str:
-    """The path of the module that made the node whose gradient is computed now; '' where none is known."""
-    node = torch._C._current_autograd_node()
-    return "" if node is None else node.metadata.get(_KEY, "")
-
-
-class _Node:
-    """A node of the graph of gradients, between its two hooks."""
-
-    __slots__ = ("call", "kind", "microbatch", "name", "path")
-
-    def __init__(self, path: str, kind: str, name: str, microbatch: int) -> None:
-        self.path, self.kind, self.name, self.microbatch, self.call = path, kind, name, microbatch, -1
-
-
-class GradientHooks:
-    """The hooks of the nodes of a graph, and of parameters once their gradient is summed."""
+class ParameterGradients:
+    """The hooks of parameters."""
 
     def __init__(self, owners: Owners, guard: Guard, position: Position, recorder: Recorder) -> None:
         self._owners, self._guard, self._position, self._recorder = owners, guard, position, recorder
@@ -44,63 +28,6 @@ class GradientHooks:
         for p in parameters:
             if p.requires_grad:
                 handles.append(p.register_post_accumulate_grad_hook(self._accumulated))
-
-    def watch(
-        self,
-        nodes: list[Any],
-        path: str,
-        kind: str,
-        *,
-        stops: Collection[int] = (),
-        first: int = 0,
-        hidden: bool = False,
-    ) -> None:
-        """Adds hooks to nodes and to those before them: they live as long as their graph.
-
-        path, kind: of the module that made them. It ends at nodes whose id is in `stops`, and at
-        those made before the sequence number `first`. hidden: they have no events.
-        """
-        waiting = nodes
-        met: dict[int, Any] = {}
-        while waiting:
-            node = waiting.pop()
-            if id(node) in met or id(node) in stops:
-                continue
-            met[id(node)] = node  # it must live as long as its number is used
-            name = node.name()
-            if name.endswith("AccumulateGrad") or node._sequence_nr() < first:
-                continue
-            if _KEY not in node.metadata:
-                node.metadata[_KEY] = path
-                if not hidden:
-                    one = _Node(path, kind, name, self._position.microbatch)
-                    node.register_prehook(self._before_node(one))
-                    node.register_hook(self._after_node(one))
-            waiting.extend(n for n, _ in node.next_functions if n is not None)
-
-    def _before_node(self, one: _Node) -> Callable[[tuple], None]:
-        def before(gradients: tuple) -> None:
-            if not self._guard.records():
-                return
-            with self._guard.work(f"the gradient into {one.name} of {one.path or 'the model'}"):
-                one.call = self._position.new_call()
-                self._see(one, gradients, out=False)
-
-        return before
-
-    def _after_node(self, one: _Node) -> Callable[[tuple, tuple], None]:
-        def after(gradients: tuple, given: tuple) -> None:
-            if not self._guard.records() or one.call < 0:
-                return
-            with self._guard.work(f"the gradient out of {one.name} of {one.path or 'the model'}"):
-                self._see(one, gradients, out=True)
-                one.call = -1
-
-        return after
-
-    def _see(self, one: _Node, gradients: tuple, *, out: bool) -> None:
-        event = self._recorder.event("backward", one.path, one.kind, one.name, one.call, one.microbatch)
-        self._recorder.see(event, "grad", list(gradients), out=out, role="gradient")
 
     def _accumulated(self, p: torch.nn.Parameter) -> None:
         if not self._guard.records() or p.grad is None:

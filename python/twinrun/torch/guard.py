@@ -22,12 +22,12 @@ __all__ = ["Guard"]
 
 class _Work:
     """The context of `Guard.work`. A class: thousands of them are made in a step, and a generator takes
-    longer. what: None where errors are the caller's.
+    longer. what: None where errors are the caller's; parts are joined where there is an error.
     """
 
     __slots__ = ("_guard", "_had_gradients", "_modes", "_what")
 
-    def __init__(self, guard: Guard, what: str | None) -> None:
+    def __init__(self, guard: Guard, what: str | tuple[str, str] | None) -> None:
         self._guard, self._what = guard, what
 
     def __enter__(self) -> None:
@@ -47,9 +47,15 @@ class _Work:
         try:
             torch._C._set_grad_enabled(self._had_gradients)
             self._modes.__exit__(None, None, None)
-            return self._what is not None and self._guard.failed(self._what, error)
+            return (
+                error is not None and self._what is not None and self._guard.failed(_told(self._what), error)
+            )
         finally:
             self._guard.end()
+
+
+def _told(what: str | tuple[str, str]) -> str:
+    return what if isinstance(what, str) else f"{what[0]} {what[1] or 'the model'}"
 
 
 class _Thread(threading.local):
@@ -81,7 +87,7 @@ class Guard:
 
     def records(self) -> bool:
         """Whether values are recorded now, and can be: the capture of a CUDA graph ends the trace."""
-        if not self.active:
+        if self.stopped or self._thread.inside or len(self._handles) == 0 or not self._position.chosen:
             return False
         if not capturing():
             return True
@@ -89,8 +95,11 @@ class Guard:
             refuse_graph_capture()
         return False
 
-    def work(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Work of the trace, which modes and the graph of gradients do not see. An error stops the trace."""
+    def work(self, what: str | tuple[str, str]) -> contextlib.AbstractContextManager[None]:
+        """Work of the trace, which modes and the graph of gradients do not see. An error stops the trace.
+
+        what: as a message says it; of a module also (what, its path), which take no time where all is well.
+        """
         return _Work(self, what)
 
     def work_that_goes_on(self) -> contextlib.AbstractContextManager[None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from typing import NamedTuple
 
 import torch
 
-from ..capture.events import EventWriter
+from ..capture.events import EventWriter, StepEvents
 from ..capture.run import Run
 from ..trace.result import Origin
 from .divergence import Divergence
@@ -15,6 +16,14 @@ from .modes import no_modes
 from .position import Position
 
 __all__ = ["Iterations"]
+
+
+class _Waiting(NamedTuple):
+    """An iteration whose digests are under way."""
+
+    iteration: int
+    step: StepEvents
+    run: Run
 
 
 class Iterations:
@@ -30,6 +39,7 @@ class Iterations:
         self._writer, self._position, self._divergence = writer, position, divergence
         # The iteration whose digests wait for the end of a CUDA graph's capture.
         self._unread: int | None = None
+        self._waiting: _Waiting | None = None
 
     def problem(self, text: str) -> None:
         """Writes what was not traced into the iteration under way."""
@@ -40,14 +50,28 @@ class Iterations:
         if len(self._writer):
             refuse_graph_capture()
 
-    def capture(self) -> Origin | None:
-        """Captures the iteration. Gives the first divergence from the reference, once."""
+    def capture(self, last: bool = False) -> Origin | None:
+        """Captures the iteration. Gives the first divergence from the reference, once.
+
+        Without a reference, an iteration whose digests are under way on devices is captured when the next
+        one ends: nobody waits for them then. last: all of them are captured now.
+        """
         iteration, divergence = self._position.iteration, self._divergence
         found = None if divergence is None else divergence.find(iteration, self._writer)
-        self._writer.capture(lambda fields: self.run.capture(iteration, fields))
+        step = self._writer.take()
+        self._capture_waiting()
+        if step is not None:
+            self._waiting = _Waiting(iteration, step, self.run)
+            if last or divergence is not None or not step.on_devices:
+                self._capture_waiting()
         if divergence is not None:
             divergence.remember(found)
         return found
+
+    def _capture_waiting(self) -> None:
+        if self._waiting is not None and not capturing():
+            waiting, self._waiting = self._waiting, None
+            waiting.run.capture(waiting.iteration, waiting.step.fields())
 
     def capture_last(self) -> None:
         """Captures the iteration in which the trace stopped: now, or after a CUDA graph's capture,
@@ -71,6 +95,6 @@ class Iterations:
 
     def _capture_as_it_is(self) -> None:
         with contextlib.suppress(Exception):
-            found = self.capture()
+            found = self.capture(last=True)
             if found is not None and self._divergence is not None:
                 self._divergence.act(found)

@@ -9,20 +9,16 @@ import torch
 
 from ..runs.events import Event
 from .generators import Generators
-from .gradients import GradientHooks
 from .guard import Guard
 from .model import Owned, Watched, hook_after, hook_before
 from .modes import compiling, in_backward
+from .module_gradients import ModuleGradients, sequence_number
+from .node_gradients import NodeGradients
 from .position import Frame, Position
 from .recorder import Recorder
-from .values import put, tensors_of
+from .values import tensors_of
 
 __all__ = ["ModuleHooks"]
-
-
-def _sequence_number() -> int:
-    ask = getattr(torch.autograd, "_get_sequence_nr", None)
-    return 0 if ask is None else ask()
 
 
 def _extra(module: torch.nn.Module) -> str:
@@ -42,7 +38,7 @@ class ModuleHooks:
         position: Position,
         recorder: Recorder,
         generators: Generators,
-        gradients: GradientHooks,
+        gradients: ModuleGradients | NodeGradients,
     ) -> None:
         self._watched, self._guard, self._position = watched, guard, position
         self._recorder, self._generators, self._gradients = recorder, generators, gradients
@@ -56,6 +52,7 @@ class ModuleHooks:
 
     def begin_iteration(self) -> None:
         """No module was called yet."""
+        self._gradients.forget()
         for w in self._watched:
             w.calls = 0
 
@@ -67,7 +64,7 @@ class ModuleHooks:
             if not self._guard.records():
                 return
             phase = "recompute" if in_backward() else "forward"
-            with self._guard.work(f"the input of {w.path or 'the model'}"):
+            with self._guard.work(("the input of", w.path)):
                 self._enter(w, phase, args, kwargs)
 
         return before
@@ -83,12 +80,16 @@ class ModuleHooks:
         stops = [t.grad_fn for t in tensors_of((args, kwargs)) if t.grad_fn is not None]
         call = position.new_call()
         event = recorder.event(phase, w.path, w.kind, "forward", call)
-        position.frames.append(Frame(call, phase, w, _sequence_number(), stops))
+        position.frames.append(Frame(call, phase, w, sequence_number(), stops))
         recorder.setting(event, "settings", f"{_extra(w.module)} training={w.module.training}")
-        recorder.see(event, "args", args, out=False)
-        recorder.see(event, "kwargs", kwargs, out=False)
-        self._see_owned(event, w.parameters, "parameter", out=False)
-        self._see_owned(event, w.buffers, "buffer", out=False)
+        with recorder.together():
+            recorder.see(event, "args", args, out=False)
+            if kwargs:
+                recorder.see(event, "kwargs", kwargs, out=False)
+            if w.parameters:
+                self._see_owned(event, w.parameters, "parameter", out=False)
+            if w.buffers:
+                self._see_owned(event, w.buffers, "buffer", out=False)
         self._generators.add_states(event)
 
     def _leaving(self, w: Watched) -> Callable[..., None]:
@@ -96,7 +97,7 @@ class ModuleHooks:
             if compiling() or not self._guard.records():
                 return
             grads = torch.is_grad_enabled()
-            with self._guard.work(f"the output of {w.path or 'the model'}"):
+            with self._guard.work(("the output of", w.path)):
                 self._leave(w, output, grads)
 
         return after
@@ -109,9 +110,10 @@ class ModuleHooks:
         frame = frames[at]
         del frames[at + 1 :]
         event = recorder.event(frame.phase, w.path, w.kind, "forward", frame.call)
-        recorder.see(event, "output", output, out=True)
-        if w.module.training:
-            self._see_owned(event, w.buffers, "buffer", out=True)
+        with recorder.together():
+            recorder.see(event, "output", output, out=True)
+            if w.buffers and w.module.training:
+                self._see_owned(event, w.buffers, "buffer", out=True)
         frames.pop()
         if grads:
             # The nodes of the graph that the module's own code made.
@@ -120,11 +122,11 @@ class ModuleHooks:
             # TorchScript makes other nodes once it has optimized a module.
             hidden = isinstance(w.module, torch.jit.ScriptModule)
             self._gradients.watch(nodes, w.path, w.kind, stops=stops, first=frame.sequence, hidden=hidden)
+        if not frames:
+            self._gradients.forget()
 
     def _see_owned(self, event: Event, owned: Iterable[Owned], role: str, *, out: bool) -> None:
-        tensors: dict[str, torch.Tensor] = {}
         for one in owned:
             t = one.tensor(role)
             if t is not None:
-                put(tensors, one.name, t)
-        self._recorder.see_tensors(event, tensors, out=out, role=role)
+                self._recorder.see_tensor(event, one.name, t, out=out, role=role)

@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..runs.events import Event
-from .gradients import module_of_node
 from .guard import Guard
 from .modes import compiling, in_backward
+from .node_gradients import module_of_node
 from .position import Position
 from .recorder import Recorder
 from .unwritten import UNWRITTEN, UnwrittenMemory, written_words

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..runs.events import Traced
 from .guard import Guard
 from .model import Owner, Owners
 from .position import Position
 from .recorder import Recorder
 from .replica_checks import ReplicaChecks
+from .values import tensors_of
 
 __all__ = ["OptimizerHooks"]
 
@@ -90,18 +92,32 @@ class OptimizerHooks:
         name_of = f"{label}{type(optimizer).__name__}.step"
         if not out:
             self._calls.clear()
-        for path, name, p, group in self._parameters(optimizer, label):
-            key = (label, id(p))
-            if not out:
-                self._calls[key] = self._position.new_call()
-            event = recorder.event("optimizer", path, "", f"{name_of} of {name}", self._calls.get(key, -1))
-            if not out:
-                settings = {k: v for k, v in group.items() if k != "params"}
-                recorder.see(event, "settings", settings, out=False, role="setting")
-                if p.grad is not None:
-                    recorder.see(event, f"{name}.grad", p.grad, out=False, role="gradient")
-            recorder.see(event, name, p, out=out, role="parameter")
-            recorder.see(event, f"{name}.state", dict(optimizer.state.get(p, {})), out=out, role="state")
+        settings: dict[int, tuple[dict[str, Any], list[Traced]]] = {}  # by the id of a group
+        with recorder.together():
+            for path, name, p, group in self._parameters(optimizer, label):
+                key = (label, id(p))
+                if not out:
+                    self._calls[key] = self._position.new_call()
+                event = recorder.event(
+                    "optimizer", path, "", f"{name_of} of {name}", self._calls.get(key, -1)
+                )
+                if not out:
+                    if id(group) not in settings:
+                        settings[id(group)] = self._settings(group)
+                    tensors, plain = settings[id(group)]
+                    event.values.extend(plain)
+                    if tensors:
+                        recorder.see(event, "settings", tensors, out=False, role="setting")
+                    if p.grad is not None:
+                        recorder.see(event, f"{name}.grad", p.grad, out=False, role="gradient")
+                recorder.see(event, name, p, out=out, role="parameter")
+                recorder.see(event, f"{name}.state", dict(optimizer.state.get(p, {})), out=out, role="state")
+
+    def _settings(self, group: dict[str, Any]) -> tuple[dict[str, Any], list[Traced]]:
+        """The settings of a group: those that hold tensors, and the values of the others."""
+        own = {k: v for k, v in group.items() if k != "params"}
+        tensors = {k: v for k, v in own.items() if tensors_of(v)}
+        return tensors, self._recorder.settings({k: v for k, v in own.items() if k not in tensors})
 
     def _replicated(self, optimizer: torch.optim.Optimizer, label: str) -> list[tuple[str, torch.Tensor]]:
         """What data-parallel processes hold alike before a step."""

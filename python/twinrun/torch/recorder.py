@@ -4,19 +4,23 @@ value in one batch.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from ..capture.events import EventWriter, copied
-from ..runs.events import Event
+from ..capture.events import EventWriter, copied, known_input
+from ..runs.events import Event, Traced
 from ..trace.site import Site
 from .generators import Generators
 from .position import Position
-from .values import digest_of_text, leaves, plain_text, put
+from .values import digest_of_text, is_plain, leaves, local_tensors, plain_text, put
 
 __all__ = ["Recorder"]
+
+_SHORT = 300  # characters of a text that is kept
+_MOST_SETTINGS = 4096
 
 
 class Recorder:
@@ -34,6 +38,8 @@ class Recorder:
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
         self._begun = False
+        # By name and text. Of this trace alone: while events are encoded, their values change.
+        self._settings: dict[tuple[str, str], Traced] = {}
 
     def begin_iteration(self) -> None:
         """The next event is the first of an iteration."""
@@ -46,14 +52,30 @@ class Recorder:
             self._generators.begin_iteration()
 
     def event(
-        self, phase: str, module: str, kind: str, operation: str, call: int, microbatch: int | None = None
+        self,
+        phase: str,
+        module: str,
+        kind: str,
+        operation: str,
+        call: int,
+        microbatch: int | None = None,
+        enclosing: int | None = None,
     ) -> Event:
-        """Adds an event at this place of the training. microbatch: None for the one under way."""
+        """Adds an event at this place of the training. microbatch, enclosing: None for those under way."""
         self.ensure_begun()
         position = self._position
         number = position.microbatch if microbatch is None else microbatch
         return self._writer.add(
-            Event(phase, number, module, kind, operation, call, position.enclosing(call), [])
+            Event(
+                phase,
+                number,
+                module,
+                kind,
+                operation,
+                call,
+                position.enclosing(call) if enclosing is None else enclosing,
+                [],
+            )
         )
 
     def add(self, event: Event) -> None:
@@ -62,6 +84,9 @@ class Recorder:
 
     def see(self, event: Event, name: str, what: Any, *, out: bool, role: str = "value") -> None:
         """Adds what a value holds to an event: tensors, and plain values as settings."""
+        if is_plain(what):
+            self._writer.see_one(event, name, what, out=out, role=role, keep=self._keeper(event))
+            return
         tensors: dict[str, torch.Tensor] = {}
         for label, one in leaves(name, what):
             text = plain_text(one)
@@ -71,6 +96,13 @@ class Recorder:
                 self.setting(event, label, text, out=out)
         self.see_tensors(event, tensors, out=out, role=role)
 
+    def see_tensor(self, event: Event, name: str, t: torch.Tensor, *, out: bool, role: str) -> None:
+        """Adds a tensor to an event."""
+        if is_plain(t):
+            self._writer.see_one(event, name, t, out=out, role=role, keep=self._keeper(event))
+        else:
+            self.see_tensors(event, dict(local_tensors(name, t)), out=out, role=role)
+
     def see_tensors(
         self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool, role: str = "value"
     ) -> None:
@@ -79,7 +111,30 @@ class Recorder:
 
     def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
         """Adds a value of Python to an event, as text."""
+        if not out and len(text) <= _SHORT:
+            event.values.append(self._setting(name, text))
+            return
         self._writer.known(event, name, digest_of_text(text), ("python", ()), out=out, role="setting")
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """A context whose values are digested in one batch at its end: they must not change before."""
+        return self._writer.together()
+
+    def settings(self, values: Mapping[str, Any]) -> list[Traced]:
+        """Plain values that go into many events: they are made once. Tensors are left out."""
+        found = leaves("settings", values)
+        texts = [(label, plain_text(one)) for label, one in found]
+        return [self._setting(label, text) for label, text in texts if text is not None]
+
+    def _setting(self, name: str, text: str) -> Traced:
+        """A value of Python that goes into events. Those of modules come again at each call."""
+        known = self._settings.get((name, text))
+        if known is None:
+            if len(self._settings) >= _MOST_SETTINGS:
+                self._settings.clear()
+            known = known_input(name, digest_of_text(text), ("python", ()), "setting")
+            self._settings[name, text] = known
+        return known
 
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
         if self._keep is None:

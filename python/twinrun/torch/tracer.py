@@ -18,12 +18,14 @@ from ..capture.run import Run
 from ..trace.result import Origin
 from .divergence import Divergence
 from .generators import Generators
-from .gradients import GradientHooks
+from .gradients import ParameterGradients
 from .guard import Guard
 from .iterations import Iterations
 from .model import Owners, Watched, owners_of, watched_modules
 from .modes import compiling
+from .module_gradients import ModuleGradients
 from .modules import ModuleHooks
+from .node_gradients import NodeGradients
 from .operations import OperationEvents, OperationMode
 from .optimizers import OptimizerHooks
 from .position import Position
@@ -88,7 +90,12 @@ class Trace:
             if settings.replicas
             else None
         )
-        self._gradients = GradientHooks(owners, guard, position, recorder)
+        self._parameters = ParameterGradients(owners, guard, position, recorder)
+        self._gradients = (
+            NodeGradients(guard, position, recorder)
+            if settings.level == "ops"
+            else ModuleGradients(guard, position, recorder, owners)
+        )
         self._modules = ModuleHooks(
             watched,
             guard,
@@ -135,7 +142,7 @@ class Trace:
                 self._modules.attach(self._handles)
             with self._guard.work("the hooks of parameters"):
                 for model in self._models.values():
-                    self._gradients.attach(model.parameters(), self._handles)
+                    self._parameters.attach(model.parameters(), self._handles)
             # Also after an error: other processes may wait for this one before a step.
             with self._guard.work("the hooks of optimizers"):
                 self._steps.attach(self._handles)
@@ -225,7 +232,7 @@ class Trace:
         self._recorder.begin_iteration()
         self._modules.begin_iteration()
         stopped, divergence = self._guard.stopped, self._divergence
-        found = None if stopped else self._iterations.capture()
+        found = None if stopped else self._iterations.capture(last)
         if divergence is None:
             return
         if found is not None:
@@ -256,7 +263,7 @@ class Trace:
             self._recorder.see(event, str(name), value, out=True)
             if grads:
                 nodes = [t.grad_fn for t in tensors_of(value) if t.grad_fn is not None]
-                self._gradients.watch(nodes, "", str(name))
+                self._gradients.watch_record(nodes, str(name))
 
 
 def trace(

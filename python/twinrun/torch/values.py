@@ -12,7 +12,7 @@ import torch
 from ..errors import TwinrunError
 from ..runs.digest import Digest
 
-__all__ = ["Leaf", "digest_of_text", "leaves", "local_tensors", "plain_text", "put", "tensors_of"]
+__all__ = ["Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "plain_text", "put", "tensors_of"]
 
 # (name, value): a tensor, or a plain value of Python.
 Leaf = tuple[str, Any]
@@ -38,7 +38,10 @@ def plain_text(one: Any) -> str | None:
 def leaves(name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0) -> list[Leaf]:
     """The tensors and plain values in nested lists, mappings and data classes. Other objects are left out."""
     found = [] if found is None else found
-    if isinstance(what, torch.Tensor) or isinstance(what, (*_PLAIN, torch.dtype, torch.device)):
+    kind = type(what)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:  # most of them
+        found.append((name, what))
+    elif isinstance(what, torch.Tensor) or isinstance(what, (*_PLAIN, torch.dtype, torch.device)):
         found.append((name, what))
     elif depth >= _DEEPEST:
         raise TwinrunError(f"more than {_DEEPEST} containers, one within the other", where=name)
@@ -69,10 +72,24 @@ def tensors_of(what: Any) -> list[torch.Tensor]:
     return [one for _, one in leaves("", what) if isinstance(one, torch.Tensor)]
 
 
+def is_plain(t: Any) -> bool:
+    """Whether it is a tensor with values of its own, as most are: its only part is the tensor itself."""
+    kind = type(t)
+    return (
+        (kind is torch.Tensor or kind is torch.nn.Parameter)
+        and t.layout is torch.strided
+        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+        and not t.is_nested
+        and not t.is_meta
+    )
+
+
 def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """A tensor as dense tensors of this process: parts of distributed, of sparse and of nested tensors
     have own names. What torch.func makes of a tensor (vmap, grad) is the tensor below, with all its items.
     """
+    if is_plain(t):
+        return [(name, t)]
     transforms = torch._C._functorch
     while transforms.is_functorch_wrapped_tensor(t):
         if transforms.is_batchedtensor(t):

@@ -15,6 +15,7 @@ from .distance import measure
 from .reading import RankOfTrace, TraceSubject
 from .replicas import chosen_ranks, replicated, usual_rank
 from .result import TraceComparison
+from .shardings import refuse_other_shardings
 from .walk import Walk
 
 __all__ = ["TraceComparison", "compare_traces"]
@@ -141,6 +142,7 @@ _Walks = tuple[TraceComparison, list[Walk], dict[int, tuple[RankOfTrace, RankOfT
 
 def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _Walks:
     """Each rank of a run against the same rank of the other one."""
+    refuse_other_shardings(ours, theirs)
     result = TraceComparison(ours.label, theirs.label)
     result.notes = [*ours.notes, *theirs.notes]
     result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
@@ -235,7 +237,8 @@ def compare_traces(
     TwinrunError
         A folder is no history, or is damaged; or two traces are given with `replicas`, or one without.
     Incomparable
-        A history holds no trace; with `replicas`, only one rank.
+        A history holds no trace; with `replicas`, only one rank; or the traces cut their tensors differently,
+        as with another number of processes for tensor parallelism.
 
     Notes
     -----

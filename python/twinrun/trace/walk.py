@@ -209,8 +209,11 @@ class Walk:
         """
         module = e.module
         outer = calls.get(e.enclosing)
-        if all(v.role in ("value", "gradient") for v in found.ins) and e.phase in ("forward", "recompute"):
-            module = outer.event.module if outer is not None else ""
+        if all(v.role in ("value", "gradient") for v in found.ins):
+            if e.phase in ("forward", "recompute"):
+                module = outer.event.module if outer is not None else ""
+            elif e.phase == "backward" and outer is not None:
+                module = outer.event.module
         self.origin(Origin(self.rank, site, "input", module, e.kind, at, found.ins))
 
     def end(self) -> None:

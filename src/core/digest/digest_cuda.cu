@@ -725,9 +725,12 @@ DeviceStatus sketch(int device, const DeviceSketchItem& item, StreamHandle strea
 
 }  // namespace
 
+// roots_cuda.cu
+DeviceStatus roots(int device, const DeviceRootItem* items, std::size_t n, StreamHandle stream);
+
 }  // namespace gpu
 
 extern const DeviceDigestKernels kDeviceDigestTable;
-const DeviceDigestKernels kDeviceDigestTable = {gpu::scratch, gpu::digest, gpu::sketch};
+const DeviceDigestKernels kDeviceDigestTable = {gpu::scratch, gpu::digest, gpu::sketch, gpu::roots};
 
 }  // namespace twinrun

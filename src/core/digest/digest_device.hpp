@@ -47,6 +47,26 @@ struct DeviceSketchItem {
     std::uint64_t* counts = nullptr;  // 8: scalars of proven chunks by |c|, added to
 };
 
+// Sums of an array whose root is being made. Zeros before and after.
+struct DeviceRootSums {
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+    std::uint64_t parts = 0;
+};
+
+// Words of bits (sketch/words.hpp), dense, whose root alone is asked for. Their chunks have
+// kRootChunkBytes.
+struct DeviceRootItem {
+    const void* data = nullptr;      // aligned to the word; 16-byte alignment is fastest
+    std::uint64_t words = 0;         // not 0; at most kMostRootBytes
+    DType word = DType::i32;         // i8, i16 or i32
+    DeviceRootSums* sums = nullptr;  // of this item alone until its root is there
+    // On the device, or page-locked on the host. Written once, when all else is done.
+    std::uint64_t* root = nullptr;
+};
+inline constexpr std::size_t kRootChunkBytes = 1 << 16;
+inline constexpr std::uint64_t kMostRootBytes = std::uint64_t{1} << 40;
+
 struct DeviceDigestKernels {
     // Scratch that digest() needs for these items: on the device, and page-locked on the host.
     void (*scratch)(const DeviceDigestItem* items, std::size_t n, std::size_t* device_bytes,
@@ -56,6 +76,8 @@ struct DeviceDigestKernels {
     DeviceStatus (*digest)(int device, const DeviceDigestItem* items, std::size_t n, void* scratch,
                            void* host_scratch, StreamHandle stream);
     DeviceStatus (*sketch)(int device, const DeviceSketchItem& item, StreamHandle stream);
+    // One launch for up to 96 items of one type, without scratch.
+    DeviceStatus (*roots)(int device, const DeviceRootItem* items, std::size_t n, StreamHandle stream);
 };
 [[nodiscard]] inline const DeviceDigestKernels* device_digest_kernels() {
     return static_cast<const DeviceDigestKernels*>(device_table("digest"));

@@ -1,9 +1,11 @@
 #include "sketch/word_roots.hpp"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "sketch/host_sketch.hpp"
+#include "sketch/quick_roots.hpp"
 #include "sketch/words.hpp"
 
 namespace twinrun {
@@ -13,9 +15,24 @@ namespace {
 // The arrays on one device.
 struct ArraysOfDevice {
     std::vector<std::size_t> numbers;
+    std::vector<const DeviceArray*> arrays;
+    std::uint64_t bytes = 0;
+};
+
+Result<std::shared_ptr<QueuedRoots>> queue(const ArraysOfDevice& of) {
+    const bool quick = of.bytes <= kMostQuickBytes && of.arrays.size() <= kQuickRoots &&
+                       std::all_of(of.arrays.begin(), of.arrays.end(),
+                                   [](const DeviceArray* array) { return is_quick(*array); });
+    if (quick) return queue_quick_roots(of.arrays);
     std::vector<FieldMetadata> fields;
     std::vector<DeviceArray> arrays;
-};
+    for (const DeviceArray* array : of.arrays) {
+        TWR_TRY(FieldMetadata field, plan_words(array->dtype, array->shape));
+        fields.push_back(std::move(field));
+        arrays.push_back(*array);
+    }
+    return queue_roots(std::move(fields), std::move(arrays));
+}
 
 std::uint64_t bytes_on_host(std::span<const DeviceArray> words) {
     std::uint64_t bytes = 0;
@@ -41,18 +58,18 @@ Result<WordRoots> WordRoots::start(std::span<const DeviceArray> words, std::uint
     started.roots_.resize(words.size());
     std::map<int, ArraysOfDevice> on_devices;
     for (std::size_t i = 0; i < words.size(); ++i) {
-        TWR_TRY(FieldMetadata field, plan_words(words[i].dtype, words[i].shape));
         if (words[i].device == kHostMemory) {
+            TWR_TRY(const FieldMetadata field, plan_words(words[i].dtype, words[i].shape));
             TWR_TRY(started.roots_[i], root_on_host(field, words[i], options));
-            continue;
+        } else if (words[i].items() != 0) {
+            ArraysOfDevice& of = on_devices[words[i].device];
+            of.numbers.push_back(i);
+            of.arrays.push_back(&words[i]);
+            of.bytes += words[i].items() * item_bytes(words[i].dtype);
         }
-        ArraysOfDevice& of = on_devices[words[i].device];
-        of.numbers.push_back(i);
-        of.fields.push_back(std::move(field));
-        of.arrays.push_back(words[i]);
     }
     for (auto& [device, of] : on_devices) {
-        TWR_TRY(auto roots, queue_roots(std::move(of.fields), std::move(of.arrays)));
+        TWR_TRY(auto roots, queue(of));
         started.queued_.push_back({std::move(of.numbers), std::move(roots)});
     }
     return started;

@@ -24,6 +24,8 @@ class WordRoots {
     // HostSketch::build() and queue_roots(). Throws std::bad_alloc.
     static Result<WordRoots> start(std::span<const DeviceArray> words, std::uint64_t few_bytes,
                                    StreamOptions options);
+    // Whether roots() may wait for devices.
+    [[nodiscard]] bool on_devices() const { return !queued_.empty(); }
     // Waits for devices. One an array, in their order; 0 where it has no element. Errors: the
     // device's.
     Result<std::vector<std::uint64_t>> roots();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "digest/digest_device.hpp"
 #include "sketch/build.hpp"
 
 namespace twinrun {
@@ -9,7 +10,7 @@ namespace twinrun {
 namespace {
 
 // The size of a chunk is a part of the definition.
-constexpr std::uint32_t kChunkBytes = 1 << 16;
+constexpr std::uint32_t kChunkBytes = kRootChunkBytes;
 // Each integer is its own cell.
 constexpr Tolerance kOfWords{1, 0};
 

@@ -13,6 +13,8 @@
 #include "sketch/build.hpp"
 #include "sketch/device_build.hpp"
 #include "sketch/device_sketch.hpp"
+#include "sketch/word_roots.hpp"
+#include "sketch/words.hpp"
 #include "source/device_array.hpp"
 #include "support/device_faults.hpp"
 #include "support/field_results.hpp"
@@ -295,6 +297,40 @@ TEST_F(DeviceFaults, Sketches) {
         EXPECT_TRUE(back.sums && back.sums->sums == built_a.sums->sums);
         return success();
     });
+}
+
+TEST_F(DeviceFaults, RootsOfWords) {
+    TWR_FAKE_DEVICE(fake);
+    std::vector<std::unique_ptr<OnDevice>> memory;
+    std::vector<DeviceArray> few, one, host;
+    for (const int device : probe_devices().usable()) {
+        memory.push_back(std::make_unique<OnDevice>(device, std::span<const float>(a_)));
+        few.push_back(as_words(array(*memory.back(), device, a_.size())));
+        few.push_back(as_words(array(*memory.back(), device, 5000)));
+        one.push_back(as_words(array(*memory.back(), device, 3)));
+    }
+    for (const DeviceArray& array : few) {
+        host.push_back(array);
+        host.back().device = kHostMemory;
+        host.back().data = a_.data();
+    }
+    const std::vector<std::uint64_t> expected = WordRoots::start(host, 0, {}).value().roots().value();
+    const auto work = [&]() -> Result<> {
+        TWR_TRY(WordRoots first, WordRoots::start(few, 0, {}));
+        TWR_TRY(WordRoots second, WordRoots::start(one, 0, {}));
+        TWR_TRY(const std::vector<std::uint64_t> roots, first.roots());
+        EXPECT_EQ(roots, expected);
+        TWR_TRY(const std::vector<std::uint64_t> others, second.roots());
+        EXPECT_EQ(others, std::vector<std::uint64_t>(one.size(), others[0]));
+        return success();
+    };
+    // The queues of devices stay, and their events: as many as calls were ever under way.
+    std::vector<WordRoots> warm;
+    for (int i = 0; i < 16; ++i)
+        warm.push_back(WordRoots::start(one, 0, {}).value());
+    for (WordRoots& each : warm)
+        ASSERT_TRUE(each.roots());
+    fail_each_call(*fake, LessMemory::may_fail, work);
 }
 
 // What earlier work keeps for the next of its kind goes to whoever needs it.

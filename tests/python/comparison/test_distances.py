@@ -78,6 +78,45 @@ def test_what_is_infinite_counts_more_than_any_number():
     assert twinrun.compare_distances(r, r, r).verdict == "as far"
 
 
+@pytest.mark.parametrize(
+    "reference, run", [(math.nan, 1.0), (math.inf, 1.0), (-math.inf, math.nan), (1.0, math.nan)]
+)
+def test_nothing_but_infinite_distances_tells_nothing(tmp_path, reference, run):
+    r, a, b = np.full((4, 5), reference), np.full((4, 5), run), np.full((4, 5), run)
+    b[0, 0] = b[0, 0] * 2
+    y = np.ones(3)
+    found = twinrun.compare_distances({"x": a, "y": y}, {"x": b, "y": y}, {"x": r, "y": y})
+    assert found.verdict == "incomparable" and not found and [f.field for f in found.fields] == ["y"]
+    assert len(found.problems) == 1 and "'x': no element of either run" in found.problems[0]
+    for name, values in (("r", r), ("a", a), ("b", b)):
+        np.save(tmp_path / f"{name}.npy", values)
+    a, b, r = (str(tmp_path / f"{name}.npy") for name in "abr")
+    said = command("compare", a, b, "--closer-to", r)
+    assert said.status == 2 and "nothing could be compared" in said.last
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex128])
+def test_a_reference_full_of_nan_tells_nothing(tmp_path, dtype):
+    """Not even of runs that are NaN where it is."""
+    nothing = complex(math.nan, math.nan) if dtype is np.complex128 else math.nan
+    nan, some = np.full((3, 5), nothing, dtype), np.full((3, 5), nothing, dtype)
+    some[2, 4] = 1
+    found = twinrun.compare_distances({"x": nan, "y": some}, {"x": nan, "y": some}, {"x": nan, "y": some})
+    assert found.verdict == "incomparable" and [f.field for f in found.fields] == ["y"]
+    assert found.problems == ["field 'x': the reference holds nothing but NaN: nothing could be compared"]
+    for name in "abr":
+        with twinrun.Run(tmp_path / name) as run:
+            for step in range(2):
+                run.capture(step, {"x": nan if step == 0 else some})
+    a, b, r = (str(tmp_path / name) for name in "abr")
+    assert command("compare", a, b, "--closer-to", r).status == 0
+    said = command("compare", a, b, "--closer-to", r, "--steps", "0")
+    assert said.status == 2 and "nothing but NaN" in said.last
+    # Fields without elements, and integers, are what they are.
+    empty = {"x": np.zeros(0, dtype), "n": np.arange(3)}
+    assert twinrun.compare_distances(empty, empty, empty).verdict == "as far"
+
+
 def test_a_run_that_lacks_something_is_incomparable(tmp_path):
     r = {"x": np.zeros(3), "y": np.zeros(3)}
     found = twinrun.compare_distances(r, {"x": np.zeros(3)}, r)

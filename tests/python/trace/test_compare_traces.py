@@ -646,3 +646,40 @@ def test_words_of_hostile_names_are_one_line_each(tmp_path) -> None:
     found = compared(tmp_path, [event(name, 1)], [event(name, 2)])
     assert all("\n" not in line and "\x1b" not in line for line in trace_lines(found, True))
     assert str(Site(1, 0, "forward", "m", "forward")) == "iteration 1, forward of m"
+
+
+def held(name: str, shape: tuple[int, ...], digest: int) -> Event:
+    values = [Traced(name, False, "parameter", "float32", shape, digest=digest)]
+    return Event("forward", 0, "lin", "Linear", "forward", 0, -1, values)
+
+
+@pytest.mark.parametrize(
+    "ours, theirs",
+    [
+        ([("weight", (8, 4))], [("weight@local", (4, 4))] * 2),
+        ([("weight@local", (4, 4))] * 2, [("weight@local", (2, 4))] * 4),
+        ([("weight@local", (4, 4))] * 2, [("weight@local", (8, 2))] * 2),
+        ([("weight", (8, 4))], [("weight", (4, 4))] * 2),  # parts that no placement describes
+    ],
+)
+def test_other_shardings_are_refused(tmp_path, ours, theirs) -> None:
+    for side, ranks in (("a", ours), ("b", theirs)):
+        for number, (name, shape) in enumerate(ranks):
+            written(tmp_path / side / f"rank{number:05}", {3: [held(name, shape, number + 1)]})
+    with pytest.raises(
+        twinrun.Incomparable, match=r"cut their tensors differently: lin\.weight is"
+    ) as refused:
+        twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert f"({len(ours)} and {len(theirs)} ranks)" in str(refused.value) and "ParallelRun" in str(
+        refused.value
+    )
+    said = command("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert said.status == 2 and "ParallelRun" in said.out + said.err
+
+
+def test_another_shape_with_the_same_sharding_is_a_difference(tmp_path) -> None:
+    for side, rows in (("a", 4), ("b", 5)):
+        for number in range(2):
+            written(tmp_path / side / f"rank{number:05}", {0: [held("weight", (rows, 4), number + rows)]})
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "different" and found.first_divergence.site.module == "lin"

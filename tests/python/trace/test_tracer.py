@@ -877,7 +877,7 @@ def test_operations_of_higher_order_and_compiled_ones(tmp_path) -> None:
             self.whole = torch.compile(lambda x: x.sin().cos(), backend="aot_eager", fullgraph=True)
 
         def forward(self, x, factor):
-            y = torch.cond(x.sum() > 0, lambda x: x * factor, lambda x: x, (self.lin(x),))
+            y = torch.cond(x.sum() > 0, lambda x: x * factor, lambda x: x.clone(), (self.lin(x),))
             return self.whole(y)
 
     def run(path, factor: float):
@@ -891,3 +891,147 @@ def test_operations_of_higher_order_and_compiled_ones(tmp_path) -> None:
     run(tmp_path / "c", 2.5)
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "c")
     assert found.verdict == "different"
+
+
+@pytest.fixture
+def as_on_devices(monkeypatch):
+    """Digests count as under way on a device, and nobody waits for them."""
+    from twinrun.capture.events import StepEvents
+
+    monkeypatch.setattr(StepEvents, "on_devices", property(lambda self: bool(self.waiting)))
+
+
+def test_an_iteration_on_a_device_is_captured_when_the_next_one_ends(tmp_path, as_on_devices) -> None:
+    def train(path, **options):
+        torch.manual_seed(3)
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        steps = []
+        with trace(model, path, optimizer=optimizer, on_error="raise", **options) as traced:
+            for n in range(5):
+                model(torch.full((1, 2), float(n))).sum().backward()
+                optimizer.step()
+                traced.run.wait()
+                steps.append(list(traced.run.steps))
+        return steps
+
+    assert train(tmp_path / "a") == [list(range(n)) for n in range(5)]
+    # What an iteration that is not traced leaves waiting is captured with it.
+    assert train(tmp_path / "b", every=2) == [[], [0], [0], [0, 2], [0, 2]]
+    assert TraceSubject(tmp_path / "b").iterations(0) == [0, 2, 4]
+    # A comparison does not wait.
+    assert train(tmp_path / "c", reference=tmp_path / "a") == [list(range(n + 1)) for n in range(5)]
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "c").same
+    assert TraceSubject(tmp_path / "a").iterations(0) == list(range(5))
+
+
+def test_what_waits_is_captured_when_the_training_fails(tmp_path, as_on_devices) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(ZeroDivisionError), trace(model, tmp_path / "a") as traced:
+        for n in range(3):
+            model(torch.full((1, 2), 1 / (2 - n)))
+            traced.step()
+    assert TraceSubject(tmp_path / "a").iterations(0) == [0, 1]
+
+
+def test_a_full_disk_at_an_iteration_that_waits(tmp_path, as_on_devices) -> None:
+    model = nn.Linear(2, 2)
+    with (
+        pytest.warns(RuntimeWarning, match="No space left"),
+        trace(model, tmp_path / "a") as traced,
+    ):
+        for n in range(4):
+            if n == 1:
+                traced.run = Full(traced.run)
+            model(torch.ones(1, 2))
+            traced.step()
+    assert traced.stopped and any("No space left" in p for p in traced.problems)
+
+
+class Own(nn.Module):
+    """Code of its own before, between and behind two modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.wrong = ""
+
+    def forward(self, x):
+        from faults import Scaled
+
+        def through(name, y):
+            return Scaled.apply(y) if name == self.wrong else y * 1
+
+        x = self.first(through("before", x * 2))
+        return through("behind", self.second(through("between", torch.tanh(x))).relu())
+
+
+@pytest.mark.parametrize("wrong", ["before", "between", "behind"])
+def test_a_wrong_gradient_in_a_module_s_own_code_names_the_module(tmp_path, wrong) -> None:
+    for name, at in (("a", ""), ("b", wrong)):
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(3, 3), Own(), nn.Linear(3, 3))
+        model[1].wrong = at
+        with trace(model, tmp_path / name, on_error="raise") as traced:
+            model(torch.ones(2, 3)).square().sum().backward()
+            traced.step()
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (first.module, first.site.phase) == ("1", "backward"), first
+
+
+def test_gradients_come_into_modules_and_leave_them(tmp_path) -> None:
+    """One event each where a module begins and ends; own code in between has none."""
+    model = nn.Sequential(nn.Linear(3, 3), Own(), nn.Sequential(nn.Linear(3, 3)))
+    x = torch.ones(2, 3)
+    with trace(model, tmp_path / "a", on_error="raise") as traced:
+        model(x).square().sum().backward()
+        model(x.requires_grad_()).sum().backward()
+        traced.step()
+    events = [e for e in events_of(tmp_path / "a") if e.operation == "backward"]
+    way = [(e.module, e.values[0].out) for e in events if e.microbatch == 0]
+    assert way == [
+        ("", False), ("2", False), ("2.0", False), ("2.0", True),
+        ("1", False), ("1.second", False), ("1.second", True), ("1.first", False), ("1.first", True), ("1", True),
+        ("0", False),
+    ]  # fmt: skip
+    # With a gradient of its input the first layer hands one on.
+    assert [(e.module, e.values[0].out) for e in events if e.microbatch == 1] == [*way, ("0", True)]
+    calls = {(e.microbatch, e.module): e.call for e in events}
+    for e in events:
+        outer = {"2": "", "2.0": "2", "1.first": "1", "1.second": "1", "1": "", "0": ""}.get(e.module)
+        assert e.enclosing == (-1 if outer is None else calls[e.microbatch, outer]), e
+
+
+def test_a_graph_that_was_dropped_is_not_kept(tmp_path) -> None:
+    import gc
+    import weakref
+
+    class Marked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, mark):
+            ctx.mark = mark
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, None
+
+    class Mark:
+        pass
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    usual, marks = model[1].forward, []
+
+    def forward(x):
+        mark = Mark()
+        marks.append(weakref.ref(mark))
+        return Marked.apply(usual(x), mark)
+
+    model[1].forward = forward
+    with trace(model, tmp_path / "a", on_error="raise") as traced:
+        for _ in range(2):
+            y = model(torch.ones(1, 2))
+            traced.record("loss", y.sum())
+            del y
+            gc.collect()
+            assert marks[-1]() is None

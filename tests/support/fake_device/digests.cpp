@@ -7,6 +7,7 @@
 #include "digest/values.hpp"
 #include "support/fake_device/checks.hpp"
 #include "support/fake_device/tables.hpp"
+#include "tree/build.hpp"
 
 namespace twinrun::fake {
 
@@ -125,8 +126,43 @@ DeviceStatus sketch(int device, const DeviceSketchItem& item, StreamHandle strea
     return push(device, stream, [=] { sketch_now(device, item); });
 }
 
+void root_now(int device, const DeviceRootItem& item) {
+    Checker checker(device, "roots");
+    checker.require(item.words != 0, "an item", "has no word");
+    checker.memory(item.data, item.words * item_bytes(item.word), item_bytes(item.word), "its data");
+    checker.memory(item.sums, sizeof *item.sums, 8, "its sums");
+    checker.memory_or_locked(item.root, sizeof *item.root, 8, "its root");
+    if (!checker.ok()) return;
+    const std::byte* const sums = reinterpret_cast<const std::byte*>(item.sums);
+    checker.require(
+        std::all_of(sums, sums + sizeof *item.sums, [](std::byte x) { return x == std::byte{0}; }),
+        "its sums", "are not zeros");
+    if (!checker.ok()) return;
+    DigestSettings settings;
+    settings.tolerance = {1, 0};
+    settings.rule = cell_rule(settings.tolerance, 0).value();
+    settings.chunk_bytes = kRootChunkBytes;
+    Digester digester(settings, item.word, Backend::portable);
+    const ChunkShape shape = digester.shape();
+    std::vector<ChunkDigest> digests((item.words + shape.chunk_scalars - 1) / shape.chunk_scalars);
+    ElementCounts counts;
+    digester.chunks(dense_view(item.word, item.data), 0, item.words, digests.data(), nullptr, &counts);
+    std::vector<std::uint64_t> leaves;
+    for (const ChunkDigest& digest : digests)
+        leaves.push_back(digest.coarse);
+    *item.root = build_tree(DigestKind::linear, shape.blocks_per_chunk, leaves)[0];
+}
+DeviceStatus roots(int device, const DeviceRootItem* items, std::size_t n, StreamHandle stream) {
+    FAKE_ENTER(kRoots, device);
+    return push(device, stream, [=, all = std::vector<DeviceRootItem>(items, items + n)] {
+        for (const DeviceRootItem& item : all)
+            root_now(device, item);
+    });
+}
+
 }  // namespace
 
-const DeviceDigestKernels kDigest = {.scratch = digest_scratch, .digest = digest, .sketch = sketch};
+const DeviceDigestKernels kDigest = {
+    .scratch = digest_scratch, .digest = digest, .sketch = sketch, .roots = roots};
 
 }  // namespace twinrun::fake

@@ -44,6 +44,7 @@ enum Function : std::uint8_t {
     kGather,
     kDigestCall,
     kSketch,
+    kRoots,
     kAddSums,
     kBuild,
     kWalk,

@@ -1,0 +1,182 @@
+"""Hooks of gradients through modules: the gradients that come into a module's outputs, and those that leave
+to its inputs. What happens in between has no events.
+
+Each call of a module has a region of the graph of gradients. Hooks sit where the region begins and where its
+own nodes lead out of it; what lies in the region of an inner call is that call's. No region holds a node,
+and no node is held once the outermost module has ended: a trace keeps no graph alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from .guard import Guard
+from .model import Owners
+from .modes import in_backward
+from .position import Position
+from .recorder import Recorder
+
+__all__ = ["ModuleGradients", "sequence_number"]
+
+# Of nodes that collect the gradients of parameters and other leaves: they come before all others.
+_COLLECTORS = 1 << 62
+
+
+def sequence_number() -> int:
+    """The number that the next node of the graph gets in this thread; 0 where PyTorch does not tell."""
+    ask = getattr(torch.autograd, "_get_sequence_nr", None)
+    return 0 if ask is None else ask()
+
+
+class _Region:
+    """The part of the graph that one call of a module made.
+
+    outer: the region around it, once that is known. call: the number of its pass of the graph `task`.
+    """
+
+    __slots__ = ("call", "hidden", "kind", "microbatch", "operation", "outer", "path", "task")
+
+    def __init__(self, path: str, kind: str, operation: str, microbatch: int, hidden: bool) -> None:
+        self.path, self.kind, self.operation, self.microbatch = path, kind, operation, microbatch
+        self.hidden = hidden
+        self.outer: _Region | None = None
+        self.task = self.call = -1
+
+
+def _outermost(region: _Region) -> _Region:
+    while region.outer is not None:
+        region = region.outer
+    return region
+
+
+class _End(NamedTuple):
+    """A node at which regions begin, as gradients come: an output of modules. It must live as long as its
+    number is used.
+    """
+
+    node: Any
+    entered: list[_Region]  # with events, the outer ones first
+    innermost: _Region
+
+
+class ModuleGradients:
+    """The hooks where regions begin and end."""
+
+    def __init__(self, guard: Guard, position: Position, recorder: Recorder, owners: Owners) -> None:
+        self._guard, self._position, self._recorder, self._owners = guard, position, recorder, owners
+        # While the outermost module is at work: its inner regions by the ids of their outputs, and
+        # the nodes to which they lead.
+        self._ends: dict[int, _End] = {}
+        self._exits: dict[_Region, list[Any]] = {}
+        self._ended = 0  # the sequence number when the last one ended
+
+    def forget(self) -> None:
+        """The outermost module has ended: no region is joined to another one any more."""
+        self._ends.clear()
+        self._exits.clear()
+        if not in_backward():  # threads have numbers of their own
+            self._ended = sequence_number()
+
+    def watch_record(self, nodes: list[Any], name: str) -> None:
+        """Adds hooks to what made a value of the training's own code since the last module ended."""
+        self.watch(nodes, "", "", operation=f"backward of {name}", first=self._ended)
+        if not self._position.frames:
+            self._ends.clear()
+            self._exits.clear()
+
+    def watch(
+        self,
+        nodes: list[Any],
+        path: str,
+        kind: str,
+        *,
+        operation: str = "backward",
+        stops: Collection[int] = (),
+        first: int = 0,
+        hidden: bool = False,
+    ) -> None:
+        """Adds hooks to the region that ends in the outputs `nodes`.
+
+        path, kind: of the module whose call made it. It ends at nodes whose id is in `stops`, and at
+        those made before the sequence number `first`. hidden: it has no events.
+        """
+
+        def outside(node: Any) -> bool:
+            return id(node) in stops or node._sequence_nr() < first
+
+        nodes = list({id(n): n for n in nodes if n._sequence_nr() < _COLLECTORS and not outside(n)}.values())
+        if not nodes:
+            return
+        region = _Region(path, kind, operation, self._position.microbatch, hidden)
+        exits = self._exits[region] = []
+        met: dict[int, Any] = {}  # nodes must live as long as their numbers are used
+        waiting = list(nodes)
+        while waiting:
+            node = waiting.pop()
+            if id(node) in met:
+                continue
+            met[id(node)] = node
+            end = self._ends.get(id(node))
+            if end is not None:
+                inner = _outermost(end.innermost)
+                if inner is not region:
+                    inner.outer = region
+                    for target in self._exits.pop(inner, ()):
+                        (exits if outside(target) else waiting).append(target)
+                continue
+            leaving = []
+            for number, (target, _) in enumerate(node.next_functions):
+                if target is None:
+                    continue
+                if target._sequence_nr() >= _COLLECTORS:
+                    if (
+                        id(getattr(target, "variable", None)) not in self._owners
+                    ):  # parameters have events of their own
+                        leaving.append(number)
+                elif outside(target):
+                    leaving.append(number)
+                    exits.append(target)
+                else:
+                    waiting.append(target)
+            if leaving and not hidden:
+                node.register_hook(partial(self._left, region, leaving))
+        for node in nodes:
+            self._enter_at(node, region)
+
+    def _enter_at(self, node: Any, region: _Region) -> None:
+        end = self._ends.get(id(node))
+        if end is None:
+            end = self._ends[id(node)] = _End(node, [], region)
+        if region.hidden:
+            return
+        if not end.entered:
+            node.register_prehook(partial(self._entered, end.entered))
+        end.entered.insert(0, region)
+
+    def _entered(self, regions: list[_Region], gradients: tuple) -> None:
+        if not self._guard.records():
+            return
+        with self._guard.work(("the gradient into", regions[0].path)):
+            for region in regions:
+                self._see(region, gradients, out=False)
+
+    def _left(self, region: _Region, leaving: list[int], gradients: tuple, given: tuple) -> None:
+        if not self._guard.records():
+            return
+        with self._guard.work(("the gradient out of", region.path)):
+            self._see(region, [gradients[i] for i in leaving], out=True)
+
+    def _see(self, region: _Region, gradients: Any, *, out: bool) -> None:
+        task = torch._C._current_graph_task_id()
+        if region.task != task:
+            region.task, region.call = task, self._position.new_call()
+        outer = region.outer
+        enclosing = outer.call if outer is not None and outer.task == task else -1
+        event = self._recorder.event(
+            "backward", region.path, region.kind, region.operation, region.call, region.microbatch, enclosing
+        )
+        self._recorder.see(event, "grad", list(gradients), out=out, role="gradient")

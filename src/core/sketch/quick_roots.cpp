@@ -1,0 +1,225 @@
+#include "sketch/quick_roots.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "device/device.hpp"
+#include "device/event.hpp"
+#include "digest/digest_device.hpp"
+
+namespace twinrun {
+
+namespace {
+
+// In the place of a root that is not there yet: roots have 61 bits.
+constexpr std::uint64_t kNotThere = ~std::uint64_t{0};
+
+class QuickQueue;
+
+// One call. Places of the ring are its own until it is settled.
+class QuickRoots final : public QueuedRoots {
+   public:
+    QuickRoots(QuickQueue& queue, std::size_t begin, std::size_t count)
+        : queue_(&queue), begin_(begin), count_(count) {}
+    Result<std::vector<std::uint64_t>> roots() override;
+
+   private:
+    friend class QuickQueue;
+    QuickQueue* queue_;
+    std::size_t begin_;
+    std::size_t count_;
+    std::vector<std::unique_ptr<DeviceEvent>> made_;  // one a stream
+    bool settled_ = false;
+    std::vector<std::uint64_t> roots_;
+    std::optional<Error> error_;
+};
+
+// The calls of one device, in their order. Kernels write roots into page-locked memory of the host,
+// so that a call needs no copy, and one that is asked for late no word with the driver.
+class QuickQueue {
+   public:
+    explicit QuickQueue(int device) : device_(device) {}
+    Result<std::shared_ptr<QueuedRoots>> add(std::span<const DeviceArray* const> words);
+    // Waits for all calls up to this one.
+    void settle(const QuickRoots& one);
+
+   private:
+    Result<> prepare();
+    Result<> submit(std::span<const DeviceArray* const> words, QuickRoots& call);
+    Result<> submit_of_stream(StreamHandle stream, QuickRoots& call);
+    Result<std::unique_ptr<DeviceEvent>> new_event();
+    void settle_first();
+    // After an error: nothing may be under way in the streams when the sums are cleared.
+    void clear(std::span<const DeviceArray* const> words);
+    [[nodiscard]] std::atomic_ref<std::uint64_t> root(std::size_t at) {
+        return std::atomic_ref<std::uint64_t>(roots_.as<std::uint64_t>()[at % kQuickRoots]);
+    }
+
+    const int device_;
+    const DeviceDigestKernels* const kernels_ = device_digest_kernels();
+    std::mutex mutex_;
+    DeviceMemory sums_;
+    DeviceMemory roots_;
+    bool prepared_ = false;
+    std::size_t next_ = 0;  // places are counted on and on
+    std::deque<std::shared_ptr<QuickRoots>> under_way_;
+    std::vector<std::unique_ptr<DeviceEvent>> events_;  // that no call has
+    std::vector<DeviceRootItem> items_;
+};
+
+QuickQueue& quick_queue_of(int device) {
+    // Never destroyed: the driver may be gone before.
+    static std::mutex& mutex = *new std::mutex;
+    static auto& queues = *new std::map<int, std::unique_ptr<QuickQueue>>;
+    const std::lock_guard guard(mutex);
+    auto& queue = queues[device];
+    if (queue == nullptr) queue = std::make_unique<QuickQueue>(device);
+    return *queue;
+}
+
+Result<std::vector<std::uint64_t>> QuickRoots::roots() {
+    queue_->settle(*this);
+    if (error_) return *error_;
+    return roots_;
+}
+
+Result<> QuickQueue::prepare() {
+    if (prepared_) return success();
+    while (!under_way_.empty())
+        settle_first();
+    TWR_CHECK(sums_.reserve(device_, kQuickRoots * sizeof(DeviceRootSums)));
+    TWR_CHECK(roots_.reserve(kHostMemory, kQuickRoots * sizeof(std::uint64_t)));
+    TWR_TRY(DeviceStream stream, DeviceStream::create(device_));
+    TWR_CHECK(to_result(device_runtime()->fill(device_, sums_.data(), 0, kQuickRoots * sizeof(DeviceRootSums),
+                                               stream.get())));
+    TWR_CHECK(stream.wait());
+    prepared_ = true;
+    return success();
+}
+
+Result<std::unique_ptr<DeviceEvent>> QuickQueue::new_event() {
+    if (!events_.empty()) {
+        auto event = std::move(events_.back());
+        events_.pop_back();
+        return event;
+    }
+    auto event = std::make_unique<DeviceEvent>();
+    TWR_CHECK(event->make(device_));
+    return event;
+}
+
+void QuickQueue::settle_first() {
+    QuickRoots& first = *under_way_.front();
+    const auto there = [&] {
+        for (std::size_t i = 0; i < first.count_; ++i) {
+            if (root(first.begin_ + i).load(std::memory_order_acquire) == kNotThere) return false;
+        }
+        return true;
+    };
+    if (!there()) {
+        for (const auto& event : first.made_) {
+            if (auto waited = event->wait(); !waited) first.error_ = std::move(waited).error();
+        }
+        if (!first.error_ && !there()) first.error_ = Error{ErrorCode::internal, "a device has made no root"};
+        if (first.error_) prepared_ = false;  // its sums may hold anything
+    }
+    if (!first.error_) {
+        for (std::size_t i = 0; i < first.count_; ++i)
+            first.roots_[i] = root(first.begin_ + i).load(std::memory_order_relaxed);
+    }
+    for (auto& event : first.made_)
+        events_.push_back(std::move(event));
+    first.made_.clear();
+    first.settled_ = true;
+    under_way_.pop_front();
+}
+
+void QuickQueue::settle(const QuickRoots& one) {
+    const std::lock_guard guard(mutex_);
+    while (!one.settled_ && !under_way_.empty())
+        settle_first();
+}
+
+Result<> QuickQueue::submit_of_stream(StreamHandle stream, QuickRoots& call) {
+    TWR_TRY(auto event, new_event());
+    call.made_.push_back(std::move(event));
+    TWR_CHECK(to_result(kernels_->roots(device_, items_.data(), items_.size(), stream)));
+    return call.made_.back()->record(stream);
+}
+
+Result<> QuickQueue::submit(std::span<const DeviceArray* const> words, QuickRoots& call) {
+    // Streams are few: each pass takes the arrays of one.
+    std::size_t taken = 0;
+    for (std::size_t of = 0; taken < words.size(); ++of) {
+        const StreamHandle stream = words[of]->stream;
+        const bool before = std::any_of(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(of),
+                                        [&](const DeviceArray* w) { return w->stream == stream; });
+        if (before) continue;
+        items_.clear();
+        for (std::size_t i = of; i < words.size(); ++i) {
+            if (words[i]->stream != stream) continue;
+            const std::size_t at = (call.begin_ + i) % kQuickRoots;
+            items_.push_back({words[i]->data, words[i]->items(), words[i]->dtype,
+                              sums_.as<DeviceRootSums>() + at, roots_.as<std::uint64_t>() + at});
+        }
+        TWR_CHECK(submit_of_stream(stream, call));
+        taken += items_.size();
+    }
+    return success();
+}
+
+void QuickQueue::clear(std::span<const DeviceArray* const> words) {
+    while (!under_way_.empty())
+        settle_first();
+    for (const DeviceArray* array : words)
+        static_cast<void>(device_runtime()->wait_stream(device_, array->stream));
+    prepared_ = false;
+}
+
+Result<std::shared_ptr<QueuedRoots>> QuickQueue::add(std::span<const DeviceArray* const> words) {
+    if (kernels_ == nullptr) return Error{ErrorCode::unsupported, probe_devices().reason};
+    for (const DeviceArray* array : words)
+        TWR_CHECK(check_array(*array));
+    const std::lock_guard guard(mutex_);
+    TWR_CHECK(prepare());
+    while (!under_way_.empty() && next_ + words.size() - under_way_.front()->begin_ > kQuickRoots)
+        settle_first();
+    auto call = std::make_shared<QuickRoots>(*this, next_, words.size());
+    // Takes its memory now: what is submitted must be in the queue, and events go back.
+    call->roots_.assign(words.size(), 0);
+    call->made_.reserve(words.size());
+    items_.reserve(words.size());
+    under_way_.push_back(call);
+    events_.reserve(events_.size() + under_way_.size() * 2 + words.size());
+    for (std::size_t i = 0; i < words.size(); ++i)
+        root(next_ + i).store(kNotThere, std::memory_order_relaxed);
+    if (Result<> submitted = submit(words, *call); !submitted) {
+        under_way_.pop_back();
+        clear(words);
+        for (auto& event : call->made_)
+            events_.push_back(std::move(event));
+        return std::move(submitted).error();
+    }
+    next_ += words.size();
+    return std::shared_ptr<QueuedRoots>(std::move(call));
+}
+
+}  // namespace
+
+bool is_quick(const DeviceArray& words) {
+    return words.device != kHostMemory && words.items() != 0 && words.dense();
+}
+
+Result<std::shared_ptr<QueuedRoots>> queue_quick_roots(std::span<const DeviceArray* const> words) try {
+    return quick_queue_of(words[0]->device).add(words);
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "not enough memory for the digests of device arrays"};
+}
+
+}  // namespace twinrun
