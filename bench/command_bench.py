@@ -78,7 +78,8 @@ def compared(
 ) -> Callable[[], Taken]:
     """`twinrun compare` in a process of its own. The verdict is checked."""
     paths = [str(case.path(run, metadata)) for run in "ab"]
-    environment = dict(os.environ)
+    # As installed packages are: compiled once.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     if package is not None:
         environment["PYTHONPATH"] = package
     whole = [sys.executable, "-m", "twinrun", "compare", *paths, "--atol", repr(case.eps), *words]

@@ -26,21 +26,21 @@ struct pair {
     size_t first_piece;
 };
 
-static struct pair *pairs;
+static struct pair* pairs;
 static int pair_count;
 static size_t pieces;
 static atomic_size_t next_piece;
 static atomic_size_t different;
 static float eps;
 
-static const float *mapped(const char *path, size_t *count) {
+static const float* mapped(const char* path, size_t* count) {
     struct stat facts;
     const int file = open(path, O_RDONLY);
     if (file < 0 || fstat(file, &facts) != 0 || facts.st_size == 0) {
         perror(path);
         exit(2);
     }
-    void *data = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_SHARED, file, 0);
+    void* data = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_SHARED, file, 0);
     if (data == MAP_FAILED) {
         perror(path);
         exit(2);
@@ -50,7 +50,7 @@ static const float *mapped(const char *path, size_t *count) {
     return data;
 }
 
-static size_t differing(const float *a, const float *b, size_t n) {
+static size_t differing(const float* a, const float* b, size_t n) {
     size_t all = 0;
     for (size_t at = 0; at < n; at += 4096) {
         const size_t end = n - at < 4096 ? n - at : 4096;
@@ -62,7 +62,7 @@ static size_t differing(const float *a, const float *b, size_t n) {
     return all;
 }
 
-static void *work(void *unused) {
+static void* work(void* unused) {
     (void)unused;
     size_t found = 0;
     int at = 0;
@@ -85,7 +85,7 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     if (argc < 5 || argc % 2 == 0) {
         fprintf(stderr, "mapped_compare EPS THREADS A B [A B ...]\n");
         return 2;
