@@ -187,8 +187,8 @@ struct LaneDifference {
     // Where a block has more edges, looking up each distance is as fast.
     static constexpr std::size_t kMostEdges = 2 * kWidth <= 8 ? 4 : 8;
 
-    // Adds kGroup distances, as count_distances takes them. False: they lie in too many decades, and
-    // nothing was added.
+    // Adds kGroup distances, as count_distances takes them. False: they lie in too many decades,
+    // and nothing was added.
     static bool count_block(const std::uint64_t* distances, DifferenceStats* stats) {
         Lanes found[kVectors];
         Mask differs[kVectors];

@@ -54,7 +54,8 @@ Result<ReadQueue*> StreamPlace::queue(const ReadQueueOptions& options) {
 
 Result<std::byte*> StreamPlace::memory(std::size_t bytes) {
     if (memory_.data() == nullptr || memory_.bytes() < bytes) {
-        // The kernel reads into the pages that it was told of, whatever has their addresses by then.
+        // The kernel reads into the pages that it was told of, whatever has their addresses by
+        // then.
         if (!known_.empty() && !queue_->register_buffers({})) queue_ = nullptr;
         known_ = {};
         memory_ = StreamMemory();

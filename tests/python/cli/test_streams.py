@@ -109,8 +109,10 @@ def test_the_same_without_buffers(how, runs):
 def test_a_result_of_which_only_a_part_is_written_is_status_2(runs, tmp_path):
     # Without buffers a write that ends at the limit writes a part, and is no error of the system.
     done = subprocess.run(
-        ["/bin/sh", "-c", f'ulimit -f 1; exec "$@" >{tmp_path}/out', "sh", *COMMAND, "compare", "a", "b"]
-        + ["--json", "-"],
+        [
+            *("/bin/sh", "-c", 'ulimit -f 1; out=$1; shift; exec "$@" >"$out"', "sh", str(tmp_path / "out")),
+            *(*COMMAND, "compare", "a", "b", "--json", "-"),
+        ],
         cwd=runs,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         capture_output=True,
