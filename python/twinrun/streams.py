@@ -17,6 +17,10 @@ STDOUT = "standard output"
 class _Raw(io.RawIOBase):
     """Writes go to a descriptor, which stays open. (FileIO takes no number of a folder.)"""
 
+    # Whether nobody asks how much was written: a text stream without a buffer, as of
+    # PYTHONUNBUFFERED, does not, and a system call may write a part only (a signal came).
+    whole = False
+
     def __init__(self, number: int) -> None:
         self._number = number
 
@@ -29,13 +33,20 @@ class _Raw(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def write(self, data: Any) -> int:
+        written = os.write(self._number, data)
+        size = memoryview(data).nbytes
+        while self.whole and written < size:
+            written += os.write(self._number, memoryview(data)[written:])
+        return written
+
 
 class _Output(_Raw):
     """Standard output: its errors name it."""
 
     def write(self, data: Any) -> int:
         try:
-            return os.write(self._number, data)
+            return super().write(data)
         except OSError as e:
             raise OSError(e.errno, e.strerror, STDOUT) from None
 
@@ -45,7 +56,7 @@ class _Messages(_Raw):
 
     def write(self, data: Any) -> int:
         try:
-            return os.write(self._number, data)
+            return super().write(data)
         except OSError:
             return memoryview(data).nbytes
 
@@ -73,7 +84,7 @@ def _occupy() -> None:
 
 def _text(raw: _Raw, before: io.TextIOWrapper | None, by_line: bool) -> io.TextIOWrapper:
     """A stream that writes as the one before did. A character that it cannot encode is not an error."""
-    direct = before is not None and before.write_through
+    direct = raw.whole = before is not None and before.write_through
     return io.TextIOWrapper(
         raw if direct else io.BufferedWriter(raw),  # type: ignore[arg-type]
         encoding="utf-8" if before is None else before.encoding,

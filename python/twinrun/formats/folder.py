@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile, TwinrunError
-from ..marks import MANIFEST
+from ..marks import MANIFEST, METADATA_SUFFIX
 from . import by_name, by_suffix, detect, format_named, formats, npy_among, open_file, open_whatever
 from .files import is_own, may_be_own, reading
 from .model import Field, FileContent, Format, renamed
@@ -152,6 +152,8 @@ class Listing:
         incomparable.
     unknown : list of (str, str)
         (relative path, reason) of files that are compared as bytes.
+    has_metadata : bool
+        Whether any file has a name as metadata of a data file has.
     """
 
     folder: str
@@ -159,6 +161,7 @@ class Listing:
     ignored: list[tuple[str, str]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[tuple[str, str]] = field(default_factory=list)
+    has_metadata: bool = False
 
     def data(self) -> list[DataFile]:
         """The files of known formats."""
@@ -326,8 +329,10 @@ def _walk(
         for entry in entries:
             name, below = entry.name, entry.path
             label = f"{relative}/{name}" if relative else name
-            if may_be_own(name) and is_own(below):
-                continue
+            if may_be_own(name):
+                listing.has_metadata = listing.has_metadata or name.endswith(METADATA_SUFFIX)
+                if is_own(below):
+                    continue
             beside = name.endswith(".json") and name[:-5] in names and not name.startswith(".")
             if beside or name in describers:
                 sidecars.append((below, label))

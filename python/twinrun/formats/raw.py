@@ -54,6 +54,7 @@ _KEYS = frozenset(
 _LONGEST_SIDECAR = 1 << 20
 _MOST_FIELDS = 10_000
 _SAMPLE = 1 << 16
+_FEW = 4096
 _PIECE = 1 << 20
 _SHOWN = 32
 _SHORT = 64  # bytes: fewer may be printable by chance, unless they contain a line end
@@ -184,7 +185,11 @@ def _refuse_text(path: str, offset: int, size: int) -> None:
     count = min(_SAMPLE, max(size - offset, 0))
     file, _ = open_regular(path)
     with file:
-        sample = read_exact(file, offset, count, path, "first bytes")
+        # Few bytes tell most files: text begins with text.
+        few = read_exact(file, offset, min(_FEW, count), path, "first bytes")
+        if few and not printable(few):
+            return
+        sample = few + read_exact(file, offset + len(few), count - len(few), path, "first bytes")
     if printable(sample) and (count >= _SHORT or b"\n" in sample):
         fix = "read it as a table: format=table" if offset == 0 else "is the offset right?"
         raise FormatError("holds text, not binary numbers", where=path, fix=fix)

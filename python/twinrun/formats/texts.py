@@ -38,6 +38,8 @@ SUFFIX = _core.TEXT_LABEL
 MASK = _core.MASK_LABEL  # of a field of bool: True where an element of the other field has no value
 _EXACT_LABELS = (SUFFIX, MASK, _core.SHAPE_LABEL)
 _BYTES = 16
+_CONTROLS = bytes(b for b in (*range(32), 127) if b not in b"\t\n\r\f")
+_FIRST = 256
 _EXACT_PACKAGES = ("pandas", "cftime")
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex)
 _BASES = (*_PLAIN, dict, list, tuple)
@@ -157,12 +159,17 @@ def text_array(array: np.ndarray) -> np.ndarray:
     return text_digests(list(flat) if array.dtype.kind == "V" else flat.tolist()).reshape(*array.shape, 2)
 
 
+def _has_controls(text: bytes) -> bool:
+    return len(text.translate(None, _CONTROLS)) != len(text)
+
+
 def printable(head: bytes) -> bool:
     """Whether bytes are readable text: UTF-8 without control characters.
 
     The last character may be cut short.
     """
-    if not head or any(b < 32 and b not in b"\t\n\r\f" for b in set(head)) or 127 in head:
+    # Numbers have such characters early: most of them are known by their first bytes.
+    if not head or _has_controls(head[:_FIRST]) or _has_controls(head):
         return False
     for cut in range(4):
         try:

@@ -45,8 +45,17 @@ class _Part(NamedTuple):
 class Files(Subject):
     """Files of other programs: one, or a folder of them."""
 
-    def __init__(self, kind: str, path: str, files: Iterable[DataFile | str], options: dict) -> None:
+    def __init__(
+        self,
+        kind: str,
+        path: str,
+        files: Iterable[DataFile | str],
+        options: dict,
+        has_metadata: bool = True,
+    ) -> None:
+        """has_metadata: False where none of the files has metadata beside it."""
         self._options = options
+        self._has_metadata = has_metadata
         self._plain: tuple[_core.FieldList, str] | None = None  # of a single file, and its format
         self._times: dict[int | None, float] = {}
         self._timed = False
@@ -181,7 +190,7 @@ class Files(Subject):
             counts.append(len(names) - before)
             if counts[-1] > 1 and len({*names[before:]}) < counts[-1]:
                 return None
-        found = _headers(paths, names, "npy", unique=False)
+        found = _headers(paths, names, "npy", unique=False, has_metadata=self._has_metadata)
         return None if found is None else ListedPlaces(found, "files", counts, [0] * len(counts))
 
     def part_of_list(self, place: Place) -> float:
@@ -203,7 +212,7 @@ class Files(Subject):
             return None
         one_array = one_array_format(kind)
         names = [f.prefix if one_array else f"{f.prefix}/" if f.use_prefix else "" for f in files]
-        found = _headers([file.path for file in files], names, kind)
+        found = _headers([file.path for file in files], names, kind, has_metadata=self._has_metadata)
         return None if found is None else self._with_texts(found, parts, kind)
 
     def _with_texts(self, plain: _core.FieldList, parts: list[_Part], format: str) -> Listed:
@@ -322,13 +331,18 @@ def _unopened(file: DataFile, error: TwinrunError) -> Unopened:
     return Unopened(file.prefix if in_name else "", file.label, error)
 
 
-def _headers(paths: list[str], names: list[str], format: str, unique: bool = True) -> _core.FieldList | None:
-    """The fields of files, if the core can read all their headers: see `_core.FieldList.of_files`."""
+def _headers(
+    paths: list[str], names: list[str], format: str, unique: bool = True, has_metadata: bool = True
+) -> _core.FieldList | None:
+    """The fields of files, if the core can read all their headers: see `_core.FieldList.of_files`.
+
+    has_metadata: False where no file has metadata beside it, which is looked for otherwise.
+    """
     try:
         "".join((*paths, *names)).encode()
     except UnicodeEncodeError:  # the core takes texts
         return None
-    return _core.FieldList.of_files(paths, names, format, unique=unique)
+    return _core.FieldList.of_files(paths, names, format, without_metadata=has_metadata, unique=unique)
 
 
 def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[list[FieldRef], list[str]]:

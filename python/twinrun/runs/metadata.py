@@ -87,7 +87,9 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             raise _stale(metadata, path)
         found.append(now)
         same = same and now.st_mtime_ns == recorded.mtime_ns
-        same = same and os.path.realpath(recorded.path) == os.path.realpath(path)
+        # Links are followed only where names differ: that looks at every folder of both paths.
+        if same and recorded.path != path:
+            same = os.path.realpath(recorded.path) == os.path.realpath(path)
     return same and metadata.status == status_code(found)  # 0 stands for metadata without a code
 
 

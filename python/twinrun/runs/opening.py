@@ -103,7 +103,7 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
             fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files; "
             "--format bytes takes files of any kind",
         )
-    subject = Files("folder", path, listing.files, options)
+    subject = Files("folder", path, listing.files, options, listing.has_metadata)
     subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
     subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in listing.unknown)
     subject.skipped = [(name, os.path.join(path, name), why) for name, why in listing.unreadable]

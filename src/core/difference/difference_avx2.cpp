@@ -57,6 +57,16 @@ struct Avx2 {
         const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
         return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
     }
+    static double smallest(Lanes x) {
+        const __m128d half = _mm_min_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+        return _mm_cvtsd_f64(_mm_min_sd(half, _mm_unpackhi_pd(half, half)));
+    }
+    static double largest(Lanes x) {
+        const __m128d half = _mm_max_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+        return _mm_cvtsd_f64(_mm_max_sd(half, _mm_unpackhi_pd(half, half)));
+    }
+    // By the sign bit, as bits() takes it.
+    static Mask negative(Lanes x) { return x; }
 
     // Comparisons of NaN are false, except unequal and not_less.
     static Mask unequal(Lanes x, Lanes y) { return _mm256_cmp_pd(x, y, _CMP_NEQ_UQ); }

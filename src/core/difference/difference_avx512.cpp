@@ -52,6 +52,8 @@ struct Avx512 {
         return _mm512_mask3_fmadd_pd(x, x, sum, lanes);
     }
     static double total(Lanes x) { return _mm512_reduce_add_pd(x); }
+    static double smallest(Lanes x) { return _mm512_reduce_min_pd(x); }
+    static double largest(Lanes x) { return _mm512_reduce_max_pd(x); }
 
     // Comparisons of NaN are false, except unequal and not_less.
     static Mask unequal(Lanes x, Lanes y) { return _mm512_cmp_pd_mask(x, y, _CMP_NEQ_UQ); }
@@ -69,6 +71,8 @@ struct Avx512 {
     static Mask both_nan(Lanes x, Lanes y) {
         return _mm512_mask_cmp_pd_mask(_mm512_cmp_pd_mask(x, x, _CMP_UNORD_Q), y, y, _CMP_UNORD_Q);
     }
+
+    static Mask negative(Lanes x) { return _mm512_movepi64_mask(_mm512_castpd_si512(x)); }
 
     // Spelt as instructions: compilers would move the masks to general registers.
     static Mask either(Mask x, Mask y) { return _kor_mask8(x, y); }

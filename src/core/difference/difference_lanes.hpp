@@ -7,7 +7,8 @@
 //                                    -> d = |a - b|, verdicts; what is rare (NaN, infinities,
 //                                       verdicts that rounding could decide, new maxima) leaves the
 //                                       loop
-//     distances that are not 0 go, without gaps, to a buffer that count_distances empties
+//     distances that are not 0 go, without gaps, to a buffer that is counted from time to time:
+//     where those of a block lie in few decades, each edge between them is compared with all of it
 //
 // A rounded quotient d / |a| above the maximum m has d >= m |a|, rounded or not: only such lanes
 // are divided.
@@ -180,6 +181,60 @@ struct LaneDifference {
         return largest;
     }
 
+    // ---- the histogram ----
+
+    static constexpr std::size_t kVectors = kGroup / kWidth;
+    // Where a block has more edges, looking up each distance is as fast.
+    static constexpr std::size_t kMostEdges = 2 * kWidth <= 8 ? 4 : 8;
+
+    // Adds kGroup distances, as count_distances takes them. False: they lie in too many decades,
+    // and nothing was added.
+    static bool count_block(const std::uint64_t* distances, DifferenceStats* stats) {
+        Lanes found[kVectors];
+        Mask differs[kVectors];
+        const auto* bytes = reinterpret_cast<const std::byte*>(distances);
+        std::memcpy(found, bytes, sizeof found);
+        Lanes least = Isa::fill(kInfinity);
+        Lanes most = Isa::fill(0);
+        unsigned different = 0;
+        for (std::size_t v = 0; v < kVectors; ++v) {
+            differs[v] = Isa::negative(found[v]);
+            different += count(differs[v]);
+            found[v] = Isa::absolute(found[v]);
+            least = Isa::smaller(least, found[v]);
+            most = Isa::larger(most, found[v]);
+        }
+        const std::size_t low = histogram_bin(Isa::smallest(least));
+        const std::size_t high = histogram_bin(Isa::largest(most));
+        if (high - low > kMostEdges) return false;
+        unsigned left = kGroup;
+        unsigned left_different = different;
+        for (std::size_t bin = low; bin < high; ++bin) {
+            const Lanes edge = Isa::fill(upper_edge(bin));
+            unsigned beyond = 0;
+            unsigned beyond_different = 0;
+            for (std::size_t v = 0; v < kVectors; ++v) {
+                const Mask above = Isa::not_less(found[v], edge);
+                beyond += count(above);
+                if (different != 0) beyond_different += count(Isa::both(above, differs[v]));
+            }
+            stats->all[bin] += left - beyond;
+            stats->over[bin] += left_different - beyond_different;
+            left = beyond;
+            left_different = beyond_different;
+        }
+        stats->all[high] += left;
+        stats->over[high] += left_different;
+        stats->different += different;
+        if (high == kHistogramBins - 1) stats->infinite += left_different;
+        return true;
+    }
+    static unsigned count(Mask lanes) { return static_cast<unsigned>(__builtin_popcount(Isa::bits(lanes))); }
+    // Of a bin that is not the last one: the next one begins there.
+    static double upper_edge(std::size_t bin) {
+        return bin - 1 < sizeof kDecadeEdges / sizeof(double) ? kDecadeEdges[bin - 1] : kInfinity;
+    }
+
     // ---- the loop ----
 
     template <class T>
@@ -198,8 +253,18 @@ struct LaneDifference {
             : rule(r), stats(s), maxima(*s, index) {}
 
         void flush() {
-            count_distances(distances, pending, stats);
             counted += pending;
+            // What lies in many decades moves to the front.
+            std::size_t wide = 0;
+            std::size_t i = 0;
+            for (; i + kGroup <= pending; i += kGroup) {
+                if (count_block(distances + i, stats)) continue;
+                if (wide != i) std::memcpy(distances + wide, distances + i, kGroup * sizeof *distances);
+                wide += kGroup;
+            }
+            const std::size_t rest = pending - i;
+            if (wide != i) std::memmove(distances + wide, distances + i, rest * sizeof *distances);
+            count_distances(distances, wide + rest, stats);
             pending = 0;
         }
 

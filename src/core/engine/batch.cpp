@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "device/device.hpp"
 #include "engine/device_pairs.hpp"
 #include "engine/pair_stream.hpp"
 #include "source/device_array.hpp"
@@ -24,6 +26,8 @@ namespace {
 
 constexpr std::size_t kMostInBlock = 64;  // pairs that a thread takes at a time
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
+// Large pairs under way: one ends while the next one begins.
+constexpr std::size_t kPairsAtOnce = 2;
 
 // A pair is compared by one thread alone where its bytes are no more than this share of what one
 // thread has of all bytes: then all threads end at about the same time.
@@ -107,15 +111,7 @@ class Batch {
             take_blocks(true, threads);
         }
         finish_devices();
-        StreamTeam team;
-        CompareOptions own = options_;
-        own.stream.team = &team;
-        own.stream.poll = [&](std::uint64_t, std::uint64_t) { return poll(true); };
-        for (const std::size_t at : large_) {
-            if (stopped_.load()) break;
-            compare(at, own);
-            poll(false);
-        }
+        compare_large();
         const Error why = stopped_.load() ? interrupted() : out_of_memory();
         for (std::size_t at = 0; at < pairs_.size(); ++at) {
             if (!is_done_[at]) take_(at, why);
@@ -230,6 +226,92 @@ class Batch {
                 compare(i, is_small(pairs_[i]) ? own : watched);
             if (polls) poll(false);
         }
+    }
+
+    // ---- pairs that all threads work on ----
+
+    // One after another; where several that any thread may compare follow one another, the next one
+    // is under way before one ends.
+    void compare_large() {
+        const bool overlap = options_.stream.threads > 1 &&
+                             (options_.device.use == DeviceUse::cpu || device_runtime() == nullptr);
+        const auto alone = [&](std::size_t at) {
+            return !overlap || on_device_[at] || !for_any_thread(pairs_[at], options_.device.use);
+        };
+        StreamTeam team;
+        CompareOptions own = options_;
+        own.stream.team = &team;
+        own.stream.poll = [&](std::uint64_t, std::uint64_t) { return poll(true); };
+        const std::span<const std::size_t> all = large_;
+        for (std::size_t at = 0; at < all.size() && !stopped_.load();) {
+            std::size_t end = at;
+            while (end < all.size() && !alone(all[end]))
+                ++end;
+            if (end - at > 1 && compare_overlapping(all.subspan(at, end - at))) {
+                at = end;
+                continue;
+            }
+            compare(all[at], own);
+            poll(false);
+            ++at;
+        }
+    }
+
+    // What the threads that hand in large pairs share.
+    struct Overlap {
+        std::span<const std::size_t> pairs;
+        StreamWorkers& workers;
+        std::mutex mutex;
+        std::condition_variable end;
+        std::size_t next = 0;
+        int at_work = 0;
+    };
+    // False: the system has no threads for it, and nothing was done.
+    bool compare_overlapping(std::span<const std::size_t> pairs) {
+        StreamWorkers workers(options_.stream.threads, kPairsAtOnce);
+        if (workers.size() == 0) return false;
+        Overlap shared{pairs, workers, {}, {}, 0, 0};
+        std::vector<std::jthread> others;
+        for (std::size_t t = 0; t < kPairsAtOnce; ++t) {
+            try {
+                const std::lock_guard lock(shared.mutex);
+                others.emplace_back([this, &shared] { hand_in(shared); });
+                ++shared.at_work;
+            } catch (const std::exception&) {  // the others hand in all
+                break;
+            }
+        }
+        if (others.empty()) return false;
+        // Python's poll is called by the calling thread.
+        std::unique_lock lock(shared.mutex);
+        while (!shared.end.wait_for(lock, kPollInterval, [&] { return shared.at_work == 0; })) {
+            lock.unlock();
+            poll(true);
+            lock.lock();
+        }
+        return true;
+    }
+    // A pair's files are opened, its trees walked and its reads planned by this thread, while
+    // workers are at the pair that another thread handed in.
+    void hand_in(Overlap& shared) noexcept {
+        try {
+            StreamTeam team(shared.workers);
+            CompareOptions own = options_;
+            own.stream.threads = shared.workers.size();
+            own.stream.team = &team;
+            own.stream.poll = [this](std::uint64_t, std::uint64_t) { return !stopped_.load(); };
+            for (;;) {
+                std::unique_lock lock(shared.mutex);
+                if (shared.next == shared.pairs.size() || stopped_.load()) break;
+                const std::size_t at = shared.pairs[shared.next++];
+                lock.unlock();
+                compare(at, own);
+            }
+        } catch (const std::exception&) {
+            // No memory: the other thread takes what is left, or run() says so.
+        }
+        const std::lock_guard lock(shared.mutex);
+        if (--shared.at_work == 0) shared.end.notify_one();
     }
 
     // own: its rule and columns become the pair's.

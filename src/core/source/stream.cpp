@@ -45,7 +45,7 @@ class Run {
     void finished_one() { done_.fetch_add(1, std::memory_order_relaxed); }
     void count_read(std::uint64_t bytes) { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
 
-    // Only the calling thread polls: a poll may run the host's signal handlers.
+    // One thread polls, the caller's where it works: a poll may run the host's signal handlers.
     void poll() {
         if (!options_.poll) return;
         const auto now = Clock::now();
@@ -249,9 +249,29 @@ class Worker {
     bool more_ = true;
 };
 
-Result<> work(Run& run, int worker, std::size_t slots, std::size_t slot_bytes, std::byte* memory,
-              ReadQueue& queue) {
-    return Worker(run, worker, slots, slot_bytes, memory, queue).work();
+// How a run uses each worker.
+struct Shape {
+    std::size_t slots = 1;
+    std::size_t slot_bytes = 0;
+    // Telling the kernel where reads go pins every page once: worth it where each is used many
+    // times.
+    bool registers = false;
+    [[nodiscard]] std::size_t bytes() const { return slots * slot_bytes; }
+};
+
+// memory: the job's, or null. io: the name of the queue.
+Result<> work(Run& run, int worker, const Shape& shape, std::byte* memory, StreamPlace& place,
+              const char*& io) {
+    if (memory == nullptr) {
+        TWR_TRY(memory, place.memory(shape.bytes()));
+    }
+    ReadQueueOptions options;
+    options.backend = run.options().io;
+    options.depth = kQueueDepth;
+    TWR_TRY(ReadQueue * queue, place.queue(options));
+    TWR_CHECK(place.register_buffer({memory, shape.registers ? shape.bytes() : 0}));
+    io = queue->name();
+    return Worker(run, worker, shape.slots, shape.slot_bytes, memory, *queue).work();
 }
 
 // Small jobs: this thread, plain reads.
@@ -259,7 +279,7 @@ Result<> work_inline(Run& run, StreamTeam& team) {
     const std::size_t bytes = std::max<std::size_t>(run.job().buffer_bytes(), 1);
     TWR_TRY(std::byte * memory, run.job().allocate(0, bytes));
     if (memory == nullptr) {
-        TWR_TRY(memory, team.memory(bytes));
+        TWR_TRY(memory, team.own().memory(bytes));
     }
     std::vector<ReadRequest> requests;
     while (const auto slice = run.next()) {
@@ -301,59 +321,38 @@ Result<StreamStats> run_slices(SliceJob& job, const StreamOptions& options) try 
         stats.io = "pread";
         return stats;
     }
-    const std::size_t slot_bytes = round_up(std::max<std::size_t>(job.buffer_bytes(), 1), kDirectAlignment);
-    const std::uint64_t fits = std::max<std::uint64_t>(1, options.memory_bytes / slot_bytes);
-    const int workers = static_cast<int>(std::max<std::uint64_t>(
-        1, std::min<std::uint64_t>({static_cast<std::uint64_t>(worker_count(options)), fits, job.slices()})));
+    Shape shape;
+    shape.slot_bytes = round_up(std::max<std::size_t>(job.buffer_bytes(), 1), kDirectAlignment);
+    const std::uint64_t fits = std::max<std::uint64_t>(1, options.memory_bytes / shape.slot_bytes);
+    const int workers = team.most(static_cast<int>(std::max<std::uint64_t>(
+        1,
+        std::min<std::uint64_t>({static_cast<std::uint64_t>(worker_count(options)), fits, job.slices()}))));
     const std::size_t most_slots = job.most_slots() == 0 ? kMostSlots : job.most_slots();
-    const std::size_t slots =
-        std::clamp<std::size_t>(fits / static_cast<std::uint64_t>(workers), 1, most_slots);
-    // Telling the kernel where reads go pins every page once: worth it where each is used many
-    // times.
-    const std::size_t worker_bytes = slots * slot_bytes;
-    const bool registers =
+    shape.slots = std::clamp<std::size_t>(fits / static_cast<std::uint64_t>(workers), 1, most_slots);
+    shape.registers =
         // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a slot has at least one byte.
-        job.total_bytes() / kReusesToRegister / worker_bytes >= static_cast<std::uint64_t>(workers);
-    struct Share {
-        std::byte* memory = nullptr;
-        ReadQueue* queue = nullptr;
-    };
-    std::vector<Share> shares(static_cast<std::size_t>(workers));
-    std::byte* common = nullptr;  // of all workers, where the job has no memory
+        job.total_bytes() / kReusesToRegister / shape.bytes() >= static_cast<std::uint64_t>(workers);
+    std::vector<std::byte*> memory(static_cast<std::size_t>(workers));
+    std::vector<const char*> io(static_cast<std::size_t>(workers), "none");
     for (int w = 0; w < workers; ++w) {
-        Share& share = shares[static_cast<std::size_t>(w)];
-        TWR_TRY(share.memory, job.allocate(w, worker_bytes));
-        if (share.memory != nullptr) continue;
-        if (common == nullptr) {
-            TWR_TRY(common, team.memory(worker_bytes * static_cast<std::size_t>(workers)));
-        }
-        share.memory = common + worker_bytes * static_cast<std::size_t>(w);
+        TWR_TRY(memory[static_cast<std::size_t>(w)], job.allocate(w, shape.bytes()));
     }
-    ReadQueueOptions queue_options;
-    queue_options.backend = options.io;
-    queue_options.depth = kQueueDepth;
-    for (int w = 0; w < workers; ++w) {
-        Share& share = shares[static_cast<std::size_t>(w)];
-        TWR_TRY(share.queue, team.queue(w, queue_options));
-        TWR_CHECK(team.register_buffer(w, {share.memory, registers ? worker_bytes : 0}));
-    }
-    const auto guarded = [&](int worker) {
-        const Share& share = shares[static_cast<std::size_t>(worker)];
+    team.run(workers, [&](int worker) {
+        const auto at = static_cast<std::size_t>(worker);
+        StreamPlace& place = team.place(worker);
         try {
-            auto result = work(run, worker, slots, slot_bytes, share.memory, *share.queue);
+            auto result = work(run, worker, shape, memory[at], place, io[at]);
             if (!result) run.fail(std::move(result).error());
         } catch (const std::bad_alloc&) {
             run.fail({ErrorCode::out_of_memory, "not enough memory: set a smaller limit of memory"});
         } catch (const std::exception& e) {
             run.fail({ErrorCode::internal, e.what()});
         }
-    };
-    team.run(workers, guarded);
-    const char* const io = shares.front().queue->name();
-    team.settle();
+        place.settle();
+    });
     if (auto error = run.error()) return std::move(*error);
     stats.bytes_read = run.bytes_read();
-    stats.io = io;
+    stats.io = io.front();
     stats.threads = workers;
     return stats;
 } catch (const std::exception& e) {

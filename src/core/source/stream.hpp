@@ -21,7 +21,7 @@ struct StreamOptions {
     // null: each run makes its own.
     StreamTeam* team = nullptr;
     // Called now and then by the thread that called run_slices, with the slices done: false stops
-    // the work.
+    // the work. Where the team's workers are shared, one of them calls it.
     std::function<bool(std::uint64_t done, std::uint64_t total)> poll;
 };
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -42,7 +43,99 @@ StreamMemory::~StreamMemory() {
     if (data_ != nullptr) ::operator delete (data_, std::align_val_t{alignment_});
 }
 
+Result<ReadQueue*> StreamPlace::queue(const ReadQueueOptions& options) {
+    if (queue_ == nullptr || backend_ != options.backend || queue_->depth() != options.depth) {
+        known_ = {};
+        TWR_TRY(queue_, make_read_queue(options));
+        backend_ = options.backend;
+    }
+    return queue_.get();
+}
+
+Result<std::byte*> StreamPlace::memory(std::size_t bytes) {
+    if (memory_.data() == nullptr || memory_.bytes() < bytes) {
+        // The kernel reads into the pages that it was told of, whatever has their addresses by
+        // then.
+        if (!known_.empty() && !queue_->register_buffers({})) queue_ = nullptr;
+        known_ = {};
+        memory_ = StreamMemory();
+        TWR_TRY(memory_, StreamMemory::make(bytes));
+    }
+    return memory_.data();
+}
+
+Result<> StreamPlace::register_buffer(std::span<std::byte> buffer) {
+    if (buffer.empty() && known_.empty()) return success();
+    // Pinning pages again takes as long as it took first. Memory of others may have been given back
+    // meanwhile, and be another's now.
+    const bool is_ours = buffer.data() == memory_.data() && buffer.size() <= memory_.bytes();
+    if (is_ours && known_.data() == buffer.data() && known_.size() == buffer.size()) return success();
+    known_ = {};
+    TWR_CHECK(queue_->register_buffers(std::span(&buffer, buffer.empty() ? 0 : 1)));
+    known_ = buffer;
+    return success();
+}
+
+void StreamPlace::settle() {
+    if (queue_ == nullptr || queue_->outstanding() == 0) return;
+    known_ = {};
+    queue_ = nullptr;
+}
+
+StreamWorkers::StreamWorkers(int threads, std::size_t callers) {
+    members_.reserve(static_cast<std::size_t>(threads));
+    for (int worker = 0; worker < threads; ++worker) {
+        try {
+            auto member = std::make_unique<Member>();
+            member->turns.reserve(callers);  // run() allocates nothing
+            member->thread = std::thread([this, worker, at = member.get()] { serve(worker, *at); });
+            members_.push_back(std::move(member));
+        } catch (const std::exception&) {  // fewer do it
+            break;
+        }
+    }
+}
+
+StreamWorkers::~StreamWorkers() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    begin_.notify_all();
+    for (const auto& member : members_)
+        member->thread.join();
+}
+
+void StreamWorkers::serve(int worker, Member& member) {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        begin_.wait(lock, [&] { return stopping_ || !member.turns.empty(); });
+        if (member.turns.empty()) return;
+        Turn& turn = *member.turns.front();
+        member.turns.erase(member.turns.begin());
+        lock.unlock();
+        (*turn.work)(worker);
+        lock.lock();
+        if (--turn.left == 0) turn.end.notify_one();
+    }
+}
+
+void StreamWorkers::run(int workers, const std::function<void(int worker)>& work) {
+    Turn turn{&work, workers, {}};
+    std::unique_lock lock(mutex_);
+    for (int worker = 0; worker < workers; ++worker)
+        members_[static_cast<std::size_t>(worker)]->turns.push_back(&turn);
+    begin_.notify_all();
+    turn.end.wait(lock, [&] { return turn.left == 0; });
+}
+
 void StreamTeam::run(int workers, const std::function<void(int worker)>& work) {
+    if (shared_ != nullptr) {
+        shared_->run(workers, work);
+        return;
+    }
+    while (places_.size() < static_cast<std::size_t>(workers))
+        places_.push_back(std::make_unique<StreamPlace>());
     if (workers <= 1) {
         work(0);
         return;
@@ -54,51 +147,6 @@ void StreamTeam::run(int workers, const std::function<void(int worker)>& work) {
     members_->run([&](int worker) {
         if (worker < workers) work(worker);
     });
-}
-
-Result<ReadQueue*> StreamTeam::queue(int worker, const ReadQueueOptions& options) {
-    const auto at = static_cast<std::size_t>(worker);
-    if (queues_.size() <= at) queues_.resize(at + 1);
-    Queue& kept = queues_[at];
-    if (kept.queue == nullptr || kept.backend != options.backend || kept.queue->depth() != options.depth) {
-        TWR_TRY(kept.queue, make_read_queue(options));
-        kept.backend = options.backend;
-        kept.knows_buffer = false;
-    }
-    return kept.queue.get();
-}
-
-Result<std::byte*> StreamTeam::memory(std::size_t bytes) {
-    if (memory_.data() == nullptr || memory_.bytes() < bytes) {
-        forget_buffers();
-        memory_ = StreamMemory();
-        TWR_TRY(memory_, StreamMemory::make(bytes));
-    }
-    return memory_.data();
-}
-
-Result<> StreamTeam::register_buffer(int worker, std::span<std::byte> buffer) {
-    Queue& kept = queues_[static_cast<std::size_t>(worker)];
-    if (buffer.empty() && !kept.knows_buffer) return success();
-    const auto count = static_cast<std::size_t>(buffer.empty() ? 0 : 1);
-    TWR_CHECK(kept.queue->register_buffers(std::span(&buffer, count)));
-    kept.knows_buffer = !buffer.empty();
-    return success();
-}
-
-void StreamTeam::forget_buffers() {
-    for (Queue& kept : queues_) {
-        // The kernel reads into the pages that it was told of, whatever has their addresses by
-        // then.
-        if (kept.knows_buffer && !kept.queue->register_buffers({})) kept.queue = nullptr;
-        kept.knows_buffer = false;
-    }
-}
-
-void StreamTeam::settle() {
-    for (Queue& kept : queues_) {
-        if (kept.queue != nullptr && kept.queue->outstanding() != 0) kept = {};
-    }
 }
 
 }  // namespace twinrun

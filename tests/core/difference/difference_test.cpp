@@ -382,6 +382,30 @@ void equals_model(const DifferenceKernels& kernels) {
 TEST_P(DifferenceBackend, EqualsTheModelF32) { equals_model<float>(kernels()); }
 TEST_P(DifferenceBackend, EqualsTheModelF64) { equals_model<double>(kernels()); }
 
+// Whole blocks lie in one decade, at its edges, in a few, or reach to infinity.
+TEST_P(DifferenceBackend, CountsBlocksOfFewDecades) {
+    std::mt19937_64 random(test_seed(6));
+    const auto& edges = histogram_tables().edges;
+    for (std::size_t at = 0; at < edges.size(); ++at) {
+        for (const std::size_t decades : {1, 2, 5, 12}) {
+            std::vector<double> a(300);
+            std::vector<double> b(a.size());
+            for (double& value : b) {
+                value = edges[std::min(at + random() % decades, edges.size() - 1)];
+                if (random() % 3 == 0) value = std::nextafter(value, random() % 2 == 0 ? 0.0 : kInfinity);
+                if (random() % 3 == 0) value = -value;
+            }
+            if (at % 7 == 3) b[random() % b.size()] = kInfinity;
+            const DifferenceRule rule{{edges[std::min(at + random() % 3, edges.size() - 1)], 0}, true};
+            DifferenceStats stats;
+            run(kernels(), a.data(), b.data(), a.size(), 0, rule, &stats);
+            SCOPED_TRACE(testing::Message() << "from " << edges[at] << ", decades " << decades);
+            expect_same(stats, model(scalars(a), scalars(b), 0, rule));
+            if (testing::Test::HasFailure()) return;
+        }
+    }
+}
+
 template <class T>
 void equals_portable(const DifferenceKernels& kernels) {
     std::mt19937_64 random(test_seed(2));

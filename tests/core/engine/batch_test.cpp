@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <vector>
@@ -60,6 +62,44 @@ class SlowSource final : public ElementSource {
 
    private:
     std::vector<float> values_ = std::vector<float>(100);
+};
+
+class Gate {
+   public:
+    void open() {
+        const std::lock_guard lock(mutex_);
+        is_open_ = true;
+        opened_.notify_all();
+    }
+    void pass() {
+        std::unique_lock lock(mutex_);
+        opened_.wait(lock, [&] { return is_open_; });
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable opened_;
+    bool is_open_ = false;
+};
+
+// Elements in memory that nobody reads before a gate is open.
+class GatedSource final : public ElementSource {
+   public:
+    GatedSource(const std::vector<float>& values, Gate& gate)
+        : ElementSource(DType::f32, values.size()), values_(values), gate_(gate) {}
+    [[nodiscard]] std::size_t buffer_bytes(std::uint64_t) const override { return 0; }
+    Result<> plan(std::uint64_t, std::uint64_t, std::byte*, std::vector<ReadRequest>&) override {
+        gate_.pass();
+        return success();
+    }
+    ElementView view(std::uint64_t first, std::uint64_t, std::byte*) override {
+        return dense_view(DType::f32, values_.data() + first);
+    }
+    [[nodiscard]] bool in_memory() const override { return true; }
+
+   private:
+    const std::vector<float>& values_;
+    Gate& gate_;
 };
 
 // Fields of both runs, of many sizes; some differ.
@@ -126,6 +166,87 @@ TEST(Batch, LargeFieldsAreDividedAmongSmallOnes) {
     const auto results = compare_fields(fields.pairs, options);
     for (std::size_t at = 0; at < results.size(); ++at)
         expect_equal(results[at].value(), one(fields.pairs[at], options));
+}
+
+// Several that all threads work on follow one another, with others and with errors among them.
+TEST(Batch, LargeFieldsThatFollowOneAnotherAreComparedAsOneByOne) {
+    Fields fields(40, test_seed(8), 3000);
+    const std::uint64_t items = kInlineBytes / sizeof(float) * 3;
+    std::vector<float> a(items);
+    std::mt19937_64 random(test_seed(9));
+    for (float& value : a)
+        value = static_cast<float>(random() % 1000);
+    std::vector<float> b = a;
+    for (int change = 0; change < 1000; ++change)
+        b[random() % items] += 0.25F * static_cast<float>(random() % 8);
+    MemorySource shorter(DType::f32, items - 1, b.data(), sizeof(float), false);
+    DecodedSource decoded(DType::f32, items, [&](std::uint64_t first, std::uint64_t count, std::byte* to) {
+        std::memcpy(to, b.data() + first, count * sizeof(float));
+        return success();
+    });
+    std::vector<std::unique_ptr<ElementSource>> sources;
+    std::vector<std::size_t> large;
+    for (std::size_t at = 3; at < fields.pairs.size(); at += 4) {
+        for (const auto* values : {&a, &b})
+            sources.push_back(testing::memory_of(DType::f32, *values));
+        const auto& source_a = sources[sources.size() - 2];
+        fields.pairs[at].a.elements = source_a.get();
+        fields.pairs[at].b.elements = at == 15 ? &shorter : sources.back().get();
+        if (at == 23) fields.pairs[at].b.elements = &decoded;  // compared alone
+        large.push_back(at);
+    }
+    for (const int threads : {1, 2, 4}) {
+        CompareOptions options;
+        options.stream.threads = threads;
+        options.device.use = DeviceUse::cpu;
+        std::uint64_t most = 0;
+        options.stream.poll = [&](std::uint64_t done, std::uint64_t) {
+            most = std::max(most, done);
+            return true;
+        };
+        const auto results = compare_fields(fields.pairs, options);
+        EXPECT_LE(most, results.size());
+        for (std::size_t at = 0; at < results.size(); ++at) {
+            if (at == 15) {
+                ASSERT_FALSE(results[at]);
+                EXPECT_EQ(results[at].error().code, ErrorCode::mismatch);
+                continue;
+            }
+            expect_equal(results[at].value(), one(fields.pairs[at], options));
+            EXPECT_EQ(results[at]->read.sum_squares, one(fields.pairs[at], options).read.sum_squares);
+        }
+    }
+}
+
+// Those that no thread has begun are not begun.
+TEST(Batch, AnInterruptEndsLargeFieldsToo) {
+    const std::vector<float> values(kInlineBytes / sizeof(float) * 3);
+    Gate gate;
+    std::vector<std::unique_ptr<ElementSource>> sources;
+    std::vector<FieldPair> pairs(12);
+    for (FieldPair& pair : pairs) {
+        for (FieldSide* side : {&pair.a, &pair.b}) {
+            sources.push_back(std::make_unique<GatedSource>(values, gate));
+            side->elements = sources.back().get();
+        }
+    }
+    CompareOptions options;
+    options.stream.threads = 2;
+    options.device.use = DeviceUse::cpu;
+    int asked = 0;
+    options.stream.poll = [&](std::uint64_t, std::uint64_t) {
+        if (++asked == 2) gate.open();
+        return false;
+    };
+    const auto results = compare_fields(pairs, options);
+    for (std::size_t at = 0; at < results.size(); ++at) {
+        if (results[at]) {
+            EXPECT_LT(at, 2U);
+            EXPECT_TRUE(results[at]->same());
+        } else {
+            EXPECT_EQ(results[at].error().code, ErrorCode::interrupted);
+        }
+    }
 }
 
 TEST(Batch, WhatIsWrongWithAFieldIsThatFieldsError) {

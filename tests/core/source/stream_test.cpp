@@ -168,6 +168,71 @@ TEST_P(Stream, ATeamIsUsedAgain) {
     }
 }
 
+// Several threads, each with runs of all kinds on the same workers: each run has its own slices and
+// errors, whatever runs beside it.
+TEST_P(Stream, RunsOfSeveralCallersShareWorkers) {
+    constexpr std::size_t callers = 3;
+    StreamWorkers workers(3, callers);
+    ASSERT_EQ(workers.size(), 3);
+    std::vector<std::jthread> threads;
+    for (std::size_t caller = 0; caller < callers; ++caller) {
+        threads.emplace_back([&, caller] {
+            StreamTeam team(workers);
+            for (std::size_t round = 0; round < 30; ++round) {
+                StreamOptions o =
+                    options(1 + static_cast<int>((round + caller) % 5), std::uint64_t{kSlice} << (round % 9));
+                o.team = &team;
+                const std::size_t slice = kSlice << ((round + caller) % 3);
+                SumJob job(file_, kWords * 8 / slice, slice);
+                if (round % 2 == 0) job.total = kWords * 8 * kReusesToRegister;
+                if (round % 5 == 4) job.total = kWords * 8;  // inline
+                const bool fails = (round + caller) % 7 > 4;
+                if ((round + caller) % 7 == 5) job.fail_process = 11;
+                if ((round + caller) % 7 == 6) job.fail_plan = 30;
+                const auto stats = run_slices(job, o);
+                EXPECT_EQ(stats.ok(), !fails);
+                if (!stats) continue;
+                EXPECT_LE(stats.value().threads, 3);
+                EXPECT_EQ(job.sum, kWords * (kWords - 1) / 2);
+                EXPECT_EQ(job.planned.size(), kWords * 8 / slice);
+                EXPECT_EQ(stats.value().bytes_read, kWords * 8);
+            }
+        });
+    }
+}
+
+// A run begins on the workers that an earlier one has no more slices for: here the earlier one ends
+// only when the later one is over.
+TEST_P(Stream, ARunBeginsBeforeTheOneBeforeItEnds) {
+    StreamWorkers workers(2, 2);
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool first_began = false;
+    bool second_ended = false;
+    std::jthread first([&] {
+        workers.run(2, [&](int worker) {
+            if (worker == 0) return;
+            std::unique_lock lock(mutex);
+            first_began = true;
+            changed.notify_all();
+            changed.wait(lock, [&] { return second_ended; });
+        });
+    });
+    {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return first_began; });
+    }
+    SumJob job(file_, kSlices, kSlice);
+    StreamTeam team(workers);
+    StreamOptions o = options(1, 1 << 20);
+    o.team = &team;
+    EXPECT_TRUE(run_slices(job, o));
+    EXPECT_EQ(job.sum, kWords * (kWords - 1) / 2);
+    const std::lock_guard lock(mutex);
+    second_ended = true;
+    changed.notify_all();
+}
+
 TEST_P(Stream, FilesInMemoryNeedNoQueue) {
     for (const int threads : {1, 3}) {
         SumJob job(InputFile::open(path_, kWords * 8).value(), kSlices, kSlice);

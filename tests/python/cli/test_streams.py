@@ -106,6 +106,24 @@ def test_the_same_without_buffers(how, runs):
 @pytest.mark.skipif(
     not hasattr(click.exceptions, "NoArgsIsHelpError"), reason="click before 8.2 prints the help itself"
 )
+def test_a_result_of_which_only_a_part_is_written_is_status_2(runs, tmp_path):
+    # Without buffers a write that ends at the limit writes a part, and is no error of the system.
+    done = subprocess.run(
+        [
+            *("/bin/sh", "-c", 'ulimit -f 1; out=$1; shift; exec "$@" >"$out"', "sh", str(tmp_path / "out")),
+            *(*COMMAND, "compare", "a", "b", "--json", "-"),
+        ],
+        cwd=runs,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "standard output cannot be written: File too large" in done.stderr
+    assert 0 < (tmp_path / "out").stat().st_size <= 1024
+
+
 @pytest.mark.parametrize("group", ["golden", "ensemble"])
 def test_a_group_without_a_verb_prints_its_help_as_lines(group, runs):
     done = redirected("", group, cwd=runs)

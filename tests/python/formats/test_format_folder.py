@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+import twinrun
 from twinrun.errors import FormatError, MissingFile
 from twinrun.formats import naming
 from twinrun.formats.folder import is_history, list_folder
@@ -262,3 +263,19 @@ def test_usual_names_are_parsed_as_the_rules_say(monkeypatch):
     assert sum(naming._usual()[0].fullmatch(path) is not None for path in paths) > 1000
     monkeypatch.setattr(naming, "_usual", lambda: (re.compile("$^"), re.compile("")))
     assert [parse(path) for path in paths] == quick
+
+
+@pytest.mark.parametrize("name", ["x.npy", "sub/x.npy", "run.2/x.npy"])
+def test_metadata_beside_a_file_of_a_folder_is_used(tmp_path, name):
+    for run in "ab":
+        for file in (name, "other.npy"):
+            path = tmp_path / run / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, np.arange(1000.0))
+    assert not list_folder(tmp_path / "a").has_metadata
+    for run in "ab":
+        twinrun.index(tmp_path / run / name, atol=1e-3)
+        assert list_folder(tmp_path / run).has_metadata
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b", atol=1e-3)
+    assert result.same
+    assert sorted(f.method for f in result.fields) == ["direct", "staged"]

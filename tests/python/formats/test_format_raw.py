@@ -191,3 +191,17 @@ def test_partial_as_an_option_is_a_word(tmp_path):
             open_file(tmp_path / "x.bin", dtype="f32", shape="8", partial=word)
     with pytest.raises(FormatError, match="partial must be true or false"):
         open_file(tmp_path / "x.bin", dtype="f32", shape="8", partial="perhaps")
+
+
+@pytest.mark.parametrize("before", [0, 255, 4092, 4094, 4095, 8191])
+def test_text_is_told_by_all_of_the_sample(tmp_path, before):
+    # A character at a place where the sample is cut is text, and a control character anywhere is not.
+    path = tmp_path / "x.f32"
+    text = b"a" * before + "€ü\n".encode() + b"b" * 5000
+    path.write_bytes(text[: len(text) // 4 * 4])
+    with pytest.raises(FormatError, match="holds text"):
+        open_file(path)
+    for no_text in (b"\x01", b"\xff"):
+        path.write_bytes(b"a" * before + no_text + b"b" * (8195 - before))
+        with open_file(path) as content:
+            assert content.fields["x"].shape == (2049,)

@@ -208,6 +208,7 @@ def test_what_a_field_costs_is_measured(tmp_path: Path) -> None:
     "words",
     [
         ["startup_bench.py", "--repeat", "1"],
+        ["command_bench.py", "--quick", "--cases", "sparse,noise-40"],
         ["open_bench.py", "--steps", "3", "--fields", "5", "--repeat", "1"],
     ],
 )
