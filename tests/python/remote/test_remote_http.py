@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from pathlib import Path
 
@@ -292,6 +293,34 @@ def test_servers_that_cannot_be_used() -> None:
         assert twinrun.compare(url, url).verdict == "same"
     with pytest.raises(FormatError, match="does not answer"):  # nothing listens there
         twinrun.compare("http://127.0.0.1:1/a.npy", url)
+
+
+def test_answers_with_another_range_are_refused() -> None:
+    x = noise(100_000)
+    with serving({"a.npy": npy(x)}) as server:
+        server.shift = 8
+        with pytest.raises(FormatError, match="other bytes than it was asked for"):
+            twinrun.compare(f"{server.url}/a.npy", {"a": x})
+
+        def before(path: str) -> None:
+            server.shift = 8 if len(server.asked) >= 1 else 0
+
+        server.asked.clear()
+        server.before = before
+        with pytest.raises(FormatError, match=r"other bytes than it was asked for|was changed"):
+            twinrun.compare(f"{server.url}/a.npy", {"a": x})
+
+
+def test_what_takes_no_urls(tmp_path: Path) -> None:
+    x = noise(10)
+    with serving({"a.npy": npy(x)}) as server:
+        url = f"{server.url}/a.npy"
+        with pytest.raises(Unsupported, match="nothing is written to stores"):
+            twinrun.index(url)
+        with ThreadPoolExecutor(2) as workers, pytest.raises(Unsupported, match="one process alone"):
+            twinrun.compare(url, url, options=twinrun.CompareOptions(executor=workers))
+        with pytest.raises(FormatError, match="neither a history"):
+            twinrun.compare(f"{server.url}/", url)
 
 
 def test_formats_that_need_files_of_this_machine() -> None:

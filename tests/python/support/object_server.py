@@ -21,6 +21,7 @@ class ObjectServer:
         self.before = lambda path: None  # called before each answer
         self.statuses: list[int] = []  # of the next answers, in place of the right ones
         self.gives_ranges = True
+        self.shift = 0  # by which the ranges that it gives are off
         self.validators: Mapping[str, str] | None = None  # None: an ETag of the content
         self.asks_password = ""  # "user:password"
         self.lock = threading.Lock()
@@ -63,7 +64,7 @@ class ObjectServer:
         facts = dict(self.validators or {"ETag": f'"{hashlib.md5(content).hexdigest()}"'})
         if found is None or not self.gives_ranges:
             return self._send(request, 200, facts, content)
-        first, last = int(found[1]), min(int(found[2]), len(content) - 1)
+        first, last = int(found[1]) + self.shift, min(int(found[2]) + self.shift, len(content) - 1)
         if first >= len(content):
             return self._send(request, 416, {**facts, "Content-Range": f"bytes */{len(content)}"}, b"")
         with self.lock:
