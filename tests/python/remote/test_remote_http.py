@@ -254,12 +254,8 @@ def test_an_object_that_changes_is_an_error(after: int) -> None:
     x = noise(1_000_000)
     with serving({"a.npy": npy(x), "b.npy": npy(x)}) as server:
         changing(server, "b.npy", npy(x[::-1].copy()), after)
-        result = None
         with pytest.raises(FormatError, match="was changed while it was read"):
-            result = twinrun.compare(f"{server.url}/a.npy", f"{server.url}/b.npy")
-            for problem in result.problems:
-                raise problem if isinstance(problem, Exception) else FormatError(str(problem))
-        assert result is None or result.verdict == "incomparable"
+            twinrun.compare(f"{server.url}/a.npy", f"{server.url}/b.npy")
 
 
 def test_last_modified_counts_where_there_is_no_etag() -> None:
@@ -271,9 +267,8 @@ def test_last_modified_counts_where_there_is_no_etag() -> None:
         server.validators = {"ETag": 'W/"1"'}
         with pytest.raises(Unsupported, match="no ETag and no Last-Modified"):
             twinrun.compare(f"{server.url}/a.npy", f"{server.url}/a.npy")
-        server.validators = {"Last-Modified": formatdate(usegmt=True)}
+        server.validators = {"Last-Modified": formatdate(4_000_000_000, usegmt=True)}
         with pytest.raises(FormatError, match="within the last second"):
-            server.validators = {"Last-Modified": formatdate(4_000_000_000, usegmt=True)}
             twinrun.compare(f"{server.url}/a.npy", f"{server.url}/a.npy")
 
 
