@@ -16,6 +16,7 @@ NB_MODULE(_core, m) {
     m.attr("__version__") = TWINRUN_VERSION;
     define_devices(m);
     define_sources(m);
+    define_remote_files(m);
     define_metadata(m);
     define_elements(m);
     define_comparison(m);

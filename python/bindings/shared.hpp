@@ -80,6 +80,7 @@ struct Source {
 };
 
 void define_sources(nanobind::module_& m);
+void define_remote_files(nanobind::module_& m);
 
 // ---- metadata.cpp ----
 

@@ -21,6 +21,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from .urls import without_secrets
+
 __all__ = [
     "DamagedFile",
     "FormatError",
@@ -117,14 +119,14 @@ class TwinrunError(Exception):
     def __init__(
         self, what: str, *, where: str | os.PathLike[str] | None = None, fix: str | None = None
     ) -> None:
-        self.what = what
-        self.where = None if where is None else os.fspath(where)
+        self.what = without_secrets(what)
+        self.where = None if where is None else without_secrets(os.fspath(where))
         self.fix = fix
         place = "" if self.where is None else f"{self.where}: "
         fix = None if fix is None else in_words_of_the_caller(fix)
         # One string in args: such an error survives pickling, so that it can come back from a
         # worker process.
-        super().__init__(one_line(place + what + (f"; {fix}" if fix else "")))
+        super().__init__(without_secrets(one_line(place + what + (f"; {fix}" if fix else ""))))
 
 
 class FormatError(TwinrunError):

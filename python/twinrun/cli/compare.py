@@ -11,6 +11,7 @@ import click
 
 from ..comparison.choices import ALIGNMENTS, METHODS
 from ..errors import TwinrunError, one_line
+from ..urls import without_secrets
 from .common import EXIT_STATUS, Range, console, device_options, format_options, over_ranks, progress_bar
 from .help import Verb
 
@@ -53,6 +54,7 @@ class _Reports(NamedTuple):
     def write_error(self, run_a: str, run_b: str, error: BaseException) -> None:
         """Replaces reports of an earlier comparison, which must not look like reports of this one."""
         said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        run_a, run_b, said = map(without_secrets, (run_a, run_b, said))
         with contextlib.suppress(TwinrunError):  # the first error is reported
             if self.json_file is not None:
                 from ..report.document import incomparable_document, write_json
@@ -413,11 +415,11 @@ def compare(
     """Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how
     much.
 
-    RUN_A (the reference) and RUN_B are histories, folders of files, or files. Attributes, text and
-    unknown files count too. Each field has one row: the step where it first differs at all (parts),
-    the step where it first differs by more than the tolerance (above), and how the largest
-    difference grows. Of traces of trainings: the first operation whose inputs agree and whose
-    outputs differ; with --replicas RUN_A alone.
+    RUN_A (the reference) and RUN_B are histories, folders of files, files, or URLs (https, s3, gs)
+    of these. Attributes, text and unknown files count too. Each field has one row: the step where it
+    first differs at all (parts), the step where it first differs by more than the tolerance (above),
+    and how the largest difference grows. Of traces of trainings: the first operation whose inputs
+    agree and whose outputs differ; with --replicas RUN_A alone.
     """
     if (run_b is None) != replicas:
         raise click.UsageError("--replicas takes one run." if replicas else "Missing argument 'RUN_B'.")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..arguments import check_settings, chosen_devices, tolerance_number
-from ..errors import Incomparable, TwinrunError
+from ..errors import Incomparable, TwinrunError, Unsupported
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
 from ..runs.traces import is_trace
 from ..runs.values import InNumbers
+from ..urls import is_url
 from .again import Again
 from .choices import ALIGNMENTS, METHODS, TYPES
 from .facts import uncompared_things
@@ -104,9 +105,9 @@ def compare(
     Parameters
     ----------
     a, b : path, array or container of arrays
-        The two runs; `a` is the reference. A path is a history, a folder or a file. A container is `{name:
-        array}`, nested mappings and lists, a model, a table or labelled arrays. Arrays lie on the host or on
-        a GPU.
+        The two runs; `a` is the reference. A path is a history, a folder or a file, or a URL of one
+        (docs/reference/remote.md). A container is `{name: array}`, nested mappings and lists, a model, a
+        table or labelled arrays. Arrays lie on the host or on a GPU.
     atol, rtol : float, default None
         Elements differ where |a - b| > atol + rtol |a|, decided as if in infinite precision. `atol` has the
         unit of the data. With neither: the tolerance that the metadata was made for, or equality. Integers
@@ -257,6 +258,12 @@ def compare(
         how = CompareOptions(formats=options, **keywords)
     _check(how, align, types, atol, rtol, ulp)
     shared = _workers(how)
+    if shared is not None and (is_url(a) or is_url(b)):
+        raise Unsupported(
+            "objects of stores are compared by one process alone",
+            where=str(a if is_url(a) else b),
+            fix="leave out the executor or --mpi, or download them first",
+        )
     settings = _settings(
         how,
         atol=None if atol is None else tolerance_number("atol", atol),
@@ -436,6 +443,8 @@ def _seen(a: Subject, b: Subject, settings: Settings, renames: Sequence[Rename])
 
 def _held(given: object, subject: Subject) -> object:
     """What tells how to open one side again."""
+    if is_url(given):  # the content that was compared, and no other
+        return subject
     if isinstance(given, dict):
         from ..runs.in_memory import Arrays
 

@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterable, Set
 
 from .. import _core
-from ..errors import FormatError, MissingFile, MissingPackage
+from ..errors import FormatError, MissingFile, MissingPackage, Unsupported
+from ..remote import object_of, store_of
 from .catalogue import BUILT_IN
 from .element_types import ITEMSIZE
 from .files import file_size, open_regular, reading
@@ -37,6 +38,9 @@ __all__ = [
 _extra: dict[str, Format] = {}
 _TEXT_SAMPLE = 4096
 _HEAD = 16  # bytes: the longest magic
+# Of these every byte is read through `files` or by the core. Readers of other packages would open a
+# URL themselves, and would not see that an object changes.
+_OF_STORES = frozenset({"bytes", "hdf5", "netcdf", "npy", "npz", "raw", "safetensors", "table", "zarr"})
 
 
 def formats() -> dict[str, Format]:
@@ -116,7 +120,7 @@ def detect(path: str) -> Format | None:
     """
     path = os.fspath(path)
     known = list(formats().values())
-    if os.path.isdir(path):
+    if _is_folder(path):
         return next((f for f in known if f.is_folder is not None and f.is_folder(path)), None)
     for candidate in known:
         if candidate.claims is not None and candidate.claims(path):
@@ -136,6 +140,10 @@ def detect(path: str) -> Format | None:
                 if candidate.sniff(path, file):
                     return candidate
     return promised
+
+
+def _is_folder(path: str) -> bool:
+    return store_of(path) is not None or os.path.isdir(path)
 
 
 def is_plain(format: Format) -> bool:
@@ -216,6 +224,12 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
             hint = "; to read it as raw all the same, add format=raw" if as_raw else ""
             raise FormatError(
                 f"format {chosen.name} has no option {wrong[0]!r}", where=path, fix=known + hint
+            )
+        if object_of(path) is not None and chosen.name not in _OF_STORES:
+            raise Unsupported(
+                f"files of the format {chosen.name} are not read from stores",
+                where=path,
+                fix="download it first",
             )
         content = chosen.open(path, **options)
         content.how = how_read(chosen, options)
@@ -317,7 +331,7 @@ def _of_no_format(path: str) -> str:
 
 def _choose(path: str, format: str | None, options: dict[str, object]) -> Format:
     """The format to open a path with. Raises FormatError if it is not known, or not for this kind of path."""
-    folder = os.path.isdir(path)
+    folder = _is_folder(path)
     if not folder:
         file_size(path)  # report a missing file before an unknown format
     if format is not None:

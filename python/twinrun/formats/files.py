@@ -1,7 +1,8 @@
 """Opening and reading untrusted files. Every failure becomes a FormatError.
 
 Only regular files are opened: reading a pipe could block, and a device has no end. The size of the file is
-determined first, and lengths that the file itself states are checked against it.
+determined first, and lengths that the file itself states are checked against it. An object of a store that
+`remote` has open is a file too.
 """
 
 from __future__ import annotations
@@ -12,10 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError, Unsupported
 from ..marks import METADATA_MAGIC, METADATA_SUFFIX
+from ..remote import RemoteStream, object_of
+from ..urls import is_url
 
-__all__ = ["file_size", "files_below", "is_metadata", "is_own", "open_regular", "read_exact", "reading"]
+__all__ = [
+    "file_size",
+    "files_below",
+    "is_metadata",
+    "is_own",
+    "open_regular",
+    "pread",
+    "read_exact",
+    "reading",
+]
 
 _OWN = ".twinrun"  # prefix of the names of twinrun's temporary files
 
@@ -33,6 +45,10 @@ def reading(where: str, what: str = "") -> Iterator[None]:
     except TwinrunError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
+        if is_url(where):  # a reader that asked this machine for a file of that name
+            raise Unsupported(
+                f"{part}files of this format are not read from stores", where=where, fix="download it first"
+            ) from error
         raise MissingFile(f"{part}no such file", where=where, fix="check the path") from error
     except MemoryError as error:
         raise FormatError(f"{part}not enough memory to read it", where=where) from error
@@ -54,6 +70,8 @@ def _words(error: BaseException) -> str:
 
 def file_size(path: str) -> int:
     """Size in bytes of a regular file. Raises FormatError for anything else, MissingFile if there is none."""
+    if (elsewhere := object_of(path)) is not None:
+        return elsewhere.size
     with reading(path):
         status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
@@ -68,6 +86,8 @@ def open_regular(path: str) -> tuple[BinaryIO, int]:
 
     Raises as `file_size`.
     """
+    if (elsewhere := object_of(path)) is not None:
+        return RemoteStream(elsewhere), elsewhere.size  # type: ignore[return-value]
     file_size(path)  # before open(): opening a pipe waits for its other end
     with reading(path):
         file = open(path, "rb", buffering=0)
@@ -82,13 +102,20 @@ def read_exact(file: BinaryIO, offset: int, count: int, where: str, what: str) -
     with reading(where, what):
         parts = []
         while count > 0:
-            piece = os.pread(file.fileno(), min(count, 1 << 26), offset)
+            piece = pread(file, offset, min(count, 1 << 26))
             if not piece:
                 raise DamagedFile(f"{what}: the file ends {count} bytes too early", where=where)
             parts.append(piece)
             offset += len(piece)
             count -= len(piece)
     return b"".join(parts)
+
+
+def pread(file: BinaryIO, offset: int, count: int) -> bytes:
+    """As os.pread, of a file that `open_regular` opened."""
+    if isinstance(file, RemoteStream):
+        return file.read_at(offset, count)
+    return os.pread(file.fileno(), count, offset)
 
 
 def is_metadata(path: str, cut: bool = False) -> bool:

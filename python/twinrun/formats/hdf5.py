@@ -17,6 +17,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
+from ..remote import object_of
 from . import gadget_hdf5, netcdf4, openpmd, vtkhdf
 from .attributes import add_attribute
 from .blocks import BandCache
@@ -24,7 +25,7 @@ from .catalogue import has_hdf5_signature
 from .facts import shown
 from .files import file_size, open_regular, read_exact, reading
 from .hdf5_dataset import Dataset
-from .hdf5_places import MOST_SOURCES, file_beside, misplaced_file, source_names, virtual_place
+from .hdf5_places import MOST_SOURCES, file_beside, misplaced_file, opened, source_names, virtual_place
 from .hdf5_types import enum_names, named_type_text, tagged_dtype, type_text
 from .model import FileContent, Format, flag
 
@@ -73,7 +74,7 @@ def open_hdf5(
         raise FormatError(f"convention must be auto or none, not {convention!r:.40}", where=path)
     file_size(path)
     with reading(path, "HDF5"):
-        file = h5py.File(path, "r", locking="best-effort")
+        file = opened(h5py, path)
     walker = Walker(h5py, path, file, BandCache(cache), with_attributes)
     try:
         with reading(path, "HDF5"):
@@ -275,6 +276,9 @@ class Walker:
             except TypeError:
                 self.skip(label, "a user-defined link")
                 return None
+            if isinstance(link, self.h5py.ExternalLink) and object_of(self.path) is not None:
+                self.skip(label, f"a link to {link.path!r} of {link.filename!r}, another object of the store")
+                return None
             try:
                 item = group[name]
             except (KeyError, OSError, RuntimeError) as error:
@@ -332,7 +336,7 @@ class Walker:
         None if it can.
         """
         try:
-            with reading(path, "HDF5"), self.h5py.File(path, "r", locking="best-effort") as file:
+            with reading(path, "HDF5"), opened(self.h5py, path) as file:
                 dataset = file.get(label)
                 if not isinstance(dataset, self.h5py.Dataset):
                     return MissingFile(f"its source {label!r} of {path} is not there", where=where)
@@ -355,6 +359,8 @@ class Walker:
     def identity(self, item: Any) -> tuple[int, int, int]:
         """Identifies an object, also after its file was closed and opened again: device, inode, address in
         the file."""
+        if object_of(self.path) is not None:  # no other file is opened then
+            return 0, 0, self.h5py.h5o.get_info(item.id).addr
         status = os.stat(item.file.filename)
         return status.st_dev, status.st_ino, self.h5py.h5o.get_info(item.id).addr
 

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
+from ..remote import object_of
 from .blocks import BandReader, Box
 from .element_types import dtype_of, storage_dtype, unit_of
 from .facts import codes
@@ -52,7 +53,8 @@ class Dataset:
         self.plist = dataset.id.get_create_plist()
         # A null dataspace holds no elements, and neither does a shape of 0.
         self.shape = (0,) if dataset.shape is None else tuple(int(n) for n in dataset.shape)
-        self.path = os.fspath(dataset.file.filename)
+        elsewhere = object_of(walker.path) is not None
+        self.path = walker.path if elsewhere else os.fspath(dataset.file.filename)
 
     def add(self) -> None:
         """Adds the fields and facts of the dataset."""

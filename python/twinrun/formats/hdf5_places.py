@@ -6,15 +6,27 @@ import os
 import re
 from typing import Any
 
+from ..remote import RemoteStream, object_of
+
 MOST_SOURCES = 1_000_000
+
+
+def opened(h5py: Any, path: str) -> Any:
+    """The HDF5 file of a path, or an object of a store, open for reading."""
+    elsewhere = object_of(path)
+    if elsewhere is not None:
+        return h5py.File(RemoteStream(elsewhere), "r")
+    return h5py.File(path, "r", locking="best-effort")
 
 
 def file_beside(name: str, path: str) -> str | None:
     """Path of the external file `name` of the HDF5 file `path`, None if there is none.
 
     It is looked for in HDF5_EXTFILE_PREFIX, then beside the HDF5 file, so that two runs do not
-    share one, then as the path stands.
+    share one, then as the path stands. An object of a store has none: files of this machine are not its own.
     """
+    if object_of(path) is not None:
+        return None
     own = os.path.dirname(path) or "."
     prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", own)
     for folder in (prefix, own):
@@ -41,8 +53,10 @@ def misplaced_file(plist: Any, path: str) -> str | None:
 def virtual_place(name: str, path: str) -> str | None:
     """Path of the source `name` of a virtual dataset in file `path`, searched as HDF5 does.
 
-    None if there is none.
+    None if there is none, or if the file is an object of a store.
     """
+    if object_of(path) is not None:
+        return None
     prefixes = [
         p.replace("${ORIGIN}", os.path.dirname(path) or ".")
         for p in os.environ.get("HDF5_VDS_PREFIX", "").split(":")

@@ -18,6 +18,7 @@ import re
 from typing import Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError
+from ..remote import object_of
 from .element_types import ITEMSIZE, parse_dtype
 from .facts import Fact, shown
 from .files import file_size, open_regular, read_exact, reading
@@ -65,6 +66,15 @@ def sidecar(path: str) -> str:
     return path + ".json"
 
 
+def may_have_sidecar(path: str) -> bool:
+    """Whether a file has the suffix of a raw file."""
+    return os.path.splitext(path)[1].lower() in (*TYPED, *SUFFIXES)
+
+
+def _has_sidecar(path: str) -> bool:
+    return object_of(sidecar(path)) is not None or os.path.isfile(sidecar(path))
+
+
 def open_raw(path: str, **options: object) -> FileContent:
     """Opens a raw file.
 
@@ -91,7 +101,7 @@ def open_raw(path: str, **options: object) -> FileContent:
     where = path
     if options:
         given: dict[str, Any] = dict(options)
-    elif os.path.lexists(sidecar(path)):
+    elif object_of(sidecar(path)) is not None or os.path.lexists(sidecar(path)):
         where = sidecar(path)
         given = _load_sidecar(where)
     else:
@@ -365,11 +375,11 @@ def _claims(path: str) -> bool:
     The content does not count, because it may begin with the magic bytes of another format by chance.
     """
     suffix = os.path.splitext(path)[1].lower()
-    return suffix in TYPED or (suffix in SUFFIXES and os.path.isfile(sidecar(path)))
+    return suffix in TYPED or (suffix in SUFFIXES and _has_sidecar(path))
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:
-    return os.path.isfile(sidecar(path))
+    return _has_sidecar(path)
 
 
 FORMAT = Format(

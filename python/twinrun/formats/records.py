@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile
-from .files import open_regular
+from ..remote import RemoteStream
+from .files import open_regular, read_exact
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +48,9 @@ def gather(
     return result
 
 
-def _pread(file: BinaryIO, path: str, offset: int, count: int) -> bytearray:
+def _pread(file: BinaryIO, path: str, offset: int, count: int) -> bytes | bytearray:
+    if isinstance(file, RemoteStream):
+        return read_exact(file, offset, count, path, "records")
     buffer = bytearray(count)
     view = memoryview(buffer)
     done = 0

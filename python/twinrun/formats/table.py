@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
+from ..errors import Unsupported
+from ..remote import object_of
 from .files import open_regular, read_exact
 from .model import FileContent, Format
 from .parquet import open_parquet
@@ -32,7 +34,11 @@ def open_table(path: str) -> FileContent:
     file, size = open_regular(path)
     with file:
         head = read_exact(file, 0, min(size, len(_PARQUET)), path, "header")
-    return open_parquet(path) if head == _PARQUET else open_text(path)
+    if head != _PARQUET:
+        return open_text(path)
+    if object_of(path) is not None:  # pyarrow would open the URL itself
+        raise Unsupported("Parquet files are not read from stores", where=path, fix="download it first")
+    return open_parquet(path)
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import DamagedFile, FormatError, MissingPackage, Unsupported
+from ..remote import object_of, store_of
 from .archives import Archive, first_member
 from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandCache, BandReader, Box
@@ -31,6 +32,7 @@ from .files import file_size, open_regular, read_exact, reading
 from .layout import Decoded, Stored, add_other, add_others, kind_of
 from .model import Field, FileContent, Format, checked_shape, decoded, flag, unreadable
 from .strided import Part, Strided, field_of_parts
+from .zarr_objects import Objects, package_store
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,7 +150,7 @@ class _Zip:
         self.archive.close()
 
 
-_Store = _Folder | _Zip
+_Store = _Folder | _Zip | Objects
 
 
 def _bytes(source: Stored | Decoded, offset: int, count: int, what: str, where: str) -> bytes:
@@ -193,7 +195,7 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
     with a `problem`.
     """
     with_attributes = flag(attributes, "attributes", path)
-    store: _Store = _Folder(path) if os.path.isdir(path) else _Zip(path)
+    store = _opened(path)
     content = FileContent(path, "zarr", sources=_sources(path))
     cache = BandCache(_CACHE_BYTES)
     entries: list[tuple[str, dict[str, object]]] = []
@@ -243,6 +245,13 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
 
     content.on_close = close
     return content
+
+
+def _opened(path: str) -> _Store:
+    elsewhere = store_of(path)
+    if elsewhere is not None:
+        return Objects(elsewhere, path)
+    return _Folder(path) if os.path.isdir(path) else _Zip(path)
 
 
 def _add_array(
@@ -644,7 +653,15 @@ def _package_array(store: _Store, key: str) -> Any:
     """Opens an array by the zarr package. Raises MissingPackage, and any exception of the package."""
     try:
         package = importlib.import_module("zarr")
-        if isinstance(store, _Zip):
+        if isinstance(store, Objects):
+            backing = package_store(store)
+        elif isinstance(store, _Zip) and object_of(store.path) is not None:
+            raise Unsupported(
+                "a compressed array in an archive is not read from stores",
+                where=store.path,
+                fix="download it first",
+            )
+        elif isinstance(store, _Zip):
             backing = importlib.import_module("zarr.storage").ZipStore(store.path, mode="r")
         else:
             backing = store.path
@@ -719,6 +736,9 @@ def _decoded_field(store: _Store, key: str, array: _Array, cache: BandCache) -> 
 
 
 def _is_folder(path: str) -> bool:
+    elsewhere = store_of(path)
+    if elsewhere is not None:
+        return any(elsewhere.attach(name) is not None for name in _MARKERS)
     return any(os.path.isfile(os.path.join(path, name)) for name in _MARKERS)
 
 

@@ -23,6 +23,7 @@ from ..runs.fields import FieldRef, check_alike
 from ..runs.opening import open_subject
 from ..runs.order import in_type
 from ..runs.subject import Opened, Place, Subject
+from ..urls import is_url, without_secrets
 from .attributes import AttributeCheck, check_attributes, saved_attributes
 from .digests import Digests
 from .elements import check_values, compared, kept_ref, kept_refs
@@ -30,6 +31,7 @@ from .fields import check_field
 from .folder import open_place
 from .manifest import GoldenFieldFacts, GoldenPlace, Manifest
 from .particles import Rows, chosen_rows, identity, in_order, rows_by_id, with_ids
+from .remote import copied
 from .result import GoldenCheck, GoldenField, GoldenProblem
 from .rules import needs_values, rule_settings
 from .selection import attribute_globs, chosen_places, field_globs, is_chosen
@@ -54,6 +56,11 @@ class _Request:
     key: str | None = None
     ulp: int | None = None
     periods: Periods = field(default_factory=Periods)
+    name: str | None = None  # of the golden files, where the folder has copies of them
+
+    @property
+    def label(self) -> str:
+        return self.folder if self.name is None else self.name
 
     def decision(self, saved: GoldenFieldFacts, ref: FieldRef) -> Decision:
         """What counts as different in a field, element by element row by row."""
@@ -173,7 +180,7 @@ def _check_opened(
     present = _under_saved_name(place, opened, wanted)
     for name in present:
         if name not in known and name not in particles and request.compares(name):
-            problem(name, f"not in {request.folder}: save again, or choose fields")
+            problem(name, f"not in {request.label}: save again, or choose fields")
     for name, where, why in present.skipped:
         if request.compares(name):
             problem(name, f"{where}: cannot be compared: {why}")
@@ -237,7 +244,7 @@ def _check_step(
                     found.problems.append(GoldenProblem(step, None, name, str(e)))
         for kind in kinds.values():
             if request.compares(kind.key):
-                text = f"not in {request.folder}: save again, or choose fields"
+                text = f"not in {request.label}: save again, or choose fields"
                 found.problems.append(GoldenProblem(step, None, kind.key, text))
         by_rank = {p.rank: p for p in places if not p.by_id}
         for rank, present in opened:
@@ -332,7 +339,7 @@ def _wanted_rows(
         found.problems.append(GoldenProblem(step, None, of_ids.name, text))
         return found
     for name in rows.fields.keys() - {of_ids.name, *(f.name for f in saved)}:
-        text = f"not in {request.folder}: save again, or choose fields"
+        text = f"not in {request.label}: save again, or choose fields"
         found.problems.append(GoldenProblem(step, None, name, text))
     return found
 
@@ -399,7 +406,7 @@ def _not_saved(
         present, particles, request.fields is not None, request.ignored_attributes
     ):
         return []
-    text = f"not in {request.folder}: save again, or choose steps"
+    text = f"not in {request.label}: save again, or choose steps"
     return [GoldenProblem(step, rank, left[0] if left else None, text)]
 
 
@@ -430,7 +437,7 @@ def _check_step_by_values(
     facts = {f.name: f for place in places for f in place.fields}
     with contextlib.ExitStack() as stack:
         opened = [(rank, stack.enter_context(request.subject.open((s, rank)))) for s, rank in of_run]
-        then = rows_by_id(refs, key, lambda name: True, request.folder, step)
+        then = rows_by_id(refs, key, lambda name: True, request.label, step)
         now = rows_by_id(opened, key, request.compares, label, step)
         found.problems += [GoldenProblem(step, None, None, str(e)) for e in (*then.problems, *now.problems)]
         kinds = {kind.key: kind for kind in now.kinds}
@@ -480,7 +487,7 @@ def _chosen(
     request: _Request, steps: str | None
 ) -> tuple[list[GoldenPlace], list[Place], list[GoldenProblem]]:
     """The saved places to check, the places of the run, and the steps that golden files lack."""
-    folder, manifest = request.folder, request.manifest
+    folder, manifest = request.label, request.manifest
     chosen = None if steps is None else parse_steps(steps)
     wanted = [p for p in manifest.places if chosen is None or chosen(p.step)]
     if not wanted:
@@ -505,7 +512,7 @@ def _pairs(
         return [(wanted[0], request.subject.places[0])], problems
     known = {(p.step, p.rank) for p in wanted}
     problems += [
-        GoldenProblem(step, rank, None, f"not in {request.folder}: save again, or choose steps")
+        GoldenProblem(step, rank, None, f"not in {request.label}: save again, or choose steps")
         for step, rank in at_hand
         if (step, rank) not in known
     ]
@@ -528,7 +535,7 @@ def _steps(request: _Request, steps: str | None) -> tuple[list[_Step], list[Gold
     for at in at_hand:
         of_run.setdefault(at[0], []).append(at)
     problems += [
-        GoldenProblem(step, None, None, f"not in {request.folder}: save again, or choose steps")
+        GoldenProblem(step, None, None, f"not in {request.label}: save again, or choose steps")
         for step in of_run
         if step not in by_step
     ]
@@ -603,7 +610,7 @@ def check(
     Parameters
     ----------
     golden : str or path
-        A folder that `save` wrote.
+        A folder that `save` wrote, or a URL of a copy (docs/reference/remote.md).
     run : path, array or container of arrays
         As for `save`. Arrays have no step, and are compared with golden files of one step.
     fields : iterable of str, default None
@@ -659,7 +666,11 @@ def check(
     check_settings(threads=threads, memory=memory, io=io)
     if undecided not in ("fail", "pass"):
         raise TwinrunError(f"undecided must be 'fail' or 'pass', not {undecided!r}")
-    folder = checked_path(golden)
+    folder = label = checked_path(golden)
+    if is_url(folder):
+        label = without_secrets(folder)
+        copies = copied(folder)
+        folder = copies.folder
     if not os.path.exists(folder):
         raise MissingFile(
             "no such folder", where=folder, fix="make it with: twinrun golden save RUN --output FOLDER"
@@ -676,7 +687,7 @@ def check(
     subject = open_subject(run, options)
     reading = {"most_listed": most_listed, "threads": threads, "memory": memory, "io": io}
     request = _Request(folder, manifest, subject, globs, (*manifest.ignored_attributes, *ignored), reading, key, ulp,
-                       periods_of(period))  # fmt: skip
+                       periods_of(period), label)  # fmt: skip
     found = _check_all(request, steps, progress)
     found.notes[:0] = subject.notes
     for name, where, why in subject.skipped:
@@ -685,7 +696,7 @@ def check(
     if not found.fields and not found.problems:
         found.problems.append(GoldenProblem(None, None, None, "no field to check: check --field"))
     return GoldenCheck(
-        folder,
+        label,
         subject.label,
         found.fields,
         found.problems,

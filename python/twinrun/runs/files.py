@@ -19,6 +19,7 @@ from ..formats.folder import BYTES, DataFile
 from ..formats.model import label_field
 from ..formats.naming import field_name
 from ..formats.safetensors import texts_of_header
+from ..remote import object_of
 from .fields import FieldRef, refs_of_fields
 from .metadata import attach, metadata_path
 from .subject import Listed, ListedPlaces, Opened, Place, Subject, Unopened
@@ -120,6 +121,10 @@ class Files(Subject):
     def size(self, place: Place) -> int:
         total = 0
         for part in self._by_place[place]:
+            elsewhere = object_of(part.path)
+            if elsewhere is not None:
+                total += elsewhere.size
+                continue
             with contextlib.suppress(OSError):
                 total += os.stat(part.path).st_size
         return total

@@ -94,22 +94,25 @@ class Journals:
 class HistorySubject(Subject):
     """A captured history, or the part of one rank on a node-local tier."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, label: str | None = None) -> None:
+        """label: for messages, where the files at `path` are copies."""
+        self._path = path
+        label = path if label is None else label
         self._journals = Journals(path)
         history = _core.open_history(path)
         self._files: dict[Place, tuple[str, _core.RankFiles]] = {
             (s.step, r.rank): (s.folder, r) for s in history.steps for r in s.ranks
         }
         self._records: dict[int, _core.RecordStore] = {}
-        super().__init__("history", path, sorted(self._files), provenance=history.provenance)
+        super().__init__("history", label, sorted(self._files), provenance=history.provenance)
         if history.torn:
             self.notes.append(
-                f"{path}: its last step was being committed when the run ended; it is not part of the history"
+                f"{label}: its last step was being committed when the run ended; it is not part of the history"
             )
         if history.incomplete:
-            self.notes.append(f"{path}: {incomplete_note(history.incomplete)}")
+            self.notes.append(f"{label}: {incomplete_note(history.incomplete)}")
         if others := others_note(path, (s.folder for s in history.steps)):
-            self.notes.append(f"{path}: {others}")
+            self.notes.append(f"{label}: {others}")
 
     def size(self, place: Place) -> int:
         _, files = self._files[place]
@@ -127,7 +130,7 @@ class HistorySubject(Subject):
 
     def without_places(self) -> HistorySubject:
         light = super().without_places()
-        light._records, light._journals = {}, Journals(self.label)
+        light._records, light._journals = {}, Journals(self._path)
         return light
 
     def metadata(self, place: Place) -> _core.Metadata:
@@ -142,7 +145,7 @@ class HistorySubject(Subject):
                 where=self.label,
                 fix="restore them with 'twinrun restore', and compare the restored folder",
             )
-        path = os.path.join(self.label, folder, files.metadata)
+        path = os.path.join(self._path, folder, files.metadata)
         metadata = _core.Metadata(path)
         if metadata.bytes != files.metadata_bytes or metadata.header_xxh3() != files.header_xxh3:
             raise DamagedFile(
@@ -152,7 +155,7 @@ class HistorySubject(Subject):
 
     def _record(self, rank: int) -> _core.RecordStore:
         """The record of a rank, opened. The records that were used last stay open, up to `_records_kept`."""
-        store = self._records.pop(rank, None) or _core.open_record(self.label, rank)
+        store = self._records.pop(rank, None) or _core.open_record(self._path, rank)
         self._records[rank] = store  # a dict keeps the order of insertion
         while len(self._records) > _records_kept():
             del self._records[next(iter(self._records))]
@@ -238,12 +241,12 @@ class HistorySubject(Subject):
 
     def listed_together(self, places: Sequence[Place]) -> ListedPlaces | None:
         try:
-            self.label.encode()
+            self._path.encode()
         except UnicodeEncodeError:  # the core takes texts
             return None
         entries = [self._files[place] for place in places]
         fields = _core.FieldList.of_history(
-            self.label, [folder for folder, _ in entries], [files for _, files in entries]
+            self._path, [folder for folder, _ in entries], [files for _, files in entries]
         )
         return None if fields is None else ListedPlaces(fields, "metadata", fields.counts, fields.bytes_read)
 

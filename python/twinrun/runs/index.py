@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..arguments import check_settings, checked_path, utf8
-from ..errors import Incomparable, Stale, TwinrunError
+from ..errors import Incomparable, Stale, TwinrunError, Unsupported
 from ..formats import FileContent, open_file
 from ..formats.element_types import FLOATING
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.labels import labels_of
 from ..formats.model import summary_fields
+from ..urls import is_url
 from .fields import FieldRef, label_refs, refs_of_fields
 from .metadata import check_replaceable, metadata_path, status_code, untouched
 from .particles import find_particles, read_ids
@@ -391,6 +392,8 @@ def index(
         A file does not exist, or cannot be read.
     Incomparable
         A path is a history, or a file has no field to index.
+    Unsupported
+        A path is a URL: nothing is written to stores.
     Stale
         A file changed while it was indexed.
     TwinrunError
@@ -417,6 +420,12 @@ def index(
     openers: list[tuple[str, Callable[[Mapping[str, object]], FileContent]]]
     for given in paths:
         path = checked_path(given)
+        if is_url(path):
+            raise Unsupported(
+                "metadata lies beside its data, and nothing is written to stores",
+                where=path,
+                fix="index the files before they are copied there, or keep golden files of them: twinrun golden save",
+            )
         if os.path.isdir(path) and is_history(path):
             raise Incomparable("is a history: its metadata was written at capture", where=path)
         is_given, forced = "format" in options, told_format(options)

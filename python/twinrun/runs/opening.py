@@ -15,6 +15,7 @@ from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.opaque import NAME as BYTES
 from ..marks import METADATA_SUFFIX
+from ..urls import is_url
 from .fields import refs_of_metadata
 from .files import Files, one_array_format
 from .histories import HistorySubject
@@ -82,6 +83,10 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
 
         return open_arrays(what, stream)
     path = checked_path(what)
+    if is_url(path):
+        from .remote import open_remote
+
+        return open_remote(path, options)
     if not os.path.exists(path):
         raise MissingFile("no such file or folder", where=path, fix="check the path")
     if not os.path.isdir(path):

@@ -220,6 +220,15 @@ void ReadProgress::fail(std::int64_t result) {
                        known ? std::optional(static_cast<std::uint64_t>(status.st_size)) : std::nullopt);
 }
 
+void ReadProgress::read_remote() {
+    auto read = read_now(request_);
+    if (read) {
+        done_ = needed_;
+    } else {
+        error_ = std::move(read).error();
+    }
+}
+
 ReadCompletion ReadProgress::take_completion() { return {request_.tag, done_, std::move(error_)}; }
 
 }  // namespace file_io
@@ -236,6 +245,12 @@ Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path,
     auto file = std::shared_ptr<InputFile>(new InputFile());
     file->path_ = path;
     file->lock_ = std::make_unique<Lock>();
+    if (auto elsewhere = remote_file(path)) {
+        file->stamp_.size = elsewhere->size;
+        file->reader_ = std::move(elsewhere->reader);
+        if (file->size() != 0 && file->size() <= most_in_memory) TWR_CHECK(file->read_all());
+        return file;
+    }
     // O_NONBLOCK: a pipe must not hold us up before we can see that it is one.
     do {
         file->descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -269,7 +284,7 @@ Result<> InputFile::read_all() {
     auto content = std::make_unique_for_overwrite<std::byte[]>(bytes);
     TWR_CHECK(read_at(0, {content.get(), bytes}));
     content_ = std::move(content);
-    ::close(descriptor_);
+    if (descriptor_ >= 0) ::close(descriptor_);
     descriptor_ = -1;
     return success();
 }
@@ -280,7 +295,7 @@ InputFile::~InputFile() {
 }
 
 int InputFile::direct_descriptor() {
-    if (in_memory()) return -1;
+    if (in_memory() || remote()) return -1;
     const std::lock_guard guard(lock_->mutex);
     if (direct_ != -2) return direct_;
     direct_ = -1;
@@ -314,6 +329,7 @@ constexpr long kCachestatNumber = 451;  // the same on every architecture; Linux
 double InputFile::cached_share(std::uint64_t offset, std::uint64_t bytes, int samples) const {
     if (offset >= size() || bytes == 0 || samples <= 0) return 0;
     if (in_memory()) return 1;
+    if (remote()) return 0;
     bytes = std::min(bytes, size() - offset);
     const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const std::uint64_t first = offset / page;
@@ -352,7 +368,7 @@ double InputFile::cached_share(std::uint64_t offset, std::uint64_t bytes, int sa
 }
 
 void InputFile::will_need(std::uint64_t offset, std::uint64_t bytes) const {
-    if (bytes == 0 || offset >= size() || in_memory()) return;
+    if (bytes == 0 || offset >= size() || in_memory() || remote()) return;
     static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset),
                                       static_cast<off_t>(std::min(bytes, size() - offset)),
                                       POSIX_FADV_WILLNEED));
@@ -366,10 +382,11 @@ Result<> InputFile::read_at(std::uint64_t offset, std::span<std::byte> to) const
     request.to = to.data();
     TWR_CHECK(file_io::check_request(request));
     if (to.empty()) return success();
-    if (in_memory()) {
+    if (in_memory() || remote()) {
         const std::uint64_t there = offset < size() ? std::min<std::uint64_t>(to.size(), size() - offset) : 0;
         if (there < to.size())
             return file_io::truncated(request, to.size(), static_cast<std::size_t>(there), size());
+        if (!in_memory()) return (*reader_)(path_, offset, to);
         std::memcpy(to.data(), content_.get() + offset, to.size());
         return success();
     }
@@ -382,6 +399,13 @@ Result<> InputFile::read_at(std::uint64_t offset, std::span<std::byte> to) const
     auto completion = progress.take_completion();
     if (completion.error) return std::move(*completion.error);
     return success();
+}
+
+Result<> read_now(const ReadRequest& request) {
+    const std::size_t end = request.at_least != 0 ? request.at_least : request.bytes;
+    // Bytes for alignment only cost nothing in the page cache, but elsewhere they do.
+    const std::size_t begin = request.file->remote() ? std::min(request.skip, end) : 0;
+    return request.file->read_at(request.offset + begin, {request.to + begin, end - begin});
 }
 
 // ---- queues ----
@@ -406,15 +430,18 @@ Result<std::unique_ptr<ReadQueue>> make_read_queue(const ReadQueueOptions& optio
                              ": no such way to read; set uring or pread, or unset it"};
         }
     }
-    if (backend == ReadBackend::pread) return file_io::make_pread_queue(options);
-    if (backend == ReadBackend::uring) return file_io::make_uring_queue(options);
-    if (uring_available()) {
+    if (backend == ReadBackend::uring) {
+        TWR_TRY(auto queue, file_io::make_uring_queue(options));
+        return file_io::make_routed_queue(std::move(queue));
+    }
+    if (backend == ReadBackend::automatic && uring_available()) {
         // A ring can be refused later than the probe: locked memory, descriptors, a sandbox entered
         // meanwhile.
         auto queue = file_io::make_uring_queue(options);
-        if (queue.ok()) return queue;
+        if (queue.ok()) return file_io::make_routed_queue(std::move(queue).value());
     }
-    return file_io::make_pread_queue(options);
+    TWR_TRY(auto queue, file_io::make_pread_queue(options));
+    return file_io::make_routed_queue(std::move(queue));
 } catch (const std::bad_alloc&) {
     return file_io::out_of_memory("read queue");
 }

@@ -20,6 +20,7 @@
 
 #include "base/result.hpp"
 #include "platform/new_files.hpp"
+#include "platform/remote_files.hpp"
 
 namespace twinrun {
 
@@ -47,7 +48,9 @@ class InputFile {
     const std::string& path() const { return path_; }
     const FileStamp& stamp() const { return stamp_; }
     std::uint64_t size() const { return stamp_.size; }
-    int descriptor() const { return descriptor_; }  // -1 where all bytes are in memory
+    int descriptor() const { return descriptor_; }  // -1: all bytes are in memory, or elsewhere
+    // Whether it is an object elsewhere, which has no descriptor, and is read by ranges.
+    bool remote() const { return reader_ != nullptr; }
     // Whether all bytes were read when it was opened: read_at() is what reads them, and no queue is
     // needed.
     bool in_memory() const { return content_ != nullptr; }
@@ -71,8 +74,9 @@ class InputFile {
     FileStamp stamp_;
     Result<> read_all();
     int descriptor_ = -1;
-    int direct_ = -2;                       // -2: not tried yet
-    std::unique_ptr<std::byte[]> content_;  // null: not in memory
+    int direct_ = -2;                            // -2: not tried yet
+    std::unique_ptr<std::byte[]> content_;       // null: not in memory
+    std::shared_ptr<const RangeReader> reader_;  // of an object elsewhere
     struct Lock;
     std::unique_ptr<Lock> lock_;
 };
@@ -94,6 +98,9 @@ struct ReadRequest {
 
     [[nodiscard]] std::size_t needed() const { return (at_least != 0 ? at_least : bytes) - skip; }
 };
+
+// Brings what a request needs, at once, in the calling thread.
+Result<> read_now(const ReadRequest& request);
 
 struct ReadCompletion {
     std::uint64_t tag = 0;

@@ -51,6 +51,9 @@ class ReadProgress {
     // The kernel could not do it without blocking: ask in a way that may block.
     bool would_block() const { return would_block_; }
     ReadCompletion take_completion();
+    // Of an object elsewhere: the whole read, at once. Then take the completion.
+    [[nodiscard]] bool remote() const { return request_.file->remote(); }
+    void read_remote();
 
    private:
     void fail(std::int64_t result);
@@ -72,6 +75,9 @@ Result<> check_request(const ReadRequest& request);
 Result<> probe_uring();
 Result<std::unique_ptr<ReadQueue>> make_uring_queue(const ReadQueueOptions& options);
 Result<std::unique_ptr<ReadQueue>> make_pread_queue(const ReadQueueOptions& options);
+// A queue that gives reads of files to `local`, and those of objects elsewhere to threads of its
+// own, which it starts with the first of them.
+std::unique_ptr<ReadQueue> make_routed_queue(std::unique_ptr<ReadQueue> local);
 
 // Moves all of `finished` to the end of `out`, or nothing where there is no memory for it.
 Result<> deliver(std::vector<ReadCompletion>& finished, std::vector<ReadCompletion>& out);

@@ -125,7 +125,8 @@ class PreadQueue final : public ReadQueue {
                 ReadProgress progress = std::move(waiting.front());
                 waiting.pop_front();
                 lock.unlock();
-                for (;;) {
+                if (progress.remote()) progress.read_remote();
+                while (!progress.remote()) {
                     const auto step = progress.next();
                     const ssize_t got =
                         ::pread(step.descriptor, step.to, step.bytes, static_cast<off_t>(step.offset));

@@ -98,6 +98,7 @@ Result<> FileSource::prepare() {
     direct_ = cache_ == CacheUse::direct || (cache_ == CacheUse::automatic && cached < kCachedShare);
     for (const auto& [path, file] : opened) {
         if (direct_ && file->direct_descriptor() < 0) direct_ = false;
+        remote_ = remote_ || file->remote();
     }
     files_ = std::move(files);
     return success();
@@ -208,7 +209,7 @@ Result<ElementView> read_now(ElementSource& source, std::uint64_t first, std::ui
     std::vector<ReadRequest> requests;
     TWR_CHECK(source.plan(first, count, buffer.data, requests));
     for (const ReadRequest& r : requests)
-        TWR_CHECK(r.file->read_at(r.offset, {r.to, r.at_least}));
+        TWR_CHECK(twinrun::read_now(r));
     return source.view(first, count, buffer.data);
 }
 

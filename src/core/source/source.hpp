@@ -100,7 +100,7 @@ class FileSource final : public ElementSource {
     Result<> plan(std::uint64_t first, std::uint64_t count, std::byte* buffer,
                   std::vector<ReadRequest>& requests) override;
     ElementView view(std::uint64_t first, std::uint64_t count, std::byte* buffer) override;
-    [[nodiscard]] bool on_storage() const override { return direct_; }
+    [[nodiscard]] bool on_storage() const override { return direct_ || remote_; }
     [[nodiscard]] bool only_points(std::uint64_t first, std::uint64_t count) const override;
 
    private:
@@ -126,6 +126,7 @@ class FileSource final : public ElementSource {
     bool all_dense_ = true;
     CacheUse cache_ = CacheUse::automatic;
     bool direct_ = false;
+    bool remote_ = false;  // some of it is an object elsewhere
     std::mutex mutex_;
 };
 

@@ -91,11 +91,6 @@ struct Slot {
     bool busy = false;
 };
 
-Result<> read_now(const ReadRequest& request) {
-    return request.file->read_at(request.offset,
-                                 {request.to, request.at_least != 0 ? request.at_least : request.bytes});
-}
-
 // One worker: keeps its slots filled with reads, works on whatever is complete.
 class Worker {
    public:

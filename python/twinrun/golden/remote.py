@@ -1,0 +1,27 @@
+"""Golden files that lie in a store: copies of them for one check."""
+
+from __future__ import annotations
+
+from ..errors import MissingFile
+from ..remote import Copies, below
+from .manifest import MANIFEST, Manifest
+
+__all__ = ["copied"]
+
+
+def copied(url: str) -> Copies:
+    """A folder with the golden files of a URL, which goes with what is returned.
+
+    Raises MissingFile if there are none.
+    """
+    store = below(url)
+    if store is None or store.attach(MANIFEST) is None:
+        raise MissingFile(
+            "no golden files there",
+            where=url,
+            fix="make them with: twinrun golden save RUN --output FOLDER, and copy the folder there",
+        )
+    copies = Copies(store)
+    copies.bring([MANIFEST])
+    copies.bring(file.file for place in Manifest.read(copies.folder).places for file in place.files())
+    return copies

@@ -1,0 +1,142 @@
+"""Objects that are open. They have names like files, by which formats and the core read them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from .. import _core
+from ..errors import MissingFile
+from ..urls import numbered, without_secrets
+
+if TYPE_CHECKING:
+    from .transport import Transport
+
+__all__ = ["RemoteObject", "attach", "detach", "enter", "object_of"]
+
+BLOCK = 32 << 10  # bytes: headers are read in such blocks, each once
+_KEPT = 256  # blocks of one object
+
+
+class RemoteObject:
+    """One object. Reads are of the content that it had when it was opened, or raise FormatError."""
+
+    def __init__(self, name: str, how: Transport, size: int | None = None, tag: str = "") -> None:
+        """size, tag: as a listing told them; None: the object is asked."""
+        self.name, self._how = name, how
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        if size is None:
+            first = how.first(BLOCK)
+            size, tag = first.size, first.tag
+            self._blocks[0] = first.bytes
+        self.size, self._tag = size, tag
+
+    def is_same(self, other: RemoteObject) -> bool:
+        """Whether both are the same content of the same URL."""
+        mine, yours = self._how, other._how
+        return (mine.path, self.size, self._tag) == (yours.path, other.size, other._tag)
+
+    def rename(self, name: str) -> None:
+        self.name = self._how.name = name
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Exactly these bytes. No others are asked for."""
+        kept = self._known(offset, count)
+        return kept if kept is not None else self._how.read(offset, count, self.size, self._tag)
+
+    def read_block(self, offset: int, count: int) -> bytes:
+        """These bytes, by whole blocks, which are kept: for headers, which are read in small pieces."""
+        if count >= BLOCK:
+            return self.read(offset, count)
+        first, last = offset // BLOCK, (offset + count - 1) // BLOCK
+        parts = b"".join(self._block(number) for number in range(first, last + 1))
+        return parts[offset - first * BLOCK :][:count]
+
+    def _known(self, offset: int, count: int) -> bytes | None:
+        """Bytes that lie in one block that is kept, None if they do not."""
+        number = offset // BLOCK
+        with self._lock:
+            block = self._blocks.get(number)
+        begin = offset - number * BLOCK
+        return block[begin : begin + count] if block is not None and begin + count <= len(block) else None
+
+    def _block(self, number: int) -> bytes:
+        with self._lock:
+            block = self._blocks.get(number)
+            if block is not None:
+                self._blocks.move_to_end(number)
+                return block
+        begin = number * BLOCK
+        block = self._how.read(begin, min(BLOCK, self.size - begin), self.size, self._tag)
+        with self._lock:
+            self._blocks[number] = block
+            while len(self._blocks) > _KEPT:
+                self._blocks.popitem(last=False)
+        return block
+
+
+_objects: dict[str, RemoteObject] = {}
+_held: dict[str, int] = {}  # how often an object was entered
+_lock = threading.Lock()
+_told = False
+
+
+def object_of(name: str) -> RemoteObject | None:
+    """The open object of a name; None: it is a path of this machine."""
+    return _objects.get(name) if _objects else None
+
+
+def _range(name: str, offset: int, count: int) -> bytes:
+    found = _objects.get(name)
+    if found is None:
+        raise MissingFile("the object was closed", where=name, fix="compare it again")
+    return found.read(offset, count)
+
+
+def attach(url: str, ends: str = "", name: str | None = None) -> str:
+    """Opens the object of a URL. Returns the name by which it is read, until `detach`.
+
+    ends: added to the path in the URL. name: of the object; None takes the URL's.
+
+    Raises MissingFile if there is none, MissingPackage where fsspec or a package of the store is missing.
+    """
+    from .transport import transport  # with asyncio
+
+    if ends:
+        path, mark, query = url.partition("?") if url.lower().startswith("http") else (url, "", "")
+        url = path + ends + mark + query
+    if name is None:
+        name = without_secrets(url)
+    return enter(RemoteObject(name, transport(url, name)))
+
+
+def enter(new: RemoteObject) -> str:
+    """Makes an object known, under its name or, if another object has it, a numbered one."""
+    global _told
+    with _lock:
+        if not _told:
+            _core.set_range_reader(_range)
+            _told = True
+        name, number = new.name, 2
+        while name in _objects:
+            if _objects[name].is_same(new):
+                _held[name] += 1
+                return name
+            name, number = numbered(new.name, number), number + 1
+        new.rename(name)
+        _objects[name], _held[name] = new, 1
+        _core.add_remote_file(name, new.size)
+    return name
+
+
+def detach(*names: str) -> None:
+    """Forgets objects that nobody else has entered."""
+    with _lock:
+        for name in names:
+            if name in _objects:
+                _held[name] -= 1
+                if not _held[name]:
+                    del _objects[name], _held[name]
+                    _core.remove_remote_file(name)

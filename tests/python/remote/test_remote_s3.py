@@ -1,0 +1,201 @@
+"""Objects in a bucket of S3, which moto's server plays: what is compared, and which bytes are asked for."""
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import command
+
+import twinrun
+from twinrun import FormatError, MissingFile, TwinrunError, Unsupported, golden
+
+_RUN = "run: pip install 'twinrun[remote]' 'moto[server]'"
+s3fs = pytest.importorskip("s3fs", reason=f"buckets need s3fs; {_RUN}")
+moto = pytest.importorskip("moto.server", reason=f"the bucket of these tests needs moto; {_RUN}")
+
+BLOCK = 32 << 10
+
+
+class Bucket:
+    """asked: (key, bytes) of each answer with content."""
+
+    def __init__(self, server: object) -> None:
+        self.asked: list[tuple[str, int]] = []
+        host, port = server.get_host_and_port()
+        self.endpoint = f"http://{host}:{port}"
+        inner = server._server.app
+
+        def counting(environ: dict, start: object) -> object:
+            def answer(status: str, headers: list, *more: object) -> object:
+                length = dict(headers).get("Content-Length") or dict(headers).get("content-length")
+                if environ["REQUEST_METHOD"] == "GET" and not environ.get("QUERY_STRING"):
+                    self.asked.append((environ["PATH_INFO"], int(length or 0)))
+                return start(status, headers, *more)
+
+            return inner(environ, answer)
+
+        server._server.app = counting
+        self.fs = s3fs.S3FileSystem(endpoint_url=self.endpoint, key="test", secret="hidden")
+        self.fs.mkdir("bucket")
+
+    def put(self, key: str, content: bytes) -> None:
+        self.fs.pipe_file(f"bucket/{key}", content)
+
+    def put_folder(self, folder: Path, key: str) -> None:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.put(f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
+            patch.delenv(name, raising=False)
+        found = Bucket(server)
+        patch.setenv("AWS_ENDPOINT_URL", found.endpoint)
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield found
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def npy(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def noise(count: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=count)
+
+
+def test_arrays_and_the_bytes_that_are_asked_for(bucket: Bucket) -> None:
+    x = noise(300_000)
+    y = x.copy()
+    y[77] += 1
+    bucket.put("a/x.npy", npy(x))
+    bucket.put("b/x.npy", npy(y))
+    bucket.asked.clear()
+    result = twinrun.compare("s3://bucket/a/x.npy", "s3://bucket/b/x.npy", atol=1e-6)
+    assert result.verdict == "different" and result.first.first_index == (77,)
+    assert 2 * x.nbytes <= sum(n for _, n in bucket.asked) <= 2 * x.nbytes + 8 * BLOCK
+    bucket.put("none.npy", b"")
+    with pytest.raises(FormatError):
+        twinrun.compare("s3://bucket/none.npy", {"none": x})
+    with pytest.raises(MissingFile):
+        twinrun.compare("s3://bucket/a/x.npy", "s3://bucket/other.npy")
+
+
+def test_an_object_that_changes_is_an_error(bucket: Bucket) -> None:
+    from twinrun.remote import attach, detach, object_of
+
+    x = noise(100_000)
+    bucket.put("c.npy", npy(x))
+    name = attach("s3://bucket/c.npy")
+    try:
+        found = object_of(name)
+        assert found.read(200_000, 10) == npy(x)[200_000:200_010]
+        bucket.put("c.npy", npy(x + 1))
+        with pytest.raises(FormatError, match=r"s3://bucket/c\.npy: was changed while it was read"):
+            found.read(200_000, 10)
+        bucket.put("c.npy", npy(x)[:1000])  # shorter: the range is not there any more
+        with pytest.raises(FormatError, match="was changed while it was read"):
+            found.read(200_000, 10)
+    finally:
+        detach(name)
+    assert object_of(name) is None
+
+
+def test_zarr_is_listed(bucket: Bucket, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    if int(zarr.__version__.split(".")[0]) < 3:
+        pytest.skip("this test writes by zarr 3")
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    group.create_array("plain", data=noise(30_000).reshape(100, 300), chunks=(10, 300), compressors=None)
+    group.create_array("packed", data=noise(30_000, 2), chunks=(3_000,))
+    bucket.put_folder(tmp_path / "g.zarr", "a.zarr")
+    bucket.put_folder(tmp_path / "g.zarr", "b.zarr")
+    bucket.asked.clear()
+    result = twinrun.compare("s3://bucket/a.zarr", "s3://bucket/b.zarr")
+    assert result.verdict == "same" and {f.field for f in result.fields} == {"plain", "packed"}
+    bucket.asked.clear()
+    assert twinrun.compare("s3://bucket/a.zarr", tmp_path / "g.zarr", fields=["plain"]).verdict == "same"
+    assert not any("/packed/c/" in path for path, _ in bucket.asked)
+    bucket.fs.rm("bucket/b.zarr/packed/c/2")
+    bucket.put("b.zarr/README", b"of somebody")
+    result = twinrun.compare("s3://bucket/a.zarr", "s3://bucket/b.zarr", partial=True)
+    assert [f.field for f in result.fields if f.different] == ["packed"]
+    assert any("README" in str(problem) for problem in result.problems)
+
+
+def captured(path: Path, shift: float = 0.0, **options: object) -> None:
+    with twinrun.Run(path, atol=1e-6, **options) as run:
+        for step in range(4):
+            x = noise(20_000, step)
+            x[5] += shift if step >= 2 else 0
+            run.capture(step, {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("options", "shift"), [({}, 1.0), ({"keep_data": False}, 0.0)], ids=["data", "metadata"]
+)
+def test_histories(bucket: Bucket, tmp_path: Path, options: dict, shift: float) -> None:
+    captured(tmp_path / "a", **options)
+    captured(tmp_path / "b", shift, **options)
+    key = f"runs{len(options)}"
+    bucket.put_folder(tmp_path / "a", f"{key}/a")
+    bucket.put_folder(tmp_path / "b", f"{key}/b")
+    a, b = f"s3://bucket/{key}/a", f"s3://bucket/{key}/b"
+    result = twinrun.compare(a, b)
+    here = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert result.verdict == here.verdict == ("different" if shift else "same")
+    assert result.first_divergence == here.first_divergence
+    assert twinrun.compare(a, tmp_path / "a").verdict == "same"
+    assert "twinrun-remote-" not in str(result) + command("compare", a, b).out
+    bucket.asked.clear()
+    assert twinrun.compare(a, b, steps="0").verdict == "same"
+    assert bucket.asked
+    assert not any(re.search(r"step-0*[123]/.*\.data", path) for path, _ in bucket.asked)
+
+
+def test_a_damaged_history_is_named_by_its_url(bucket: Bucket, tmp_path: Path) -> None:
+    captured(tmp_path / "a")
+    metadata = tmp_path / "a/step-0000000001/rank-00000.twm"
+    metadata.write_bytes(b"?" + metadata.read_bytes()[1:])
+    data = tmp_path / "a/step-0000000002/rank-00000.data"
+    data.write_bytes(bytes(data.stat().st_size))
+    bucket.put_folder(tmp_path / "a", "damaged")
+    for step in ("1", "2"):
+        with pytest.raises(TwinrunError, match=r"s3://bucket/damaged/step-") as error:
+            twinrun.compare("s3://bucket/damaged", "s3://bucket/damaged", steps=step)
+        assert "twinrun-remote" not in str(error.value)
+
+
+def test_a_trace_is_refused(bucket: Bucket, tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "t") as run:
+        run.capture(0, {"x": noise(10)}, phase="one")
+        run.capture(0, {"x": noise(10)}, phase="two")
+    bucket.put_folder(tmp_path / "t", "t")
+    with pytest.raises(Unsupported, match="is a trace"):
+        twinrun.compare("s3://bucket/t", "s3://bucket/t")
+
+
+def test_golden_files(bucket: Bucket, tmp_path: Path) -> None:
+    x = noise(50_000)
+    np.save(tmp_path / "x.npy", x)
+    golden.save(tmp_path / "x.npy", tmp_path / "golden", atol=1e-6)
+    bucket.put_folder(tmp_path / "golden", "golden")
+    bucket.put("x.npy", npy(x + 1e-3))
+    assert golden.check("s3://bucket/golden", tmp_path / "x.npy").verdict == "same"
+    assert golden.check("s3://bucket/golden", "s3://bucket/x.npy").verdict == "different"
+    done = command("golden", "check", "s3://bucket/golden", "s3://bucket/x.npy")
+    assert done.status == 1 and "twinrun-remote-" not in done.out + done.err
