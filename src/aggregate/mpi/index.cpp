@@ -11,14 +11,17 @@
 #include <nlohmann/json.hpp>
 
 #include "aggregate/mpi/storage.hpp"
+#include "base/checked.hpp"
 
 namespace twinrun::aggregation {
 
 namespace {
 
 constexpr const char* kFormat = "twinrun sub-files";
-constexpr int kVersion = 1;
+constexpr int kPlain = 1;  // versions
+constexpr int kWhole = 2;
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;  // bytes of an index that is read
+constexpr std::uint64_t kLargestWhole = std::uint64_t{1} << 62;
 
 class Descriptor {
    public:
@@ -103,6 +106,72 @@ Result<> put_in_place(const std::string& from, const std::string& to, bool repla
     return success();
 }
 
+// Numbers of an array of `count` non-negative ones; nullopt: it is another value.
+template <std::size_t count>
+std::optional<std::array<std::uint64_t, count>> numbers_in(const nlohmann::json& value) {
+    if (!value.is_array() || value.size() != count) return std::nullopt;
+    std::array<std::uint64_t, count> numbers{};
+    for (std::size_t i = 0; i < count; ++i) {
+        if (!value[i].is_number_unsigned()) return std::nullopt;
+        numbers[i] = value[i].get<std::uint64_t>();
+    }
+    return numbers;
+}
+
+// A set of the whole file that ends at `end` or before; nullopt: it is none.
+std::optional<StridedSet> set_in(const nlohmann::json& value, std::uint64_t end) {
+    const auto numbers = numbers_in<4>(value);
+    if (!numbers) return std::nullopt;
+    const auto [offset, width, count, stride] = *numbers;
+    if (width == 0 || count == 0 || stride < width || end > kLargestWhole || offset > end)
+        return std::nullopt;
+    const auto before = checked_multiply(count - 1, stride);
+    const auto length = before ? checked_add(*before, width) : std::nullopt;
+    if (!length || *length > end - offset) return std::nullopt;
+    return StridedSet{offset, width, count, stride};
+}
+
+// Fills in where the files' bytes lie in the whole file. False: the text is not what twinrun
+// writes.
+bool add_places(const nlohmann::json& whole, Index& index) {
+    if (!whole.is_object()) return false;
+    const nlohmann::json bytes = whole.value("bytes", nlohmann::json());
+    const nlohmann::json places = whole.value("places", nlohmann::json());
+    if (!bytes.is_number_unsigned() || !places.is_array() || places.size() != index.size()) return false;
+    index.whole_bytes = bytes.get<std::uint64_t>();
+    for (std::size_t number = 0; number < places.size(); ++number) {
+        if (!places[number].is_array()) return false;
+        std::vector<StridedSet> sets;
+        std::uint64_t sum = 0;
+        for (const nlohmann::json& entry : places[number]) {
+            const auto set = set_in(entry, index.whole_bytes);
+            if (!set) return false;
+            sets.push_back(*set);
+            sum += set->bytes();  // at most the length of the whole each
+            if (sum > index.files[number].bytes) return false;
+        }
+        if (sum != index.files[number].bytes) return false;
+        index.places.push_back(std::move(sets));
+    }
+    return true;
+}
+
+std::optional<Index> index_in(const nlohmann::json& document, bool whole) {
+    const nlohmann::json files = document.value("files", nlohmann::json());
+    if (!files.is_array() || files.empty()) return std::nullopt;
+    Index index;
+    for (const nlohmann::json& entry : files) {
+        if (!entry.is_array() || entry.size() != 3 || !entry[0].is_number_unsigned() ||
+            !entry[1].is_number_unsigned() || !entry[2].is_number_integer()) {
+            return std::nullopt;
+        }
+        index.files.push_back(
+            {entry[0].get<std::uint64_t>(), entry[1].get<std::uint64_t>(), entry[2].get<std::int64_t>()});
+    }
+    if (whole && !add_places(document.value("whole", nlohmann::json()), index)) return std::nullopt;
+    return index;
+}
+
 }  // namespace
 
 std::string index_name(const std::string& path) { return path + ".twr-index"; }
@@ -131,26 +200,14 @@ Result<std::optional<Index>> read_index(const std::string& path) {
     if (!document.is_object() || document.value("format", nlohmann::json()) != kFormat)
         return no_index(name, "other bytes");
     const nlohmann::json version = document.value("version", nlohmann::json());
-    if (version != kVersion) {
-        return Error{ErrorCode::unsupported, name + ": version " + version.dump() +
-                                                 ", and this twinrun reads " + std::to_string(kVersion) +
-                                                 ": a newer twinrun wrote it"};
+    if (version != kPlain && version != kWhole) {
+        return Error{ErrorCode::unsupported,
+                     name + ": version " + version.dump() +
+                         ", and this twinrun reads 1 and 2: a newer twinrun wrote it"};
     }
-    const nlohmann::json files = document.value("files", nlohmann::json());
-    const auto damaged = [&] {
-        return Error{ErrorCode::damaged, name + ": is cut or altered: write the files again"};
-    };
-    if (!files.is_array() || files.empty()) return damaged();
-    Index index;
-    for (const nlohmann::json& entry : files) {
-        if (!entry.is_array() || entry.size() != 3 || !entry[0].is_number_unsigned() ||
-            !entry[1].is_number_unsigned() || !entry[2].is_number_integer()) {
-            return damaged();
-        }
-        index.push_back(
-            {entry[0].get<std::uint64_t>(), entry[1].get<std::uint64_t>(), entry[2].get<std::int64_t>()});
-    }
-    return std::optional<Index>(std::move(index));
+    std::optional<Index> index = index_in(document, version == kWhole);
+    if (!index) return Error{ErrorCode::damaged, name + ": is cut or altered: write the files again"};
+    return index;
 }
 
 Result<Index> look_at_sub_files(const std::string& path, std::size_t count) {
@@ -159,7 +216,7 @@ Result<Index> look_at_sub_files(const std::string& path, std::size_t count) {
         const std::string name = sub_file_name(path, number);
         struct stat about {};
         if (::lstat(name.c_str(), &about) != 0) return file_error(name, "stat", errno);
-        index.push_back(known_by(about));
+        index.files.push_back(known_by(about));
     }
     return index;
 }
@@ -167,9 +224,20 @@ Result<Index> look_at_sub_files(const std::string& path, std::size_t count) {
 Result<> write_index(const std::string& path, const Index& index, bool replace, bool sync) {
     const std::string name = index_name(path);
     nlohmann::json files = nlohmann::json::array();
-    for (const SubFile& file : index)
+    for (const SubFile& file : index.files)
         files.push_back({file.bytes, file.inode, file.modified});
-    const nlohmann::json document = {{"format", kFormat}, {"version", kVersion}, {"files", std::move(files)}};
+    nlohmann::json document = {
+        {"format", kFormat}, {"version", index.whole() ? kWhole : kPlain}, {"files", std::move(files)}};
+    if (index.whole()) {
+        nlohmann::json places = nlohmann::json::array();
+        for (const std::vector<StridedSet>& sets : index.places) {
+            nlohmann::json of_file = nlohmann::json::array();
+            for (const StridedSet& set : sets)
+                of_file.push_back({set.offset, set.width, set.count, set.stride});
+            places.push_back(std::move(of_file));
+        }
+        document["whole"] = {{"bytes", index.whole_bytes}, {"places", std::move(places)}};
+    }
     const std::string text = document.dump() + "\n";
     int number = -1;
     TWR_TRY(const std::string own, own_file(name, number));
@@ -197,7 +265,7 @@ void remove_sub_files(const std::string& path, const Index& index, std::size_t f
         const std::string name = sub_file_name(path, number);
         struct stat about {};
         if (::lstat(name.c_str(), &about) != 0 || !S_ISREG(about.st_mode) ||
-            !(known_by(about) == index[number]))
+            !(known_by(about) == index.files[number]))
             continue;
         ::unlink(name.c_str());
     }

@@ -95,6 +95,13 @@ Result<> Plan::reduce(void* values, int count, MPI_Datatype type, MPI_Op op) {
 }
 
 Result<> Plan::declare(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared) {
+    TWR_CHECK(collect(std::move(sets), variables, shared));
+    TWR_CHECK(arrange());
+    declared_ = true;
+    return success();
+}
+
+Result<> Plan::collect(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared) {
     declared_ = false;
     Team::Vote first;
     if (sets) {
@@ -121,8 +128,6 @@ Result<> Plan::declare(Result<std::vector<RankSet>> sets, std::uint64_t variable
     second.mine = shared ? std::move(gathered) : check_overlaps(std::move(gathered));
     if (team_.broken()) return team_.why_broken();
     TWR_CHECK(team_.agree(second));
-    TWR_CHECK(arrange());
-    declared_ = true;
     return success();
 }
 

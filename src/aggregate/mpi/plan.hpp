@@ -88,6 +88,11 @@ class Plan {
     // [collective] sets: of this rank, or its error. After an error nothing is declared. shared:
     // several ranks may claim a byte, so that the plan can only be read.
     Result<> declare(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared = false);
+    // [collective] The part of declare() before the election: the sets of all ranks, and whether
+    // two of them claim a byte. No data can be moved after it.
+    Result<> collect(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared = false);
+    // From now on nothing is declared.
+    void forget() { declared_ = false; }
     // [collective] Plans again for storage with other traits; does nothing if they are equal.
     Result<> adapt(const StorageTraits& traits);
 

@@ -92,6 +92,11 @@ constexpr std::array kSettings{
                          s.index = !none.value_or(false);
                          return none.has_value();
                      }},
+    text::Setting<S>{
+        "offsets", "file or whole",
+        [](S& s, V v) {
+            return assign(s.whole, text::one_of<bool, 2>(v, {{{"file", false}, {"whole", true}}}));
+        }},
 };
 constexpr std::span<const text::Setting<S>> kKnown(kSettings);
 
@@ -126,7 +131,8 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
     TWR_TRY(
         const twr_aggregate_options known,
         known_part(options, defaults, offsetof(twr_aggregate_options, no_index), "twr_aggregate_options"));
-    const std::array<std::pair<const char*, const char*>, 4> words{{{"files", known.files},
+    const std::array<std::pair<const char*, const char*>, 5> words{{{"files", known.files},
+                                                                    {"offsets", known.offsets},
                                                                     {"placement", known.placement},
                                                                     {"topology", known.topology},
                                                                     {"backend", known.backend}}};
@@ -155,6 +161,16 @@ Result<Settings> complete(Settings settings) {
     TWR_TRY(const double limit, default_time_limit());
     if (settings.time_limit == 0) settings.time_limit = limit;
     TWR_CHECK(backend_usable(settings.backend));
+    if (settings.whole && !settings.index) {
+        return refuse(
+            "settings contradict each other: offsets = whole needs the index, and no_index is set: leave "
+            "one of them out");
+    }
+    if (settings.whole && settings.update && settings.files != Files::one) {
+        return refuse(
+            "settings contradict each other: files that hold parts of a whole one (offsets = whole) are "
+            "written anew, and update is set: leave one of them out");
+    }
     return settings;
 }
 
@@ -167,7 +183,8 @@ std::uint64_t hash_of(const Settings& s) {
          {static_cast<std::uint64_t>(s.files), static_cast<std::uint64_t>(s.nodes_per_file),
           static_cast<std::uint64_t>(s.aggregators), static_cast<std::uint64_t>(s.placement),
           static_cast<std::uint64_t>(s.backend), static_cast<std::uint64_t>(s.buffers), s.buffer_bytes,
-          s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed, std::uint64_t{s.index}})
+          s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed, std::uint64_t{s.index},
+          std::uint64_t{s.whole}})
         all.append(1, ' ').append(std::to_string(number));
     return xxh3(std::string_view(all));
 }

@@ -30,6 +30,8 @@ struct Settings {
     double time_limit = 0;  // seconds; 0: the environment's, which complete() fills in
     std::uint64_t seed = 0;
     bool index = true;  // of several files
+    // Offsets count in the whole file, of which each of several files has a part.
+    bool whole = false;
 
     // By the names in docs/reference/aggregate.md. Error: an unknown name, a bad value; then
     // nothing is set.
