@@ -108,9 +108,13 @@ typedef struct twr_aggregate_options {
      * rank's file; "whole": in the whole file, of which each file has the bytes of its ranks. Any
      * number of ranks can read the whole, and `twinrun aggregate join` makes one file of it. */
     const char* offsets;
+    /* A file of saved elections: a declaration that is like an earlier one takes its aggregators
+     * from it, and others add theirs. With several files the first has the name PLAN.00000. NULL:
+     * none. */
+    const char* plan;
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
-    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- an aggregate ---- */
 

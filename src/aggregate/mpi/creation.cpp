@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "aggregate/mpi/aggregate.hpp"
+#include "aggregate/mpi/index.hpp"
 #include "aggregate/mpi/rank_places.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "base/caught.hpp"
@@ -160,6 +161,12 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const std::function<Re
                 a->group.place_of.push_back(placed->node_of[static_cast<std::size_t>(rank)]);
             make_everyone(*a, std::move(placed->node_of));
             a->plan = std::make_unique<Plan>(*a->team, a->settings, a->group, *a->topology);
+            if (!a->settings.plan.empty()) {
+                a->plan->keep_at(
+                    a->group.files == 1
+                        ? a->settings.plan
+                        : sub_file_name(a->settings.plan, static_cast<std::size_t>(a->group.file)));
+            }
             if (a->settings.whole && a->group.files > 1)
                 a->whole = std::make_unique<Plan>(*a->team, a->settings, a->everyone, *a->topology);
             return success();

@@ -1,16 +1,15 @@
 #include "aggregate/mpi/index.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "aggregate/mpi/storage.hpp"
+#include "aggregate/mpi/text_file.hpp"
 #include "base/checked.hpp"
 
 namespace twinrun::aggregation {
@@ -18,92 +17,15 @@ namespace twinrun::aggregation {
 namespace {
 
 constexpr const char* kFormat = "twinrun sub-files";
+constexpr const char* kWhat = "an index of sub-files";
 constexpr int kPlain = 1;  // versions
 constexpr int kWhole = 2;
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;  // bytes of an index that is read
 constexpr std::uint64_t kLargestWhole = std::uint64_t{1} << 62;
 
-class Descriptor {
-   public:
-    explicit Descriptor(int number) : number_(number) {}
-    ~Descriptor() {
-        if (number_ >= 0) ::close(number_);
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    [[nodiscard]] int number() const { return number_; }
-
-   private:
-    int number_;
-};
-
 SubFile known_by(const struct stat& about) {
     return {static_cast<std::uint64_t>(about.st_size), static_cast<std::uint64_t>(about.st_ino),
             std::int64_t{about.st_mtim.tv_sec} * 1'000'000'000 + about.st_mtim.tv_nsec};
-}
-
-Error no_index(const std::string& name, const std::string& why) {
-    return Error{ErrorCode::invalid_argument,
-                 name + ": is not an index of sub-files (" + why +
-                     "), and is left alone: choose another path, or move it away"};
-}
-
-Result<std::string> whole_text(int file, const std::string& name, std::uint64_t bytes) {
-    std::string text(bytes, '\0');
-    std::size_t at = 0;
-    while (at < text.size()) {
-        const ssize_t got = ::read(file, text.data() + at, text.size() - at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return file_error(name, "read", errno);
-        if (got == 0) break;
-        at += static_cast<std::size_t>(got);
-    }
-    text.resize(at);
-    return text;
-}
-
-Result<> put_text(int file, const std::string& name, const std::string& text) {
-    std::size_t at = 0;
-    while (at < text.size()) {
-        const ssize_t done = ::write(file, text.data() + at, text.size() - at);
-        if (done < 0 && errno == EINTR) continue;
-        if (done <= 0) return file_error(name, "write", done < 0 ? errno : EIO);
-        at += static_cast<std::size_t>(done);
-    }
-    return success();
-}
-
-Result<> sync_folder_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-    const Descriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (file.number() < 0) return file_error(folder, "open", errno);
-    if (::fsync(file.number()) != 0) return file_error(folder, "fsync", errno);
-    return success();
-}
-
-// Makes a file with a new name, and returns the name.
-Result<std::string> own_file(const std::string& name, int& file) {
-    for (int attempt = 0; attempt < 100; ++attempt) {
-        timespec now{};
-        ::clock_gettime(CLOCK_REALTIME, &now);
-        std::string own = name + "." + std::to_string(::getpid()) + "-" + std::to_string(now.tv_sec) + "-" +
-                          std::to_string(now.tv_nsec);
-        file = ::open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-        if (file >= 0) return own;
-        if (errno != EEXIST) return file_error(own, "create", errno);
-    }
-    return file_error(name, "create", EEXIST);
-}
-
-Result<> put_in_place(const std::string& from, const std::string& to, bool replace) {
-    int result = -1;
-    if (!replace) result = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
-    // A file system without RENAME_NOREPLACE: whether `to` exists was checked before this write.
-    if (replace || (result != 0 && (errno == EINVAL || errno == ENOSYS)))
-        result = ::rename(from.c_str(), to.c_str());
-    if (result != 0) return file_error(to, "rename of '" + from + "' to it", errno);
-    return success();
 }
 
 // Numbers of an array of `count` non-negative ones; nullopt: it is another value.
@@ -184,21 +106,11 @@ std::string sub_file_name(const std::string& path, std::size_t number) {
 
 Result<std::optional<Index>> read_index(const std::string& path) {
     const std::string name = index_name(path);
-    const Descriptor file(::open(name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (file.number() < 0) {
-        if (errno == ENOENT || errno == ENOTDIR) return std::optional<Index>();
-        if (errno == ELOOP) return no_index(name, "a symbolic link");
-        return file_error(name, "open", errno);
-    }
-    struct stat about {};
-    if (::fstat(file.number(), &about) != 0) return file_error(name, "stat", errno);
-    if (!S_ISREG(about.st_mode)) return no_index(name, "no regular file");
-    if (static_cast<std::uint64_t>(about.st_size) > kLargest) return no_index(name, "too large");
-    TWR_TRY(const std::string text,
-            whole_text(file.number(), name, static_cast<std::uint64_t>(about.st_size)));
-    const nlohmann::json document = nlohmann::json::parse(text, nullptr, false);
+    TWR_TRY(const std::optional<std::string> text, text_of_file(name, kLargest, kWhat));
+    if (!text) return std::optional<Index>();
+    const nlohmann::json document = nlohmann::json::parse(*text, nullptr, false);
     if (!document.is_object() || document.value("format", nlohmann::json()) != kFormat)
-        return no_index(name, "other bytes");
+        return not_ours(name, "other bytes", kWhat);
     const nlohmann::json version = document.value("version", nlohmann::json());
     if (version != kPlain && version != kWhole) {
         return Error{ErrorCode::unsupported,
@@ -238,20 +150,7 @@ Result<> write_index(const std::string& path, const Index& index, bool replace, 
         }
         document["whole"] = {{"bytes", index.whole_bytes}, {"places", std::move(places)}};
     }
-    const std::string text = document.dump() + "\n";
-    int number = -1;
-    TWR_TRY(const std::string own, own_file(name, number));
-    const auto finish = [&]() -> Result<> {
-        const Descriptor file(number);
-        TWR_CHECK(put_text(number, own, text));
-        if (sync && ::fsync(number) != 0) return file_error(own, "fsync", errno);
-        return put_in_place(own, name, replace);
-    };
-    if (auto done = finish(); !done) {
-        ::unlink(own.c_str());
-        return done;
-    }
-    return sync ? sync_folder_of(name) : success();
+    return put_text_file(name, document.dump() + "\n", replace, sync);
 }
 
 Result<> remove_index(const std::string& path, bool sync) {

@@ -111,6 +111,7 @@ std::string report_of(const twr_aggregate& a) {
                               {"buffer_bytes", plan.buffer_bytes()},
                               {"members", members_name(plan.members())},
                               {"election_rounds", plan.election_rounds()},
+                              {"plan", plan.taken() ? "saved" : "elected"},
                               {"seconds", plan.seconds()},
                               {"partitions", std::move(partitions)}};
     }

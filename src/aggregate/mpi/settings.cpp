@@ -92,6 +92,11 @@ constexpr std::array kSettings{
                          s.index = !none.value_or(false);
                          return none.has_value();
                      }},
+    text::Setting<S>{"plan", "a file; empty: none",
+                     [](S& s, V v) {
+                         s.plan = v;
+                         return true;
+                     }},
     text::Setting<S>{
         "offsets", "file or whole",
         [](S& s, V v) {
@@ -131,7 +136,8 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
     TWR_TRY(
         const twr_aggregate_options known,
         known_part(options, defaults, offsetof(twr_aggregate_options, no_index), "twr_aggregate_options"));
-    const std::array<std::pair<const char*, const char*>, 5> words{{{"files", known.files},
+    const std::array<std::pair<const char*, const char*>, 6> words{{{"files", known.files},
+                                                                    {"plan", known.plan},
                                                                     {"offsets", known.offsets},
                                                                     {"placement", known.placement},
                                                                     {"topology", known.topology},
@@ -176,6 +182,7 @@ Result<Settings> complete(Settings settings) {
 
 std::uint64_t hash_of(const Settings& s) {
     std::string all = s.topology;
+    all.append(1, '\0').append(s.plan).append(1, '\0');
     char limit[32];
     std::snprintf(limit, sizeof limit, " %a", s.time_limit);
     all += limit;

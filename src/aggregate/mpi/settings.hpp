@@ -32,6 +32,7 @@ struct Settings {
     bool index = true;  // of several files
     // Offsets count in the whole file, of which each of several files has a part.
     bool whole = false;
+    std::string plan;  // file of saved elections; empty: none
 
     // By the names in docs/reference/aggregate.md. Error: an unknown name, a bad value; then
     // nothing is set.

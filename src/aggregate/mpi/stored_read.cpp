@@ -114,6 +114,12 @@ Result<Words> look(const twr_aggregate& a, const char* path) {
         itself.files.push_back({*bytes, 0, 0});
         return words_of(Kind::one, itself);
     }
+    // A program that knows nothing of parts may mean the file itself.
+    if (one && !a.settings.whole && file_size(path)) {
+        return Error{ErrorCode::mismatch,
+                     std::string(path) + ": is there, and so are sub-files of it (" + index_name(path) +
+                         "): set offsets = whole to read the sub-files, or remove what is not meant"};
+    }
     for (std::size_t number = 0; number < (*index)->size(); ++number) {
         const std::string name = sub_file_name(path, number);
         TWR_TRY(const std::uint64_t bytes, file_size(name));

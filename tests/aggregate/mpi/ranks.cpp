@@ -66,6 +66,8 @@ int main(int argc, char** argv) {
         wholes(folder, number(0), static_cast<int>(number(1)));
     } else if (scenario == "background") {
         background(folder, number(0), static_cast<int>(number(1)), argument(2));
+    } else if (scenario == "plans") {
+        plans(folder);
     } else if (scenario == "finalised") {
         finalised();
         return 0;

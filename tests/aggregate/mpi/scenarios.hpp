@@ -46,6 +46,8 @@ void wholes(const std::string& folder, std::uint64_t seed, int rounds);
 // Writes in the background: the bytes are those that the arrays had when the call returned; other calls wait for them, and errors
 // come to all ranks. by: "thread" or "caller".
 void background(const std::string& folder, std::uint64_t seed, int rounds, const std::string& by);
+// Elections that a file keeps: taken by a declaration like an earlier one, and what that file may not be.
+void plans(const std::string& folder);
 // Settings as text: their names are those of the document, and they do what the structure does.
 void settings(const std::string& folder);
 // The figures of a transfer are those of the report.

@@ -136,6 +136,8 @@ void sub_files(const std::string& folder) {
     files.read(3, 7, TWR_ERROR_NOT_FOUND, {index});
     files.write(2, 9);
     files.read(2, 9);
+    files.read(1, 9, TWR_ERROR_MISMATCH, {"is there, and so are sub-files", index, "offsets = whole"});
+    by_one([&] { expect(::unlink(files.path.c_str()) == 0, "unlink"); });
     files.read(1, 9);
     by_one([&] { expect(::truncate(sub(1).c_str(), 999) == 0, "truncate"); });
     files.read(1, 9, TWR_ERROR_DAMAGED, {sub(1), "999 bytes", "1000"});
