@@ -112,9 +112,12 @@ typedef struct twr_aggregate_options {
      * from it, and others add theirs. With several files the first has the name PLAN.00000. NULL:
      * none. */
     const char* plan;
+    /* 1: several ranks may declare a byte, as blocks with their halo do. Then the aggregate only
+     * reads. */
+    int overlap;
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
-    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- an aggregate ---- */
 
@@ -154,8 +157,8 @@ typedef struct twr_aggregate_variable {
 /* [collective] Declares all arrays that this rank will write or read; replaces an earlier
  * declaration. Elects aggregators.
  * Returns
- *   TWR_ERROR_INVALID_ARGUMENT: an invalid variable; bytes that two variables claim, of one rank or
- *     of two (the text names the ranks, the variables and the offset)
+ *   TWR_ERROR_INVALID_ARGUMENT: an invalid variable; bytes that two variables claim, of one rank,
+ *     or without `overlap` of two (the text names the ranks, the variables and the offset)
  *   TWR_ERROR_UNSUPPORTED: more than 2^31 stretches of the file */
 TWR_API int twr_aggregate_declare(twr_aggregate* aggregate, const twr_aggregate_variable* variables,
                                   int count);

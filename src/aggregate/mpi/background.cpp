@@ -128,7 +128,7 @@ Result<> Background::begin(const char* path, const void* const* data) {
         }
     }
     step.mine = caught([&]() -> Result<> {
-        TWR_CHECK(check_arguments(a_, path, data));
+        TWR_CHECK(check_write(a_, path, data));
         step.path = path;
         step.bytes.resize(bytes_);
         return success();
@@ -240,7 +240,7 @@ Result<> write_begin(twr_aggregate* a, const char* path, const void* const* data
     const bool looks = a->group.files > 1 && a->settings.update;
     if (!background.suits()) {
         background.settle();
-        TWR_CHECK(background.suit(path, caught([&] { return check_arguments(*a, path, data); })));
+        TWR_CHECK(background.suit(path, caught([&] { return check_write(*a, path, data); })));
     }
     if (!background.by_thread() || looks) return background.wrote(write(a, path, data));
     return background.begin(path, data);

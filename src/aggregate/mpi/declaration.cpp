@@ -139,9 +139,9 @@ namespace {
 Result<> put(twr_aggregate* a, Result<std::vector<RankSet>> sets, std::uint64_t variables) {
     settle(*a);
     ++a->declarations;
-    if (!a->whole) return a->plan->declare(std::move(sets), variables);
+    if (!a->whole) return a->plan->declare(std::move(sets), variables, a->settings.overlap);
     a->plan->forget();
-    TWR_CHECK(a->whole->collect(std::move(sets), variables));
+    TWR_CHECK(a->whole->collect(std::move(sets), variables, a->settings.overlap));
     auto packed = caught([&]() -> Result<std::vector<RankSet>> {
         std::vector<bool> before(static_cast<std::size_t>(a->everyone.ranks), false);
         for (int rank = 0; rank < a->group.rank; ++rank)

@@ -92,6 +92,7 @@ constexpr std::array kSettings{
                          s.index = !none.value_or(false);
                          return none.has_value();
                      }},
+    text::Setting<S>{"overlap", "true or false", [](S& s, V v) { return assign(s.overlap, text::truth(v)); }},
     text::Setting<S>{"plan", "a file; empty: none",
                      [](S& s, V v) {
                          s.plan = v;
@@ -159,6 +160,7 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
     if (std::isnan(known.time_limit)) return refuse("setting time_limit: is not a number");
     settings.time_limit = known.time_limit;
     settings.index = known.no_index == 0;
+    settings.overlap = known.overlap != 0;
     return settings;
 }
 
@@ -167,6 +169,11 @@ Result<Settings> complete(Settings settings) {
     TWR_TRY(const double limit, default_time_limit());
     if (settings.time_limit == 0) settings.time_limit = limit;
     TWR_CHECK(backend_usable(settings.backend));
+    if (settings.overlap && settings.update) {
+        return refuse(
+            "settings contradict each other: bytes that several ranks declare (overlap) are only read, and "
+            "update is set: leave one of them out");
+    }
     if (settings.whole && !settings.index) {
         return refuse(
             "settings contradict each other: offsets = whole needs the index, and no_index is set: leave "
@@ -191,7 +198,7 @@ std::uint64_t hash_of(const Settings& s) {
           static_cast<std::uint64_t>(s.aggregators), static_cast<std::uint64_t>(s.placement),
           static_cast<std::uint64_t>(s.backend), static_cast<std::uint64_t>(s.buffers), s.buffer_bytes,
           s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed, std::uint64_t{s.index},
-          std::uint64_t{s.whole}})
+          std::uint64_t{s.whole}, std::uint64_t{s.overlap}})
         all.append(1, ' ').append(std::to_string(number));
     return xxh3(std::string_view(all));
 }

@@ -32,6 +32,8 @@ struct Settings {
     bool index = true;  // of several files
     // Offsets count in the whole file, of which each of several files has a part.
     bool whole = false;
+    // Several ranks may declare a byte, for reads alone.
+    bool overlap = false;
     std::string plan;  // file of saved elections; empty: none
 
     // By the names in docs/reference/aggregate.md. Error: an unknown name, a bad value; then

@@ -69,6 +69,15 @@ Result<> check_arguments(const twr_aggregate& a, const char* path, const void* c
     return success();
 }
 
+Result<> check_write(const twr_aggregate& a, const char* path, const void* const* data) {
+    if (a.settings.overlap) {
+        return refuse(
+            "overlap is set: several ranks may have declared a byte, and which of them counts would be left "
+            "to chance: write with another aggregate");
+    }
+    return check_arguments(a, path, data);
+}
+
 namespace {
 
 // [collective] Before several files are read or updated: checks that the index names as many files
@@ -324,7 +333,7 @@ Result<> write(twr_aggregate* a, const char* path, const void* const* data) {
     if (a == nullptr) return refuse("aggregate is NULL");
     settle(*a);
     if (a->group.files > 1 && a->settings.update) TWR_CHECK(check_index(*a, path, data, false));
-    Result<> mine = caught([&] { return check_arguments(*a, path, data); });
+    Result<> mine = caught([&] { return check_write(*a, path, data); });
     auto* const const_data = reinterpret_cast<const void* const*>(data);
     return write_subject(*a, {*a->plan, a->group}, path, const_cast<void* const*>(const_data),
                          std::move(mine));

@@ -27,6 +27,7 @@ Result<> write_subject(twr_aggregate& a, const Subject& subject, const char* pat
 Result<> suit_storage(twr_aggregate& a, const char* path, Result<> mine);
 
 Result<> check_arguments(const twr_aggregate& a, const char* path, const void* const* data);
+Result<> check_write(const twr_aggregate& a, const char* path, const void* const* data);
 
 // [collective] Makes the pipeline of a transfer and agrees with all ranks to begin. Plans again if
 // the storage has other traits than the plan assumed. mine: an error of this rank.

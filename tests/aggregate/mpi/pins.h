@@ -3,7 +3,7 @@
 
 #include "support/pins.h"
 
-PIN_SIZE(twr_aggregate_options, 120);
+PIN_SIZE(twr_aggregate_options, 128);
 PIN_MEMBER(twr_aggregate_options, size, 0);
 PIN_MEMBER(twr_aggregate_options, files, 8);
 PIN_MEMBER(twr_aggregate_options, nodes_per_file, 16);
@@ -21,6 +21,7 @@ PIN_MEMBER(twr_aggregate_options, seed, 88);
 PIN_MEMBER(twr_aggregate_options, no_index, 96);
 PIN_MEMBER(twr_aggregate_options, offsets, 104);
 PIN_MEMBER(twr_aggregate_options, plan, 112);
+PIN_MEMBER(twr_aggregate_options, overlap, 120);
 
 PIN_SIZE(twr_aggregate_variable, 40);
 PIN_MEMBER(twr_aggregate_variable, item_bytes, 0);

@@ -6,6 +6,7 @@ if all is as it should be; otherwise what is not, on standard error, and MPI_Abo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -127,6 +128,27 @@ def round_of(folder: Path, draw: random.Random, number: int) -> None:
     WORLD.Barrier()
 
 
+def halos(folder: Path) -> None:
+    """Each rank reads its rows and those beside them, which others read too."""
+    path = folder / "halos"
+    rows = 4 * WORLD.size
+    whole = np.arange(rows * 10, dtype="f8").reshape(rows, 10)
+    with Aggregate(WORLD, files="rank", offsets="whole") as aggregate:
+        aggregate.declare_blocks([Block("f8", whole.shape, (4 * WORLD.rank, 0), (4, 10))])
+        aggregate.write(path, [whole[4 * WORLD.rank : 4 * WORLD.rank + 4]])
+    for files in ("one", "rank"):
+        with Aggregate(WORLD, files=files, offsets="whole", overlap=True) as aggregate:
+            first, end = max(0, 4 * WORLD.rank - 2), min(rows, 4 * WORLD.rank + 6)
+            own = np.zeros((end - first, 10))
+            aggregate.declare_blocks([Block("f8", whole.shape, (first, 0), own.shape)])
+            aggregate.read(path, [own])
+            assert (own == whole[first:end]).all()
+            for call in (aggregate.write, aggregate.write_begin):
+                fails(functools.partial(call, folder / "none", [own]), "overlap is set")
+            assert not (folder / "none").exists()
+    fails(lambda: Aggregate(WORLD, overlap=True, update=True), "contradict")
+
+
 def fails(call: object, *words: str, rank: int | None = None) -> None:
     """The call raises TwinrunError on all ranks; on others than `rank` with its number."""
     try:
@@ -197,6 +219,7 @@ def main() -> None:
     folder, seed, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     for number in range(rounds):
         round_of(folder, random.Random(seed * 1000 + number), number)
+    halos(folder)
     refusals(folder)
     WORLD.Barrier()
     if WORLD.rank == 0:
