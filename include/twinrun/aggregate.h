@@ -104,9 +104,20 @@ typedef struct twr_aggregate_options {
     /* 1: several files get no PATH.twr-index, and reads need none: the program itself knows which
      * files belong together. */
     int no_index;
+    /* Where offsets of declarations count if there are several files: "file" (default): in this
+     * rank's file; "whole": in the whole file, of which each file has the bytes of its ranks. Any
+     * number of ranks can read the whole, and `twinrun aggregate join` makes one file of it. */
+    const char* offsets;
+    /* A file of saved elections: a declaration that is like an earlier one takes its aggregators
+     * from it, and others add theirs. With several files the first has the name PLAN.00000. NULL:
+     * none. */
+    const char* plan;
+    /* 1: several ranks may declare a byte, as blocks with their halo do. Then the aggregate only
+     * reads. */
+    int overlap;
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
-    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- an aggregate ---- */
 
@@ -146,8 +157,8 @@ typedef struct twr_aggregate_variable {
 /* [collective] Declares all arrays that this rank will write or read; replaces an earlier
  * declaration. Elects aggregators.
  * Returns
- *   TWR_ERROR_INVALID_ARGUMENT: an invalid variable; bytes that two variables claim, of one rank or
- *     of two (the text names the ranks, the variables and the offset)
+ *   TWR_ERROR_INVALID_ARGUMENT: an invalid variable; bytes that two variables claim, of one rank,
+ *     or without `overlap` of two (the text names the ranks, the variables and the offset)
  *   TWR_ERROR_UNSUPPORTED: more than 2^31 stretches of the file */
 TWR_API int twr_aggregate_declare(twr_aggregate* aggregate, const twr_aggregate_variable* variables,
                                   int count);
@@ -252,12 +263,38 @@ TWR_API int twr_aggregate_declare_types(twr_aggregate* aggregate, const twr_aggr
  *   a file's codes */
 TWR_API int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* const* data);
 
+/* [collective] As twr_aggregate_write, but returns as soon as the arrays may change: this rank's
+ * bytes are copied, and a thread of twinrun's writes them while the program computes. Up to two
+ * writes of a rank are under way at a time; the third waits for the first. Memory: twice the bytes
+ * that this rank declared. The writes end in the order of the calls.
+ *
+ * The thread calls no MPI if all ranks are on one node and the back end is not mpiio. Otherwise it
+ * needs MPI_THREAD_MULTIPLE; without it this function writes before it returns. The report says
+ * which (docs/reference/aggregate.md). Another collective call for the same aggregate, a report and
+ * twr_aggregate_free wait for writes under way first.
+ *
+ * The first call after a declaration waits for all ranks; later ones do not. An error that is known
+ * at once is returned on this rank alone; on the others, and every later error on all,
+ * twr_aggregate_wait returns it.
+ * Returns what twr_aggregate_write returns. */
+TWR_API int twr_aggregate_write_begin(twr_aggregate* aggregate, const char* path, const void* const* data);
+
+/* [collective] Waits until every write that began is complete. Call it before MPI_Finalize, and
+ * before a program reads the files.
+ * Returns the first error of these writes since the last call, as twr_aggregate_write does. Later
+ * writes are made also after an error. */
+TWR_API int twr_aggregate_wait(twr_aggregate* aggregate);
+
+/* *done: 1 if no write of this rank is under way, 0 otherwise. Does not wait. */
+TWR_API int twr_aggregate_test(twr_aggregate* aggregate, int* done);
+
 /* [collective] Reads the declared bytes of the file or files into the arrays. data: as in
  * twr_aggregate_write. After an error arrays may be partly overwritten.
  * Returns
  *   TWR_ERROR_INVALID_ARGUMENT, TWR_ERROR_UNSUPPORTED: as twr_aggregate_write
  *   TWR_ERROR_DAMAGED: a file ends before the last declared byte; the index is truncated
- *   TWR_ERROR_MISMATCH: another number of files than were written
+ *   TWR_ERROR_MISMATCH: another number of files than were written. With `offsets` = "whole" any
+ *     number is read; with one file all files are, as if they lay one behind the other
  *   TWR_ERROR_NOT_FOUND: no file; several files without their index (their write did not finish)
  *   TWR_ERROR_IO */
 TWR_API int twr_aggregate_read(twr_aggregate* aggregate, const char* path, void* const* data);

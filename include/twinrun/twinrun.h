@@ -88,8 +88,9 @@ TWR_API void twr_settings_destroy(twr_settings* settings);
 /* ---- a run ---- */
 
 /* The ranks of a run, for codes whose processes talk by other means than MPI (twinrun/mpi.h has
- * twr_open_mpi). Functions return 0, or anything else for failure. All ranks call them in the same
- * order, from the thread that called twinrun. This structure has no size: it never changes. */
+ * twr_open_mpi). Functions return 0, or anything else for failure; -TWR_ERROR_OTHER_RANK after
+ * twr_fail() if another rank did not come, with that text. All ranks call them in the same order,
+ * from the thread that called twinrun. This structure has no size: it never changes. */
 typedef struct twr_comm {
     void* context;
     int rank;

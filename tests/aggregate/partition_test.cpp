@@ -123,6 +123,20 @@ TEST(Partitions, CutTheFileAtBlocksIntoEqualShares) {
     }
 }
 
+// Ranges to read: all gathered bytes, with the holes between them that are short enough.
+void expect_sieve(const std::vector<Range>& ranges, const std::set<std::uint64_t>& bytes,
+                  std::uint64_t hole) {
+    std::vector<Range> expected;
+    for (const std::uint64_t at : bytes) {
+        if (!expected.empty() && at <= expected.back().end + hole) {
+            expected.back().end = at + 1;
+        } else {
+            expected.push_back({at, at + 1});
+        }
+    }
+    EXPECT_EQ(ranges, expected);
+}
+
 TEST(Partitions, WindowsAndRunsEqualBruteForce) {
     Draw draw(2);
     int with_direct = 0;
@@ -134,6 +148,7 @@ TEST(Partitions, WindowsAndRunsEqualBruteForce) {
         const FileTable table(sets);
         const std::uint64_t block = draw(1, 200);
         const std::uint64_t buffer = block * draw(1, 4);
+        const auto hole = static_cast<std::uint64_t>(round % 50);
         DirectRule rule;
         if (draw(0, 1) == 0) rule = {draw(1, 150), draw(0, 1) == 0 ? 1 : draw(1, 60)};
         std::set<std::uint64_t> direct;
@@ -171,6 +186,7 @@ TEST(Partitions, WindowsAndRunsEqualBruteForce) {
                 EXPECT_EQ(plan.ranks_of(window), std::vector<std::uint32_t>(by.begin(), by.end()));
                 gathered.insert(bytes.begin(), bytes.end());
                 with_holes += window.bytes != window.data.bytes() ? 1 : 0;
+                expect_sieve(plan.sieve_of(window, hole), bytes, hole);
                 for (const bool exact : {true, false}) {
                     std::set<std::uint64_t> covered;
                     std::uint64_t last = 0;

@@ -8,7 +8,8 @@
  *
  * die POINT COUNT RANK: this rank kills itself in the COUNT-th call of POINT (fsync, rename, pwrite, allreduce) that is
  * made while it captures; the functions of that name are taken from the C library and from MPI by those below.
- * shared_fault POINT COUNT RANK: that call fails instead, once. */
+ * shared_fault POINT COUNT RANK: that call fails instead, once.
+ * stop [SETTINGS]: the last rank stops for good before it waits. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -466,6 +467,39 @@ static void shared_refused(const char* path) {
     twr_settings_destroy(s);
 }
 
+/* The last rank stops before twr_wait: the others come out of it, and of what they call then. Files say so: MPI may not work any more. */
+static void stop_before_wait(const char* path, const char* const* settings) {
+    setenv("TWINRUN_AGGREGATE_TIME_LIMIT", "1", 1);
+    twr_run* run = opened(path, settings);
+    protect(run);
+    fill(1);
+    OK(twr_capture(run, 1));
+    const int who = ranks - 1;
+    int process = (int)getpid();
+    OK(MPI_Bcast(&process, 1, MPI_INT, who, MPI_COMM_WORLD));
+    if (rank == who) raise(SIGSTOP);
+    FAILS(TWR_ERROR_OTHER_RANK, twr_wait(run));
+    char name[4096], partial[4200];
+    snprintf(name, sizeof name, "%s.survivor-%d", path, rank);
+    snprintf(partial, sizeof partial, "%s.tmp", name);
+    FILE* const file = fopen(partial, "w");
+    CHECK(file != NULL);
+    fprintf(file, "%s\n", twr_error_message());
+    /* Nothing waits once more. */
+    fill(2);
+    FAILS(TWR_ERROR_OTHER_RANK, twr_capture(run, 2));
+    const int closed = twr_close(run);
+    CHECK(closed == TWR_ERROR_OTHER_RANK || closed == TWR_STEP_LOST);
+    CHECK(fclose(file) == 0 && rename(partial, name) == 0);
+    for (int other = 0; other < who; ++other) {
+        snprintf(name, sizeof name, "%s.survivor-%d", path, other);
+        while (access(name, F_OK) != 0)
+            usleep(1000);
+    }
+    if (rank == 0) kill(process, SIGKILL);
+    _exit(0);
+}
+
 int main(int argc, char** argv) {
     if (argc < 3) return 2;
     const char* scenario = argv[1];
@@ -495,7 +529,7 @@ int main(int argc, char** argv) {
     CHECK(x != NULL);
 
     const char* given[16] = {NULL}; /* settings, behind the arguments */
-    const int numbers = strcmp(scenario, "shared") == 0 ? 5 : 6;
+    const int numbers = strcmp(scenario, "shared") == 0 ? 5 : strcmp(scenario, "stop") == 0 ? 3 : 6;
     for (int i = numbers; i < argc && i < numbers + 14; ++i)
         given[i - numbers] = argv[i];
     twr_run* left = NULL;
@@ -511,6 +545,8 @@ int main(int argc, char** argv) {
         shared_reread(path, atoll(argv[3]), atoll(argv[4]));
     } else if (strcmp(scenario, "shared_fault") == 0 && argc >= 6) {
         shared_fault(path, argv[3], atoi(argv[4]), atoi(argv[5]), given);
+    } else if (strcmp(scenario, "stop") == 0) {
+        stop_before_wait(path, given);
     } else if (strcmp(scenario, "shared_funneled") == 0) {
         shared_funneled(path);
     } else if (strcmp(scenario, "shared_refused") == 0) {

@@ -268,6 +268,21 @@ class RankTests(Scenarios):
         x = fields_of(self.history, 3, self.ranks - 1)["x"]
         expect(x.global_shape == (2 * self.ranks, 1000), x.global_shape)  # slowest first
 
+    def stop(self, *settings: str) -> None:
+        """A rank stops for good before twr_wait: the others get an error that says so, and what was committed stays."""
+        self.job("capture", self.history, 3)
+        history = self.folder / "stopped"
+        job = self.start("stop", history, *settings)
+        if job.numbers("threads"):
+            raise Skipped("this MPI gives no MPI_THREAD_MULTIPLE")
+        for rank in range(self.ranks - 1):
+            path = self.folder / f"stopped.survivor-{rank}"
+            expect(path.exists(), "rank", rank, "did not come out of twr_wait:", job)
+            said = path.read_text()
+            expect("TWINRUN_AGGREGATE_TIME_LIMIT" in said or "hangs" in said, said)
+        expect(steps_of(history) in ([], [1]), "steps", steps_of(history))
+        is_sound(self.history, [1, 2, 3])
+
     def die(self, point: str, *settings: str) -> None:
         """A rank dies at the first, second, ... call of this kind: the job ends, what was said to be committed is there, no
         half step is, and another job goes on."""

@@ -1,4 +1,4 @@
-"""twinrun aggregate plan --topology T"""
+"""twinrun aggregate plan --topology T, twinrun aggregate join PATH"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import click
 
-from ..errors import TwinrunError
+from ..errors import TwinrunError, one_line
 from .choices import LAYOUTS, PLACEMENTS
 from .common import SIZE, console
 from .help import Group
@@ -136,4 +136,37 @@ def plan(
         save_html(found, html_file)
     if not quiet:
         print_plan(console(stderr=json_file == "-"), found, rows)
+    return 0
+
+
+@aggregate.command()
+@click.argument("path", type=click.Path())
+@click.option("-o", "--output", type=click.Path(), default=None, metavar="FILE",
+              help="The file to make; default: PATH itself.")  # fmt: skip
+@click.option("--replace", is_flag=True, help="Replace the output if it is there.")
+@click.option("--remove", is_flag=True, help="Remove the sub-files when the new file is on storage.")
+def join(path: str, output: str | None, replace: bool, remove: bool) -> int:
+    """Make one file of the sub-files PATH.00000, PATH.00001, … of an aggregated write.
+
+    PATH.twr-index says which bytes each of them has. The new file has the bytes that one shared file would
+    have. It gets its name when it is complete and on storage. Nothing else is changed without --replace or
+    --remove, and --remove leaves every file that is not the one that was written. Exit status: 0 done, 2 not.
+    """
+
+    from ..aggregate.sub_files import join_sub_files
+    from ..arguments import any_path
+    from ..words import byte_size
+
+    joined = join_sub_files(
+        any_path(path), None if output is None else any_path(output), replace=replace, remove=remove
+    )
+    removed = ", which are removed" if joined.removed else ""
+    console().print(
+        one_line(f"{joined.path}: {byte_size(joined.bytes)} of {joined.files} sub-files{removed}"),
+        soft_wrap=True,
+    )
+    for name in joined.kept:
+        console(stderr=True).print(
+            one_line(f"{name}: stays, because it is not the file that was written"), soft_wrap=True
+        )
     return 0

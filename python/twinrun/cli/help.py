@@ -50,7 +50,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "More": {
         "demo": "Run a simulation twice, and show where the runs differ.",
-        "aggregate": "Plan and study how many ranks write few files.",
+        "aggregate": "Plan and study how many ranks write few files; join files.",
         "completion": "Print what completes twinrun's words in bash, zsh or fish.",
         "manual": "Write the manual pages (man twinrun-compare) to a folder.",
         "help": "Show the help of a verb.",

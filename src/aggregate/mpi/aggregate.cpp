@@ -130,6 +130,19 @@ int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* 
     return answer_of_all("twr_aggregate_write", aggregate, [&] { return write(aggregate, path, data); });
 }
 
+int twr_aggregate_write_begin(twr_aggregate* aggregate, const char* path, const void* const* data) {
+    return answer_of_all("twr_aggregate_write_begin", aggregate,
+                         [&] { return write_begin(aggregate, path, data); });
+}
+
+int twr_aggregate_wait(twr_aggregate* aggregate) {
+    return answer("twr_aggregate_wait", [&] { return wait(aggregate); });
+}
+
+int twr_aggregate_test(twr_aggregate* aggregate, int* done) {
+    return answer("twr_aggregate_test", [&] { return test(aggregate, done); });
+}
+
 int twr_aggregate_read(twr_aggregate* aggregate, const char* path, void* const* data) {
     return answer_of_all("twr_aggregate_read", aggregate, [&] { return read(aggregate, path, data); });
 }
@@ -137,6 +150,7 @@ int twr_aggregate_read(twr_aggregate* aggregate, const char* path, void* const* 
 int twr_aggregate_last_write(const twr_aggregate* aggregate, twr_aggregate_transfer* transfer) {
     return answer("twr_aggregate_last_write", [&]() -> Result<> {
         if (aggregate == nullptr) return refuse("aggregate is NULL");
+        settle(*aggregate);
         return fill(aggregate->written, "written", transfer);
     });
 }
@@ -150,6 +164,7 @@ int twr_aggregate_last_read(const twr_aggregate* aggregate, twr_aggregate_transf
 
 const char* twr_aggregate_report(twr_aggregate* aggregate) {
     if (aggregate == nullptr) return "{}";
+    settle(*aggregate);
     const auto made = caught([&]() -> Result<> {
         aggregate->report = report_of(*aggregate);
         return success();

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "aggregate/mpi/plan.hpp"
 #include "aggregate/mpi/settings.hpp"
@@ -35,6 +36,9 @@ enum Largest : std::size_t { kGather, kDirectSeconds, kStorage, kWait, kSync, kT
     return Error{ErrorCode::invalid_argument, what};
 }
 
+struct StoredRead;
+class Background;
+
 }  // namespace twinrun::aggregation
 
 struct twr_aggregate_settings {
@@ -45,8 +49,18 @@ struct twr_aggregate {
     twinrun::aggregation::Settings settings;
     std::unique_ptr<twinrun::aggregation::Team> team;
     twinrun::aggregation::FileGroup group;
+    // All ranks, as if there were one file: of declarations of a whole file, and of reads of one.
+    twinrun::aggregation::FileGroup everyone;
     std::shared_ptr<const twinrun::Topology> topology;
     std::unique_ptr<twinrun::aggregation::Plan> plan;
+    // Several files with parts of a whole one: the declarations of all ranks, as they count in the
+    // whole. `plan` is then that of this rank's file.
+    std::unique_ptr<twinrun::aggregation::Plan> whole;
+    std::vector<int> file_of;  // of each rank
+    std::uint64_t declarations = 0;
+    std::shared_ptr<twinrun::aggregation::StoredRead> stored;  // of the last read of sub-files
+    // Since the first write in the background.
+    std::shared_ptr<twinrun::aggregation::Background> background;
     std::uint64_t seed_of_names = 0;  // of partial files: rank 0's, the same on all
     std::uint64_t writes = 0;
     std::optional<twinrun::aggregation::Transfer> written;
@@ -73,15 +87,40 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
 Result<> declare_blocks(twr_aggregate* a, const twr_aggregate_block* blocks, int count);
 Result<> declare_types(twr_aggregate* a, const twr_aggregate_typed* types, int count);
 
-// ---- transfer.cpp ----
+// ---- transfer.cpp, stored_read.cpp ----
 
 // [collective] path: the name that the caller gave, without a sub-file's number.
 Result<> write(twr_aggregate* a, const char* path, const void* const* data);
 Result<> read(twr_aggregate* a, const char* path, void* const* data);
+// [collective] Reads the declared bytes of the whole file from sub-files, whatever their number.
+// False: there are none, and nothing was read.
+Result<bool> read_stored(twr_aggregate& a, const char* path, void* const* data);
 // [collective] Moves the declared bytes of a file that all ranks have open; a write leaves all
 // other bytes of it alone. For other libraries of this house. The plan must know the storage's
 // traits already (Plan::adapt), and the file must have the bytes that are read.
 Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* const* data);
+
+// ---- background.cpp ----
+
+// [collective] Returns when `data` may change. The writes of all calls come one after the other.
+Result<> write_begin(twr_aggregate* a, const char* path, const void* const* data);
+// Waits for all writes that began. Their first error since the last call.
+Result<> wait(twr_aggregate* a);
+Result<> test(twr_aggregate* a, int* done);
+// Waits for all writes that began, and keeps their error for wait(). Every other function that uses
+// the team calls it first.
+void settle(const twr_aggregate& a);
+
+// What writes in the background cost this rank.
+struct BackgroundFigures {
+    bool used = false;
+    bool thread = false;  // false: the caller wrote
+    std::uint64_t writes = 0;
+    std::uint64_t staged_bytes = 0;  // most at a time
+    double copy_seconds = 0;
+    double wait_seconds = 0;  // for a free buffer, in wait() and in other calls
+};
+[[nodiscard]] BackgroundFigures background_figures(const twr_aggregate& a);
 
 // ---- report.cpp ----
 

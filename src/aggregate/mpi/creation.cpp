@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "aggregate/mpi/aggregate.hpp"
+#include "aggregate/mpi/index.hpp"
 #include "aggregate/mpi/rank_places.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "base/caught.hpp"
@@ -41,6 +42,7 @@ Result<> make_group(twr_aggregate& a) {
     group.nodes = 0;
     for (int rank = 0; rank < team.ranks(); ++rank) {
         group.files = std::max(group.files, file_of(rank) + 1);
+        a.file_of.push_back(file_of(rank));
         if (file_of(rank) != group.file) continue;
         if (rank == team.rank()) group.rank = static_cast<int>(group.team_rank.size());
         const std::uint32_t node = team.node_of()[static_cast<std::size_t>(rank)];
@@ -51,6 +53,20 @@ Result<> make_group(twr_aggregate& a) {
     }
     group.ranks = static_cast<int>(group.team_rank.size());
     return success();
+}
+
+// places: of each rank in the topology.
+void make_everyone(twr_aggregate& a, std::vector<std::uint32_t> places) {
+    Team& team = *a.team;
+    FileGroup& group = a.everyone;
+    group.comm = team.comm();
+    group.rank = team.rank();
+    group.ranks = team.ranks();
+    for (int rank = 0; rank < team.ranks(); ++rank)
+        group.team_rank.push_back(rank);
+    group.node_of.assign(team.node_of().begin(), team.node_of().end());
+    group.place_of = std::move(places);
+    group.nodes = team.nodes();
 }
 
 // [collective]
@@ -72,6 +88,8 @@ Result<> make_group_comm(twr_aggregate& a) {
 void release(twr_aggregate* aggregate) {
     std::unique_ptr<twr_aggregate> a(aggregate);
     if (!a || !a->team) return;
+    settle(*a);
+    a->background.reset();
     // MPI's objects stay: freeing them would need the other ranks.
     if (!mpi_runs() || a->team->broken() || a->team->abandoned()) {
         static_cast<void>(a->plan.release());
@@ -79,6 +97,8 @@ void release(twr_aggregate* aggregate) {
         static_cast<void>(a.release());  // the plan refers to its members
         return;
     }
+    a->stored.reset();
+    a->whole.reset();
     a->plan.reset();
     if (a->group.comm != MPI_COMM_NULL && a->group.comm != a->team->comm()) {
         const Watchdog::Guard guard(a->team->watchdog());
@@ -139,7 +159,16 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const std::function<Re
             a->topology = std::move(placed->topology);
             for (const int rank : a->group.team_rank)
                 a->group.place_of.push_back(placed->node_of[static_cast<std::size_t>(rank)]);
+            make_everyone(*a, std::move(placed->node_of));
             a->plan = std::make_unique<Plan>(*a->team, a->settings, a->group, *a->topology);
+            if (!a->settings.plan.empty()) {
+                a->plan->keep_at(
+                    a->group.files == 1
+                        ? a->settings.plan
+                        : sub_file_name(a->settings.plan, static_cast<std::size_t>(a->group.file)));
+            }
+            if (a->settings.whole && a->group.files > 1)
+                a->whole = std::make_unique<Plan>(*a->team, a->settings, a->everyone, *a->topology);
             return success();
         });
         TWR_CHECK(a->team->agree(second));

@@ -10,6 +10,7 @@
 #include "aggregate/mpi/aggregate.hpp"
 #include "aggregate/mpi/datatype.hpp"
 #include "aggregate/plan/layout.hpp"
+#include "aggregate/plan/stored.hpp"
 #include "aggregate/plan/stream.hpp"
 #include "base/caught.hpp"
 #include "base/checked.hpp"
@@ -131,27 +132,54 @@ Result<std::vector<RankSet>> sets_of_types(const twr_aggregate_typed* types, int
 
 }  // namespace
 
+namespace {
+
+// [collective] This rank's sets, or its error. Parts of a whole file go to this rank's file one
+// behind the other, those of lower ranks first.
+Result<> put(twr_aggregate* a, Result<std::vector<RankSet>> sets, std::uint64_t variables) {
+    settle(*a);
+    ++a->declarations;
+    if (!a->whole) return a->plan->declare(std::move(sets), variables, a->settings.overlap);
+    a->plan->forget();
+    TWR_CHECK(a->whole->collect(std::move(sets), variables, a->settings.overlap));
+    auto packed = caught([&]() -> Result<std::vector<RankSet>> {
+        std::vector<bool> before(static_cast<std::size_t>(a->everyone.ranks), false);
+        for (int rank = 0; rank < a->group.rank; ++rank)
+            before[static_cast<std::size_t>(a->group.team_rank[static_cast<std::size_t>(rank)])] = true;
+        std::uint64_t at = 0;
+        for (const OwnedSet& owned : a->whole->table().sets()) {
+            if (before[owned.rank]) at += owned.set.bytes();
+        }
+        return packed_sets(a->whole->sets(), at);
+    });
+    return a->plan->declare(std::move(packed), variables);
+}
+
+}  // namespace
+
 Result<> declare_blocks(twr_aggregate* a, const twr_aggregate_block* blocks, int count) {
     if (a == nullptr) return refuse("aggregate is NULL");
-    return a->plan->declare(caught([&] { return sets_of_blocks(blocks, count); }),
-                            static_cast<std::uint64_t>(std::max(count, 0)));
+    return put(a, caught([&] { return sets_of_blocks(blocks, count); }),
+               static_cast<std::uint64_t>(std::max(count, 0)));
 }
 
 Result<> declare_types(twr_aggregate* a, const twr_aggregate_typed* types, int count) {
     if (a == nullptr) return refuse("aggregate is NULL");
-    return a->plan->declare(caught([&] { return sets_of_types(types, count); }),
-                            static_cast<std::uint64_t>(std::max(count, 0)));
+    return put(a, caught([&] { return sets_of_types(types, count); }),
+               static_cast<std::uint64_t>(std::max(count, 0)));
 }
 
 Result<> declare(twr_aggregate* a, const twr_aggregate_variable* variables, int count) {
     if (a == nullptr) return refuse("aggregate is NULL");
-    return a->plan->declare(caught([&] { return sets_of(variables, count); }),
-                            static_cast<std::uint64_t>(std::max(count, 0)));
+    return put(a, caught([&] { return sets_of(variables, count); }),
+               static_cast<std::uint64_t>(std::max(count, 0)));
 }
 
 Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int count, std::uint64_t items,
                          int layout, std::uint64_t offset) {
     if (a == nullptr) return refuse("aggregate is NULL");
+    settle(*a);
+    const FileGroup& group = a->whole ? a->everyone : a->group;
     Team::Vote vote;
     vote.same_of = "item_bytes, count, layout or file_offset";
     std::vector<std::uint64_t> bytes;
@@ -170,7 +198,7 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
                           ", and may be TWR_RECORDS, TWR_BLOCKS or TWR_VARIABLES");
         }
         bytes.assign(item_bytes, item_bytes + count);
-        of_all.resize(static_cast<std::size_t>(a->group.ranks));
+        of_all.resize(static_cast<std::size_t>(group.ranks));
         std::vector<std::uint64_t> all = bytes;
         all.push_back(static_cast<std::uint64_t>(layout));
         all.push_back(offset);
@@ -181,13 +209,13 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
     TWR_CHECK(a->team->agree(vote));
     MPI_Request request = MPI_REQUEST_NULL;
     TWR_MPI("MPI_Iallgather", MPI_Iallgather(&kept->items, 1, MPI_UINT64_T, of_all.data(), 1, MPI_UINT64_T,
-                                             a->group.comm, &request));
+                                             group.comm, &request));
     TWR_CHECK(a->team->finish(request, "the other ranks' number of items"));
     std::uint64_t before = 0;
     std::uint64_t total = 0;
     bool countable = true;
     for (std::size_t rank = 0; rank < of_all.size(); ++rank) {
-        if (rank == static_cast<std::size_t>(a->group.rank)) before = total;
+        if (rank == static_cast<std::size_t>(group.rank)) before = total;
         const auto sum = checked_add(total, of_all[rank]);
         countable = countable && sum.has_value();
         total = sum.value_or(0);
@@ -198,7 +226,7 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
         if (!variables) return refuse("the file would end behind 2^63");
         return sets_of(variables->data(), count);
     });
-    return a->plan->declare(std::move(sets), static_cast<std::uint64_t>(count));
+    return put(a, std::move(sets), static_cast<std::uint64_t>(count));
 }
 
 }  // namespace twinrun::aggregation

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregate/plan/layout.hpp"
 #include "base/result.hpp"
 
 namespace twinrun::aggregation {
@@ -24,7 +25,18 @@ struct SubFile {
     bool operator==(const SubFile&) const = default;
 };
 
-using Index = std::vector<SubFile>;
+// Version 1 of the file has no places: each sub-file is a file of its own. Version 2 has them: each
+// has parts of a whole file.
+struct Index {
+    std::vector<SubFile> files;
+    // Of each file, the sets of the whole file that it has, one behind the other, without holes.
+    // Empty: no sub-file has a place in a whole.
+    std::vector<std::vector<StridedSet>> places;
+    std::uint64_t whole_bytes = 0;  // of the whole file, with its holes
+
+    [[nodiscard]] std::size_t size() const { return files.size(); }
+    [[nodiscard]] bool whole() const { return !places.empty(); }
+};
 
 [[nodiscard]] std::string index_name(const std::string& path);
 [[nodiscard]] std::string sub_file_name(const std::string& path, std::size_t number);

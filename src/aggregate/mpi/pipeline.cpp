@@ -19,6 +19,10 @@ constexpr std::uint64_t kPackedStep = std::uint64_t{512} << 10;
 // many bytes.
 constexpr std::uint64_t kLeastPiece = 2048;
 
+// Holes up to this long are read through: a call costs a disk or a network as much time as this
+// many bytes, and a page cache less.
+constexpr std::uint64_t kReadThrough = std::uint64_t{64} << 10;
+
 constexpr std::uint32_t kReady = 0;  // message: ranks may work on a window
 constexpr std::uint32_t kDone = 1;   // message: a rank has finished with a window
 constexpr int kTag = 1;
@@ -114,7 +118,8 @@ Storage* Pipeline::storage() {
         const auto on_end = [this] { team_.notify_self(); };
         // A new file was made by us and is not a link. An existing file that is updated or read may
         // be a link.
-        auto opened = file_ != nullptr
+        auto opened = files_ != nullptr ? open_sub_files(*files_, on_end)
+                      : file_ != nullptr
                           ? storage_of(settings_.backend, *file_, mode_, on_end)
                           : open_storage(settings_.backend, path_,
                                          {mode_, settings_.sync, !writing() || settings_.update}, on_end);
@@ -161,7 +166,7 @@ Result<> Pipeline::prepare() {
             const Window& window = partition.plan->windows()[w];
             std::uint64_t bytes = 0;
             for (const Range& part : own_parts(window.range)) {
-                for (const RankSet& set : plan_.sets())
+                for (const RankSet& set : sets())
                     bytes += bytes_in(set.where, part);
             }
             if (bytes == 0) continue;
@@ -189,7 +194,7 @@ Result<> Pipeline::prepare() {
         role_of_[p] = static_cast<int>(roles_.size());
         roles_.push_back(std::move(role));
     }
-    for (const RankSet& set : plan_.sets()) {
+    for (const RankSet& set : sets()) {
         for (const Field& field : set.fields)
             packs = packs || field.bytes < kLeastPiece;
     }
@@ -256,8 +261,8 @@ void Pipeline::start_job(Role& role, std::uint64_t w) {
             for (const Range& run : plan.runs_of(window, settings_.update, plan_.traits().block))
                 pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
         } else {
-            pieces.push_back(
-                {window.data.begin, buffer + (window.data.begin - window.range.begin), window.data.bytes()});
+            for (const Range& run : plan.sieve_of(window, kReadThrough))
+                pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
         }
         job = storage->start(std::move(pieces));
     });
@@ -305,7 +310,7 @@ void Pipeline::move_local(const Role& role, std::uint64_t w) {
     const Window& window = role.of->plan->windows()[w];
     std::byte* const buffer = plan_.buffer(*role.of, w);
     for (const Range& part : own_parts(window.range)) {
-        for (const RankSet& set : plan_.sets()) {
+        for (const RankSet& set : sets()) {
             const std::uint64_t bytes = bytes_in(set.where, part);
             if (bytes == 0) continue;
             std::byte* const place = buffer + (part.begin - window.range.begin);
@@ -390,11 +395,11 @@ void Pipeline::move_remote(const Role& role, std::uint64_t w) {
     // Before the first transfer: none may be under way when there is an error.
     const bool ready = attempt([&] {
         ranges = own_parts(window.range);
-        packed.reserve(ranges.size() * plan_.sets().size());
+        packed.reserve(ranges.size() * sets().size());
     });
     if (!ready) return;
     for (const Range& range : ranges) {
-        for (const RankSet& set : plan_.sets()) {
+        for (const RankSet& set : sets()) {
             const StridedSet& where = set.where;
             const SetPart part = part_of(where, range);
             packed.push_back({&set, part, at});
@@ -479,7 +484,7 @@ void Pipeline::move_direct(Range range) {
     while (at < range.end && pieces.size() < kMostPieces && at - range.begin < kDirectStep) {
         // The last set that begins before this byte and has it. Interleaved sets without this byte
         // may begin later.
-        auto set = std::partition_point(plan_.sets().begin(), plan_.sets().end(),
+        auto set = std::partition_point(sets().begin(), sets().end(),
                                         [&](const RankSet& other) { return other.where.offset <= at; });
         do {
             --set;

@@ -41,12 +41,18 @@ class Pipeline {
     Pipeline(const Pipeline&) = delete;
     Pipeline& operator=(const Pipeline&) = delete;
 
+    // This rank's items, where they lie elsewhere in memory than the plan says: the same places in
+    // the file. Call it before prepare().
+    void use(const std::vector<RankSet>* sets) { sets_ = sets; }
+
     // Call it before ranks agree to begin: allocates, and sets the state that other ranks of the
     // node read.
     Result<> prepare();
     // Moves the data through a file that is open already, in place of one that run() opens. Call it
     // before run().
     void use(const OpenFile* file) { file_ = file; }
+    // Reads from these files in place of one. Call it before run().
+    void use(const SubFiles* files) { files_ = files; }
     // Moves the data. After a failure of storage it still goes through all windows, because other
     // ranks wait for them, and returns the error at the end. A broken team ends it at once.
     Result<> run(const std::string& path);
@@ -61,6 +67,9 @@ class Pipeline {
     struct Sent;
     struct PackedPart;
 
+    [[nodiscard]] const std::vector<RankSet>& sets() const {
+        return sets_ != nullptr ? *sets_ : plan_.sets();
+    }
     [[nodiscard]] bool writing() const { return mode_ == Mode::write; }
     Storage* storage();  // null if it cannot be opened
     void fail(Error error);
@@ -102,6 +111,8 @@ class Pipeline {
     std::uint64_t direct_done_ = 0;
     std::vector<std::byte> scratch_;
     const OpenFile* file_ = nullptr;
+    const SubFiles* files_ = nullptr;
+    const std::vector<RankSet>* sets_ = nullptr;
     std::unique_ptr<Storage> storage_;
     bool tried_ = false;
     std::optional<Error> error_;

@@ -1,14 +1,18 @@
 #include "aggregate/mpi/plan.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <new>
+#include <string_view>
 #include <utility>
 
+#include "aggregate/mpi/saved_plans.hpp"
 #include "base/caught.hpp"
 #include "base/checked.hpp"
+#include "base/checksum.hpp"
 
 namespace twinrun::aggregation {
 
@@ -59,6 +63,7 @@ struct Plan::Ballot {
     std::vector<Bid> bids;
     std::vector<Contribution> won;
     std::optional<Turns> turns;
+    std::vector<std::int32_t> offer;  // a saved election: 1, and its aggregators; otherwise -1
 };
 
 const char* members_name(Members members) {
@@ -95,6 +100,13 @@ Result<> Plan::reduce(void* values, int count, MPI_Datatype type, MPI_Op op) {
 }
 
 Result<> Plan::declare(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared) {
+    TWR_CHECK(collect(std::move(sets), variables, shared));
+    TWR_CHECK(arrange());
+    declared_ = true;
+    return success();
+}
+
+Result<> Plan::collect(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared) {
     declared_ = false;
     Team::Vote first;
     if (sets) {
@@ -121,8 +133,6 @@ Result<> Plan::declare(Result<std::vector<RankSet>> sets, std::uint64_t variable
     second.mine = shared ? std::move(gathered) : check_overlaps(std::move(gathered));
     if (team_.broken()) return team_.why_broken();
     TWR_CHECK(team_.agree(second));
-    TWR_CHECK(arrange());
-    declared_ = true;
     return success();
 }
 
@@ -299,10 +309,12 @@ void Plan::lay_out() {
 Result<> Plan::arrange() {
     const auto begin = Clock::now();
     Ballot ballot;
+    std::size_t count = 0;
     Team::Vote planned;
     planned.mine = caught([&]() -> Result<> {
         TWR_CHECK(cut());
-        const std::size_t count = partitions_.size();
+        count = partitions_.size();
+        ballot.offer.assign(count + 1, -1);
         ballot.costs.resize(count);
         ballot.own.resize(count);
         ballot.bids.resize(count);
@@ -318,7 +330,8 @@ Result<> Plan::arrange() {
         return success();
     });
     TWR_CHECK(team_.agree(planned));
-    auto elected = elect_aggregators(ballot);
+    taken_ = false;
+    auto elected = kept_at_.empty() || count == 0 ? elect_aggregators(ballot) : take_or_elect(ballot);
     if (team_.broken()) return elected;
     Team::Vote vote;
     vote.mine = elected ? caught([&]() -> Result<> {
@@ -429,13 +442,86 @@ Result<> Plan::elect_aggregators(Ballot& ballot) {
     }
     if (!mine) return mine;
     return caught([&]() -> Result<> {
-        for (Partition& partition : partitions_) {
-            const auto at =
-                std::lower_bound(partition.members.begin(), partition.members.end(), partition.aggregator,
-                                 [](const Contribution& a, std::uint32_t b) { return a.rank < b; });
-            partition.cost = cost_of(partition, static_cast<std::size_t>(at - partition.members.begin()));
-        }
+        find_costs();
         return success();
+    });
+}
+
+namespace {
+
+auto member_at(const Partition& partition, std::uint32_t rank) {
+    return std::lower_bound(partition.members.begin(), partition.members.end(), rank,
+                            [](const Contribution& a, std::uint32_t b) { return a.rank < b; });
+}
+
+}  // namespace
+
+// Of the aggregators that are elected.
+void Plan::find_costs() {
+    for (Partition& partition : partitions_) {
+        const auto at = member_at(partition, partition.aggregator) - partition.members.begin();
+        partition.cost =
+            placement_cost(topology_, partition.members, static_cast<std::size_t>(at), partition.gateway);
+    }
+}
+
+// A hash of all that decides an election.
+std::uint64_t Plan::election_key() const {
+    std::vector<std::uint64_t> all{static_cast<std::uint64_t>(group_.ranks),
+                                   static_cast<std::uint64_t>(settings_.placement), settings_.seed,
+                                   xxh3(std::string_view(settings_.topology)), topology_.nodes()};
+    for (const Partition& partition : partitions_) {
+        all.insert(all.end(),
+                   {partition.range.begin, partition.range.end, partition.gateway, partition.members.size()});
+        for (const Contribution& member : partition.members) {
+            all.insert(all.end(),
+                       {member.rank, member.node, std::uint64_t{std::bit_cast<std::uint32_t>(member.bytes)}});
+        }
+    }
+    return xxh3(std::as_bytes(std::span(all)));
+}
+
+// By the first rank of the file: the aggregators that the file of plans has for this declaration,
+// after 1; or after 2 if this plan elected them itself, for storage with other traits.
+Result<> Plan::offer_saved(std::vector<std::int32_t>& offer) const {
+    const std::uint64_t key = election_key();
+    TWR_TRY(const auto saved, saved_plan(kept_at_, key));
+    if (!saved || saved->size() != partitions_.size()) return success();
+    for (std::size_t p = 0; p < saved->size(); ++p) {
+        const auto at = member_at(partitions_[p], (*saved)[p]);
+        // Not among those that stood for election: another declaration with the same hash.
+        if (at == partitions_[p].members.end() || at->rank != (*saved)[p]) return success();
+        offer[p + 1] = static_cast<std::int32_t>((*saved)[p]);
+    }
+    offer[0] = key == elected_key_ ? 2 : 1;
+    return success();
+}
+
+Result<> Plan::take_or_elect(Ballot& ballot) {
+    // An error of the first rank's file: the others elect meanwhile, and the next agreement has it.
+    Result<> mine = success();
+    if (group_.rank == 0) mine = caught([&] { return offer_saved(ballot.offer); });
+    if (!mine) std::fill(ballot.offer.begin(), ballot.offer.end(), -1);
+    TWR_CHECK(reduce(ballot.offer.data(), static_cast<int>(ballot.offer.size()), MPI_INT32_T, MPI_MAX));
+    taken_ = ballot.offer[0] == 1;
+    if (ballot.offer[0] > 0) {
+        if (taken_) election_rounds_ = 0;
+        for (std::size_t p = 0; p < partitions_.size(); ++p)
+            partitions_[p].aggregator = static_cast<std::uint32_t>(ballot.offer[p + 1]);
+        return caught([&]() -> Result<> {
+            find_costs();
+            return success();
+        });
+    }
+    TWR_CHECK(elect_aggregators(ballot));
+    if (!mine) return mine;
+    if (group_.rank != 0) return success();
+    return caught([&]() -> Result<> {
+        std::vector<std::uint32_t> elected;
+        for (const Partition& partition : partitions_)
+            elected.push_back(partition.aggregator);
+        elected_key_ = election_key();
+        return save_plan(kept_at_, elected_key_, elected);
     });
 }
 

@@ -88,6 +88,14 @@ class Plan {
     // [collective] sets: of this rank, or its error. After an error nothing is declared. shared:
     // several ranks may claim a byte, so that the plan can only be read.
     Result<> declare(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared = false);
+    // [collective] The part of declare() before the election: the sets of all ranks, and whether
+    // two of them claim a byte. No data can be moved after it.
+    Result<> collect(Result<std::vector<RankSet>> sets, std::uint64_t variables, bool shared = false);
+    // Elections are taken from this file, or added to it.
+    void keep_at(std::string path) { kept_at_ = std::move(path); }
+    [[nodiscard]] bool taken() const { return taken_; }  // from that file
+    // From now on nothing is declared.
+    void forget() { declared_ = false; }
     // [collective] Plans again for storage with other traits; does nothing if they are equal.
     Result<> adapt(const StorageTraits& traits);
 
@@ -121,6 +129,10 @@ class Plan {
     void lay_out();
     struct Ballot;
     Result<> elect_aggregators(Ballot& ballot);
+    [[nodiscard]] std::uint64_t election_key() const;
+    Result<> offer_saved(std::vector<std::int32_t>& offer) const;
+    Result<> take_or_elect(Ballot& ballot);
+    void find_costs();
     Result<> make_memory(std::uint64_t needed);
     Result<> make_window();
     void free_window();
@@ -141,6 +153,9 @@ class Plan {
     std::uint64_t buffer_bytes_ = 0;
     Members members_ = Members::node;
     int election_rounds_ = 0;
+    std::string kept_at_;  // file of saved plans; empty: none
+    bool taken_ = false;
+    std::uint64_t elected_key_ = 0;  // of the last one that this plan added there
     double seconds_ = 0;
     std::vector<std::uint64_t> used_;  // of each rank's memory
     // Buffers of nonblocking MPI calls. They are members, because the plan of a broken team is

@@ -14,19 +14,21 @@
 
 #include "aggregate/mpi/backends.hpp"
 #include "aggregate/mpi/descriptor.hpp"
+#include "aggregate/mpi/parts.hpp"
 #include "aggregate/mpi/team.hpp"
 
 namespace twinrun::aggregation {
 
 namespace {
 
-// One thread runs one job after the other.
+// One thread runs one job after the other. File: Descriptor, or DescriptorsOfParts.
+template <class File>
 class PosixStorage final : public Storage {
    public:
     PosixStorage(std::function<void()> on_end) : on_end_(std::move(on_end)) {}
     ~PosixStorage() override { stop(); }
-    Result<> open(const std::string& path, const Opening& how) { return file_.open(path, how); }
-    Result<> adopt(const OpenFile& file, Mode mode) { return file_.adopt(file, mode); }
+    // Before the first job.
+    [[nodiscard]] File& file() { return file_; }
 
     std::uint64_t ended() override { return ended_.load(std::memory_order_acquire); }
     std::uint64_t start(std::vector<Piece> pieces) override {
@@ -86,7 +88,7 @@ class PosixStorage final : public Storage {
         }
     }
 
-    Descriptor file_;
+    File file_;
     std::function<void()> on_end_;
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -101,16 +103,28 @@ class PosixStorage final : public Storage {
 
 }  // namespace
 
-MadeStorage open_posix(const std::string& path, const Opening& how, std::function<void()> on_end) {
-    auto storage = std::make_unique<PosixStorage>(std::move(on_end));
-    TWR_CHECK(storage->open(path, how));
+namespace {
+
+template <class File, class Open>
+MadeStorage made(std::function<void()> on_end, Open&& open) {
+    auto storage = std::make_unique<PosixStorage<File>>(std::move(on_end));
+    TWR_CHECK(open(storage->file()));
     return std::unique_ptr<Storage>(std::move(storage));
 }
 
+}  // namespace
+
+MadeStorage open_posix(const std::string& path, const Opening& how, std::function<void()> on_end) {
+    return made<Descriptor>(std::move(on_end), [&](Descriptor& file) { return file.open(path, how); });
+}
+
 MadeStorage adopt_posix(const OpenFile& file, Mode mode, std::function<void()> on_end) {
-    auto storage = std::make_unique<PosixStorage>(std::move(on_end));
-    TWR_CHECK(storage->adopt(file, mode));
-    return std::unique_ptr<Storage>(std::move(storage));
+    return made<Descriptor>(std::move(on_end), [&](Descriptor& own) { return own.adopt(file, mode); });
+}
+
+MadeStorage open_posix_parts(const SubFiles& files, std::function<void()> on_end) {
+    return made<DescriptorsOfParts>(std::move(on_end),
+                                    [&](DescriptorsOfParts& parts) { return parts.use(files); });
 }
 
 }  // namespace twinrun::aggregation

@@ -111,11 +111,18 @@ std::string report_of(const twr_aggregate& a) {
                               {"buffer_bytes", plan.buffer_bytes()},
                               {"members", members_name(plan.members())},
                               {"election_rounds", plan.election_rounds()},
+                              {"plan", plan.taken() ? "saved" : "elected"},
                               {"seconds", plan.seconds()},
                               {"partitions", std::move(partitions)}};
     }
     if (a.written) report["write"] = transfer_report(*a.written, true);
     if (a.read) report["read"] = transfer_report(*a.read, false);
+    if (const BackgroundFigures own = background_figures(a); own.used) {
+        report["background"] = {{"by", own.thread ? "thread" : "caller"},
+                                {"writes", own.writes},
+                                {"staged_bytes", own.staged_bytes},
+                                {"seconds", {{"copy", own.copy_seconds}, {"wait", own.wait_seconds}}}};
+    }
     return report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

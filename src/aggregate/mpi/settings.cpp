@@ -92,6 +92,17 @@ constexpr std::array kSettings{
                          s.index = !none.value_or(false);
                          return none.has_value();
                      }},
+    text::Setting<S>{"overlap", "true or false", [](S& s, V v) { return assign(s.overlap, text::truth(v)); }},
+    text::Setting<S>{"plan", "a file; empty: none",
+                     [](S& s, V v) {
+                         s.plan = v;
+                         return true;
+                     }},
+    text::Setting<S>{
+        "offsets", "file or whole",
+        [](S& s, V v) {
+            return assign(s.whole, text::one_of<bool, 2>(v, {{{"file", false}, {"whole", true}}}));
+        }},
 };
 constexpr std::span<const text::Setting<S>> kKnown(kSettings);
 
@@ -126,7 +137,9 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
     TWR_TRY(
         const twr_aggregate_options known,
         known_part(options, defaults, offsetof(twr_aggregate_options, no_index), "twr_aggregate_options"));
-    const std::array<std::pair<const char*, const char*>, 4> words{{{"files", known.files},
+    const std::array<std::pair<const char*, const char*>, 6> words{{{"files", known.files},
+                                                                    {"plan", known.plan},
+                                                                    {"offsets", known.offsets},
                                                                     {"placement", known.placement},
                                                                     {"topology", known.topology},
                                                                     {"backend", known.backend}}};
@@ -147,6 +160,7 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
     if (std::isnan(known.time_limit)) return refuse("setting time_limit: is not a number");
     settings.time_limit = known.time_limit;
     settings.index = known.no_index == 0;
+    settings.overlap = known.overlap != 0;
     return settings;
 }
 
@@ -155,11 +169,27 @@ Result<Settings> complete(Settings settings) {
     TWR_TRY(const double limit, default_time_limit());
     if (settings.time_limit == 0) settings.time_limit = limit;
     TWR_CHECK(backend_usable(settings.backend));
+    if (settings.overlap && settings.update) {
+        return refuse(
+            "settings contradict each other: bytes that several ranks declare (overlap) are only read, and "
+            "update is set: leave one of them out");
+    }
+    if (settings.whole && !settings.index) {
+        return refuse(
+            "settings contradict each other: offsets = whole needs the index, and no_index is set: leave "
+            "one of them out");
+    }
+    if (settings.whole && settings.update && settings.files != Files::one) {
+        return refuse(
+            "settings contradict each other: files that hold parts of a whole one (offsets = whole) are "
+            "written anew, and update is set: leave one of them out");
+    }
     return settings;
 }
 
 std::uint64_t hash_of(const Settings& s) {
     std::string all = s.topology;
+    all.append(1, '\0').append(s.plan).append(1, '\0');
     char limit[32];
     std::snprintf(limit, sizeof limit, " %a", s.time_limit);
     all += limit;
@@ -167,7 +197,8 @@ std::uint64_t hash_of(const Settings& s) {
          {static_cast<std::uint64_t>(s.files), static_cast<std::uint64_t>(s.nodes_per_file),
           static_cast<std::uint64_t>(s.aggregators), static_cast<std::uint64_t>(s.placement),
           static_cast<std::uint64_t>(s.backend), static_cast<std::uint64_t>(s.buffers), s.buffer_bytes,
-          s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed, std::uint64_t{s.index}})
+          s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed, std::uint64_t{s.index},
+          std::uint64_t{s.whole}, std::uint64_t{s.overlap}})
         all.append(1, ' ').append(std::to_string(number));
     return xxh3(std::string_view(all));
 }

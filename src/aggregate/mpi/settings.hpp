@@ -30,6 +30,11 @@ struct Settings {
     double time_limit = 0;  // seconds; 0: the environment's, which complete() fills in
     std::uint64_t seed = 0;
     bool index = true;  // of several files
+    // Offsets count in the whole file, of which each of several files has a part.
+    bool whole = false;
+    // Several ranks may declare a byte, for reads alone.
+    bool overlap = false;
+    std::string plan;  // file of saved elections; empty: none
 
     // By the names in docs/reference/aggregate.md. Error: an unknown name, a bad value; then
     // nothing is set.

@@ -46,6 +46,10 @@ Result<std::unique_ptr<Storage>> storage_of(Backend backend, const OpenFile& fil
     return Error{ErrorCode::unsupported, "this back end takes no file that is open already"};
 }
 
+Result<std::unique_ptr<Storage>> open_sub_files(const SubFiles& files, std::function<void()> on_end) {
+    return open_posix_parts(files, std::move(on_end));
+}
+
 Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, const Opening& how,
                                               std::function<void()> on_end) {
     switch (backend) {

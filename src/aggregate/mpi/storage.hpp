@@ -72,6 +72,14 @@ struct OpenFile {
 Result<std::unique_ptr<Storage>> storage_of(Backend backend, const OpenFile& file, Mode mode,
                                             std::function<void()> on_end);
 
+// Files that are read as if they lay one behind the other.
+struct SubFiles {
+    std::vector<std::string> paths;
+    std::vector<std::uint64_t> ends;  // of each, in the stream of all
+};
+// Opens each file when a piece of it is read first. files must stay until the storage is destroyed.
+Result<std::unique_ptr<Storage>> open_sub_files(const SubFiles& files, std::function<void()> on_end);
+
 // on_end: as above.
 Result<std::unique_ptr<Storage>> open_storage(Backend backend, const std::string& path, const Opening& how,
                                               std::function<void()> on_end);

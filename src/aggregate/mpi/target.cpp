@@ -59,13 +59,13 @@ Result<> open_and(const std::string& path, int flags, const char* what, int (*ac
     return success();
 }
 
+}  // namespace
+
 std::string folder_of(const std::string& path) {
     const std::size_t slash = path.rfind('/');
     if (slash == std::string::npos) return ".";
     return slash == 0 ? "/" : path.substr(0, slash);
 }
-
-}  // namespace
 
 std::uint64_t random_number() {
     std::uint64_t number = 0;

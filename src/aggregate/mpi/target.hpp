@@ -45,6 +45,7 @@ Result<> touch_file(const std::string& path);
 Result<> sync_file(const std::string& path, bool follow);
 Result<std::uint64_t> file_size(const std::string& path);
 
+[[nodiscard]] std::string folder_of(const std::string& path);
 // The traits of the file's file system. block: the block size; 0: the file system's.
 Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t block);
 

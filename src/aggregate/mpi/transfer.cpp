@@ -13,6 +13,7 @@
 #include "aggregate/mpi/pipeline.hpp"
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/target.hpp"
+#include "aggregate/mpi/transfer.hpp"
 #include "base/caught.hpp"
 #include "base/checksum.hpp"
 
@@ -46,8 +47,11 @@ Result<> same_number(const twr_aggregate& a, const char* path, const Index& inde
     return Error{ErrorCode::mismatch, std::string(path) + ": was written as " + files_text(index.size()) +
                                           " (" + index_name(path) + "), and " + files_text(files) +
                                           " would be " + doing +
-                                          ": as many ranks, nodes or nodes_per_file are needed as wrote it"};
+                                          ": as many ranks, nodes or nodes_per_file are needed as wrote it" +
+                                          (*doing == 'r' ? ", or, to read with any, files = one" : "")};
 }
+
+}  // namespace
 
 Result<> check_arguments(const twr_aggregate& a, const char* path, const void* const* data) {
     if (!a.plan->declared())
@@ -65,6 +69,17 @@ Result<> check_arguments(const twr_aggregate& a, const char* path, const void* c
     return success();
 }
 
+Result<> check_write(const twr_aggregate& a, const char* path, const void* const* data) {
+    if (a.settings.overlap) {
+        return refuse(
+            "overlap is set: several ranks may have declared a byte, and which of them counts would be left "
+            "to chance: write with another aggregate");
+    }
+    return check_arguments(a, path, data);
+}
+
+namespace {
+
 // [collective] Before several files are read or updated: checks that the index names as many files
 // as this aggregate has. Otherwise a rank would miss a file, or make one too many.
 Result<> check_index(twr_aggregate& a, const char* path, const void* const* data, bool reads) {
@@ -74,6 +89,12 @@ Result<> check_index(twr_aggregate& a, const char* path, const void* const* data
     vote.on_root = [&](Outcome&) {
         return caught([&]() -> Result<> {
             TWR_TRY(const std::optional<Index> index, earlier_index(a, path));
+            if (index && index->whole()) {
+                return Error{ErrorCode::mismatch,
+                             std::string(path) + ": has parts of a whole file (" + index_name(path) +
+                                 "), and offsets of single files are declared: set offsets = whole, or, to "
+                                 "read, files = one"};
+            }
             if (index) return same_number(a, path, *index, reads ? "read" : "updated");
             if (!reads) return success();  // the first write makes them
             return Error{
@@ -122,14 +143,18 @@ void note_transfer(std::optional<Transfer>& to, const char* path, const Figures&
     static_cast<void>(noted);
 }
 
-// [collective] Makes the pipeline of a transfer and agrees with all ranks to begin. Plans again if
-// the storage has other traits than the plan assumed. mine: an error of this rank.
-Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const* data, const char* path,
-                                        Result<> mine, const std::string& looked_at) {
+}  // namespace
+
+Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, const Subject& subject, Mode mode,
+                                        void* const* data, const char* path, Result<> mine,
+                                        const std::string& looked_at) {
     std::unique_ptr<Pipeline> pipeline;
     const auto make = [&]() -> Result<> {
         return caught([&]() -> Result<> {
-            pipeline = std::make_unique<Pipeline>(*a.team, a.settings, a.group, *a.plan, mode, data);
+            pipeline =
+                std::make_unique<Pipeline>(*a.team, a.settings, subject.group, subject.plan, mode, data);
+            pipeline->use(subject.files);
+            pipeline->use(subject.sets);
             return pipeline->prepare();
         });
     };
@@ -147,13 +172,44 @@ Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, Mode mode, void* const
         return success();
     };
     TWR_TRY(const Outcome outcome, a.team->agree(vote));
-    if (traits_in(outcome) == a.plan->traits()) return pipeline;
+    if (traits_in(outcome) == subject.plan.traits() || !subject.plans_again) return pipeline;
     pipeline.reset();
-    TWR_CHECK(a.plan->adapt(traits_in(outcome)));
+    TWR_CHECK(subject.plan.adapt(traits_in(outcome)));
     Team::Vote again;
     again.mine = make();
     TWR_CHECK(a.team->agree(again));
     return pipeline;
+}
+
+Result<> finish_read(twr_aggregate& a, Pipeline& pipeline, const std::string& file, const char* path,
+                     Clock::time_point start) {
+    Team::Vote done;
+    done.mine = pipeline.run(file);
+    if (a.team->broken()) return a.team->why_broken();
+    if (auto closed = caught([&] { return pipeline.close(); }); done.mine && !closed)
+        done.mine = std::move(closed);
+    done.figures = figures_of(pipeline.work(), seconds_since(start));
+    TWR_TRY(const Outcome outcome, a.team->agree(done));
+    note_transfer(a.read, path, outcome.figures, 0);
+    return success();
+}
+
+namespace {
+
+// Where the bytes of all sub-files lie in the whole.
+void add_places(const twr_aggregate& a, Index& index) {
+    if (!a.whole) return;
+    const auto& sets = a.whole->table().sets();
+    index.whole_bytes = a.whole->table().span().end;
+    // In a sub-file ranks come one after the other, as they do in the communicator of its ranks.
+    std::vector<std::vector<StridedSet>> of_rank(static_cast<std::size_t>(a.everyone.ranks));
+    for (const OwnedSet& owned : sets)
+        of_rank[owned.rank].push_back(owned.set);
+    index.places.resize(index.size());
+    for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
+        auto& file = index.places[static_cast<std::size_t>(a.file_of[rank])];
+        file.insert(file.end(), of_rank[rank].begin(), of_rank[rank].end());
+    }
 }
 
 // The number in the name of this write's partial file. It is as hard to guess as the seed, and
@@ -174,9 +230,8 @@ class FileWrite {
           // written.
           syncs_alone_(a.settings.files == Files::rank || a.settings.backend == Backend::mpiio) {}
 
-    // Checks the arguments and makes the file that is written into. Any later error removes it.
-    Result<> prepare(const void* const* data) {
-        TWR_CHECK(check_arguments(a_, path_, data));
+    // Makes the file that is written into. Any later error removes it.
+    Result<> prepare() {
         const std::string path = path_of(a_, path_);
         TWR_TRY(earlier_, earlier_index(a_, path_));
         if (updates() && earlier_) TWR_CHECK(same_number(a_, path_, *earlier_, "updated"));
@@ -251,7 +306,8 @@ class FileWrite {
         if (a_.settings.index) {
             vote.on_root = [&](Outcome&) {
                 return caught([&]() -> Result<> {
-                    TWR_TRY(const Index index, look_at_sub_files(path_, files_));
+                    TWR_TRY(Index index, look_at_sub_files(path_, files_));
+                    add_places(a_, index);
                     TWR_CHECK(write_index(path_, index, updates(), a_.settings.sync));
                     if (earlier_) remove_sub_files(path_, *earlier_, files_);
                     return success();
@@ -275,29 +331,52 @@ class FileWrite {
 
 Result<> write(twr_aggregate* a, const char* path, const void* const* data) {
     if (a == nullptr) return refuse("aggregate is NULL");
-    ++a->writes;
-    const auto start = Clock::now();
+    settle(*a);
     if (a->group.files > 1 && a->settings.update) TWR_CHECK(check_index(*a, path, data, false));
-    FileWrite file(*a, path);
-    Result<> mine = caught([&] { return file.prepare(data); });
+    Result<> mine = caught([&] { return check_write(*a, path, data); });
     auto* const const_data = reinterpret_cast<const void* const*>(data);
-    TWR_TRY(const auto pipeline, begin(*a, Mode::write, const_cast<void* const*>(const_data), path,
-                                       std::move(mine), file.target()));
+    return write_subject(*a, {*a->plan, a->group}, path, const_cast<void* const*>(const_data),
+                         std::move(mine));
+}
+
+Result<> write_subject(twr_aggregate& a, const Subject& subject, const char* path, void* const* data,
+                       Result<> mine) {
+    ++a.writes;
+    const auto start = Clock::now();
+    FileWrite file(a, path);
+    if (mine) mine = caught([&] { return file.prepare(); });
+    TWR_TRY(const auto pipeline, begin(a, subject, Mode::write, data, path, std::move(mine), file.target()));
     return file.run(*pipeline, start);
+}
+
+Result<> suit_storage(twr_aggregate& a, const char* path, Result<> mine) {
+    Team::Vote vote;
+    vote.mine = std::move(mine);
+    vote.on_root = [&](Outcome& outcome) {
+        return caught([&]() -> Result<> {
+            TWR_TRY(const StorageTraits traits, storage_traits(folder_of(path), a.settings.block_bytes));
+            put_traits(outcome, traits);
+            return success();
+        });
+    };
+    TWR_TRY(const Outcome outcome, a.team->agree(vote));
+    return a.plan->adapt(traits_in(outcome));
 }
 
 Result<> read(twr_aggregate* a, const char* path, void* const* data) {
     if (a == nullptr) return refuse("aggregate is NULL");
+    settle(*a);
     const auto start = Clock::now();
-    if (a->group.files > 1) TWR_CHECK(check_index(*a, path, data, true));
+    if (a->settings.index && (a->group.files == 1 || a->whole)) {
+        TWR_TRY(const bool done, read_stored(*a, path, data));
+        if (done) return success();
+    } else if (a->group.files > 1) {
+        TWR_CHECK(check_index(*a, path, data, true));
+    }
     std::string own;
     Result<> mine = caught([&]() -> Result<> {
         TWR_CHECK(check_arguments(*a, path, data));
         own = path_of(*a, path);
-        if (a->group.files == 1) {
-            TWR_TRY(const std::optional<Index> index, earlier_index(*a, path));
-            if (index) TWR_CHECK(same_number(*a, path, *index, "read"));
-        }
         if (a->group.rank != 0) return success();
         TWR_TRY(const std::uint64_t size, file_size(own));
         const std::uint64_t end = a->plan->table().span().end;
@@ -306,16 +385,9 @@ Result<> read(twr_aggregate* a, const char* path, void* const* data) {
                      own + ": has " + std::to_string(size) + " bytes, and " + std::to_string(end) +
                          " are declared: it is not the file that was written, or it was cut"};
     });
-    TWR_TRY(const auto pipeline, begin(*a, Mode::read, data, path, std::move(mine), own));
-    Team::Vote done;
-    done.mine = pipeline->run(own);
-    if (a->team->broken()) return a->team->why_broken();
-    if (auto closed = caught([&] { return pipeline->close(); }); done.mine && !closed)
-        done.mine = std::move(closed);
-    done.figures = figures_of(pipeline->work(), seconds_since(start));
-    TWR_TRY(const Outcome outcome, a->team->agree(done));
-    note_transfer(a->read, path, outcome.figures, 0);
-    return success();
+    TWR_TRY(const auto pipeline,
+            begin(*a, {*a->plan, a->group}, Mode::read, data, path, std::move(mine), own));
+    return finish_read(*a, *pipeline, own, path, start);
 }
 
 Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* const* data) {

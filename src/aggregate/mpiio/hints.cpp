@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "twinrun_";
 // Settings of an aggregate that a file of MPI-IO does not have.
-constexpr std::array<std::string_view, 5> kOthers{"files", "nodes_per_file", "sync", "update", "no_index"};
+constexpr std::array<std::string_view, 8> kOthers{"files",    "nodes_per_file", "sync", "update",
+                                                  "no_index", "offsets",        "plan", "overlap"};
 
 Result<> set(Hints& hints, std::string_view name, std::string_view value) {
     if (name == "enable") {

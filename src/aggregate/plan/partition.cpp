@@ -208,6 +208,36 @@ std::vector<std::uint32_t> PartitionPlan::ranks_of(const Window& window) const {
     return ranks;
 }
 
+std::vector<Range> PartitionPlan::sieve_of(const Window& window, std::uint64_t hole) const {
+    if (window.bytes == window.data.bytes()) return {window.data};
+    std::vector<Range> runs;
+    for (const OwnedSet& owned : begin_before(gathered_, window.range.end)) {
+        const StridedSet& set = owned.set;
+        if (bytes_in(set, window.range) == 0) continue;
+        const std::uint64_t begin = *next_byte(set, window.range.begin);
+        const std::uint64_t end = *last_end(set, window.range.end);
+        if (set.stride - set.width <= hole) {
+            runs.push_back({begin, end});
+            continue;
+        }
+        for (std::uint64_t at = begin; at < end;) {
+            const std::uint64_t item = (at - set.offset) / set.stride;
+            runs.push_back({at, std::min(end, set.offset + item * set.stride + set.width)});
+            at = set.offset + (item + 1) * set.stride;
+        }
+    }
+    ascending(runs);
+    std::vector<Range> all;
+    for (const Range& run : runs) {
+        if (!all.empty() && run.begin <= all.back().end + hole) {
+            all.back().end = std::max(all.back().end, run.end);
+        } else {
+            all.push_back(run);
+        }
+    }
+    return all;
+}
+
 std::vector<Range> PartitionPlan::runs_of(const Window& window, bool exact, std::uint64_t block) const {
     if (window.bytes == window.data.bytes()) return {window.data};
     std::vector<Range> runs;

@@ -95,6 +95,9 @@ class PartitionPlan {
     // they may include small holes that no rank declared, but never direct stretches. If the
     // lengths sum up to window.bytes, there are no holes.
     [[nodiscard]] std::vector<Range> runs_of(const Window& window, bool exact, std::uint64_t block) const;
+    // The ranges to read into a window's buffer, ascending: all gathered bytes, and holes of at
+    // most `hole` bytes, which cost less to read than a call.
+    [[nodiscard]] std::vector<Range> sieve_of(const Window& window, std::uint64_t hole) const;
 
    private:
     std::vector<OwnedSet> gathered_;  // ascending by offset

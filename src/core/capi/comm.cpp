@@ -33,6 +33,7 @@ Result<> ApplicationComm::check() const {
 }
 
 Result<> ApplicationComm::failure(const char* function, int code) const {
+    if (code == -TWR_ERROR_OTHER_RANK) return Error{ErrorCode::other_rank, twr_error_message()};
     return Error{ErrorCode::io, std::string("twr_comm.") + function + " of rank " +
                                     std::to_string(comm_.rank) + " failed: it returned " +
                                     std::to_string(code)};

@@ -213,7 +213,8 @@ void links(const std::string& folder, const std::string& backend) {
 
 // The last rank is killed on its way, or stops for good: then the others come out of the call with an error, and end what stopped. What
 // was there stays.
-void die(const std::string& folder, const std::string& how, const std::string& where, bool update) {
+void die(const std::string& folder, const std::string& how, const std::string& where,
+         const std::string& way) {
     const std::string path = folder + "/data";
     ::setenv("TWINRUN_AGGREGATE_DIRECT", "never", 1);
     twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;
@@ -231,7 +232,7 @@ void die(const std::string& folder, const std::string& how, const std::string& w
     } else {
         options.time_limit = 1;
     }
-    options.update = update ? 1 : 0;
+    options.update = way == "update" ? 1 : 0;
     twr_aggregate* const aggregate = made(options);
     well(sample.declare(aggregate), "declare");
     const int who = ranks - 1;
@@ -255,7 +256,13 @@ void die(const std::string& folder, const std::string& how, const std::string& w
                                        : [](int) { ::kill(::getpid(), SIGSTOP); });
         }
     }
-    const int status = twr_aggregate_write(aggregate, path.c_str(), data.data());
+    int status = TWR_OK;
+    if (way == "background") {
+        status = twr_aggregate_write_begin(aggregate, path.c_str(), data.data());
+        if (status == TWR_OK) status = twr_aggregate_wait(aggregate);
+    } else {
+        status = twr_aggregate_write(aggregate, path.c_str(), data.data());
+    }
     if (me == who) stop("the rank that was to die lives");
     if (status != TWR_ERROR_OTHER_RANK) stop("status " + std::to_string(status) + ": " + twr_error_message());
     const std::string message = twr_error_message();

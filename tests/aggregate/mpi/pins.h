@@ -3,7 +3,7 @@
 
 #include "support/pins.h"
 
-PIN_SIZE(twr_aggregate_options, 104);
+PIN_SIZE(twr_aggregate_options, 128);
 PIN_MEMBER(twr_aggregate_options, size, 0);
 PIN_MEMBER(twr_aggregate_options, files, 8);
 PIN_MEMBER(twr_aggregate_options, nodes_per_file, 16);
@@ -19,6 +19,9 @@ PIN_MEMBER(twr_aggregate_options, update, 76);
 PIN_MEMBER(twr_aggregate_options, time_limit, 80);
 PIN_MEMBER(twr_aggregate_options, seed, 88);
 PIN_MEMBER(twr_aggregate_options, no_index, 96);
+PIN_MEMBER(twr_aggregate_options, offsets, 104);
+PIN_MEMBER(twr_aggregate_options, plan, 112);
+PIN_MEMBER(twr_aggregate_options, overlap, 120);
 
 PIN_SIZE(twr_aggregate_variable, 40);
 PIN_MEMBER(twr_aggregate_variable, item_bytes, 0);

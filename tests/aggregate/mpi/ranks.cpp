@@ -15,7 +15,10 @@
 
 int main(int argc, char** argv) {
     using namespace aggregate_ranks;
-    MPI_Init(&argc, &argv);
+    // Of threads MPI knows only if a test says so.
+    const bool threads = argc > 1 && std::string(argv[argc - 1]) == "multiple";
+    int provided = MPI_THREAD_SINGLE;
+    MPI_Init_thread(&argc, &argv, threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     std::vector<std::string> given(argv + 1, argv + argc);
@@ -40,7 +43,7 @@ int main(int argc, char** argv) {
     } else if (scenario == "links") {
         links(folder, argument(0));
     } else if (scenario == "die") {
-        die(folder, argument(0), argument(1), argument(2) == "update");
+        die(folder, argument(0), argument(1), argument(2));
     } else if (scenario == "again") {
         again(folder);
     } else if (scenario == "large") {
@@ -59,6 +62,12 @@ int main(int argc, char** argv) {
         reports(folder);
     } else if (scenario == "sub_files") {
         sub_files(folder);
+    } else if (scenario == "wholes") {
+        wholes(folder, number(0), static_cast<int>(number(1)));
+    } else if (scenario == "background") {
+        background(folder, number(0), static_cast<int>(number(1)), argument(2));
+    } else if (scenario == "plans") {
+        plans(folder);
     } else if (scenario == "finalised") {
         finalised();
         return 0;

@@ -22,7 +22,7 @@ void stolen(const std::string& folder, bool sync);
 void links(const std::string& folder, const std::string& backend);
 // The last rank is killed on its way, or stops for good: then the others come out of the call with an error, and end what stopped. What
 // was there stays.
-void die(const std::string& folder, const std::string& how, const std::string& where, bool update);
+void die(const std::string& folder, const std::string& how, const std::string& where, const std::string& way);
 // What die() wrote first, by another job.
 void again(const std::string& folder);
 // One rank has no memory for one thing, at one place after the other: it says so, the others say who at once, not when the time is
@@ -40,6 +40,14 @@ void places(const std::string& folder);
 // Sub-files of several writes, by more and fewer ranks: a reader gets those that belong together, or an error; what twinrun cannot know for
 // its own stays as it is.
 void sub_files(const std::string& folder);
+// Parts of a whole file in several files: any number of ranks reads them in any cutting; what is refused. The
+// whole and the parts of each round stay, for `twinrun aggregate join`.
+void wholes(const std::string& folder, std::uint64_t seed, int rounds);
+// Writes in the background: the bytes are those that the arrays had when the call returned; other calls wait for them, and errors
+// come to all ranks. by: "thread" or "caller".
+void background(const std::string& folder, std::uint64_t seed, int rounds, const std::string& by);
+// Elections that a file keeps: taken by a declaration like an earlier one, and what that file may not be.
+void plans(const std::string& folder);
 // Settings as text: their names are those of the document, and they do what the structure does.
 void settings(const std::string& folder);
 // The figures of a transfer are those of the report.

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
-from mpi import Job, Scenarios, expect, start
+from mpi import Job, Scenarios, Skipped, expect, start
 
 
 class Tests(Scenarios):
@@ -32,6 +32,10 @@ class Tests(Scenarios):
         """One that is not here is the ranks' own affair."""
         if scenario == "die":
             self.die(*arguments)
+        elif scenario == "python":
+            self.python(*arguments)
+        elif scenario == "wholes":
+            self.wholes(*arguments)
         else:
             self.plain(scenario, *arguments)
 
@@ -59,6 +63,37 @@ class Tests(Scenarios):
             path.name for path in self.folder.rglob("*") if re.search(r"\.twr-(partial|index)\.", path.name)
         ]
         expect(not left, "left over:", left)
+
+    def python(self, *arguments: str) -> None:
+        """Ranks of Python: python_ranks.py, which says what it checks."""
+        script = Path(__file__).with_name("python_ranks.py")
+        library = Path(self.program).with_name("libtwinrun_aggregate.so")
+        words = [sys.executable, script, self.folder, *arguments]
+        environment = {"TWINRUN_AGGREGATE_LIBRARY": str(library), "TWINRUN_TEST_RANKS": str(self.ranks)}
+        job = Job(
+            [*self.mpiexec, "-n", str(self.ranks), *map(str, words)],
+            {**self.environment, **environment},
+            self.limit,
+        )
+        if "skipped: " in job.out:
+            raise Skipped(job.out.partition("skipped: ")[2].splitlines()[0])
+        expect(job.status == 0 and "\ndone\n" in "\n" + job.out, job)
+
+    def wholes(self, *arguments: str) -> None:
+        """Parts of a whole file, read by ranks in other cuttings; and joined, byte for byte one file's."""
+        from twinrun.aggregate.sub_files import join_sub_files
+
+        self.plain("wholes", *arguments)
+        joined = 0
+        for one in sorted(self.folder.glob("whole-*.one")):
+            path = one.with_suffix("")
+            if not path.with_name(f"{path.name}.twr-index").exists():
+                expect(path.read_bytes() == one.read_bytes(), path, "differs from one file")
+                continue
+            join_sub_files(path, remove=True)
+            expect(path.read_bytes() == one.read_bytes(), path, "joined differs from one file")
+            joined += 1
+        expect(joined > 0 or self.ranks == 1, "no round had several files")
 
     def die(self, how: str, where: str, *arguments: str) -> None:
         """A rank is killed, and the job ends; or it stops for good, and the others come out of the call with an error (across nodes a

@@ -46,7 +46,9 @@ void settings(const std::string& folder) {
         {"update", {""}},
         {"time_limit", {"soon", "nan", "inf", "5 s"}},
         {"seed", {"-1", "0x7"}},
-        {"no_index", {"index"}}};
+        {"no_index", {"index"}},
+        {"offsets", {"", "global"}},
+        {"overlap", {"", "2"}}};
     for (const auto& [name, values] : wrong) {
         for (const char* const value : values)
             fails(set(name, value), TWR_ERROR_INVALID_ARGUMENT,
@@ -78,7 +80,7 @@ void settings(const std::string& folder) {
     std::istringstream names(message);
     for (std::string name; std::getline(names >> std::ws, name, ',');)
         known.insert(name);
-    expect(known.size() == 14 && known == documented,
+    expect(known.size() == 17 && known == documented,
            "docs/reference/aggregate.md has other settings than: " + message);
     twr_aggregate_settings_destroy(given);
     twr_aggregate_settings_destroy(nullptr);

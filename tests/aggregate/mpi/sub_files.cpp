@@ -88,8 +88,9 @@ void sub_files(const std::string& folder) {
     // Another number of readers or of updaters than of writers.
     files.write(3, 1);
     files.read(3, 1);
-    files.read(2, 1, TWR_ERROR_MISMATCH, {"written as 3 files", "2 files would be read", index});
-    files.read(1, 1, TWR_ERROR_MISMATCH, {"written as 3 files", "one file would be read"});
+    files.read(2, 1, TWR_ERROR_MISMATCH,
+               {"written as 3 files", "2 files would be read", index, "files = one"});
+    files.read(1, 1);  // the first bytes of all files, one behind the other
     files.update = true;
     files.write(2, 2, TWR_ERROR_MISMATCH, {"written as 3 files", "2 files would be updated"});
     files.write(1, 2, TWR_ERROR_MISMATCH, {"one file would be updated"});
@@ -135,7 +136,12 @@ void sub_files(const std::string& folder) {
     files.read(3, 7, TWR_ERROR_NOT_FOUND, {index});
     files.write(2, 9);
     files.read(2, 9);
-    files.read(1, 8, TWR_ERROR_MISMATCH, {"written as 2 files"});
+    files.read(1, 9, TWR_ERROR_MISMATCH, {"is there, and so are sub-files", index, "offsets = whole"});
+    by_one([&] { expect(::unlink(files.path.c_str()) == 0, "unlink"); });
+    files.read(1, 9);
+    by_one([&] { expect(::truncate(sub(1).c_str(), 999) == 0, "truncate"); });
+    files.read(1, 9, TWR_ERROR_DAMAGED, {sub(1), "999 bytes", "1000"});
+    files.write(2, 9);
     // A write that does not come to its end: the files may be of two writes, and nobody reads them.
     for (int after = 0; after < 2; ++after) {
         files.write(2, 10);
@@ -175,7 +181,21 @@ void sub_files(const std::string& folder) {
         files.write(2, 15, wanted, {index});
         files.read(2, 15, wanted, {index});
     };
-    refused("{\"format\": \"twinrun sub-files\", \"version\": 2, \"files\": []}", TWR_ERROR_UNSUPPORTED);
+    refused("{\"format\": \"twinrun sub-files\", \"version\": 3, \"files\": []}", TWR_ERROR_UNSUPPORTED);
+    // Places that are not those of these files.
+    for (const char* const places :
+         {"", ", \"whole\": 1", ", \"whole\": {\"bytes\": 9, \"places\": []}",
+          ", \"whole\": {\"bytes\": 9, \"places\": [[[0, 4, 1, 4]]]}",
+          ", \"whole\": {\"bytes\": 9, \"places\": [[[0, 5, 1, 4]]]}",
+          ", \"whole\": {\"bytes\": 4, \"places\": [[[0, 5, 1, 5]]]}",
+          ", \"whole\": {\"bytes\": 9, \"places\": [[[18446744073709551615, 5, 1, 5]]]}",
+          ", \"whole\": {\"bytes\": 9, \"places\": [[[0, 5, 18446744073709551615, 5]]]}",
+          ", \"whole\": {\"bytes\": 9, \"places\": [[[0, 0, 1, 5]]]}"}) {
+        const std::string text =
+            std::string("{\"format\": \"twinrun sub-files\", \"version\": 2, \"files\": [[5, 2, 3]]") +
+            places + "}";
+        refused(text.c_str(), TWR_ERROR_DAMAGED);
+    }
     refused("{\"format\": \"twinrun sub-files\", \"version\": 1, \"files\": [[1, 2]]}", TWR_ERROR_DAMAGED);
     by_one([&] { ::unlink(index.c_str()); });
     // Programs that keep account themselves.

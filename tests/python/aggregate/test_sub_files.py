@@ -1,0 +1,221 @@
+"""`twinrun aggregate join`: one file of sub-files, held against a file that numpy puts together."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import check_error, command
+
+from twinrun import TwinrunError
+from twinrun.aggregate import sub_files
+from twinrun.aggregate.sub_files import join_sub_files
+
+Sets = list[list[int]]
+
+
+def _random_whole(draw: random.Random) -> tuple[bytes, list[Sets]]:
+    """A whole file, and which sets of it each of some files has. Bytes that no file has are zeros."""
+    files: list[Sets] = [[] for _ in range(draw.randint(1, 5))]
+    at = draw.randint(0, 300)
+    for _ in range(draw.randint(0, 8)):
+        way = draw.randint(0, 3)
+        if way == 0:  # a stretch
+            length = draw.choice([1, 7, 4000, 70_000])
+            draw.choice(files).append([at, length, 1, length])
+            at += length
+        elif way == 1:  # columns of records, of several files
+            columns, width, count = draw.randint(1, 4), draw.randint(1, 40), draw.randint(2, 3000)
+            stride = columns * width + draw.choice([0, 0, 5, 2000])
+            for c in range(columns):
+                if draw.random() < 0.9:
+                    draw.choice(files).append([at + c * width, width, count, stride])
+            at += count * stride
+        elif way == 2:  # a long stretch between the items of a set
+            gap = draw.choice([5000, 60_000])
+            draw.choice(files).append([at, 16, 3, 16 + gap])
+            draw.choice(files).append([at + 16, gap, 1, gap])
+            at += 3 * (16 + gap)
+        else:
+            at += draw.choice([1, 100, 200_000])
+    ends = [o + (n - 1) * s + w for sets in files for o, w, n, s in sets]
+    whole = np.zeros(max(ends, default=0), np.uint8)
+    content = np.frombuffer(draw.randbytes(max(whole.size, 1)), np.uint8)
+    for sets in files:
+        for offset, width, count, stride in sets:
+            places = (offset + np.arange(count)[:, None] * stride + np.arange(width)).ravel()
+            whole[places] = content[places]
+    return whole.tobytes(), files
+
+
+def _identity(path: Path) -> list[int]:
+    about = path.lstat()
+    return [about.st_size, about.st_ino, about.st_mtime_ns]
+
+
+def _write(path: Path, whole: bytes, files: list[Sets]) -> None:
+    data = np.frombuffer(whole, np.uint8)
+    for number, sets in enumerate(files):
+        pieces = [
+            data[(o + np.arange(n)[:, None] * s + np.arange(w)).ravel()].tobytes() for o, w, n, s in sets
+        ]
+        _part(path, number).write_bytes(b"".join(pieces))
+    _write_index(path, len(files), {"bytes": len(whole), "places": files})
+
+
+def _part(path: Path, number: int) -> Path:
+    return Path(f"{path}.{number:05}")
+
+
+def _index(path: Path) -> Path:
+    return Path(f"{path}.twr-index")
+
+
+def _write_index(path: Path, count: int, whole: dict | None) -> None:
+    files = [_identity(_part(path, number)) for number in range(count)]
+    document: dict = {"format": "twinrun sub-files", "version": 1 if whole is None else 2, "files": files}
+    if whole is not None:
+        document["whole"] = whole
+    _index(path).write_text(json.dumps(document))
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_joined_file_is_the_whole(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    whole, files = _random_whole(draw)
+    path = tmp_path / "data"
+    _write(path, whole, files)
+    before = _names(tmp_path)
+    # Windows that end anywhere, also within items; stretches that are copied by themselves.
+    monkeypatch.setattr(
+        sub_files, "_WINDOW", draw.choice([100, 4096, 1 << 20]) if len(whole) < 300_000 else 1 << 16
+    )
+    monkeypatch.setattr(sub_files, "_COPY", draw.choice([3000, 50_000, 1 << 20]))
+    joined = join_sub_files(path)
+    assert path.read_bytes() == whole
+    assert (joined.files, joined.bytes, joined.removed) == (len(files), len(whole), False)
+    assert _names(tmp_path) == sorted([*before, "data"])
+
+
+def test_files_without_places_come_one_behind_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    parts = [b"first", b"", b"x" * 100_000]
+    for number, part in enumerate(parts):
+        _part(path, number).write_bytes(part)
+    _write_index(path, 3, None)
+    done = command("aggregate", "join", path)
+    assert done.status == 0 and "3 sub-files" in done.out, done
+    assert path.read_bytes() == b"".join(parts)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """Two files of records in turns."""
+    path = tmp_path / "data"
+    whole = bytes(range(240))
+    _write(path, whole, [[[0, 4, 30, 8]], [[4, 4, 30, 8]]])
+    return path
+
+
+def test_what_is_there_stays(written: Path) -> None:
+    own = b"results of last year"
+    written.write_bytes(own)
+    check_error(command("aggregate", "join", written), "is there already", "--output", "--replace")
+    assert written.read_bytes() == own
+    assert command("aggregate", "join", written, "--replace").status == 0
+    assert written.read_bytes() == bytes(range(240))
+    # Neither a link nor a folder is replaced.
+    elsewhere = written.with_name("elsewhere")
+    elsewhere.write_bytes(own)
+    other = written.with_name("link")
+    other.symlink_to(elsewhere)
+    check_error(command("aggregate", "join", written, "-o", other, "--replace"), "no regular file")
+    assert other.is_symlink() and elsewhere.read_bytes() == own
+    check_error(command("aggregate", "join", written, "-o", _part(written, 1), "--replace"), "are joined")
+    check_error(command("aggregate", "join", written, "-o", _index(written), "--replace"), "are joined")
+    assert join_sub_files(written, written.with_name("again")).bytes == 240
+    assert not [n for n in _names(written.parent) if "partial" in n]
+
+
+def test_remove_takes_only_what_was_written(written: Path) -> None:
+    _part(written, 2).write_bytes(b"somebody's")
+    done = command("aggregate", "join", written, "--remove")
+    assert done.status == 0 and "removed" in done.out
+    assert _names(written.parent) == ["data", "data.00002"]
+
+
+def test_remove_leaves_a_file_that_was_copied(written: Path) -> None:
+    copy = _part(written, 1)
+    text = copy.read_bytes()
+    copy.rename(written.with_name("moved"))
+    copy.write_bytes(text)
+    joined = join_sub_files(written, remove=True)
+    assert written.read_bytes() == bytes(range(240)) and joined.kept == [str(copy)]
+    assert _names(written.parent) == ["data", "data.00001", "moved"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: _index(p).unlink(), "no index"),
+        (lambda p: _index(p).write_text("a note"), "not an index"),
+        (lambda p: _index(p).write_text('{"format": "twinrun sub-files", "version": 3}'), "update twinrun"),
+        (lambda p: _index(p).write_text('{"format": "twinrun sub-files", "version": 2}'), "cut or altered"),
+        (lambda p: _index(p).write_text(_index(p).read_text().replace("30", "31")), "cut or altered"),
+        (lambda p: _index(p).write_text(_index(p).read_text().replace("240", "239")), "cut or altered"),
+        (lambda p: _part(p, 1).unlink(), "No such file"),
+        (lambda p: os.truncate(_part(p, 1), 119), "119 bytes, and the index says 120"),
+        (lambda p: (_part(p, 1).unlink(), _part(p, 1).mkdir()), "no regular file"),
+        (lambda p: (_index(p).rename(p.with_name("i")), _index(p).symlink_to("i")), "twr-index"),
+    ],
+)
+def test_what_is_not_whole_is_refused(written: Path, change: object, words: str) -> None:
+    change(written)  # type: ignore[operator]
+    before = _names(written.parent)
+    check_error(command("aggregate", "join", written, "--remove"), words)
+    assert _names(written.parent) == before
+
+
+def test_files_that_change_meanwhile_are_refused(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sub_files._write_whole
+
+    def disturbed(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        os.utime(_part(written, 0), ns=(1, 1))
+
+    monkeypatch.setattr(sub_files, "_write_whole", disturbed)
+    with pytest.raises(TwinrunError, match="changed while"):
+        join_sub_files(written)
+    assert _names(written.parent) == ["data.00000", "data.00001", "data.twr-index"]
+
+
+def test_a_file_that_comes_meanwhile_stays(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sub_files._write_whole
+
+    def disturbed(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        written.write_bytes(b"somebody's")
+
+    monkeypatch.setattr(sub_files, "_write_whole", disturbed)
+    with pytest.raises(TwinrunError, match="came while"):
+        join_sub_files(written, remove=True)
+    assert written.read_bytes() == b"somebody's"
+    assert _names(written.parent) == ["data", "data.00000", "data.00001", "data.twr-index"]
+
+
+def test_a_full_disk_leaves_nothing(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(TwinrunError, match="No space left"):
+        join_sub_files(written)
+    assert _names(written.parent) == ["data.00000", "data.00001", "data.twr-index"]
