@@ -16,7 +16,7 @@ import xxhash
 from twinrun_spec.metadata import FormatError
 
 MAGIC = b"TWRDIFF\n"
-VERSION = 2  # 1 has no links and no folders
+VERSION = 3  # 1 has no links and no folders, 2 no groups of entries
 KINDS = ("file", "link", "folder")
 HEADER_BYTES = 128
 METHODS = ("full", "basic", "list", "tree", "runs")
@@ -382,7 +382,7 @@ def _parse_entries(d: Difference, raw: bytes) -> list[Run]:
     elif d.method == "basic":
         entries = _parse_bits(raw, chunks)
     else:
-        entries = _parse_numbers(raw, chunks, d.method == "tree")
+        entries = _parse_numbers(raw, chunks, d.method == "tree", d.version)
     return _check_runs(entries, d.ordinal, chunks, d.payload_chunks, d.base is None)
 
 
@@ -394,10 +394,13 @@ def _parse_bits(raw: bytes, chunks: int) -> list[Entry]:
     ]
 
 
-def _parse_numbers(raw: bytes, chunks: int, tree: bool) -> list[Entry]:
+def _parse_numbers(raw: bytes, chunks: int, tree: bool, version: int) -> list[Entry]:
     cursor = Cursor(raw)
     width, new, copies = cursor.numbers("BQQ")
-    if width not in (4, 8) or cursor.left != new * width + copies * (2 * width + 4):
+    grouped = version > 2 and width & 128 != 0
+    width -= 128 if grouped else 0
+    least = new * width + copies * (2 * width + (0 if grouped else 4))
+    if width not in (4, 8) or cursor.left < least or (not grouped and cursor.left > least):
         raise RecordError("entries of another size than their number says")
     word = "I" if width == 4 else "Q"
     depth = max(chunks - 1, 0).bit_length()
@@ -411,16 +414,26 @@ def _parse_numbers(raw: bytes, chunks: int, tree: bool) -> list[Entry]:
         return (number + 1 - (1 << level)) << (depth - level), 1 << (depth - level)
 
     fresh: list[Entry] = [(*place(cursor.number(word)), None, False) for _ in range(new)]
-    others: list[Entry] = []
-    for _ in range(copies):
-        number, source, ordinal = cursor.numbers(word * 2 + "I")
-        if source >= MOST_CHUNKS or ordinal >= MOST_ORDINALS:
-            raise RecordError("a source that no difference has")
-        others.append((*place(number), location(ordinal, source), False))
-    for part in (fresh, others):
+    groups: list[tuple[int | None, int]] = [(None, copies)]  # ordinal of all their sources, copies
+    if grouped:
+        groups = [cursor.numbers("IQ") for _ in range(cursor.number("I"))]
+        if sum(size for _, size in groups) != copies or cursor.left != copies * 2 * width:
+            raise RecordError("groups of another number of copies")
+        if any(a[0] >= b[0] for a, b in pairwise(groups)) or any(size == 0 for _, size in groups):
+            raise RecordError("groups out of order, or without copies")
+    parts = [fresh]
+    for group, size in groups:
+        parts.append([])
+        for _ in range(size):
+            number, source = cursor.numbers(word * 2)
+            ordinal = cursor.number("I") if group is None else group
+            if source >= MOST_CHUNKS or ordinal >= MOST_ORDINALS:
+                raise RecordError("a source that no difference has")
+            parts[-1].append((*place(number), location(ordinal, source), False))
+    for part in parts:
         if any(a[0] >= b[0] for a, b in pairwise(part)):
             raise RecordError("entries out of order")
-    return sorted(fresh + others, key=lambda entry: entry[0])
+    return sorted((entry for part in parts for entry in part), key=lambda entry: entry[0])
 
 
 def _parse_columns(

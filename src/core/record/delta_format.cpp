@@ -22,9 +22,11 @@ constexpr char kMagic[8] = {'T', 'W', 'R', 'D', 'I', 'F', 'F', '\n'};
 
 Error damaged(std::string what) { return Error{ErrorCode::damaged, std::move(what)}; }
 
-// The lowest that has what the directory holds: older programs read what they can.
-std::uint32_t version_of(const RecordDirectory& directory) {
-    return directory.only_files() ? 1 : kDifferenceVersion;
+// The lowest that has what the difference holds: older programs read what they can.
+std::uint32_t version_of(const Difference& difference) {
+    if (!difference.partial() && entries_grouped(difference.method, difference.ordinal, difference.runs))
+        return kDifferenceVersion;
+    return difference.directory.only_files() ? 1 : 2;
 }
 
 }  // namespace
@@ -36,7 +38,7 @@ bool is_difference_file(const std::string& path) {
 std::vector<std::byte> encode_difference_tail(const Difference& difference) {
     Encoder encoder;
     const RecordDirectory& directory = difference.directory;
-    const std::uint32_t version = version_of(directory);
+    const std::uint32_t version = version_of(difference);
     encoder.put(static_cast<std::uint32_t>(directory.files.size()));
     for (const RecordFile& file : directory.files) {
         encoder.put_text(file.name);
@@ -86,7 +88,7 @@ std::vector<std::byte> encode_difference_header(const Difference& difference, st
                                                 bool packed) {
     Encoder encoder;
     encoder.put_bytes(std::as_bytes(std::span(kMagic)));
-    encoder.put(version_of(difference.directory));
+    encoder.put(version_of(difference));
     encoder.put(static_cast<std::uint8_t>(difference.method));
     encoder.put(static_cast<std::uint8_t>(std::countr_zero(difference.chunk_bytes)));
     encoder.put(static_cast<std::uint8_t>(packed ? PayloadCodec::zstd : PayloadCodec::stored));
@@ -265,6 +267,8 @@ Result<std::vector<Run>> decode_image(std::span<const std::byte> entries, const 
         if (!entries.empty() || header.base != kNoBase) return damaged("leftovers that describe an image");
         return std::vector<Run>();
     }
+    if (header.version < 3 && says_grouped(header.method, entries))
+        return damaged("entries that its version does not have");
     TWR_TRY(std::vector<Run> runs,
             decode_entries(header.method, header.ordinal, chunks, header.payload_chunks, entries));
     if (header.base == kNoBase) {

@@ -367,7 +367,7 @@ TEST(DifferenceDamage, OtherVersions) {
         return DifferenceFile::open(folder / "d");
     };
     EXPECT_TRUE(with_version(std::byte{1}).ok());
-    const auto newer = with_version(std::byte{3});
+    const auto newer = with_version(std::byte{4});
     ASSERT_FALSE(newer.ok());
     EXPECT_EQ(newer.error().code, ErrorCode::unsupported);
     EXPECT_NE(newer.error().message.find("newer twinrun"), std::string::npos);
