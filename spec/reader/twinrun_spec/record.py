@@ -16,7 +16,7 @@ import xxhash
 from twinrun_spec.metadata import FormatError
 
 MAGIC = b"TWRDIFF\n"
-VERSION = 3  # 1 has no links and no folders, 2 no groups of entries
+VERSION = 3  # 1 has no links and no folders, 2 no groups of entries and no planes
 KINDS = ("file", "link", "folder")
 HEADER_BYTES = 128
 METHODS = ("full", "basic", "list", "tree", "runs")
@@ -77,6 +77,7 @@ class Block:
     packed: bool
     xored: bool
     checksum: int
+    planes: int = 1  # 2, 4, 8: bytes of the items whose planes are packed one by one
 
 
 @dataclass
@@ -152,7 +153,12 @@ class Difference:
         if self._last[0] != number:
             b = self.blocks[number]
             raw = self.raw[b.offset : b.offset + b.size]
-            self._last = number, unpack(raw, self.chunks_of(number) * self.chunk_bytes) if b.packed else raw
+            size = self.chunks_of(number) * self.chunk_bytes
+            if b.planes > 1:
+                raw = join_planes(raw, b.planes, size)
+            elif b.packed:
+                raw = unpack(raw, size)
+            self._last = number, raw
         return self._last[1]
 
 
@@ -193,6 +199,23 @@ def unpack(packed: bytes, size: int) -> bytes:
     if len(unpacked) != size:
         raise RecordError("packed bytes have another size than they should")
     return unpacked
+
+
+def join_planes(raw: bytes, width: int, size: int) -> bytes:
+    """The `size` bytes whose planes these are."""
+    cursor = Cursor(raw)
+    joined = bytearray(size)
+    sizes = cursor.numbers(f"{width}I")
+    for j, said in enumerate(sizes):
+        plane = cursor.take(said & 2**31 - 1)
+        if said < 2**31:
+            plane = unpack(plane, size // width)
+        elif len(plane) != size // width:
+            raise RecordError("a plane of another size than its items say")
+        joined[j::width] = plane
+    if cursor.left:
+        raise RecordError("bytes behind the last plane")
+    return bytes(joined)
 
 
 class Cursor:
@@ -263,9 +286,12 @@ def parse(raw: bytes) -> Difference:
     offset = HEADER_BYTES
     for _ in range(cursor.number("Q")):
         size, flags, checksum = cursor.numbers("IBQ")
-        if flags & 0x7F > 1:
+        coding = flags & 0x7F
+        if coding > (1 if d.version < 3 else 4):
             raise RecordError("a block is packed in an unknown way")
-        d.blocks.append(Block(offset, size, bool(flags & 1), bool(flags & 0x80), checksum))
+        d.blocks.append(
+            Block(offset, size, coding > 0, bool(flags & 0x80), checksum, 1 << max(0, coding - 1))
+        )
         offset += size
     for _ in range(cursor.number("Q")):
         d.kept.append(Kept(*cursor.numbers("IQQ")))

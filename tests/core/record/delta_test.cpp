@@ -107,7 +107,7 @@ TEST(RecordDirectory, LinksAndFolders) {
     difference.runs = {{0, 2, location(0, 0), false}};
     difference.payload_chunks = 2;
     difference.block_chunks = 2;
-    difference.blocks = {{kDifferenceHeaderBytes, 128, PayloadCodec::stored, false, 1}};
+    difference.blocks = {{kDifferenceHeaderBytes, 128, PayloadCodec::stored, 1, false, 1}};
     for (const bool only_files : {false, true}) {
         if (only_files) difference.directory.files.resize(1);
         std::vector<std::byte> tail = encode_difference_tail(difference);

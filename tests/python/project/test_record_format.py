@@ -71,7 +71,7 @@ class Draft:
     kept: list = field(default_factory=list)
     packed: bool = False
     block_chunks: int = 4
-    grouped: bool = False  # copies of list and tree by the ordinals of their sources: version 3
+    grouped: bool = False  # version 3: copies of list and tree by the ordinals of their sources, planes
     # What hostile files say instead.
     entries: bytes | None = None
     base_columns: bytes | None = None
@@ -144,6 +144,13 @@ def entries(draft: Draft) -> bytes:
     return struct.pack("<BQQ", struct.calcsize(width), len(new), len(copies)) + b"".join(new + copies)
 
 
+def planes(raw: bytes, width: int) -> bytes:
+    parts = [raw[j::width] for j in range(width)]
+    kept = [min(part, pack(part), key=len) for part in parts]
+    sizes = [len(k) + (2**31 if len(k) == len(part) else 0) for k, part in zip(kept, parts, strict=True)]
+    return struct.pack(f"<{width}I", *sizes) + b"".join(kept)
+
+
 def joined(pairs: list, repeats: bool) -> list:
     """Runs from (chunk, source, is new), as long as they can be."""
     runs: list = []
@@ -191,7 +198,10 @@ def encode(draft: Draft) -> bytes:
             base = b"".join(draft.bases[n][1] if n in draft.bases else bytes(CHUNK) for n in numbers)
             raw = bytes(x ^ y for x, y in zip(plain, base, strict=True))
             flags = 0x80
-        if draft.packed:
+        if draft.packed and draft.grouped:
+            coding = 1 + (first // draft.block_chunks + draft.ordinal) % 4
+            raw, flags = pack(raw) if coding == 1 else planes(raw, 1 << coding - 1), flags | coding
+        elif draft.packed:
             raw, flags = pack(raw), flags | 1
         blocks.append(struct.pack("<IBQ", len(raw), flags | draft.block_flags, xxh3(raw)))
         body += raw
@@ -254,7 +264,7 @@ class Writer:
 
     def step(self, ordinal: int, segments: dict[str, bytes], method: str, packed=False, xored=False) -> Draft:
         draft = Draft(ordinal, method=method, packed=packed)
-        draft.grouped = method in ("list", "tree") and ordinal % 4 > 1
+        draft.grouped = ordinal % 4 > 1
         if self.places and method != "full":
             draft.base = max(self.places)
         before = self.places.get(draft.base, {})
@@ -605,7 +615,8 @@ RULES = {
     "past 64 bits": ({"segments": [("a", 0, 2**64 - 1, 128, 0)]}, "in no file"),
     "overlap": ({"segments": [("a", 0, 0, 64, 0), ("b", 0, 63, 64, 0)]}, "overlap"),
     "too many": ({"files": [("f", 2**62)], "segments": [("a", 0, 0, 2**62, 0)]}, "too many"),
-    "codec": ({"block_flags": 2}, "unknown way"),
+    "codec": ({"block_flags": 5, "grouped": True}, "unknown way"),
+    "planes before version 3": ({"block_flags": 2}, "unknown way"),
     "a hole": ({"base": NO_BASE, "entries": of_columns([0, 5], [0, 1], [1], [0])}, "chunks are missing"),
     "no base": ({"base": NO_BASE}, "missing|different numbers"),
     "full": ({"method": "full", "runs": []}, "full step"),
