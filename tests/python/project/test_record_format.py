@@ -20,7 +20,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from twinrun_spec.metadata import FormatError
-from twinrun_spec.record import METHODS, Record, RecordError, location, parse, read_difference
+from twinrun_spec.record import METHODS, Record, RecordError, join_planes, location, parse, read_difference
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "record"
 MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())
@@ -529,6 +529,21 @@ def test_what_hostile_files_say_is_an_error_or_harmless(tmp_path, method):
             except (RecordError, FileNotFoundError):  # the latter: another base
                 pass
     assert read > 0
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (struct.pack("<2I", 2**31 + 4, 2**31 + 4) + bytes(7), "too early"),
+        (struct.pack("<2I", 2**31 + 4, 2**31 + 4) + bytes(9), "behind the last plane"),
+        (struct.pack("<2I", 2**31 + 3, 2**31 + 5) + bytes(8), "another size"),
+        (struct.pack("<2I", 4, 2**31 + 4) + bytes(8), "packed bytes are damaged"),
+        (struct.pack("<I", 2**31 + 4), "too early"),
+    ],
+)
+def test_planes_that_cannot_be(raw, message):
+    with pytest.raises(RecordError, match=message):
+        join_planes(raw, 2, 8)
 
 
 def test_errors_are_those_of_the_reader(tmp_path):
