@@ -3,7 +3,7 @@
 // checkpoint in turns, in one run. Differences stay in memory: storage is not measured.
 //
 //   bench_record [--data NAME=FOLDER]... [--chunks 32,64,...] [--counts 5,10,20] [--methods runs,tree,...] [--threads N]
-//                [--device N] [--no-codecs] [--pack-block BYTES] [--table BYTES] [--limit BYTES] [--json FILE]
+//                [--device N] [--no-codecs] [--no-restore] [--pack-block BYTES] [--table BYTES] [--limit BYTES] [--json FILE]
 //
 // FOLDER: step-*/FILE, each step's files being one checkpoint (what oranges --out and minihacc --out write). Without --data:
 // 1% of 4 KiB pages, of 64 B lines, a copied region, counters.
@@ -77,6 +77,7 @@ struct Arguments {
     int device = kHostMemory;
     std::uint32_t pack_block = kDevicePackedBlockBytes;  // of blocks that are packed on the device
     bool codecs = true;
+    bool restore = true;
     std::uint64_t table = 0;
     std::uint64_t limit = 0;  // bytes of a checkpoint that are taken; 0: all
     std::string json;
@@ -609,6 +610,8 @@ int main(int count, char** values) {
             arguments.device = std::stoi(next());
         } else if (name == "--no-codecs") {
             arguments.codecs = false;
+        } else if (name == "--no-restore") {
+            arguments.restore = false;
         } else if (name == "--pack-block") {
             arguments.pack_block = static_cast<std::uint32_t>(std::stoul(next()));
         } else if (name == "--table") {
@@ -642,7 +645,7 @@ int main(int count, char** values) {
                              n == 10 ? arguments.chunks : std::vector<std::uint32_t>{128}, lines);
             }
         }
-        if (arguments.device == kHostMemory) run_restore(arguments, workload, lines);
+        if (arguments.restore && arguments.device == kHostMemory) run_restore(arguments, workload, lines);
     }
     if (!arguments.json.empty()) write_json(arguments.json, lines);
     return 0;

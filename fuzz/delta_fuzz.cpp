@@ -2,10 +2,11 @@
 // it is written again, and can be read without harm. Checksums are those that belong to the bytes,
 // or they would be all that is tested.
 //
-// An input is a byte: 0 a header as it is; 1 entries alone; 2 runs of bases alone; else a whole
-// file, as follows: method, binary logarithm of the chunk's bytes, packed, leftovers (a byte each),
-// ordinal, base (u32), chunks of payload (u64), chunks of a block (u32), bytes of the unpacked
-// index (u32), bytes of the blocks (u16), the blocks, the index.
+// An input is a byte: 0 a header as it is; 1 entries alone; 2 runs of bases alone; 200 a block in
+// planes: bytes of an item (0, 1, 2: 2, 4, 8), items (u16), the block; else a whole file, as
+// follows: method (128 is added for version 3), binary logarithm of the chunk's bytes, packed,
+// leftovers (a byte each), ordinal, base (u32), chunks of payload (u64), chunks of a block (u32),
+// bytes of the unpacked index (u32), bytes of the blocks (u16), the blocks, the index.
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "record/delta_file.hpp"
 #include "record/delta_format.hpp"
 #include "record/entries.hpp"
+#include "record/planes.hpp"
 #include "restore/chain.hpp"
 
 using namespace twinrun;
@@ -90,6 +92,20 @@ void bases_alone(fuzz::Input input) {
     fuzz::require(again.ok() && *again == *runs);
 }
 
+void planes_alone(fuzz::Input input) {
+    const unsigned width = kPlaneWidths[input.take<std::uint8_t>() % 3];
+    Bytes to(std::size_t{input.take<std::uint16_t>()} * width);
+    const Bytes bytes = input.take_bytes(input.left());
+    Compressor compressor;
+    Bytes scratch;
+    const auto read = unpack_planes(compressor, bytes, width, scratch, to);
+    if (!read.ok()) return check_error(read.error());
+    Bytes packed(to.size() + 4 * width);
+    packed.resize(pack_planes(compressor, to, width, 1, scratch, packed));
+    Bytes again(to.size());
+    fuzz::require(unpack_planes(compressor, packed, width, scratch, again).ok() && again == to);
+}
+
 // Through the file system: every payload chunk and the first bytes of each segment are read, or are
 // an error.
 void read_file(const Difference& difference, std::uint64_t payload_bytes, const Bytes& bytes) {
@@ -132,7 +148,9 @@ void read_file(const Difference& difference, std::uint64_t payload_bytes, const 
 
 void whole_file(fuzz::Input input) {
     Difference said;
-    said.method = static_cast<RecordMethod>(input.take<std::uint8_t>() % 5);
+    const auto method = input.take<std::uint8_t>();
+    said.method = static_cast<RecordMethod>(method % 128 % 5);
+    if (method >= 128) said.blocks.push_back({0, 0, PayloadCodec::zstd, 2, false, 0});
     said.chunk_bytes = 1U << input.take<std::uint8_t>() % 20;
     const bool packed = input.take<std::uint8_t>() % 2 != 0;
     if (input.take<std::uint8_t>() % 2 != 0) said.kept.push_back({});
@@ -194,6 +212,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         }
         case 1: entries_alone(input); break;
         case 2: bases_alone(input); break;
+        case 200: planes_alone(input); break;
         default: whole_file(input);
     }
     return 0;

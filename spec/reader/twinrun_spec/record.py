@@ -16,7 +16,7 @@ import xxhash
 from twinrun_spec.metadata import FormatError
 
 MAGIC = b"TWRDIFF\n"
-VERSION = 2  # 1 has no links and no folders
+VERSION = 3  # 1 has no links and no folders, 2 no groups of entries and no planes
 KINDS = ("file", "link", "folder")
 HEADER_BYTES = 128
 METHODS = ("full", "basic", "list", "tree", "runs")
@@ -77,6 +77,7 @@ class Block:
     packed: bool
     xored: bool
     checksum: int
+    planes: int = 1  # 2, 4, 8: bytes of the items whose planes are packed one by one
 
 
 @dataclass
@@ -152,7 +153,12 @@ class Difference:
         if self._last[0] != number:
             b = self.blocks[number]
             raw = self.raw[b.offset : b.offset + b.size]
-            self._last = number, unpack(raw, self.chunks_of(number) * self.chunk_bytes) if b.packed else raw
+            size = self.chunks_of(number) * self.chunk_bytes
+            if b.planes > 1:
+                raw = join_planes(raw, b.planes, size)
+            elif b.packed:
+                raw = unpack(raw, size)
+            self._last = number, raw
         return self._last[1]
 
 
@@ -193,6 +199,23 @@ def unpack(packed: bytes, size: int) -> bytes:
     if len(unpacked) != size:
         raise RecordError("packed bytes have another size than they should")
     return unpacked
+
+
+def join_planes(raw: bytes, width: int, size: int) -> bytes:
+    """The `size` bytes whose planes these are."""
+    cursor = Cursor(raw)
+    joined = bytearray(size)
+    sizes = cursor.numbers(f"{width}I")
+    for j, said in enumerate(sizes):
+        plane = cursor.take(said & 2**31 - 1)
+        if said < 2**31:
+            plane = unpack(plane, size // width)
+        elif len(plane) != size // width:
+            raise RecordError("a plane of another size than its items say")
+        joined[j::width] = plane
+    if cursor.left:
+        raise RecordError("bytes behind the last plane")
+    return bytes(joined)
 
 
 class Cursor:
@@ -263,9 +286,12 @@ def parse(raw: bytes) -> Difference:
     offset = HEADER_BYTES
     for _ in range(cursor.number("Q")):
         size, flags, checksum = cursor.numbers("IBQ")
-        if flags & 0x7F > 1:
+        coding = flags & 0x7F
+        if coding > (1 if d.version < 3 else 4):
             raise RecordError("a block is packed in an unknown way")
-        d.blocks.append(Block(offset, size, bool(flags & 1), bool(flags & 0x80), checksum))
+        d.blocks.append(
+            Block(offset, size, coding > 0, bool(flags & 0x80), checksum, 1 << max(0, coding - 1))
+        )
         offset += size
     for _ in range(cursor.number("Q")):
         d.kept.append(Kept(*cursor.numbers("IQQ")))
@@ -382,7 +408,7 @@ def _parse_entries(d: Difference, raw: bytes) -> list[Run]:
     elif d.method == "basic":
         entries = _parse_bits(raw, chunks)
     else:
-        entries = _parse_numbers(raw, chunks, d.method == "tree")
+        entries = _parse_numbers(raw, chunks, d.method == "tree", d.version)
     return _check_runs(entries, d.ordinal, chunks, d.payload_chunks, d.base is None)
 
 
@@ -394,10 +420,13 @@ def _parse_bits(raw: bytes, chunks: int) -> list[Entry]:
     ]
 
 
-def _parse_numbers(raw: bytes, chunks: int, tree: bool) -> list[Entry]:
+def _parse_numbers(raw: bytes, chunks: int, tree: bool, version: int) -> list[Entry]:
     cursor = Cursor(raw)
     width, new, copies = cursor.numbers("BQQ")
-    if width not in (4, 8) or cursor.left != new * width + copies * (2 * width + 4):
+    grouped = version > 2 and width & 128 != 0
+    width -= 128 if grouped else 0
+    least = new * width + copies * (2 * width + (0 if grouped else 4))
+    if width not in (4, 8) or cursor.left < least or (not grouped and cursor.left > least):
         raise RecordError("entries of another size than their number says")
     word = "I" if width == 4 else "Q"
     depth = max(chunks - 1, 0).bit_length()
@@ -411,16 +440,26 @@ def _parse_numbers(raw: bytes, chunks: int, tree: bool) -> list[Entry]:
         return (number + 1 - (1 << level)) << (depth - level), 1 << (depth - level)
 
     fresh: list[Entry] = [(*place(cursor.number(word)), None, False) for _ in range(new)]
-    others: list[Entry] = []
-    for _ in range(copies):
-        number, source, ordinal = cursor.numbers(word * 2 + "I")
-        if source >= MOST_CHUNKS or ordinal >= MOST_ORDINALS:
-            raise RecordError("a source that no difference has")
-        others.append((*place(number), location(ordinal, source), False))
-    for part in (fresh, others):
+    groups: list[tuple[int | None, int]] = [(None, copies)]  # ordinal of all their sources, copies
+    if grouped:
+        groups = [cursor.numbers("IQ") for _ in range(cursor.number("I"))]
+        if sum(size for _, size in groups) != copies or cursor.left != copies * 2 * width:
+            raise RecordError("groups of another number of copies")
+        if any(a[0] >= b[0] for a, b in pairwise(groups)) or any(size == 0 for _, size in groups):
+            raise RecordError("groups out of order, or without copies")
+    parts = [fresh]
+    for group, size in groups:
+        parts.append([])
+        for _ in range(size):
+            number, source = cursor.numbers(word * 2)
+            ordinal = cursor.number("I") if group is None else group
+            if source >= MOST_CHUNKS or ordinal >= MOST_ORDINALS:
+                raise RecordError("a source that no difference has")
+            parts[-1].append((*place(number), location(ordinal, source), False))
+    for part in parts:
         if any(a[0] >= b[0] for a, b in pairwise(part)):
             raise RecordError("entries out of order")
-    return sorted(fresh + others, key=lambda entry: entry[0])
+    return sorted((entry for part in parts for entry in part), key=lambda entry: entry[0])
 
 
 def _parse_columns(

@@ -31,6 +31,12 @@ class BaseDeduplicator : public Deduplicator {
    protected:
     explicit BaseDeduplicator(DedupOptions options) : options_(std::move(options)) {}
     [[nodiscard]] const DedupOptions& options() const { return options_; }
+    // Whether a step that begins like this keeps all its chunks, repeated ones too, and enters all
+    // nodes of its tree in the table, which has so many entries: the first step of `tree`. Source:
+    // Tan et al., ICPP'23, section 2.2 (figure 2).
+    [[nodiscard]] bool taken_fully(const StepOutcome& outcome, std::uint64_t entries) const {
+        return options_.method == RecordMethod::tree && outcome.base == kNoBase && entries == 0;
+    }
 
    private:
     // Adds all that the step adds to `outcome`, which has its method and its base. Afterwards the

@@ -80,7 +80,7 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         DedupContext& c = *context_;
         TWR_CHECK(image_.begin(segments));
         TWR_CHECK(c.fill(c.control.data(), 0, DedupContext::kControlBytes, c.working));
-        DeviceStep step{ordinal, &sink, outcome};
+        DeviceStep step{ordinal, &sink, outcome, taken_fully(outcome, table_.entries())};
         outcome.chunks = image_.chunks();
         const std::size_t slices = image_.slices().size();
         for (std::size_t i = 0; i < std::min<std::size_t>(2, slices); ++i)
@@ -123,27 +123,49 @@ class DeviceDeduplicator final : public BaseDeduplicator {
 
         const bool as_tree =
             options().method == RecordMethod::tree && table_.most_at_once() >= 2 * std::uint64_t{count};
+        const bool all_new = step.fully || !c.looks_up();
         std::uint64_t fresh = count;
-        if (c.looks_up()) {
-            TWR_TRY(fresh, look_up(step, slice, count, as_tree));
-        } else {
-            TWR_CHECK(c.clear_counts());
+        if (all_new) {
+            TWR_CHECK(step.fully ? enter_all(step, slice, as_tree) : c.clear_counts());
             TWR_CHECK(to_result(c.kernels.place_all(c.device, step.ordinal, step.outcome.payload, count,
                                                     sources_, c.working.get())));
+        } else {
+            TWR_TRY(fresh, look_up(step, slice, count, as_tree));
         }
         TWR_CHECK(as_tree ? join_tree(step, slice, count) : join(of, count));
         if (has_next) TWR_CHECK(image_.hash_after_listing(i + 2));
         TWR_CHECK(c.fetch_counts());
         table_.added(c.counts().made);
-        if (c.looks_up()) fresh += c.counts().fresh;
-        TWR_CHECK(payload_.send(step, of,
-                                {entries_, c.counts().entries, c.counts().continues != 0,
-                                 c.looks_up() ? fresh_ : changed_, fresh}));
+        if (!all_new) fresh += c.counts().fresh;
+        TWR_CHECK(payload_.send(
+            step, of,
+            {entries_, c.counts().entries, c.counts().continues != 0, all_new ? changed_ : fresh_, fresh}));
         step.outcome.payload += fresh;
         if (!c.keeps_image()) return success();
         return to_result(c.kernels.keep_base(c.device, options().chunk_bytes, slice.parts, slice.part_count,
                                              changed_, sources_, count, image_.base(of.first),
                                              c.working.get()));
+    }
+
+    // Enters all chunks of a slice, which are all new, in batches that the table has room for. The
+    // counts of the last batch are still on the device.
+    Result<> enter_all(const DeviceStep& step, const DeviceDedupSlice& slice, bool as_tree) {
+        DedupContext& c = *context_;
+        const std::uint64_t count = slice.chunks;
+        const std::uint64_t most = as_tree ? count : std::max<std::uint64_t>(1, table_.most_at_once() / 2);
+        for (std::uint64_t done = 0; done < count; done += most) {
+            if (done != 0) {
+                TWR_CHECK(c.fetch_counts());
+                table_.added(c.counts().made);
+            }
+            const std::uint64_t part = std::min(count - done, most);
+            TWR_CHECK(table_.reserve(as_tree ? 2 * count : part));
+            TWR_CHECK(c.clear_counts());
+            TWR_CHECK(to_result(c.kernels.insert(c.device, table_.view(), slice.hashes + done, part, c.mask,
+                                                 location(step.ordinal, step.outcome.payload + done),
+                                                 step.ordinal, c.working.get())));
+        }
+        return success();
     }
 
     // Looks the changed chunks up in the table and enters those that are new, in batches that the

@@ -25,6 +25,7 @@ struct DeviceStep {
     std::uint32_t ordinal = 0;
     PayloadSink* sink = nullptr;
     StepOutcome& outcome;
+    bool fully = false;  // BaseDeduplicator::taken_fully
 };
 
 // Of one slice. Addresses on the device.

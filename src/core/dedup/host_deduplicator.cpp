@@ -46,6 +46,7 @@ class HostDeduplicator final : public BaseDeduplicator {
     // The step under way.
     struct HostStep {
         std::uint32_t ordinal;
+        bool fully;
         StepOutcome& outcome;
         RunJoiner joiner;
         HostPayload payload;
@@ -55,7 +56,8 @@ class HostDeduplicator final : public BaseDeduplicator {
                   StepOutcome& outcome) override {
         TWR_CHECK(image_.begin(segments));
         sources_.begin(ordinal);
-        HostStep step{ordinal, outcome, RunJoiner(options().method, ordinal, outcome.runs),
+        HostStep step{ordinal, taken_fully(outcome, table_.entries()), outcome,
+                      RunJoiner(options().method, ordinal, outcome.runs),
                       HostPayload(options(), team_, image_, ordinal, sink)};
         outcome.chunks = image_.chunks();
         for (std::uint64_t first = 0; first < outcome.chunks; first += slice_chunks_)
@@ -79,7 +81,11 @@ class HostDeduplicator final : public BaseDeduplicator {
         slice.verify = options().verify;
         const bool as_tree =
             options().method == RecordMethod::tree && table_.most_at_once() >= 2 * changed_.size();
-        TWR_CHECK(sources_.find(changed_, as_tree));
+        if (step.fully) {
+            sources_.take_all(changed_, as_tree);
+        } else {
+            TWR_CHECK(sources_.find(changed_, as_tree));
+        }
         slice.changed = changed_;
         slice.sources = sources_.sources();
         if (as_tree) {

@@ -43,6 +43,23 @@ Result<> HostSources::find(std::span<const std::uint64_t> changed, bool at_once)
     return success();
 }
 
+void HostSources::take_all(std::span<const std::uint64_t> changed, bool at_once) {
+    changed_ = changed;
+    sources_.resize(changed.size());
+    const std::uint64_t most =
+        at_once ? changed.size() : std::max<std::uint64_t>(1, table_.most_at_once() / 2);
+    for (std::uint64_t done = 0; done < changed.size(); done += most) {
+        const std::uint64_t count = std::min<std::uint64_t>(changed.size() - done, most);
+        if (!table_.reserve(at_once ? 2 * count : count, team_)) throw std::bad_alloc();
+        each_item(team_, count, [&](std::uint64_t i) {
+            const std::uint64_t j = done + i;
+            sources_[j] = location(ordinal_, placed_ + j);
+            table_.use(table_.insert(image_.masked(image_.hash(changed_[j])), sources_[j]), ordinal_);
+        });
+    }
+    placed_ += changed.size();
+}
+
 // Sources of changed chunks [begin, end): a copy's, or the next place of the payload.
 Result<> HostSources::look_up(std::uint64_t begin, std::uint64_t end, std::uint64_t room) {
     if (!table_.reserve(room, team_)) throw std::bad_alloc();

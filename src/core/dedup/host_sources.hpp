@@ -31,6 +31,9 @@ class HostSources {
     // Of the last find(), one for each changed chunk. The smallest Location of equal chunks is the
     // source, so that threads make no difference.
     [[nodiscard]] const std::vector<Location>& sources() const { return sources_; }
+    // In place of find(): all chunks of the slice are new, those that repeat too. They are entered
+    // in the table.
+    void take_all(std::span<const std::uint64_t> changed, bool at_once);
     // New chunks of the step so far: the payload.
     [[nodiscard]] std::uint64_t placed() const { return placed_; }
     // Chunks of the step that only have the hash of what they would be copies of (verify).

@@ -1,5 +1,6 @@
 // The published compaction, on the host: from a slice's changed chunks to regions. Source: Tan et
-// al., ICPP'23, algorithm 1.
+// al., ICPP'23, algorithm 1. Where all chunks of a slice are new, as in the first step, all its
+// nodes are entered.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ std::optional<DamagedFile> look_for_damage(const Result<std::shared_ptr<Differen
     const DifferenceFile& file = **opened;
     DamagedFile damage;
     Compressor compressor;
-    std::vector<std::byte> scratch;
+    BlockScratch scratch;
     std::vector<std::byte> block;
     for (std::size_t b = 0; b < file.difference().blocks.size(); ++b) {
         block.resize(file.block_chunks(b) * file.difference().chunk_bytes);

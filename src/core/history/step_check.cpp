@@ -78,7 +78,7 @@ Result<> DataCheck::check_padding(std::uint64_t offset, std::span<const std::byt
 Result<> check_blocks(const DifferenceFile& file) {
     const Difference& difference = file.difference();
     Compressor compressor;
-    std::vector<std::byte> scratch;
+    BlockScratch scratch;
     std::vector<std::byte> block;
     for (std::size_t b = 0; b < difference.blocks.size(); ++b) {
         block.resize(file.block_chunks(b) * difference.chunk_bytes);

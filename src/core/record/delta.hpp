@@ -104,6 +104,9 @@ struct PayloadBlock {
     std::uint64_t offset = 0;  // in the file
     std::uint32_t bytes = 0;   // there
     PayloadCodec codec = PayloadCodec::stored;
+    // Planes that its bytes were split into before they were packed: 1 (not split), 2, 4 or 8
+    // (planes.hpp). Of packed blocks.
+    std::uint8_t planes = 1;
     bool xored = false;          // with the chunks that `bases` names
     std::uint64_t checksum = 0;  // XXH3-64 of the bytes in the file
 };

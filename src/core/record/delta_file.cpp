@@ -7,6 +7,7 @@
 
 #include "base/checksum.hpp"
 #include "record/delta_format.hpp"
+#include "record/planes.hpp"
 
 namespace twinrun {
 
@@ -55,14 +56,14 @@ std::uint64_t DifferenceFile::block_chunks(std::size_t b) const {
     return std::min<std::uint64_t>(difference_.block_chunks, stored_chunks_ - b * difference_.block_chunks);
 }
 
-Result<> DifferenceFile::read_block(std::size_t b, Compressor& compressor, std::vector<std::byte>& scratch,
+Result<> DifferenceFile::read_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
                                     std::span<std::byte> to) const {
     const PayloadBlock& block = difference_.blocks[b];
     const bool stored = block.codec == PayloadCodec::stored;
     std::span<std::byte> read = to;
     if (!stored) {
-        if (scratch.size() < block.bytes) scratch.resize(block.bytes);
-        read = std::span(scratch).first(block.bytes);
+        if (scratch.packed.size() < block.bytes) scratch.packed.resize(block.bytes);
+        read = std::span(scratch.packed).first(block.bytes);
     }
     TWR_CHECK(file_->read_at(block.offset, read));
     if (xxh3(read) != block.checksum) {
@@ -70,7 +71,8 @@ Result<> DifferenceFile::read_block(std::size_t b, Compressor& compressor, std::
                                              " (bytes from " + std::to_string(block.offset) + " on)"};
     }
     if (stored) return success();
-    auto unpacked = compressor.unpack(read, to);
+    auto unpacked = block.planes == 1 ? compressor.unpack(read, to)
+                                      : unpack_planes(compressor, read, block.planes, scratch.planes, to);
     if (!unpacked) return std::move(unpacked).error().at(path());
     return success();
 }

@@ -15,6 +15,12 @@
 
 namespace twinrun {
 
+// Memory that read_block() uses again: one a thread.
+struct BlockScratch {
+    std::vector<std::byte> packed;
+    std::vector<std::byte> planes;
+};
+
 // A difference that is there. Thread-safe after open: all reads are positional.
 class DifferenceFile {
    public:
@@ -32,7 +38,7 @@ class DifferenceFile {
     // Chunks of block b as they were kept, before any XOR is undone: checked, unpacked. to:
     // block_chunks(b) chunks.
     [[nodiscard]] std::uint64_t block_chunks(std::size_t b) const;
-    Result<> read_block(std::size_t b, Compressor& compressor, std::vector<std::byte>& scratch,
+    Result<> read_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
                         std::span<std::byte> to) const;
 
    private:

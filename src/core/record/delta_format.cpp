@@ -22,10 +22,23 @@ constexpr char kMagic[8] = {'T', 'W', 'R', 'D', 'I', 'F', 'F', '\n'};
 
 Error damaged(std::string what) { return Error{ErrorCode::damaged, std::move(what)}; }
 
-// The lowest that has what the directory holds: older programs read what they can.
-std::uint32_t version_of(const RecordDirectory& directory) {
-    return directory.only_files() ? 1 : kDifferenceVersion;
+// The lowest that has what the difference holds: older programs read what they can.
+std::uint32_t version_of(const Difference& difference) {
+    if (!difference.partial() && entries_grouped(difference.method, difference.ordinal, difference.runs))
+        return kDifferenceVersion;
+    for (const PayloadBlock& block : difference.blocks) {
+        if (block.planes > 1) return kDifferenceVersion;
+    }
+    return difference.directory.only_files() ? 1 : 2;
 }
+
+// How a block is kept: 0 as it is, 1 packed, then packed in 2, 4 and 8 planes.
+unsigned coding_of(const PayloadBlock& block) {
+    return block.codec == PayloadCodec::stored
+               ? 0
+               : 1 + static_cast<unsigned>(std::countr_zero(static_cast<unsigned>(block.planes)));
+}
+unsigned most_coding(std::uint32_t version) { return version < 3 ? 1 : 4; }
 
 }  // namespace
 
@@ -36,7 +49,7 @@ bool is_difference_file(const std::string& path) {
 std::vector<std::byte> encode_difference_tail(const Difference& difference) {
     Encoder encoder;
     const RecordDirectory& directory = difference.directory;
-    const std::uint32_t version = version_of(directory);
+    const std::uint32_t version = version_of(difference);
     encoder.put(static_cast<std::uint32_t>(directory.files.size()));
     for (const RecordFile& file : directory.files) {
         encoder.put_text(file.name);
@@ -68,8 +81,7 @@ std::vector<std::byte> encode_difference_tail(const Difference& difference) {
     encoder.put(static_cast<std::uint64_t>(difference.blocks.size()));
     for (const PayloadBlock& block : difference.blocks) {
         encoder.put(block.bytes);
-        encoder.put(
-            static_cast<std::uint8_t>(static_cast<unsigned>(block.codec) | (block.xored ? 0x80U : 0U)));
+        encoder.put(static_cast<std::uint8_t>(coding_of(block) | (block.xored ? 0x80U : 0U)));
         encoder.put(block.checksum);
     }
     encoder.put(static_cast<std::uint64_t>(difference.kept.size()));
@@ -86,7 +98,7 @@ std::vector<std::byte> encode_difference_header(const Difference& difference, st
                                                 bool packed) {
     Encoder encoder;
     encoder.put_bytes(std::as_bytes(std::span(kMagic)));
-    encoder.put(version_of(difference.directory));
+    encoder.put(version_of(difference));
     encoder.put(static_cast<std::uint8_t>(difference.method));
     encoder.put(static_cast<std::uint8_t>(std::countr_zero(difference.chunk_bytes)));
     encoder.put(static_cast<std::uint8_t>(packed ? PayloadCodec::zstd : PayloadCodec::stored));
@@ -207,8 +219,10 @@ Result<std::vector<PayloadBlock>> decode_blocks(Decoder& decoder, const Differen
         const auto flags = decoder.get<std::uint8_t>();
         block.checksum = decoder.get<std::uint64_t>();
         block.xored = (flags & 0x80) != 0;
-        if ((flags & 0x7F) > static_cast<unsigned>(PayloadCodec::zstd)) return damaged("no such codec");
-        block.codec = static_cast<PayloadCodec>(flags & 0x7F);
+        const unsigned coding = flags & 0x7FU;
+        if (coding > most_coding(header.version)) return damaged("no such codec");
+        block.codec = coding == 0 ? PayloadCodec::stored : PayloadCodec::zstd;
+        if (coding > 1) block.planes = static_cast<std::uint8_t>(1U << (coding - 1));
         if (block.bytes > header.tail_offset - offset)
             return damaged("a block passes the end of the payload");
         offset += block.bytes;
@@ -265,6 +279,8 @@ Result<std::vector<Run>> decode_image(std::span<const std::byte> entries, const 
         if (!entries.empty() || header.base != kNoBase) return damaged("leftovers that describe an image");
         return std::vector<Run>();
     }
+    if (header.version < 3 && says_grouped(header.method, entries))
+        return damaged("entries that its version does not have");
     TWR_TRY(std::vector<Run> runs,
             decode_entries(header.method, header.ordinal, chunks, header.payload_chunks, entries));
     if (header.base == kNoBase) {

@@ -13,8 +13,8 @@
 namespace twinrun {
 
 inline constexpr std::size_t kDifferenceHeaderBytes = 128;
-// 1 where there are neither links nor folders
-inline constexpr std::uint32_t kDifferenceVersion = 2;
+// 1 is without links and folders, 2 without groups of entries and planes
+inline constexpr std::uint32_t kDifferenceVersion = 3;
 // Of a block of payload, unpacked.
 inline constexpr std::uint32_t kLargestPayloadBlock = 16U << 20;
 

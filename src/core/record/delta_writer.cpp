@@ -10,6 +10,7 @@
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
 #include "platform/team.hpp"
+#include "record/planes.hpp"
 
 namespace twinrun {
 
@@ -17,6 +18,8 @@ namespace {
 
 constexpr std::uint32_t kStoredBlock = 64U << 10;
 constexpr std::uint64_t kWriteBytes = std::uint64_t{8} << 20;
+// Blocks whose coding is measured once: to try all codings takes seven times as long as one.
+constexpr std::uint64_t kGroupBlocks = 16;
 
 Error no_memory() { return Error{ErrorCode::out_of_memory, "not enough memory to write a record"}; }
 
@@ -29,6 +32,8 @@ struct DifferenceWriter::Block {
     std::size_t bytes = 0;
     bool stored = true;
     bool xored = false;
+    std::uint8_t planes = 1;
+    Coding coding;
     std::uint64_t checksum = 0;
 };
 
@@ -37,10 +42,14 @@ struct DifferenceWriter::Work {
         : team(std::max(1, threads)),
           compressors(static_cast<std::size_t>(team.size())),
           scratch(compressors.size()),
+          planes(compressors.size()),
+          best(compressors.size()),
           other(compressors.size()) {}
     Team team;
     std::vector<Compressor> compressors;
     std::vector<std::vector<std::byte>> scratch;
+    std::vector<std::vector<std::byte>> planes;
+    std::vector<std::vector<std::byte>> best;
     std::vector<std::vector<std::byte>> other;
     std::vector<Block> blocks;
     std::vector<std::byte> out;
@@ -121,7 +130,7 @@ Result<> DifferenceWriter::add_packed(std::span<const PackedBlock> blocks) try {
         if (chunks_ + block.chunks > kMostPayloadChunks)
             return Error{ErrorCode::invalid_argument, "more than 2^39 chunks: larger chunks are needed"};
         blocks_.push_back({written_ + out.size(), static_cast<std::uint32_t>(block.bytes.size()),
-                           block.stored ? PayloadCodec::stored : PayloadCodec::zstd, false,
+                           block.stored ? PayloadCodec::stored : PayloadCodec::zstd, 1, false,
                            xxh3(block.bytes)});
         out.insert(out.end(), block.bytes.begin(), block.bytes.end());
         chunks_ += block.chunks;
@@ -132,49 +141,132 @@ Result<> DifferenceWriter::add_packed(std::span<const PackedBlock> blocks) try {
     return no_memory();
 }
 
+// Packs in planes, or where `planes` is 1 as it is. Returns the size; 0: no room.
+std::size_t DifferenceWriter::pack_in(std::span<const std::byte> raw, std::uint8_t planes,
+                                      std::span<std::byte> to, int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    auto& compressor = work_->compressors[w];
+    if (planes == 1) return compressor.pack(raw, to, settings_.level);
+    return pack_planes(compressor, raw, planes, settings_.level, work_->planes[w], to);
+}
+
+// Packs `raw` to the worker's `best`, as the block that was measured before it was. Where none was,
+// or where it packs much worse or better than that one, all codings are tried, and `planes` and
+// `share` become those of the smallest. Returns the size; 0: it does not fit in `room`.
+std::size_t DifferenceWriter::pack_coded(std::span<const std::byte> raw, std::size_t room,
+                                         std::uint8_t& planes, std::uint32_t& share, int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    auto& best = work_->best[w];
+    auto& other = work_->other[w];
+    best.resize(std::max(best.size(), raw.size()));
+    other.resize(std::max(other.size(), raw.size()));
+    std::size_t size = 0;
+    const auto share_of_raw = [&](std::size_t bytes) {
+        return static_cast<std::uint32_t>((bytes == 0 ? raw.size() : bytes) * 1024 / raw.size() + 1);
+    };
+    const std::uint32_t expected = share;
+    size = pack_in(raw, planes, std::span(best).first(room), worker);
+    const std::uint32_t got_share = share_of_raw(size);
+    const std::uint32_t alike = expected / 8 + 16;
+    if (expected != 0 && got_share <= expected + alike && got_share + alike >= expected) return size;
+    const std::uint8_t tried = planes;
+    for (const unsigned candidate : {1U, 2U, 4U, 8U}) {
+        if (candidate == tried) continue;
+        // No better than what is there by a 256th is not worth the planes.
+        const std::size_t less = size == 0 ? room : size - std::max<std::size_t>(1, size / 256);
+        const auto coding = static_cast<std::uint8_t>(candidate);
+        const std::size_t got = pack_in(raw, coding, std::span(other).first(less), worker);
+        if (got == 0) continue;
+        size = got;
+        planes = coding;
+        std::swap(best, other);
+    }
+    share = share_of_raw(size);
+    return size;
+}
+
+void DifferenceWriter::pack_alone(Block& block, std::span<const std::byte> raw, int worker) {
+    const std::size_t size =
+        pack_coded(raw, raw.size() - 1, block.coding.plain, block.coding.plain_share, worker);
+    if (size == 0) return;
+    block.planes = block.coding.plain;
+    block.stored = false;
+    block.bytes = size;
+    std::swap(block.packed, work_->best[static_cast<std::size_t>(worker)]);
+}
+
+// The same after XOR with the block's bases, if that is smaller by enough.
+void DifferenceWriter::pack_mixed(Block& block, std::span<const std::byte> raw, int worker) {
+    bool has_base = false;
+    for (std::uint64_t i = 0; with_base_ && !has_base && i < block.chunks; ++i)
+        has_base = pending_at_[block.first + i] != kNoLocation;
+    if (!has_base) return;
+    const auto w = static_cast<std::size_t>(worker);
+    auto& mixed = work_->scratch[w];
+    mixed.resize(raw.size());
+    const std::byte* base = pending_base_.data() + block.first * chunk_bytes_;
+    for (std::size_t i = 0; i < raw.size(); ++i)
+        mixed[i] = raw[i] ^ base[i];
+    const std::size_t size =
+        pack_coded(mixed, raw.size() - 1, block.coding.mixed, block.coding.mixed_share, worker);
+    // At least an eighth must be saved: to name the bases takes bytes, and each later read takes
+    // time for the bases.
+    const std::size_t room = block.bytes - std::min(block.bytes, std::max<std::size_t>(17, block.bytes / 8));
+    if (size == 0 || size > room) return;
+    std::swap(block.packed, work_->best[w]);
+    block.planes = block.coding.mixed;
+    block.bytes = size;
+    block.stored = false;
+    block.xored = true;
+}
+
 // Compresses one block of what is pending, alone or mixed with its bases, whichever is smaller by
 // enough.
 void DifferenceWriter::pack_block(Block& block, int worker) {
-    auto& compressor = work_->compressors[static_cast<std::size_t>(worker)];
-    auto& mixed = work_->scratch[static_cast<std::size_t>(worker)];
-    auto& other = work_->other[static_cast<std::size_t>(worker)];
     const auto raw =
         std::span<const std::byte>(pending_).subspan(block.first * chunk_bytes_, block.chunks * chunk_bytes_);
     block.stored = true;
     block.xored = false;
+    block.planes = 1;
     block.bytes = raw.size();
     if (settings_.codec == PayloadCodec::zstd) {
-        block.packed.resize(raw.size());
-        const std::size_t plain =
-            compressor.pack(raw, std::span(block.packed).first(raw.size() - 1), settings_.level);
-        if (plain != 0) {
-            block.stored = false;
-            block.bytes = plain;
-        }
-        bool has_base = false;
-        for (std::uint64_t i = 0; with_base_ && !has_base && i < block.chunks; ++i)
-            has_base = pending_at_[block.first + i] != kNoLocation;
-        if (has_base) {
-            mixed.resize(raw.size());
-            const std::byte* base = pending_base_.data() + block.first * chunk_bytes_;
-            for (std::size_t i = 0; i < raw.size(); ++i)
-                mixed[i] = raw[i] ^ base[i];
-            other.resize(raw.size());
-            // At least an eighth must be saved: to name the bases takes bytes, and each later read
-            // takes time for the bases.
-            const std::size_t room =
-                block.bytes - std::min(block.bytes, std::max<std::size_t>(17, block.bytes / 8));
-            const std::size_t size =
-                room == 0 ? 0 : compressor.pack(mixed, std::span(other).first(room), settings_.level);
-            if (size != 0) {
-                std::swap(block.packed, other);
-                block.bytes = size;
-                block.stored = false;
-                block.xored = true;
-            }
-        }
+        pack_alone(block, raw, worker);
+        pack_mixed(block, raw, worker);
     }
     block.checksum = xxh3(block.stored ? raw : std::span<const std::byte>(block.packed).first(block.bytes));
+}
+
+// First one block of each group, on which its coding is measured, then all others. So which block
+// is measured depends on its place alone.
+void DifferenceWriter::pack_all(std::span<Block> blocks, std::uint64_t pending) {
+    const std::uint64_t before = blocks_.size();
+    const auto group_of = [&](std::uint64_t b) { return (before + b) / kGroupBlocks; };
+    std::vector<std::uint64_t> turns[2];
+    for (std::uint64_t b = 0; b < blocks.size(); ++b) {
+        blocks[b].first = b * block_chunks_;
+        blocks[b].chunks = std::min<std::uint64_t>(block_chunks_, pending - blocks[b].first);
+        blocks[b].coding = {};
+        turns[codings_.try_emplace(group_of(b)).second ? 0 : 1].push_back(b);
+    }
+    for (const std::vector<std::uint64_t>& turn : turns) {
+        std::atomic<std::uint64_t> next{0};
+        std::atomic<bool> failed{false};
+        work_->team.run([&](int worker) {
+            try {
+                for (std::uint64_t i = next++; i < turn.size(); i = next++) {
+                    Block& block = blocks[turn[i]];
+                    block.coding = codings_.at(group_of(turn[i]));
+                    pack_block(block, worker);
+                }
+            } catch (const std::bad_alloc&) {
+                failed = true;
+            }
+        });
+        if (failed) throw std::bad_alloc();
+        if (&turn != &turns[0]) break;
+        for (const std::uint64_t b : turn)
+            codings_[group_of(b)] = blocks[b].coding;
+    }
 }
 
 // Notes what the chunks of a mixed block were XORed with. before: chunks of the payload before
@@ -209,20 +301,7 @@ Result<> DifferenceWriter::flush(bool all) {
     const std::uint64_t count = whole + (all && pending % block_chunks_ != 0 ? 1 : 0);
     auto& blocks = work_->blocks;
     blocks.resize(std::max<std::size_t>(blocks.size(), count));
-    std::atomic<std::uint64_t> next{0};
-    std::atomic<bool> failed{false};
-    work_->team.run([&](int worker) {
-        try {
-            for (std::uint64_t b = next++; b < count; b = next++) {
-                blocks[b].first = b * block_chunks_;
-                blocks[b].chunks = std::min<std::uint64_t>(block_chunks_, pending - blocks[b].first);
-                pack_block(blocks[b], worker);
-            }
-        } catch (const std::bad_alloc&) {
-            failed = true;
-        }
-    });
-    if (failed) throw std::bad_alloc();
+    pack_all(std::span(blocks).first(count), pending);
 
     auto& out = work_->out;
     out.clear();
@@ -232,8 +311,8 @@ Result<> DifferenceWriter::flush(bool all) {
             block.stored ? pending_.data() + block.first * chunk_bytes_ : block.packed.data();
         out.insert(out.end(), from, from + block.bytes);
         blocks_.push_back({written_ + out.size() - block.bytes, static_cast<std::uint32_t>(block.bytes),
-                           block.stored ? PayloadCodec::stored : PayloadCodec::zstd, block.xored,
-                           block.checksum});
+                           block.stored ? PayloadCodec::stored : PayloadCodec::zstd, block.planes,
+                           block.xored, block.checksum});
         if (block.xored) note_bases(block, chunks_ - pending);
     }
     if (!out.empty()) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -75,7 +76,22 @@ class DifferenceWriter {
     Result<> flush(bool all);
     struct Block;
     struct Work;
+    // How blocks near each other are packed: planes, 1 for none. Measured on the first of them.
+    struct Coding {
+        std::uint8_t plain = 1;
+        std::uint8_t mixed = 1;
+        // Bytes of the measured block for each 1024 of it; 0: not measured.
+        std::uint32_t plain_share = 0;
+        std::uint32_t mixed_share = 0;
+    };
     void pack_block(Block& block, int worker);
+    void pack_alone(Block& block, std::span<const std::byte> raw, int worker);
+    void pack_mixed(Block& block, std::span<const std::byte> raw, int worker);
+    std::size_t pack_coded(std::span<const std::byte> raw, std::size_t room, std::uint8_t& planes,
+                           std::uint32_t& share, int worker);
+    std::size_t pack_in(std::span<const std::byte> raw, std::uint8_t planes, std::span<std::byte> to,
+                        int worker);
+    void pack_all(std::span<Block> blocks, std::uint64_t pending);
     void note_bases(const Block& block, std::uint64_t before);
     FileSystem& system_;
     std::string path_;
@@ -92,6 +108,7 @@ class DifferenceWriter {
     std::vector<Location> pending_at_;
     bool with_base_ = false;
     std::vector<PayloadBlock> blocks_;
+    std::map<std::uint64_t, Coding> codings_;  // by group of blocks
     std::vector<Run> base_runs_;
     std::vector<std::uint32_t> base_ordinals_;
     std::unique_ptr<Work> work_;

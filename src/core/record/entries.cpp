@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 namespace twinrun {
 
@@ -84,74 +87,181 @@ struct NodeNumbers {
     }
 };
 
-template <class Number>
-void put_entries(Encoder& encoder, std::uint32_t ordinal, std::span<const Run> runs, bool chunk_by_chunk,
-                 std::uint64_t largest, Number number) {
+// Calls use(is new, first chunk, chunks, source) for each entry of the runs.
+template <class Use>
+void each_entry(std::uint32_t ordinal, std::span<const Run> runs, bool chunk_by_chunk, Use use) {
+    Location next = location(ordinal, 0);
+    for (const Run& run : runs) {
+        const bool is_fresh = run.source == next && !run.repeat;
+        if (is_fresh) next += run.count;
+        const std::uint64_t step = chunk_by_chunk ? 1 : run.count;
+        for (std::uint64_t i = 0; i < run.count; i += step)
+            use(is_fresh, run.begin + i, step, run.repeat ? run.source : run.source + i);
+    }
+}
+
+constexpr std::uint8_t kGrouped = 128;  // of the byte that has the width
+constexpr std::uint64_t kGroupBytes = 12;
+
+// What a list of entries says of itself before its numbers.
+struct EntryCounts {
     std::uint64_t fresh = 0;
     std::uint64_t copies = 0;
     std::uint64_t largest_source = 0;
-    const auto each = [&](auto&& use) {
-        Location next = location(ordinal, 0);
-        for (const Run& run : runs) {
-            const bool is_fresh = run.source == next && !run.repeat;
-            if (is_fresh) next += run.count;
-            const std::uint64_t step = chunk_by_chunk ? 1 : run.count;
-            for (std::uint64_t i = 0; i < run.count; i += step)
-                use(is_fresh, run.begin + i, step, run.repeat ? run.source : run.source + i);
-        }
-    };
-    each([&](bool is_fresh, std::uint64_t, std::uint64_t, Location source) {
-        ++(is_fresh ? fresh : copies);
-        if (!is_fresh) largest_source = std::max(largest_source, chunk_of(source));
+    std::map<std::uint32_t, std::uint64_t> groups;  // copies of each ordinal of a source
+    // Whether an ordinal for each group takes less than one for each copy.
+    [[nodiscard]] bool grouped() const { return 4 + kGroupBytes * groups.size() < 4 * copies; }
+};
+EntryCounts count_entries(std::uint32_t ordinal, std::span<const Run> runs, bool chunk_by_chunk) {
+    EntryCounts counts;
+    each_entry(ordinal, runs, chunk_by_chunk, [&](bool is_fresh, std::uint64_t, std::uint64_t, Location at) {
+        ++(is_fresh ? counts.fresh : counts.copies);
+        if (is_fresh) return;
+        counts.largest_source = std::max(counts.largest_source, chunk_of(at));
+        ++counts.groups[ordinal_of(at)];
     });
-    const bool is_narrow = narrow(std::max(largest, largest_source));
-    encoder.put(static_cast<std::uint8_t>(is_narrow ? 4 : 8));
-    encoder.put(fresh);
-    encoder.put(copies);
+    return counts;
+}
+
+template <class Number>
+void put_entries(Encoder& encoder, std::uint32_t ordinal, std::span<const Run> runs, bool chunk_by_chunk,
+                 std::uint64_t largest, Number number) {
+    const EntryCounts counts = count_entries(ordinal, runs, chunk_by_chunk);
+    const bool is_narrow = narrow(std::max(largest, counts.largest_source));
+    const bool grouped = counts.grouped();
+    encoder.put(static_cast<std::uint8_t>((is_narrow ? 4 : 8) | (grouped ? kGrouped : 0)));
+    encoder.put(counts.fresh);
+    encoder.put(counts.copies);
+    const auto each = [&](auto&& use) { each_entry(ordinal, runs, chunk_by_chunk, use); };
     each([&](bool is_fresh, std::uint64_t begin, std::uint64_t count, Location) {
         if (is_fresh) put_number(encoder, number(begin, count), is_narrow);
     });
+    if (!grouped) {
+        each([&](bool is_fresh, std::uint64_t begin, std::uint64_t count, Location source) {
+            if (is_fresh) return;
+            put_number(encoder, number(begin, count), is_narrow);
+            put_number(encoder, chunk_of(source), is_narrow);
+            encoder.put(ordinal_of(source));
+        });
+        return;
+    }
+    encoder.put(static_cast<std::uint32_t>(counts.groups.size()));
+    struct Copy {
+        std::uint64_t number;
+        std::uint64_t source;
+    };
+    std::map<std::uint32_t, std::vector<Copy>> groups;
+    for (const auto& [from, copies] : counts.groups) {
+        encoder.put(from);
+        encoder.put(copies);
+        groups[from].reserve(copies);
+    }
     each([&](bool is_fresh, std::uint64_t begin, std::uint64_t count, Location source) {
-        if (is_fresh) return;
-        put_number(encoder, number(begin, count), is_narrow);
-        put_number(encoder, chunk_of(source), is_narrow);
-        encoder.put(ordinal_of(source));
+        if (!is_fresh) groups[ordinal_of(source)].push_back({number(begin, count), chunk_of(source)});
     });
+    for (const auto& [from, copies] : groups) {
+        for (const Copy& copy : copies) {
+            put_number(encoder, copy.number, is_narrow);
+            put_number(encoder, copy.source, is_narrow);
+        }
+    }
 }
+
+// Reads what put_entries() wrote. chunks_of(number, begin, count): false if there is no such entry.
+template <class Chunks>
+class EntryReader {
+   public:
+    EntryReader(std::span<const std::byte> bytes, Chunks chunks_of)
+        : decoder_(bytes), chunks_of_(chunks_of) {}
+
+    Result<> read() {
+        const auto first = decoder_.get<std::uint8_t>();
+        const bool grouped = (first & kGrouped) != 0;
+        width_ = first & (kGrouped - 1U);
+        const auto fresh = decoder_.get<std::uint64_t>();
+        const auto count = decoder_.get<std::uint64_t>();
+        if (decoder_.failed() || (width_ != 4 && width_ != 8)) return damaged_entries("no such width");
+        const std::uint64_t copy_bytes = 2 * width_ + (grouped ? 0 : 4);
+        const std::uint64_t left = decoder_.remaining();
+        if (fresh > left / width_ || count > left / copy_bytes ||
+            fresh * width_ + count * copy_bytes > left ||
+            (!grouped && fresh * width_ + count * copy_bytes != left)) {
+            return damaged_entries("another size than their number says");
+        }
+        payload.reserve(fresh);
+        for (std::uint64_t i = 0; i < fresh; ++i) {
+            TWR_TRY(const Entry entry, next());
+            payload.push_back(entry);
+        }
+        copies.reserve(count);
+        return grouped ? read_groups(count) : read_copies(count, std::nullopt);
+    }
+
+    std::vector<Entry> payload;
+    std::vector<Entry> copies;  // ascending by place
+
+   private:
+    Result<Entry> next() {
+        Entry entry{0, 0, kNoLocation};
+        if (!chunks_of_(get_number(decoder_, width_ == 4), entry.begin, entry.count))
+            return damaged_entries("no such node or chunk");
+        return entry;
+    }
+    // from: the ordinal of their sources; none: each says it.
+    Result<> read_copies(std::uint64_t count, std::optional<std::uint32_t> from) {
+        for (std::uint64_t i = 0; i < count; ++i) {
+            TWR_TRY(Entry entry, next());
+            const std::uint64_t source = get_number(decoder_, width_ == 4);
+            const std::uint32_t ordinal = from ? *from : decoder_.get<std::uint32_t>();
+            if (source >= kMostPayloadChunks || entry.count > kMostPayloadChunks - source ||
+                ordinal > kMostOrdinals)
+                return damaged_entries("no such source");
+            entry.source = location(ordinal, source);
+            copies.push_back(entry);
+        }
+        return success();
+    }
+    Result<> read_groups(std::uint64_t count) {
+        const auto groups = decoder_.get<std::uint32_t>();
+        if (decoder_.failed() || groups > decoder_.remaining() / kGroupBytes ||
+            groups * kGroupBytes + count * 2 * width_ != decoder_.remaining()) {
+            return damaged_entries("another size than their number says");
+        }
+        std::vector<std::pair<std::uint32_t, std::uint64_t>> sizes;
+        std::uint64_t all = 0;
+        for (std::uint32_t g = 0; g < groups; ++g) {
+            const auto from = decoder_.get<std::uint32_t>();
+            const auto size = decoder_.get<std::uint64_t>();
+            if (size == 0 || size > count - all || (!sizes.empty() && from <= sizes.back().first))
+                return damaged_entries("groups that cannot be");
+            all += size;
+            sizes.emplace_back(from, size);
+        }
+        if (all != count) return damaged_entries("groups of another number of copies");
+        for (const auto& [from, size] : sizes) {
+            const std::size_t begin = copies.size();
+            TWR_CHECK(read_copies(size, from));
+            for (std::size_t i = begin + 1; i < copies.size(); ++i) {
+                if (copies[i].begin <= copies[i - 1].begin) return damaged_entries("a group out of order");
+            }
+        }
+        std::sort(copies.begin(), copies.end(),
+                  [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+        return success();
+    }
+
+    Decoder decoder_;
+    Chunks chunks_of_;
+    std::uint64_t width_ = 0;
+};
 
 template <class Chunks>
 Result<std::vector<Run>> get_entries(std::uint32_t ordinal, std::uint64_t chunks,
                                      std::uint64_t payload_chunks, std::span<const std::byte> bytes,
                                      Chunks chunks_of) {
-    Decoder decoder(bytes);
-    const auto width = decoder.get<std::uint8_t>();
-    const auto fresh = decoder.get<std::uint64_t>();
-    const auto copies = decoder.get<std::uint64_t>();
-    if (decoder.failed() || (width != 4 && width != 8)) return damaged_entries("no such width");
-    if (fresh > decoder.remaining() / width || copies > decoder.remaining() / (2U * width + 4U) ||
-        fresh * width + copies * (2U * width + 4U) != decoder.remaining()) {
-        return damaged_entries("another size than their number says");
-    }
-    std::vector<Entry> all[2];
-    for (const bool is_fresh : {true, false}) {
-        auto& list = all[is_fresh ? 0 : 1];
-        list.reserve(is_fresh ? fresh : copies);
-        for (std::uint64_t i = 0; i < (is_fresh ? fresh : copies); ++i) {
-            Entry entry{0, 0, kNoLocation};
-            if (!chunks_of(get_number(decoder, width == 4), entry.begin, entry.count))
-                return damaged_entries("no such node or chunk");
-            if (!is_fresh) {
-                const std::uint64_t source = get_number(decoder, width == 4);
-                const auto from = decoder.get<std::uint32_t>();
-                if (source >= kMostPayloadChunks || entry.count > kMostPayloadChunks - source ||
-                    from > kMostOrdinals)
-                    return damaged_entries("no such source");
-                entry.source = location(from, source);
-            }
-            list.push_back(entry);
-        }
-    }
-    return merge(ordinal, chunks, payload_chunks, all[0], all[1]);
+    EntryReader<Chunks> reader(bytes, chunks_of);
+    TWR_CHECK(reader.read());
+    return merge(ordinal, chunks, payload_chunks, reader.payload, reader.copies);
 }
 
 // ---- variable width ----
@@ -290,6 +400,15 @@ Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks
     }
     if (with_payload && next != payload_chunks) return damaged_entries("less payload than there is");
     return runs;
+}
+
+bool entries_grouped(RecordMethod method, std::uint32_t ordinal, std::span<const Run> runs) {
+    if (method != RecordMethod::list && method != RecordMethod::tree) return false;
+    return count_entries(ordinal, runs, method == RecordMethod::list).grouped();
+}
+bool says_grouped(RecordMethod method, std::span<const std::byte> entries) {
+    return (method == RecordMethod::list || method == RecordMethod::tree) && !entries.empty() &&
+           (static_cast<std::uint8_t>(entries[0]) & kGrouped) != 0;
 }
 
 void encode_entries(RecordMethod method, std::uint32_t ordinal, std::uint64_t chunks,

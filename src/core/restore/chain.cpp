@@ -156,7 +156,7 @@ struct RecordChain::Workers {
           blocks(compressors.size()) {}
     Team team;
     std::vector<Compressor> compressors;
-    std::vector<std::vector<std::byte>> scratch;
+    std::vector<BlockScratch> scratch;
     std::vector<std::vector<std::byte>> blocks;
 };
 

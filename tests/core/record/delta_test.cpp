@@ -107,7 +107,7 @@ TEST(RecordDirectory, LinksAndFolders) {
     difference.runs = {{0, 2, location(0, 0), false}};
     difference.payload_chunks = 2;
     difference.block_chunks = 2;
-    difference.blocks = {{kDifferenceHeaderBytes, 128, PayloadCodec::stored, false, 1}};
+    difference.blocks = {{kDifferenceHeaderBytes, 128, PayloadCodec::stored, 1, false, 1}};
     for (const bool only_files : {false, true}) {
         if (only_files) difference.directory.files.resize(1);
         std::vector<std::byte> tail = encode_difference_tail(difference);
@@ -159,6 +159,29 @@ TEST(RecordDirectory, FirstChunksOfSegmentsOfAnySize) {
     difference.directory = directory;
     EXPECT_EQ(difference.chunks(), 4U);
     EXPECT_EQ(difference.image_bytes(), 130U);
+}
+
+// Groups of copies belong to version 3: an older one that has them is damaged.
+TEST(Delta, GroupsOfCopiesAreOfVersionThree) {
+    Difference difference;
+    difference.directory.files = {{"f", 64 * 40}};
+    difference.directory.segments = {{"x", 0, 0, 64 * 40, 0}};
+    difference.chunk_bytes = 64;
+    difference.method = RecordMethod::tree;
+    difference.ordinal = 2;
+    difference.base = 1;
+    for (std::uint64_t chunk = 0; chunk < 40; chunk += 2)
+        difference.runs.push_back({chunk, 1, location(chunk % 4 == 0 ? 0 : 1, chunk), false});
+    const std::vector<std::byte> tail = encode_difference_tail(difference);
+    const auto bytes = encode_difference_header(difference, tail, kDifferenceHeaderBytes, tail.size(), false);
+    auto header = decode_difference_header(bytes, kDifferenceHeaderBytes + tail.size());
+    ASSERT_TRUE(header.ok()) << header.error().message;
+    EXPECT_EQ(header->version, 3U);
+    const auto decoded = decode_difference_tail(*header, tail);
+    ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+    EXPECT_EQ(decoded->runs, difference.runs);
+    header->version = 2;
+    EXPECT_EQ(decode_difference_tail(*header, tail).error().code, ErrorCode::damaged);
 }
 
 }  // namespace

@@ -190,6 +190,65 @@ TEST(Entries, RandomRuns) {
     }
 }
 
+// An ordinal for each group in place of one for each copy, as the published code has it.
+TEST(Entries, CopiesInGroups) {
+    // Chunks in turn from difference 3, from difference 1, and new.
+    std::vector<ChunkRun> runs;
+    std::uint64_t next = 0;
+    for (std::uint64_t chunk = 0; chunk < 300; ++chunk) {
+        const Location source =
+            chunk % 3 == 0 ? location(5, next++) : location(chunk % 3 == 1 ? 3 : 1, 7 + chunk);
+        runs.push_back({chunk, 1, source, false});
+    }
+    for (const RecordMethod method : {RecordMethod::list, RecordMethod::tree}) {
+        SCOPED_TRACE(method_name(method));
+        expect_round_trip(method, 5, 300, runs);
+        const auto bytes = encoded(method, 5, 300, runs);
+        EXPECT_TRUE(says_grouped(method, bytes));
+        EXPECT_TRUE(entries_grouped(method, 5, runs));
+        EXPECT_EQ(bytes.size(), 17U + 100 * 4 + 4 + 2 * 12 + 200 * 8);
+        for (std::size_t size = 0; size < bytes.size(); ++size)
+            EXPECT_FALSE(decode_entries(method, 5, 300, 100, std::span(bytes).first(size)).ok());
+        // Where it is no smaller, each copy says its ordinal: older programs read that.
+        const std::vector<ChunkRun> few(runs.begin(), runs.begin() + 9);
+        EXPECT_FALSE(entries_grouped(method, 5, few));
+        EXPECT_FALSE(says_grouped(method, encoded(method, 5, 9, few)));
+    }
+    EXPECT_FALSE(entries_grouped(RecordMethod::runs, 5, runs));
+}
+
+TEST(Entries, GroupsThatContradictThemselvesAreDamaged) {
+    const auto refused = [](std::uint64_t said,
+                            const std::vector<std::pair<std::uint32_t, std::uint64_t>>& groups,
+                            const std::vector<std::uint32_t>& numbers) {
+        Encoder encoder;
+        encoder.put(std::uint8_t{128 + 4});
+        encoder.put(std::uint64_t{0});
+        encoder.put(said);
+        encoder.put(static_cast<std::uint32_t>(groups.size()));
+        for (const auto& [ordinal, size] : groups) {
+            encoder.put(ordinal);
+            encoder.put(size);
+        }
+        for (const std::uint32_t number : numbers)
+            encoder.put(number);
+        const auto decoded = decode_entries(RecordMethod::list, 5, 8, 0, encoder.bytes());
+        return !decoded.ok() && decoded.error().code == ErrorCode::damaged;
+    };
+    EXPECT_FALSE(refused(2, {{0, 1}, {4, 1}}, {1, 0, 0, 9}));
+    EXPECT_FALSE(refused(0, {}, {}));
+    EXPECT_TRUE(refused(2, {{4, 1}, {0, 1}}, {1, 0, 0, 9}));
+    EXPECT_TRUE(refused(2, {{4, 1}, {4, 1}}, {1, 0, 0, 9}));
+    EXPECT_TRUE(refused(2, {{0, 2}, {4, 0}}, {0, 0, 1, 9}));
+    EXPECT_TRUE(refused(2, {{0, 2}}, {1, 0, 0, 9}));
+    EXPECT_TRUE(refused(2, {{0, 1}, {4, 1}}, {1, 0, 1, 9}));
+    EXPECT_TRUE(refused(2, {{0, 1}}, {1, 0, 0, 9}));
+    EXPECT_TRUE(refused(2, {{0, 3}}, {1, 0, 0, 9}));
+    EXPECT_TRUE(refused(2, {{0, 1}, {5, 1}}, {1, 0, 0, 9}));
+    EXPECT_TRUE(refused(1, {{0, 1}}, {8, 0}));
+    EXPECT_TRUE(refused(std::uint64_t{1} << 62, {{0, std::uint64_t{1} << 62}}, {1, 0}));
+}
+
 TEST(Entries, RunsOfBasesHaveNoPayload) {
     const std::vector<ChunkRun> bases = {{2, 5, location(3, 9), false}, {8, 100, location(0, 1), true}};
     Encoder encoder;

@@ -20,7 +20,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from twinrun_spec.metadata import FormatError
-from twinrun_spec.record import METHODS, Record, RecordError, location, parse, read_difference
+from twinrun_spec.record import METHODS, Record, RecordError, join_planes, location, parse, read_difference
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "record"
 MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())
@@ -71,6 +71,7 @@ class Draft:
     kept: list = field(default_factory=list)
     packed: bool = False
     block_chunks: int = 4
+    grouped: bool = False  # version 3: copies of list and tree by the ordinals of their sources, planes
     # What hostile files say instead.
     entries: bytes | None = None
     base_columns: bytes | None = None
@@ -126,7 +127,28 @@ def entries(draft: Draft) -> bytes:
         for b, c, s, _, is_new in draft.runs
         if not is_new
     ]
+    if draft.grouped:
+        groups: dict[bytes, list[bytes]] = {}
+        for copy in copies:
+            groups.setdefault(copy[-4:], []).append(copy[:-4])
+        order = sorted(groups, key=lambda ordinal: struct.unpack("<I", ordinal))
+        return b"".join(
+            [
+                struct.pack("<BQQ", struct.calcsize(width) + 128, len(new), len(copies)),
+                *new,
+                struct.pack("<I", len(groups)),
+                *(ordinal + struct.pack("<Q", len(groups[ordinal])) for ordinal in order),
+                *(copy for ordinal in order for copy in groups[ordinal]),
+            ]
+        )
     return struct.pack("<BQQ", struct.calcsize(width), len(new), len(copies)) + b"".join(new + copies)
+
+
+def planes(raw: bytes, width: int) -> bytes:
+    parts = [raw[j::width] for j in range(width)]
+    kept = [min(part, pack(part), key=len) for part in parts]
+    sizes = [len(k) + (2**31 if len(k) == len(part) else 0) for k, part in zip(kept, parts, strict=True)]
+    return struct.pack(f"<{width}I", *sizes) + b"".join(kept)
 
 
 def joined(pairs: list, repeats: bool) -> list:
@@ -176,7 +198,10 @@ def encode(draft: Draft) -> bytes:
             base = b"".join(draft.bases[n][1] if n in draft.bases else bytes(CHUNK) for n in numbers)
             raw = bytes(x ^ y for x, y in zip(plain, base, strict=True))
             flags = 0x80
-        if draft.packed:
+        if draft.packed and draft.grouped:
+            coding = 1 + (first // draft.block_chunks + draft.ordinal) % 4
+            raw, flags = pack(raw) if coding == 1 else planes(raw, 1 << coding - 1), flags | coding
+        elif draft.packed:
             raw, flags = pack(raw), flags | 1
         blocks.append(struct.pack("<IBQ", len(raw), flags | draft.block_flags, xxh3(raw)))
         body += raw
@@ -186,7 +211,8 @@ def encode(draft: Draft) -> bytes:
         pairs = [(n, at, False) for n, (at, _) in sorted(draft.bases.items())]
         bases = columns(draft.ordinal, joined(pairs, True), False) if pairs else b""
     index = struct.pack("<I", len(draft.files))
-    index += b"".join(text(name) + struct.pack("<Q", size) for name, size in draft.files)
+    kind = b"\0" if draft.grouped else b""  # a file: from version 2 on
+    index += b"".join(text(name) + struct.pack("<Q", size) + kind for name, size in draft.files)
     index += struct.pack("<I", len(draft.segments))
     index += b"".join(text(s[0]) + struct.pack("<IQQQ", *s[1:]) for s in draft.segments)
     index += struct.pack("<Q", len(said)) + said + struct.pack("<Q", len(bases)) + bases
@@ -196,7 +222,7 @@ def encode(draft: Draft) -> bytes:
     stored = pack(index) if draft.packed else index
     head = {
         "magic": b"TWRDIFF\n",
-        "version": 1,
+        "version": 3 if draft.grouped else 1,
         "method": METHODS.index(draft.method),
         "chunk_bits": CHUNK.bit_length() - 1,
         "packed": draft.packed,
@@ -238,6 +264,7 @@ class Writer:
 
     def step(self, ordinal: int, segments: dict[str, bytes], method: str, packed=False, xored=False) -> Draft:
         draft = Draft(ordinal, method=method, packed=packed)
+        draft.grouped = ordinal % 4 > 1
         if self.places and method != "full":
             draft.base = max(self.places)
         before = self.places.get(draft.base, {})
@@ -504,6 +531,21 @@ def test_what_hostile_files_say_is_an_error_or_harmless(tmp_path, method):
     assert read > 0
 
 
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (struct.pack("<2I", 2**31 + 4, 2**31 + 4) + bytes(7), "too early"),
+        (struct.pack("<2I", 2**31 + 4, 2**31 + 4) + bytes(9), "behind the last plane"),
+        (struct.pack("<2I", 2**31 + 3, 2**31 + 5) + bytes(8), "another size"),
+        (struct.pack("<2I", 4, 2**31 + 4) + bytes(8), "packed bytes are damaged"),
+        (struct.pack("<I", 2**31 + 4), "too early"),
+    ],
+)
+def test_planes_that_cannot_be(raw, message):
+    with pytest.raises(RecordError, match=message):
+        join_planes(raw, 2, 8)
+
+
 def test_errors_are_those_of_the_reader(tmp_path):
     assert issubclass(RecordError, ValueError) and issubclass(RecordError, FormatError)
     (tmp_path / "x").write_bytes(b"TWRDIFF\n")
@@ -538,6 +580,14 @@ def of_numbers(width: int, new: int, copies: int, *numbers: int, ordinal: int = 
     )
 
 
+def of_groups(sizes: list[tuple[int, int]], *copies: int, said: int | None = None) -> dict:
+    """A draft's changes: chunk 0 is new, and groups of copies (ordinal, how many)."""
+    said = sum(size for _, size in sizes) if said is None else said
+    raw = struct.pack("<BQQII", 4 + 128, 1, said, 0, len(sizes))
+    raw += b"".join(struct.pack("<IQ", *size) for size in sizes)
+    return {"grouped": True, "entries": raw + b"".join(struct.pack("<I", n) for n in copies)}
+
+
 BIG = 2**39
 LIST = {"method": "list"}
 TREE = {"method": "tree"}
@@ -545,7 +595,7 @@ LEFT = {"base": NO_BASE, "files": [], "segments": [], "chunks": 0, "runs": [], "
 RULES = {
     "magic": ({"header": {"magic": b"TWRDIFX\n"}}, "not a difference"),
     "version 0": ({"header": {"version": 0}}, "version 0"),
-    "version 3": ({"header": {"version": 3}}, "version 3"),
+    "version 4": ({"header": {"version": 4}}, "version 4"),
     "method": ({"header": {"method": 5}}, "method"),
     "small chunks": ({"header": {"chunk_bits": 4}}, "size of chunks"),
     "large chunks": ({"header": {"chunk_bits": 17}}, "size of chunks"),
@@ -580,7 +630,8 @@ RULES = {
     "past 64 bits": ({"segments": [("a", 0, 2**64 - 1, 128, 0)]}, "in no file"),
     "overlap": ({"segments": [("a", 0, 0, 64, 0), ("b", 0, 63, 64, 0)]}, "overlap"),
     "too many": ({"files": [("f", 2**62)], "segments": [("a", 0, 0, 2**62, 0)]}, "too many"),
-    "codec": ({"block_flags": 2}, "unknown way"),
+    "codec": ({"block_flags": 5, "grouped": True}, "unknown way"),
+    "planes before version 3": ({"block_flags": 2}, "unknown way"),
     "a hole": ({"base": NO_BASE, "entries": of_columns([0, 5], [0, 1], [1], [0])}, "chunks are missing"),
     "no base": ({"base": NO_BASE}, "missing|different numbers"),
     "full": ({"method": "full", "runs": []}, "full step"),
@@ -593,6 +644,21 @@ RULES = {
     "order": ({**LIST, "entries": of_numbers(4, 2, 0, 1, 0)}, "out of order"),
     "twice": ({**LIST, "entries": of_numbers(8, 1, 1, 0, 0, 0)}, "overlap"),
     "chunk": ({**LIST, "entries": of_numbers(8, 1, 0, 4)}, "pass the end"),
+    "groups before version 3": (
+        {**LIST, "entries": of_numbers(4 + 128, 1, 0, 0)},
+        "another size",
+    ),
+    "group count": ({**LIST, **of_groups([(0, 1)], 1, 0, said=2)}, "number of copies"),
+    "group cut": ({**LIST, **of_groups([(0, 2)], 1, 0, 2, said=2)}, "number of copies"),
+    "group long": ({**LIST, **of_groups([(0, 1)], 1, 0, 2)}, "number of copies"),
+    "group sum": ({**LIST, **of_groups([(0, 3)], 1, 0, 2, 0, said=2)}, "number of copies"),
+    "group empty": ({**LIST, **of_groups([(0, 1), (1, 0)], 1, 0)}, "without copies"),
+    "group order": ({**LIST, **of_groups([(1, 1), (0, 1)], 1, 0, 2, 0)}, "groups out of order"),
+    "group twice": ({**LIST, **of_groups([(0, 1), (0, 1)], 1, 0, 2, 0)}, "groups out of order"),
+    "group within": ({**LIST, **of_groups([(0, 2)], 2, 0, 1, 0)}, "entries out of order"),
+    "group overlap": ({**LIST, **of_groups([(0, 1), (1, 1)], 1, 0, 1, 0)}, "overlap"),
+    "group ordinal": ({**LIST, **of_groups([(2**24, 1)], 1, 0)}, "no difference has"),
+    "group later": ({**LIST, **of_groups([(2, 1)], 1, 0)}, "comes later"),
     "source": ({**LIST, "entries": of_numbers(8, 1, 1, 0, 1, BIG)}, "no difference has"),
     "later source": ({**LIST, "entries": of_numbers(8, 1, 1, 0, 1, 0, ordinal=2)}, "comes later"),
     "own source": ({**LIST, "entries": of_numbers(8, 1, 1, 0, 1, 1, ordinal=1)}, "comes later"),
