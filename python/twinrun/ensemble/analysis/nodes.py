@@ -130,19 +130,25 @@ class _Nodes:
     def effects(self, found: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """How much slower each node is than the rest, without those that were found, and half of
         its interval; in logarithms.
+
+        By least squares beside conditions and blocks. Means of what these leave are of another size: in
+        blocks of two tasks a block's mean holds half of what its slow node does.
         """
-        count, left, member = len(self.labels), self.over.values, self.member
+        count, basis = len(self.labels), self.over.basis
+        left = self.over.values * self.over.scale
+        own = self.member - basis @ (basis.T @ self.member)
         effect, error = np.zeros(count), np.zeros(count)
         for k in range(count):
-            others = [j for j in range(count) if j != k and not (j in found and count > 2)] or [
-                j for j in range(count) if j != k
-            ]
-            mine, theirs = left[member[:, k] > 0], left[member[:, others].any(axis=1)]
-            effect[k] = mine.mean() - theirs.mean()
-            inner = ((mine - mine.mean()) ** 2).sum() + ((theirs - theirs.mean()) ** 2).sum()
-            spread = inner / max(len(mine) + len(theirs) - 2, 1)
-            error[k] = np.sqrt(spread * (1 / len(mine) + 1 / len(theirs)))
-        return effect, stats.t.ppf(1 - self.options.alpha / (2 * count), self.freedom) * error
+            beside = np.linalg.qr(own[:, [j for j in found if j != k and count > 2]])[0]
+            alone = own[:, k] - beside @ (beside.T @ own[:, k])
+            rest = left - beside @ (beside.T @ left)
+            size = max(float(alone @ alone), 1e-12)
+            effect[k] = float(alone @ rest) / size
+            rest = rest - effect[k] * alone
+            freedom = max(self.tasks - basis.shape[1] - beside.shape[1] - 1, 1)
+            error[k] = math.sqrt(float(rest @ rest) / freedom / size)
+        freedom = max(self.tasks - basis.shape[1] - 1, 1)
+        return effect, stats.t.ppf(1 - self.options.alpha / (2 * count), freedom) * error
 
     def could_see(self, rest: np.ndarray, level: float) -> float:
         """The smallest effect that would be found where the node with the fewest runs is slower, in
