@@ -172,7 +172,8 @@ class _Group:
     def two(self) -> bool:
         """Whether two normals fit better than an SU, and than one normal: so says BIC.
 
-        Two equal modes are neither. Where an SU fits them worst of all, a small group would fit better than it.
+        Two equal modes are neither. Where an SU fits them worst of all, a small group would fit
+        better than it.
         """
         return self.ratio > 0 and self.gain > np.log(self.n)
 
@@ -208,7 +209,8 @@ class _Group:
         }
 
     def ends(self) -> tuple[float, float]:
-        """How much slower the group is: the interval, by percentiles of resampled tasks, or that of t where it is wider.
+        """How much slower the group is: the interval by percentiles of resampled tasks, or by t where
+        that is wider.
 
         Percentiles of a few slow tasks are too near to each other.
         """

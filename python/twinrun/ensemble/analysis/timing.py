@@ -56,8 +56,8 @@ def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...
 
 @dataclass
 class _Blocks:
-    """Tasks by block. f: of blocks, with its degrees of freedom; n0: the mean size of blocks (Searle); beyond: the
-    model with a straight line over the order of tasks.
+    """Tasks by block. f: of blocks, with its degrees of freedom; n0: the mean size of blocks (Searle);
+    beyond: the model with a straight line over the order of tasks.
     """
 
     good: pd.DataFrame
@@ -93,7 +93,7 @@ class _Blocks:
 
     @cached_property
     def beside_a_line(self) -> TermTest | None:
-        """The test of blocks where a straight line explains what it can; None: the two cannot be told apart."""
+        """The test of blocks where a straight line explains what it can; None: the two are one."""
         columns = self.beyond.block_columns
         if self.beyond.freedom < 1:
             return None
@@ -202,7 +202,7 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 
     Tasks of a block ran one after another, so load that comes and goes slowly makes them alike too. Blocks
     must differ more than those of series that resemble the ones before as much as tasks do inside of blocks,
-    and across their borders; and by more than a straight line explains, because a drift is no effect of blocks.
+    and across their borders; and by more than a straight line explains: a drift is no effect of blocks.
     """
     title = "By block"
     good = usable(frame, options.value)
