@@ -9,7 +9,7 @@ __all__ = ["Exports"]
 
 
 class Exports:
-    """A result that writes itself. Its class names the report: results do not know reports before they write."""
+    """A result that writes itself. Its class names the report, which is imported where it writes."""
 
     def _report(self) -> Any:
         """The module with `write_json(result, path)` and `write_html(result, path)`."""

@@ -53,7 +53,13 @@ def test_blocks_of_equal_times_are_said_to_differ_or_not_to_be_known(times: list
     assert analysis.state == ("found" if len(means) >= 10 else "open"), analysis.sentence
     assert analysis.facts["between"] == pytest.approx(apart, rel=1e-6)
     # Three blocks bound a deviation by little.
-    assert apart / 8 < analysis.facts["low"] < apart < analysis.facts["high"] < (3 if len(means) > 3 else 30) * apart
+    assert (
+        apart / 8
+        < analysis.facts["low"]
+        < apart
+        < analysis.facts["high"]
+        < (3 if len(means) > 3 else 30) * apart
+    )
     assert not _ABSURD.search(analysis.sentence), analysis.sentence
     if analysis.state == "found":
         assert "none within: tasks of a block took equal times" in analysis.sentence

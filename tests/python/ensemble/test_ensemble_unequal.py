@@ -81,7 +81,9 @@ def test_a_hypothesis_on_a_condition_that_varies_more_is_undecided() -> None:
     cond = CONDITIONS["30 and 6"]
     deviation = np.where(cond == "B", 0.1, 0.02)
     named = Hypothesis(factor="cond", level="B", base="A", expect="different")
-    said = [hypotheses(study(noise(s, deviation), cond=cond), [named], _OPTIONS).sentence for s in range(_STUDIES)]
+    said = [
+        hypotheses(study(noise(s, deviation), cond=cond), [named], _OPTIONS).sentence for s in range(_STUDIES)
+    ]
     assert sum("undecided" not in s for s in said) <= most(0.06)
 
 
@@ -94,9 +96,14 @@ def test_a_block_that_varies_more_is_no_other_block() -> None:
 
 def test_means_that_differ_are_found_beside_equal_noise() -> None:
     node, cond = NODES["eight runs each"], CONDITIONS["30 and 6"]
-    slow = [nodes(study(noise(s, np.full(64, 0.01)) + 0.02 * (node == 3), node=node), _OPTIONS) for s in range(40)]
+    slow = [
+        nodes(study(noise(s, np.full(64, 0.01)) + 0.02 * (node == 3), node=node), _OPTIONS) for s in range(40)
+    ]
     assert sum(a.p <= 0.05 for a in slow) >= 32
-    other = [factors(study(noise(s, np.full(36, 0.02)) + 0.04 * (cond == "B"), cond=cond), _OPTIONS) for s in range(40)]
+    other = [
+        factors(study(noise(s, np.full(36, 0.02)) + 0.04 * (cond == "B"), cond=cond), _OPTIONS)
+        for s in range(40)
+    ]
     assert sum(a.p <= 0.05 for a in other) >= 32
 
 
@@ -123,7 +130,9 @@ def test_groups_that_vary_alike_have_the_classical_test() -> None:
     model = model_of(study(y, cond=cond, block=block), y, ["factors.cond"])
     test = TermTest(model, model.terms[0].where)
     rest = np.delete(model.matrix, model.terms[0].where, axis=1)
-    squares = [float(((y - m @ np.linalg.lstsq(m, y, rcond=None)[0]) ** 2).sum()) for m in (rest, model.matrix)]
+    squares = [
+        float(((y - m @ np.linalg.lstsq(m, y, rcond=None)[0]) ** 2).sum()) for m in (rest, model.matrix)
+    ]
     classical = (squares[0] - squares[1]) / 2 / (squares[1] / model.freedom)
     assert test.f(test.without((y - y.mean())[None]))[0] == pytest.approx(classical)
     assert test.limit(0.05) == pytest.approx(stats.f.isf(0.05, 2, model.freedom))

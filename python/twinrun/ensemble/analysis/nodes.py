@@ -30,7 +30,7 @@ from .model import Left, confounded, fall_of_bic, left_over, percent
 from .power import STUDIES, Chance, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
-from .unequal import against_rest
+from .unequal import against_rest, error_against_rest
 
 __all__ = ["nodes", "variance_share"]
 
@@ -134,18 +134,30 @@ class _Nodes:
     def effects(self, found: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """How much slower each node is than the rest, without those that were found, and half of
         its interval; in logarithms.
+
+        By least squares beside conditions and blocks. Means of what these leave are of another size: in
+        blocks of two tasks a block's mean holds half of what its slow node does.
         """
-        count, left, member = len(self.labels), self.over.values, self.member
+        count, basis = len(self.labels), self.over.basis
+        left = self.over.values * self.over.scale
+        own = self.member - basis @ (basis.T @ self.member)
         effect, half = np.zeros(count), np.zeros(count)
         for k in range(count):
-            others = [j for j in range(count) if j != k and not (j in found and count > 2)] or [
-                j for j in range(count) if j != k
-            ]
-            both = (member[:, k] > 0) | member[:, others].any(axis=1)
-            difference, error, freedom, _ = (x.item() for x in against_rest(left[both][None], member[both][:, [k]]))
-            effect[k] = difference
+            beside = np.linalg.qr(own[:, [j for j in found if j != k and count > 2]])[0]
+            alone = own[:, k] - beside @ (beside.T @ own[:, k])
+            rest = left - beside @ (beside.T @ left)
+            size = max(float(alone @ alone), 1e-12)
+            effect[k] = float(alone @ rest) / size
+            error, freedom = error_against_rest(
+                rest - effect[k] * alone,
+                alone / size,
+                self.member[:, k] > 0,
+                basis.shape[1] + beside.shape[1] + 1,
+            )
             # Where all tasks of both took equal times there is no interval.
-            half[k] = stats.t.ppf(1 - self.options.alpha / (2 * count), freedom) * error if error > 0 else np.nan
+            half[k] = (
+                stats.t.ppf(1 - self.options.alpha / (2 * count), freedom) * error if error > 0 else np.nan
+            )
         return effect, half
 
     def could_see(self, rest: np.ndarray, level: float) -> float:
@@ -168,7 +180,9 @@ class _Nodes:
         def found_at(effect: float) -> np.ndarray:
             rows = self.over.again(series + np.log1p(effect) * slow)
             by_chance = chance.limit(
-                rows, lambda shuffled: _evidence(self.against(self.over.again(shuffled))[0]).max(axis=1), level
+                rows,
+                lambda shuffled: _evidence(self.against(self.over.again(shuffled))[0]).max(axis=1),
+                level,
             )
             return _evidence(self.against(rows)[0][:, int(n.argmin())]) >= max(limit, by_chance)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy.optimize import brentq
 from ..study.tasks import condition_columns, usable
 from .deviations import freedom
 from .model import Left, Model, fall_of_bic, left_over, model_of, percent, residuals
-from .power import STUDIES, Chance, deviations_like, smallest
+from .power import STUDIES, Chance, deviations_like, in_report, smallest
 from .remarks import equal
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -64,7 +65,7 @@ def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...
 @dataclass
 class _Blocks:
     """Tasks by block. mean_square: between blocks; noise: what it would be without effects; n0: the mean size of
-    blocks (Searle).
+    blocks (Searle); beyond: the model with a straight line over the order of tasks.
     """
 
     good: pd.DataFrame
@@ -76,6 +77,7 @@ class _Blocks:
     noise: float
     n0: float
     rng: np.random.Generator
+    beyond: Model
 
     @property
     def freedom(self) -> tuple[int, int]:
@@ -97,6 +99,22 @@ class _Blocks:
             Null(len(self.good), lambda rows, k=k: (self.of(rows)[0], self.of(rows)[k]), self.over.again, self.rng)  # type: ignore[misc]
             for k in (1, 2)
         ]  # fmt: skip
+
+    @cached_property
+    def beside_a_line(self) -> TermTest | None:
+        """The test of blocks where a straight line explains what it can; None: the two are one."""
+        columns = self.beyond.block_columns
+        if self.beyond.freedom < 1:
+            return None
+        test = TermTest(self.beyond, columns)
+        return test if test.freedom[0] == len(columns) else None
+
+    def p_beside_a_line(self) -> float:
+        """Of F and of its permutation; 1 where a line and the blocks cannot be told apart."""
+        if self.beside_a_line is None:
+            return 1.0
+        where = {"block": self.beyond.block_columns}
+        return max(terms_tested(self.beyond, where, self.options.permutations, self.rng)["block"][1:])
 
     def deviation(self, by: float = 1.0) -> float:
         """The deviation between blocks. With one of s, the mean square is n0 s^2 + sigma^2, times an F
@@ -120,13 +138,19 @@ class _Blocks:
         adds = random.standard_normal((STUDIES, self.freedom[0] + 1))[:, self.codes]
         limit = float(stats.f.ppf(1 - level, *self.freedom))
         chance = Chance(len(self.good), None, random)
+        beside = self.beside_a_line
+        if beside is None:
+            return math.inf
 
         def found(effect: float) -> np.ndarray:
             rows = over.again(series + effect * adds)
             f, inside, across = self.of(rows)
             by = np.minimum(self.nulls[0].limits(inside, level), self.nulls[1].limits(across, level))
             by_chance = chance.limit(rows, lambda shuffled: self.of(over.again(shuffled))[0], level)
-            return f >= np.maximum(max(limit, by_chance), by)
+            plain = beside.without(rows)
+            beside_chance = chance.limit(plain, lambda shuffled: beside.f(beside.without(shuffled)), level)
+            told = beside.f(plain) >= max(beside.limit(level), beside_chance)
+            return told & (f >= np.maximum(max(limit, by_chance), by))
 
         # Where tasks of a block took equal times, the search starts from what blocks do.
         return smallest(found, self.options.power, max(self.sigma, float(over.values.std()) / 8))
@@ -164,7 +188,11 @@ class _Blocks:
         claim = result.claims[0]
         low, high = claim.facts["low"], claim.facts["high"]
         data = f"{len(self.good)} tasks in {self.freedom[0] + 1} blocks"
-        inside = f"{percent(self.sigma)} within" if self.sigma else "none within: tasks of a block took equal times"
+        inside = (
+            f"{percent(self.sigma)} within"
+            if self.sigma
+            else "none within: tasks of a block took equal times"
+        )
         if judge.holds(claim):
             return (f"Blocks differ ({judge.p(claim)}): a standard deviation between them of {percent(claim.facts['between'])} of the time "
                     f"[{percent(low)}, {percent(high)}], beside {inside} ({data})."), FOUND  # fmt: skip
@@ -191,7 +219,7 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 
     Tasks of a block ran one after another, so load that comes and goes slowly makes them alike too. Blocks
     must differ more than those of series that resemble the ones before as much as tasks do inside of blocks,
-    and across their borders.
+    and across their borders; and by more than a straight line explains: a drift is no effect of blocks.
     """
     title = "By block"
     good = usable(frame, options.value)
@@ -211,8 +239,12 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     n0 = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / len(model.block_columns)
     over = left_over(good, options.value, blocks=False)
     codes = np.unique(good["block"].to_numpy(), return_inverse=True)[1]
-    own = _Blocks(good, options, model, over, codes, mean_square, noise, n0, rng)
+    line = (np.arange(len(y)) - (len(y) - 1) / 2)[:, None] / len(y)
+    beyond = replace(model, matrix=np.hstack([model.matrix, line]))
+    own = _Blocks(good, options, model, over, codes, mean_square, noise, n0, rng, beyond)
     p = max(p_f, p_permuted)
+    if p <= options.alpha:
+        p = max(p, own.p_beside_a_line())
     if p <= options.alpha and over.values.std() > 1e-12:
         p = max(p, min(null.p(over.values, options.permutations) for null in own.nulls))
     low, high = own.ends()
@@ -272,7 +304,7 @@ def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis: 
     half = stats.norm.ppf(1 - options.alpha / 2) * error
 
     def could_see(level: float) -> float:
-        return error * float(np.sqrt(_noncentral(level, options.power, len(y) - 3)))
+        return error * float(np.sqrt(_noncentral(level, in_report(options.power), len(y) - 3)))
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         if not judge.holds(claim):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-__all__ = ["Effect", "Uneven", "against_rest", "box", "two_groups"]
+__all__ = ["Effect", "Uneven", "against_rest", "box", "error_against_rest", "two_groups"]
 
 _FLAT = 1e-12  # variance within groups, by that of the effect: less is rounding
 _ROUNDING = 1e-13  # of a mean of logarithms
@@ -129,7 +129,48 @@ def box(own: np.ndarray, variance: np.ndarray, freedom: np.ndarray, groups: np.n
     return float(np.clip(mean**2 / max(all_ - too_much, 1e-300), 1, own.shape[1]))
 
 
-def against_rest(values: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _of_two(
+    a: np.ndarray, b: np.ndarray, own: np.ndarray, others: np.ndarray, n: np.ndarray, m: np.ndarray,
+    pooled: np.ndarray, freedom: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Error and degrees of freedom of a sum of two groups' noise.
+
+    a, b: what their variances count; own, others: these variances, of n and m tasks; pooled: that of all, with
+    this freedom.
+    """
+    few, many = np.where(n <= m, own, others), np.where(n <= m, others, own)
+    fewer, more = np.minimum(n, m), np.maximum(n, m)
+    limit = stats.f.isf(_NOISIER, np.maximum(fewer - 1, 1), np.maximum(more - 1, 1))
+    noisier = (fewer > 1) & (few > limit * np.maximum(many, _FLAT * pooled))
+    x, y = a * own, b * others
+    welch = (x + y) ** 2 / np.maximum(x**2 / np.maximum(n - 1, 1) + y**2 / np.maximum(m - 1, 1), 1e-300)
+    square = np.where(noisier, x + y, a * np.maximum(pooled, own) + b * np.maximum(pooled, others))
+    return np.sqrt(square), np.where(noisier, np.clip(welch, 1, freedom), freedom)
+
+
+def error_against_rest(
+    left: np.ndarray, weights: np.ndarray, mine: np.ndarray, parameters: int
+) -> tuple[float, float]:
+    """As `against_rest`, the error and degrees of freedom of weights @ values. left: the residuals of a model
+    with so many parameters; mine: whether a task is of the group.
+    """
+    freedom = max(len(left) - parameters, 1)
+    if float(left @ left) <= _ROUNDING**2 * len(left):
+        return 0.0, freedom
+    pooled = np.array(float(left @ left) / freedom)
+    n = np.array(float(mine.sum()))
+    m = len(left) - n
+    lost = len(left) / freedom  # residuals are smaller than noise
+    own = np.array(float((left[mine] ** 2).sum()) / max(n - 1, 1)) if n > 1 else pooled
+    others = np.array(float((left[~mine] ** 2).sum()) / m * lost) if m > 1 else pooled
+    both = (float((weights[at] ** 2).sum()) for at in (mine, ~mine))
+    error, own_freedom = _of_two(*map(np.array, both), own, others, n, m, pooled, freedom)
+    return float(error), float(own_freedom)
+
+
+def against_rest(
+    values: np.ndarray, member: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """How far each group (a column of member) lies from the rest, for each row of values: difference,
     error, degrees of freedom, p of a two-sided t test.
 
@@ -150,18 +191,9 @@ def against_rest(values: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np
     pooled = np.maximum(inside + outside, floor) / (total - 2)
     own = np.where(n > 1, inside / np.maximum(n - 1, 1), pooled)
     others = np.where(m > 1, outside / np.maximum(m - 1, 1), pooled)
-    few, many = np.where(n <= m, own, others), np.where(n <= m, others, own)
-    fewer, more = np.minimum(n, m), np.maximum(n, m)
-    limit = stats.f.isf(_NOISIER, np.maximum(fewer - 1, 1), np.maximum(more - 1, 1))
-    noisier = (fewer > 1) & (few > limit * np.maximum(many, floor / total))
-    a, b = own / n, others / m
-    freedom = (a + b) ** 2 / np.maximum(
-        a**2 / np.maximum(n - 1, 1) + b**2 / np.maximum(m - 1, 1), 1e-300
-    )
-    error = np.where(noisier, a + b, np.maximum(pooled, own) / n + np.maximum(pooled, others) / m)
+    error, freedom = _of_two(1 / n, 1 / m, own, others, n, m, pooled, total - 2)
     flat = inside + outside <= floor
-    error = np.where(flat, 0.0, np.sqrt(error))
-    freedom = np.where(noisier, np.clip(freedom, 1, total - 2), total - 2)
+    error = np.where(flat, 0.0, error)
     difference = mine / n - rest / m
     t = np.abs(difference) / np.where(flat, np.sqrt(floor), error)
     return difference, error, freedom, 2 * stats.t.sf(t, freedom)
