@@ -14,7 +14,7 @@ from scipy import stats
 
 from .model import Model, cells_of_codes
 from .resampling import permutation_p, permuted
-from .unequal import Effect, Uneven, box
+from .unequal import Effect, Uneven
 
 __all__ = ["TermTest", "effect_of", "terms_tested"]
 
@@ -35,9 +35,8 @@ class TermTest:
         own = full - self._reduced @ (self._reduced.T @ full)  # the gain of the full model
         u, s, _ = np.linalg.svd(own, full_matrices=False)
         self._own = u[:, s > 1e-8]
-        self._weights = (self._own**2).sum(axis=1)
-        self._noise = Uneven(model.matrix)
-        self._groups = cells_of_codes(model.matrix[:, list(columns)])
+        self._noise = Uneven(model.matrix, cells_of_codes(model.matrix[:, list(columns)]))
+        self._weights = self._noise.of_groups((self._own**2).sum(axis=1))
         self.freedom = self._own.shape[1], model.freedom
         # Blocks are exchangeable among themselves only where blocks are what is tested.
         self.inside = None if model.block_columns and columns == model.block_columns else model.blocks
@@ -49,7 +48,7 @@ class TermTest:
     def variances(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean square of these columns in each row, and what it would be without effects."""
         gain = ((rows @ self._own) ** 2).sum(axis=1)
-        noise = self._noise.squares(self._noise.left(rows)) @ self._weights
+        noise = self._noise.variances(self._noise.left(rows)) @ self._weights
         least = np.maximum(_FLAT * gain, 1e-24 * (rows**2).sum(axis=1))
         return gain / self.freedom[0], np.maximum(noise, np.maximum(least, 1e-300)) / self.freedom[0]
 
@@ -60,21 +59,19 @@ class TermTest:
 
     def p(self, row: np.ndarray) -> float:
         """p of a row by its own degrees of freedom."""
-        left = self._noise.left(row)
-        variance, freedom = self._noise.of_groups(left, self._groups)
-        first = box(self._own, variance, freedom, self._groups)
-        second = self._noise.welch(self._weights, left, self._groups)
+        variances = self._noise.variances(self._noise.left(row[None]))[0]
+        first, second = self._noise.box(self._own, variances), self._noise.welch(self._weights, variances)
         return float(stats.f.sf(self.f(row[None])[0], first, second))
 
     def limit(self, level: float) -> float:
         """The F that normal noise exceeds in this share of studies, where groups vary alike."""
-        second = self._noise.welch(self._weights, None, self._groups)
+        second = self._noise.welch(self._weights, None)
         return float(stats.f.ppf(1 - level, self.freedom[0], second))
 
 
 def effect_of(model: Model, contrast: np.ndarray, columns: tuple[int, ...]) -> Effect:
     """A contrast of a model's coefficients. columns: of the term, whose levels may vary differently."""
-    return Uneven(model.matrix).effect(model.y, contrast, cells_of_codes(model.matrix[:, list(columns)]))
+    return Uneven(model.matrix, cells_of_codes(model.matrix[:, list(columns)])).effect(model.y, contrast)
 
 
 def terms_tested(

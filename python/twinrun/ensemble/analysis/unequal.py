@@ -2,7 +2,7 @@
 
 With one variance for all tasks, 6 noisy runs beside 30 quiet ones seem to have another mean in a quarter of
 studies in which they do not. So the error of an effect is made of the residuals of the very tasks that it is
-made of, each divided by 1 - leverage (MacKinnon and White's HC2, 1985). For two groups that is Welch's error,
+made of: each group has a variance of its own (Rao's MINQUE, 1970). For two groups that is Welch's error,
 and for groups of equal size the classical one. Degrees of freedom are those of Welch (Biometrika 38, 1951),
 with the correlation of residuals within a design. Effects of several columns are tested by the sum of
 their squares (Brown and Forsythe, Technometrics 16, 1974; Box's degrees of freedom for both sides).
@@ -15,15 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-__all__ = ["Effect", "Uneven", "against_rest", "box", "error_against_rest", "two_groups"]
+__all__ = ["Effect", "Uneven", "against_rest", "error_against_rest", "two_groups"]
 
 _FLAT = 1e-12  # variance within groups, by that of the effect: less is rounding
 _ROUNDING = 1e-13  # of a mean of logarithms
-_SURE = 1e-9  # 1 - leverage; less: a task decides its own fitted value and says nothing of the noise
+_SURE = 1e-9  # of a group's residuals; less: its tasks decide their own fitted values
+_LEAST = 0.05  # of the mean square of a group's residuals, that its variance is at least
 # A node whose variance is beyond this quantile of F, if all vary alike, is tested with its own variance. A
 # lower one keeps the rate of false claims for nodes of three runs, a higher one the power for nodes that
 # vary alike.
-_NOISIER = 0.2
+_NOISIER = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,74 +60,83 @@ def two_groups(group: np.ndarray, base: np.ndarray) -> Effect:
 
 
 class Uneven:
-    """What a model (its matrix) leaves of series, whose noise may differ from group to group."""
+    """What a model (its matrix) leaves of series, whose noise may differ from group to group.
 
-    def __init__(self, matrix: np.ndarray) -> None:
+    groups: of tasks, from 0 on. A group whose tasks all decide their own fitted values has the noise of all.
+    """
+
+    def __init__(self, matrix: np.ndarray, groups: np.ndarray) -> None:
         self._q, self._r = np.linalg.qr(matrix)
-        own = 1 - (self._q**2).sum(axis=1)
-        self._counts = own > _SURE
-        self._own = np.where(self._counts, own, 1.0)
+        self.groups = groups
+        self._member = (groups[:, None] == np.arange(groups.max() + 1)[None, :]).astype(float)
+        parts = np.array([self._q[groups == g].T @ self._q[groups == g] for g in range(self._member.shape[1])])
+        flat = parts.reshape(len(parts), -1)
+        # The sum of squares of residuals of group g holds this much of the variance of group h.
+        self._holds = flat @ flat.T + np.diag(self._member.sum(axis=0) - 2 * np.trace(parts, axis1=1, axis2=2))
         self.freedom = matrix.shape[0] - matrix.shape[1]
+        self._known = np.diag(self._holds) > _SURE
+        self._solve = np.linalg.pinv(self._holds[np.ix_(self._known, self._known)], rcond=1e-9)
 
     def left(self, rows: np.ndarray) -> np.ndarray:
         """The residuals of each row."""
         return rows - (rows @ self._q) @ self._q.T
 
-    def squares(self, left: np.ndarray) -> np.ndarray:
-        """What each task says of its variance. A task that decides its own fitted value has that of all."""
-        pooled = (left**2).sum(axis=-1, keepdims=True) / max(self.freedom, 1)
-        return np.where(self._counts, left**2 / self._own, pooled)
+    def variances(self, left: np.ndarray) -> np.ndarray:
+        """The variance of each group (a column), for each row of residuals: that of no bias (Rao's MINQUE).
 
-    def of_groups(self, left: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each task the variance of its group, and the degrees of freedom of that."""
-        own = np.where(self._counts, self._own, 0.0)
-        freedom = np.bincount(groups, own)
-        inside = np.bincount(groups, np.where(self._counts, left**2, 0.0))
-        pooled = float((left**2).sum()) / max(self.freedom, 1)
-        variance = np.where(freedom > 0.5, inside / np.maximum(freedom, 0.5), pooled)
-        return variance[groups], np.maximum(freedom, 0.5)[groups]
+        None is below a twentieth of that of all, weighed by its degrees of freedom: an estimate may be negative.
+        """
+        squares = left**2
+        pooled = squares.sum(axis=1, keepdims=True) / max(self.freedom, 1)
+        own = np.repeat(pooled, self._member.shape[1], axis=1)
+        inside = squares @ self._member
+        simple = inside / np.maximum(np.where(self._known, self._holds.sum(axis=1), 1), _SURE)
+        own[:, self._known] = np.maximum(
+            inside[:, self._known] @ self._solve.T, _LEAST * simple[:, self._known]
+        )
+        return own
 
-    def welch(self, weights: np.ndarray, left: np.ndarray | None, groups: np.ndarray) -> float:
-        """Degrees of freedom of sum(weights x squares). left: None for groups that vary alike."""
-        c = np.where(self._counts, weights / self._own, 0.0)
-        variance, freedom = np.ones(len(c)), np.full(len(c), np.inf)
-        if left is not None:
-            variance, freedom = self.of_groups(left, groups)
-        v = c * variance
-        scaled = v[:, None] * self._q
-        all_ = float((v**2) @ (1 - 2 * (self._q**2).sum(axis=1))) + float(((scaled.T @ self._q) ** 2).sum())
-        mean = float(v @ np.where(self._counts, self._own, 0.0))
-        if left is None:
-            return float(np.clip(mean**2 / max(all_, 1e-300), 1, self.freedom))
+    def of_groups(self, weights: np.ndarray) -> np.ndarray:
+        """The sum of the weights of each group."""
+        return weights @ self._member
+
+    def welch(self, weights: np.ndarray, variances: np.ndarray | None) -> float:
+        """Degrees of freedom of the sum of the groups' variances with these weights. variances: None where
+        groups vary alike.
+        """
+        own = np.ones(len(weights)) if variances is None else variances
+        estimated = (weights * self._known)[self._known] @ self._solve
+        shares = estimated[:, None] * estimated[None, :] * self._holds[np.ix_(self._known, self._known)]
+        shares = shares * (own[self._known][:, None] * own[self._known][None, :])
+        mean = float(weights @ own)
+        if variances is None:
+            return float(np.clip(mean**2 / max(float(shares.sum()), 1e-300), 1, max(self.freedom, 1)))
+        freedom = np.diag(self._holds)[self._known]
         # The square of an estimated variance is too large by (f + 2) / f.
-        too_much = 0.0
-        for g in np.unique(groups):
-            at = groups == g
-            within = float((v[at] ** 2) @ (1 - 2 * (self._q[at] ** 2).sum(axis=1)))
-            within += float(((scaled[at].T @ self._q[at]) ** 2).sum())
-            too_much += within * 2 / (float(freedom[at][0]) + 2)
-        return float(np.clip(mean**2 / max(all_ - too_much, 1e-300) - 2, 1, self.freedom))
+        all_ = float(shares.sum()) - float((np.diag(shares) * 2 / (freedom + 2)).sum())
+        return float(np.clip(mean**2 / max(all_, 1e-300) - 2, 1, max(self.freedom, 1)))
 
-    def effect(self, y: np.ndarray, contrast: np.ndarray, groups: np.ndarray) -> Effect:
+    def box(self, own: np.ndarray, variances: np.ndarray) -> float:
+        """Degrees of freedom of the sum of squares of projections (own: orthonormal columns) of this noise."""
+        parts = np.array([own[self.groups == g].T @ own[self.groups == g] for g in range(len(variances))])
+        weighted = variances[:, None, None] * parts
+        whole = weighted.sum(axis=0)
+        each = (weighted**2).sum(axis=(1, 2))
+        freedom = np.where(self._known, np.diag(self._holds), self.freedom)
+        all_ = float((whole**2).sum()) - float((each * 2 / (freedom + 2)).sum())
+        # Where one group has all the noise, this leaves 1.
+        lost = float((each * 2 / freedom).sum() / max(float(each.sum()), 1e-300))
+        found = float(np.trace(whole)) ** 2 / max(all_, 1e-300) - lost
+        return float(np.clip(found, 1, own.shape[1]))
+
+    def effect(self, y: np.ndarray, contrast: np.ndarray) -> Effect:
         """A contrast of the coefficients that fit y."""
         weights = self._q @ np.linalg.solve(self._r.T, contrast)
-        left = self.left(y)
+        left = self.left(y[None])
         # Rounding does not count as noise.
         left = np.where(np.abs(left) < 1e-13 * max(1.0, float(np.abs(y).max())), 0.0, left)
-        error = float(np.sqrt(weights**2 @ self.squares(left)))
-        return Effect(float(weights @ y), error, self.welch(weights**2, left, groups))
-
-
-def box(own: np.ndarray, variance: np.ndarray, freedom: np.ndarray, groups: np.ndarray) -> float:
-    """Degrees of freedom of the sum of squares of projections (own: orthonormal columns) of this noise."""
-    weighted = variance[:, None] * own
-    all_ = float(((weighted.T @ own) ** 2).sum())
-    too_much = sum(
-        float(((weighted[at].T @ own[at]) ** 2).sum()) * 2 / (float(freedom[at][0]) + 2)
-        for at in (groups == g for g in np.unique(groups))
-    )
-    mean = float(variance @ (own**2).sum(axis=1))
-    return float(np.clip(mean**2 / max(all_ - too_much, 1e-300), 1, own.shape[1]))
+        variances, own = self.variances(left)[0], self.of_groups(weights**2)
+        return Effect(float(weights @ y), float(np.sqrt(own @ variances)), self.welch(own, variances))
 
 
 def _of_two(
