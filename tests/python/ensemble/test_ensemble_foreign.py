@@ -178,7 +178,7 @@ def test_times_that_are_no_times() -> None:
         with pytest.raises(ValueError, match="row 2, column 'time'"):
             read_csv(f"time,start\n{cell},1\n")
     for cell in ("never", "2026-13-01"):
-        with pytest.raises(ValueError, match="row 3, column 'start': .* is no moment"):
+        with pytest.raises(ValueError, match=r"row 3, column 'start': .* is no moment"):
             read_csv(f"time,start\n1,5\n1,{cell}\n")
     assert [x["start"] for x in read_csv("time,start\n2,5\n3,\n")] == [5.0, None]
 

@@ -16,9 +16,11 @@ from twinrun.ensemble import Options
 from twinrun.ensemble.analysis.findings import ANALYSES, analyse_frame
 from twinrun.ensemble.analysis.hypotheses import hypotheses
 from twinrun.ensemble.analysis.nodes import nodes
+from twinrun.ensemble.analysis.spread import spread
 from twinrun.ensemble.analysis.timing import blocks
 from twinrun.ensemble.study.document import Hypothesis
 from twinrun.ensemble.study.tasks import frame_of
+from twinrun.words import estimate
 
 _QUICK = Options(permutations=199, resamples=99)
 _ABSURD = re.compile(r"\d{8,}|\de[+-]?\d\d|nan|inf(?!o)|\[\?")
@@ -118,3 +120,14 @@ def test_no_analysis_of_rounded_times_says_what_is_absurd(
         for name, analysis in ANALYSES.items():
             said = analysis(frame, _QUICK).sentence
             assert not _ABSURD.search(said), f"{name}: {said}"
+
+
+def test_an_interval_of_rounding_has_no_digits_of_its_own() -> None:
+    assert estimate(2.0, 2.0 - 4e-16, 2.0 + 4e-16, least=3) == ("2.000", "2.000", "2.000")
+
+
+def test_the_fastest_is_told_as_it_was_measured_too() -> None:
+    times = [10.0, 12, 11, 14, 13, 15, 10.5, 11, 14, 18, 12, 13]
+    analysis = spread(study(times, levels=2, block=2), _QUICK)
+    assert " s, 10 s as measured)" in analysis.sentence
+    assert "as measured" not in spread(study(times), _QUICK).sentence

@@ -183,8 +183,18 @@ def test_instances_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: 
     gone.wait()
     space = os.stat("/proc/self/ns/pid").st_ino
     own = fake(tmp_path) / "instances"
-    stay = {f"twinrun-{os.getppid()}-{space}", f"twinrun-{gone.pid}-{space + 1}", "other", f"twinrun-{gone.pid}"}
-    for name in (*stay, f"twinrun-{gone.pid}-{space}", f"twinrun-{gone.pid}-{space}-threads", f"twinrun-{os.getpid()}-{space}"):
+    stay = {
+        f"twinrun-{os.getppid()}-{space}",
+        f"twinrun-{gone.pid}-{space + 1}",
+        "other",
+        f"twinrun-{gone.pid}",
+    }
+    for name in (
+        *stay,
+        f"twinrun-{gone.pid}-{space}",
+        f"twinrun-{gone.pid}-{space}-threads",
+        f"twinrun-{os.getpid()}-{space}",
+    ):
         (own / name).mkdir()
     with tracefs.Trace([0], tmp_path):
         pass

@@ -69,10 +69,14 @@ class Uneven:
         self._q, self._r = np.linalg.qr(matrix)
         self.groups = groups
         self._member = (groups[:, None] == np.arange(groups.max() + 1)[None, :]).astype(float)
-        parts = np.array([self._q[groups == g].T @ self._q[groups == g] for g in range(self._member.shape[1])])
+        parts = np.array(
+            [self._q[groups == g].T @ self._q[groups == g] for g in range(self._member.shape[1])]
+        )
         flat = parts.reshape(len(parts), -1)
         # The sum of squares of residuals of group g holds this much of the variance of group h.
-        self._holds = flat @ flat.T + np.diag(self._member.sum(axis=0) - 2 * np.trace(parts, axis1=1, axis2=2))
+        self._holds = flat @ flat.T + np.diag(
+            self._member.sum(axis=0) - 2 * np.trace(parts, axis1=1, axis2=2)
+        )
         self.freedom = matrix.shape[0] - matrix.shape[1]
         self._known = np.diag(self._holds) > _SURE
         self._solve = np.linalg.pinv(self._holds[np.ix_(self._known, self._known)], rcond=1e-9)
