@@ -233,8 +233,9 @@ class Trace:
                     _remove(folder)
 
     def _catch(self) -> None:
-        """Signals that end this process remove the instances first, at any moment. Python's handlers are those of
-        the main thread; a signal that the program ignores stays ignored.
+        """Signals that end this process remove the instances first, at any moment.
+
+        Python's handlers are those of the main thread. A signal that the program ignores stays ignored.
         """
         if threading.current_thread() is not threading.main_thread():
             return

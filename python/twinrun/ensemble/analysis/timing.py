@@ -23,6 +23,7 @@ from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import Null, with_before
 from .terms import TermTest, terms_tested
+from .unequal import groups_differ
 
 __all__ = ["blocks", "periods", "time_of_day"]
 
@@ -242,7 +243,7 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     line = (np.arange(len(y)) - (len(y) - 1) / 2)[:, None] / len(y)
     beyond = replace(model, matrix=np.hstack([model.matrix, line]))
     own = _Blocks(good, options, model, over, codes, mean_square, noise, n0, rng, beyond)
-    p = max(p_f, p_permuted)
+    p = max(p_f, p_permuted, groups_differ(over.values, codes))
     if p <= options.alpha:
         p = max(p, own.p_beside_a_line())
     if p <= options.alpha and over.values.std() > 1e-12:

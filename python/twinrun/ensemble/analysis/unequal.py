@@ -15,15 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-__all__ = ["Effect", "Uneven", "against_rest", "error_against_rest", "two_groups"]
+__all__ = ["Effect", "Uneven", "against_rest", "error_against_rest", "groups_differ", "two_groups"]
 
 _FLAT = 1e-12  # variance within groups, by that of the effect: less is rounding
 _ROUNDING = 1e-13  # of a mean of logarithms
-_SURE = 1e-9  # of a group's residuals; less: its tasks decide their own fitted values
-_LEAST = 0.05  # of the mean square of a group's residuals, that its variance is at least
-# A node whose variance is beyond this quantile of F, if all vary alike, is tested with its own variance. A
-# lower one keeps the rate of false claims for nodes of three runs, a higher one the power for nodes that
-# vary alike.
+# What a group's residuals hold of its variance; less: its tasks decide their own fitted values.
+_SURE = 1e-9
+_LEAST = 0.05  # of the mean square of a group's residuals: its variance, at least
+# A node whose variance is beyond this quantile of F, if all vary alike, is tested with its own
+# variance. A higher share keeps the rate of false claims for nodes of three runs, a lower one the
+# power for nodes that vary alike.
 _NOISIER = 0.1
 
 
@@ -59,10 +60,30 @@ def two_groups(group: np.ndarray, base: np.ndarray) -> Effect:
     return Effect(difference, float(np.sqrt(a + b)), (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1)))
 
 
+def groups_differ(values: np.ndarray, groups: np.ndarray) -> float:
+    """p of Welch's test of several means (1951); 0 where a group does not vary, or is one task.
+
+    One noisy group counts for little in it. In few tasks each it finds too much: it stands beside another.
+    """
+    n = np.bincount(groups).astype(float)
+    if n.min() < 2:
+        return 0.0
+    k, mean = len(n), np.bincount(groups, values) / n
+    variance = np.bincount(groups, (values - mean[groups]) ** 2) / (n - 1)
+    if variance.min() <= _FLAT * max(float(mean.var()), _ROUNDING**2):
+        return 0.0
+    w = n / variance
+    middle = w @ mean / w.sum()
+    spread = float(((1 - w / w.sum()) ** 2 / (n - 1)).sum())
+    f = (w @ (mean - middle) ** 2) / (k - 1) / (1 + 2 * (k - 2) / (k**2 - 1) * spread)
+    return float(stats.f.sf(f, k - 1, (k**2 - 1) / (3 * spread)))
+
+
 class Uneven:
     """What a model (its matrix) leaves of series, whose noise may differ from group to group.
 
-    groups: of tasks, from 0 on. A group whose tasks all decide their own fitted values has the noise of all.
+    groups: of tasks, from 0 on. A group whose tasks all decide their own fitted values has the noise of
+    all.
     """
 
     def __init__(self, matrix: np.ndarray, groups: np.ndarray) -> None:
@@ -88,7 +109,7 @@ class Uneven:
     def variances(self, left: np.ndarray) -> np.ndarray:
         """The variance of each group (a column), for each row of residuals: that of no bias (Rao's MINQUE).
 
-        None is below a twentieth of that of all, weighed by its degrees of freedom: an estimate may be negative.
+        An estimate may be negative: none is below a twentieth of the mean square of its group.
         """
         squares = left**2
         pooled = squares.sum(axis=1, keepdims=True) / max(self.freedom, 1)
@@ -121,7 +142,7 @@ class Uneven:
         return float(np.clip(mean**2 / max(all_, 1e-300) - 2, 1, max(self.freedom, 1)))
 
     def box(self, own: np.ndarray, variances: np.ndarray) -> float:
-        """Degrees of freedom of the sum of squares of projections (own: orthonormal columns) of this noise."""
+        """Degrees of freedom of the sum of squares of projections of this noise. own: orthonormal columns."""
         parts = np.array([own[self.groups == g].T @ own[self.groups == g] for g in range(len(variances))])
         weighted = variances[:, None, None] * parts
         whole = weighted.sum(axis=0)
@@ -149,8 +170,8 @@ def _of_two(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Error and degrees of freedom of a sum of two groups' noise.
 
-    a, b: what their variances count; own, others: these variances, of n and m tasks; pooled: that of all, with
-    this freedom.
+    a, b: what their variances count; own, others: these variances, of n and m tasks; pooled: that of all,
+    with this freedom.
     """
     few, many = np.where(n <= m, own, others), np.where(n <= m, others, own)
     fewer, more = np.minimum(n, m), np.maximum(n, m)
@@ -173,12 +194,12 @@ def error_against_rest(
         return 0.0, freedom
     pooled = np.array(float(left @ left) / freedom)
     n = np.array(float(mine.sum()))
-    m = len(left) - n
+    m = np.array(float((~mine).sum()))
     lost = len(left) / freedom  # residuals are smaller than noise
-    own = np.array(float((left[mine] ** 2).sum()) / max(n - 1, 1)) if n > 1 else pooled
-    others = np.array(float((left[~mine] ** 2).sum()) / m * lost) if m > 1 else pooled
-    both = (float((weights[at] ** 2).sum()) for at in (mine, ~mine))
-    error, own_freedom = _of_two(*map(np.array, both), own, others, n, m, pooled, freedom)
+    own = np.array(float((left[mine] ** 2).sum()) / max(float(n) - 1, 1.0)) if n > 1 else pooled
+    others = np.array(float((left[~mine] ** 2).sum()) / float(m) * lost) if m > 1 else pooled
+    a, b = (np.array(float((weights[at] ** 2).sum())) for at in (mine, ~mine))
+    error, own_freedom = _of_two(a, b, own, others, n, m, pooled, freedom)
     return float(error), float(own_freedom)
 
 
@@ -188,9 +209,10 @@ def against_rest(
     """How far each group (a column of member) lies from the rest, for each row of values: difference,
     error, degrees of freedom, p of a two-sided t test.
 
-    The error is 0 where neither group nor rest varies. It is made of one variance for all; of the group's own, or the rest's own, where that is larger.
-    Where the smaller of the two is shown to vary more (`_NOISIER`), so few tasks decide how large
-    the error is: it has Welch's degrees of freedom then. A group of one task is taken to vary as the rest.
+    The error is 0 where neither group nor rest varies. It is made of one variance for all; of the
+    group's own, or the rest's own, where that is larger. Where the smaller of the two is shown to vary
+    more (`_NOISIER`), so few tasks decide how large the error is: it has Welch's degrees of freedom
+    then. A group of one task is taken to vary as the rest.
     """
     n = member.sum(axis=0)
     total = len(member)
