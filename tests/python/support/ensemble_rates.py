@@ -584,3 +584,41 @@ def slow_groups_bound(n: int, level: float, studies: int = 20_000) -> float:
 
     limit = np.quantile(ratio(noise.rvs((studies, n), random_state=rng)), 1 - level)
     return float((ratio(_slow_groups(rng, studies, n)) > limit).mean())
+
+
+# Groups with one mean: (what they are, tasks of each, deviation of all, of the last one). The last two columns of
+# the table plant an effect in the last group, with equal deviations.
+UNEQUAL: dict[str, tuple[str, tuple[int, ...], float, float]] = {
+    "8 nodes of 8": ("nodes", (8,) * 8, 0.01, 0.08),
+    "7 nodes of 10, one of 3": ("nodes", (10,) * 7 + (3,), 0.01, 0.08),
+    "16 nodes of 3": ("nodes", (3,) * 16, 0.01, 0.08),
+    "conditions of 30 and 6": ("factors", (30, 6), 0.02, 0.10),
+    "conditions of 30, 6 and 6": ("factors", (30, 6, 6), 0.02, 0.10),
+    "7 blocks of 10, one of 3": ("blocks", (10,) * 7 + (3,), 0.02, 0.10),
+    "10 blocks of 4": ("blocks", (4,) * 10, 0.02, 0.10),
+}
+
+
+def unequal(name: str, last: float, effect: float, studies: int, first: int = 0) -> int:
+    """Studies of groups in which one analysis alone claims an effect at 5%. last: the deviation of the last group, in those
+    of the others; effect: of it (of blocks: the deviation between them), in the same unit.
+    """
+    what, sizes, deviation, _ = UNEQUAL[name]
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    at_end = group == len(sizes) - 1
+    count = 0
+    for seed in range(first, first + studies):
+        rng = np.random.default_rng([seed, 1])
+        y = deviation * np.where(at_end, last, 1.0) * rng.standard_normal(len(group))
+        adds = rng.standard_normal(len(sizes))[group] if what == "blocks" else at_end
+        y = y + deviation * effect * adds
+        lines = [
+            {
+                "task": k, "attempt": 1, "block": int(g) if what == "blocks" else 0, "order": k, "status": "ok",
+                "node": f"n{g}" if what == "nodes" else None, "wall": float(np.exp(y[k])),
+                "factors": {"cond": str(g)} if what == "factors" else {},
+            }
+            for k, g in enumerate(group)
+        ]  # fmt: skip
+        count += (ANALYSES[what](frame_of(lines), OPTIONS).p or 0.0) <= 0.05
+    return count

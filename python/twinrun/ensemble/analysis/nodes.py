@@ -5,9 +5,9 @@ with 64 nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of
 is tested against the rest instead, corrected for their number twice over: Benjamini-Hochberg on t
 tests, and the smallest p of all nodes under permutation within blocks, which also knows about
 tails that are not normal. A node is called bad only if both say so. It is then taken out before the
-next is looked at. A node that varies more than the rest is tested with its own variance (`unequal`). One fast run does not acquit a node, so the sentence names the effect that could
-have been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing
-denied.
+next is looked at. A node that varies more than the rest is tested with its own variance
+(`unequal`). One fast run does not acquit a node, so the sentence names the effect that could have
+been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing denied.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class _Nodes:
         return len(self.member)
 
     def against(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Each node against the rest, where nodes may vary differently; a row for each series: p of t, and its
-        sign.
+        """Each node against the rest, where nodes may vary differently: p of t, and its sign; a row for
+        each series.
         """
         difference, _, _, p = against_rest(values, self.member)
         return p, np.sign(difference)
@@ -104,7 +104,8 @@ class _Nodes:
         return (_evidence(p) * sign)[0]
 
     def one_after_another(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """p of each node, the evidence that it was seen with, and the values without the nodes that were found.
+        """p of each node, the evidence that it was seen with, and the values without the nodes that
+        were found.
 
         A slow node makes all others look fast beside a rest that holds it. So the farthest is taken
         out before the next is looked at, and a later p is never smaller than an earlier one.

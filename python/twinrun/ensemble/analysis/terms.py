@@ -1,10 +1,10 @@
 """Tests of a model's terms: which conditions, or blocks, have an effect.
 
-A term's test is that of Brown and Forsythe, which takes no equal variances (`unequal`), and beside it the
-permutation of the same statistic, in the reduced model's residuals within blocks (Freedman and Lane, 1983). The
-permutation needs no normal noise. It is exact where tasks could be exchanged, and right in large
-studies where they vary differently, because the statistic is studentized (Janssen, 1997; DiCiccio and
-Romano, 2017). The larger of the two p values counts.
+A term's test is that of Brown and Forsythe, which takes no equal variances (`unequal`), and beside it
+the permutation of the same statistic, in the reduced model's residuals within blocks (Freedman and
+Lane, 1983). The permutation needs no normal noise. It is exact where tasks could be exchanged, and, for
+two levels, right in large studies where they vary differently, because the statistic is studentized
+(Janssen, 1997; DiCiccio and Romano, 2017). The larger of the two p values counts.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...
         between = (means**2 * size).sum(axis=1)
         least = np.maximum(_FLAT * between, 1e-300)
         pooled = all_[:, None] / max(n - len(size), 1)
-        # Brown and Forsythe's F, which takes no equal variances. A block of one task has that of all.
+        # Brown and Forsythe's F takes no equal variances. A block of one task has that of all.
         of_blocks = np.where(size > 1, squares / np.maximum(size - 1, 1), pooled)
         f = between / np.maximum(of_blocks @ (1 - size / n), least)
         within = np.maximum(all_, least)
@@ -65,8 +65,8 @@ def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...
 
 @dataclass
 class _Blocks:
-    """Tasks by block. mean_square: between blocks; noise: what it would be without effects; n0: the mean size of
-    blocks (Searle); beyond: the model with a straight line over the order of tasks.
+    """Tasks by block. mean_square: between blocks; noise: what it would be without effects; n0: the mean
+    size of blocks (Searle); beyond: the model with a straight line over the order of tasks.
     """
 
     good: pd.DataFrame
