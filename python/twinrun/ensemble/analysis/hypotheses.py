@@ -2,10 +2,10 @@
 
 Each is about a ratio: the metric under `level` over that under `base`, estimated like all effects (least
 squares of logarithms, with blocks and the other factors). `slower` and `larger` say that it is above 1 + by,
-`faster` and `smaller` that it is below 1 / (1 + by): one-sided t tests that take no equal variances, both ways. `same` says that it lies
-between those two: two one-sided tests (TOST). `different` says that it does not. A hypothesis is refuted
-if a test supports its opposite, and undecided if no test supports either. p values are corrected by Holm's
-method over the hypotheses of the study alone: they were named in advance.
+`faster` and `smaller` that it is below 1 / (1 + by): one-sided t tests that take no equal variances, both
+ways. `same` says that it lies between those two: two one-sided tests (TOST). `different` says that it does
+not. A hypothesis is refuted if a test supports its opposite, and undecided if no test supports either. p
+values are corrected by Holm's method over the hypotheses of the study alone: they were named in advance.
 """
 
 from __future__ import annotations
