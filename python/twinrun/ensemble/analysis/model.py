@@ -259,6 +259,18 @@ class Left:
         """Residuals of rows of shuffled values, treated like the data."""
         return (rows - (rows @ self.basis) @ self.basis.T) / self.scale
 
+    def without(self, column: np.ndarray) -> Left:
+        """The same, with a straight line over this column taken out too."""
+        own = column - column.mean()
+        own = own - self.basis @ (self.basis.T @ own)
+        size = float(np.sqrt(own @ own))
+        if size <= 1e-9 * float(np.sqrt(((column - column.mean()) ** 2).sum())):
+            return self
+        basis = np.column_stack([self.basis, own / size])
+        scale = np.sqrt(1 - np.minimum((basis**2).sum(axis=1), 1 - 1e-9))
+        rest = self.values * self.scale
+        return Left((rest - basis @ (basis.T @ rest)) / scale, basis, scale)
+
 
 def left_over(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = False) -> Left:
     """Logarithms of the value without the effects of conditions (all repeated combinations) and, on request,

@@ -520,7 +520,8 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     The p value is of the highest peak of all; periods from two mean gaps to half of the study. It is the
     larger of two: by permutation of the series, and among series in which each task resembles the one before
     (a first-order autoregression as the data's own, the best period taken out): load that comes and goes
-    slowly has high peaks, and no period.
+    slowly has high peaks, and no period. A straight line is taken out first: where tasks begin at a few
+    moments, a drift has high peaks too.
     """
     title = "Periodic noise"
     good = usable(frame, options.value)
@@ -536,6 +537,8 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     over = left_over(good, options.value, blocks=False, nodes=True)
     if over.values.std() < 1e-12:
         return nothing("periods", title, f"All {len(good)} tasks took the same time.", len(good))
+    straight = over.without(start)
+    over = straight if straight.values.std() >= 1e-12 else over
     own = _Periods(over, start - start.min(), options, np.random.default_rng(options.seed))
     p = own.p()
     period = own.covered / own.cycles[own.best]
