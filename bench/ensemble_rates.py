@@ -164,7 +164,8 @@ def _unequal(a: argparse.Namespace, _: list[int]) -> None:
     print(f"| groups | last one varies more | claims of {a.studies} | as all do | with an effect |")
     print("|---|---|---|---|---|")
     rows = []
-    for name, (what, sizes, deviation, last) in rates.UNEQUAL.items():
+    asked = {k: v for k, v in rates.UNEQUAL.items() if v[0] in a.cause.split(",")}
+    for name, (what, sizes, deviation, last) in asked.items():
         effect = _EFFECT[what] / (np.sqrt(sizes[-1]) if what == "nodes" else 1.0)
         rows += [(name, last / deviation, 0.0), (name, 1.0, 0.0), (name, 1.0, effect)]
     found = list(_shared(a, rates.unequal, rows))

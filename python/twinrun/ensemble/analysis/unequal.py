@@ -176,7 +176,7 @@ def _of_two(
     few, many = np.where(n <= m, own, others), np.where(n <= m, others, own)
     fewer, more = np.minimum(n, m), np.maximum(n, m)
     limit = stats.f.isf(_NOISIER, np.maximum(fewer - 1, 1), np.maximum(more - 1, 1))
-    noisier = (fewer > 1) & (few > limit * np.maximum(many, _FLAT * pooled))
+    noisier = (fewer > 2) & (few > limit * np.maximum(many, _FLAT * pooled))
     x, y = a * own, b * others
     welch = (x + y) ** 2 / np.maximum(x**2 / np.maximum(n - 1, 1) + y**2 / np.maximum(m - 1, 1), 1e-300)
     square = np.where(noisier, x + y, a * np.maximum(pooled, own) + b * np.maximum(pooled, others))
@@ -212,7 +212,7 @@ def against_rest(
     The error is 0 where neither group nor rest varies. It is made of one variance for all; of the
     group's own, or the rest's own, where that is larger. Where the smaller of the two is shown to vary
     more (`_NOISIER`), so few tasks decide how large the error is: it has Welch's degrees of freedom
-    then. A group of one task is taken to vary as the rest.
+    then. Of a group of one or two tasks that cannot be seen: it is taken to vary as the rest.
     """
     n = member.sum(axis=0)
     total = len(member)
