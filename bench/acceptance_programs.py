@@ -159,7 +159,8 @@ def main() -> None:
             steps = "" if not first else f"step {first[0]}" + (f" to {first[-1]}" if len(first) > 1 else "")
             said = rate(len(rejected), len(found))
             print(
-                f"| {args.program} | {name} | {n} + {m} | {said} | {grew} | {open_} | {steps} |", flush=True
+                f"| {args.program} | {name} | {n} + {m} | {said} | {grew} | {open_} | {left} | {steps} |",
+                flush=True,
             )
 
 

@@ -1,9 +1,9 @@
 """How often reports on ensembles keep their promises, over simulated studies whose truth is known.
 
-python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
+python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen|unequal|slow [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
 grid: alarms and intervals of the same reports, with Clopper and Pearson's interval of the rate of false claims.
-        --jobs: processes at once, of grid, power and causes; --json FILE: a line for
+        --jobs: processes at once, of grid, power, causes and slow; --json FILE: a line for
         each cell of the grid is added, with the seeds of false claims.
 alarms: studies in which nothing is the matter; how many reports claim anything (a trend of a drift is no false claim).
         --counters adds all measures of the system to each task; --first is the first study's seed.
@@ -14,8 +14,10 @@ covariates: a covariate adds an effect, in units of the noise; how many analyses
 kept: the correlation with a covariate that a report could have seen is planted in another study.
 coverage: the interval of the coefficient of variation alone, of tasks without conditions; --block: tasks of a block.
 unseen: what the upper ends of intervals allow for, as in the table of `deviations`.
+unequal: groups with one mean, of which one varies more; how often one analysis alone claims an effect at 5%.
 causes: one cause is planted, twice as large as promised; how many reports find it, and how many find it alone.
         one: how many find it alone, and with an interval that holds the effect.
+slow: one task in ten is 10% slower, beside a deviation of 3%; how many studies `tail` finds, and how many any test could.
 
 Each row is printed as it is done, as a row of a table in Markdown. Seeds are fixed: the same command prints the same.
 """
@@ -154,6 +156,26 @@ def _alone(a: argparse.Namespace, sizes: list[int]) -> None:
             print(f"| {cause} | {n} | {promised} | {said} |", flush=True)
 
 
+# In deviations of tasks: an effect that the classical test, with one variance, finds in most studies.
+_EFFECT = {"nodes": 4.0, "factors": 1.5, "blocks": 1.0}
+
+
+def _unequal(a: argparse.Namespace, _: list[int]) -> None:
+    print(f"| groups | last one varies more | claims of {a.studies} | as all do | with an effect |")
+    print("|---|---|---|---|---|")
+    rows = []
+    asked = {k: v for k, v in rates.UNEQUAL.items() if v[0] in a.cause.split(",")}
+    for name, (what, sizes, deviation, last) in asked.items():
+        effect = _EFFECT[what] / (np.sqrt(sizes[-1]) if what == "nodes" else 1.0)
+        rows += [(name, last / deviation, 0.0), (name, 1.0, 0.0), (name, 1.0, effect)]
+    found = list(_shared(a, rates.unequal, rows))
+    for k in range(0, len(rows), 3):
+        name, times, _ = rows[k]
+        print(
+            f"| {name} | {times:g} times | {_within(found[k], a.studies)} | {found[k + 1]} | {found[k + 2]} |"
+        )
+
+
 def _planted(cause: str, n: int, times: float, noise: str, studies: int, first: int) -> rates.Planted:
     return rates.planted(cause, n, studies, times, None, noise, first)
 
@@ -174,9 +196,19 @@ def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
         )
 
 
+def _slow(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(f"| tasks | found of {a.studies} | any test at most |")
+    print("|---|---|---|")
+    level = 0.05 / 9  # of a report with nine tests
+    rows = [(n, level) for n in sizes]
+    for (n, _), found in zip(rows, _shared(a, rates.slow_groups_found, rows), strict=True):
+        bound = rates.slow_groups_bound(n, level)
+        print(f"| {n} | {_within(found, a.studies)} | {100 * bound:.0f}% |", flush=True)
+
+
 _DO = {
     "grid": _grid, "alarms": _alarms, "intervals": _alarms, "power": _effects, "alone": _alone, "causes": _effects, "covariates": _covariates, "kept": _kept,
-    "coverage": _coverage, "unseen": _unseen,
+    "coverage": _coverage, "unseen": _unseen, "unequal": _unequal, "slow": _slow,
 }  # fmt: skip
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "NOISE_MEASURED",
     "check_folder",
     "check_outputs",
+    "check_writable",
     "named_by_user",
     "picture_form",
     "replacing",
@@ -146,6 +147,50 @@ def _sync(path: str, flags: int) -> None:
 def picture_form(path: str | os.PathLike[str]) -> str:
     """The type of a picture by its suffix: "svg" of x.svg; "png" without a suffix."""
     return os.path.splitext(path)[1][1:].lower() or "png"
+
+
+_PICTURES = (
+    "png",
+    "svg",
+    "pdf",
+    "eps",
+    "jpg",
+    "jpeg",
+    "tif",
+    "tiff",
+    "webp",
+    "ps",
+    "pgf",
+    "raw",
+    "rgba",
+    "svgz",
+)
+
+
+def check_writable(outputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
+    """Raises TwinrunError where an output file, given by option, cannot be written: before what takes long.
+
+    --picture must have a suffix of a picture.
+    """
+    for option, path in outputs.items():
+        if path is None or os.fspath(path) == "-":
+            continue
+        if option == "--picture" and picture_form(path) not in _PICTURES:
+            raise TwinrunError(
+                f"has no suffix of a picture that {option} can write: nothing was done",
+                where=path,
+                fix="name another file, as .png, .pdf or .svg",
+            )
+        folder = os.path.dirname(os.path.realpath(path))
+        why = ""
+        if os.path.isdir(path):
+            why = "is a folder"
+        elif not os.path.isdir(folder):
+            why = "lies in a folder that is not there"
+        elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+            why = "cannot be written"
+        if why:
+            raise TwinrunError(f"{why}: nothing was done", where=path, fix=f"name another file with {option}")
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], **options: object) -> None:

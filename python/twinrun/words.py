@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["aligned", "byte_size", "counted", "estimate", "exact", "number", "significant"]
+__all__ = ["aligned", "byte_size", "counted", "estimate", "exact", "number", "percent", "significant"]
 
 _MOST_DIGITS = 15
+_NOTHING = 1e-12  # a share below is rounding
 
 
 def number(value: float | int | None) -> str:
@@ -19,6 +20,22 @@ def number(value: float | int | None) -> str:
     if math.isnan(value) or math.isinf(value):
         return str(value)
     return f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share with two digits, or all before the point, and never with an exponent.
+
+    >>> percent(0.05), percent(0.0012), percent(1.234), percent(0.999), percent(1.5e-7), percent(3e-16)
+    ('5%', '0.12%', '123%', '100%', '0.000015%', '0%')
+    """
+    if not math.isfinite(share):
+        return "?"
+    if abs(share) < _NOTHING:
+        return "0%"
+    x = 100 * share
+    digits = 0 if abs(x) >= 99.5 else max(0, 1 - math.floor(math.log10(abs(x))))
+    text = f"{float(f'{x:.2g}') if digits else x:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if digits else text}%"
 
 
 def exact(value: float | int | str | None) -> str:
@@ -42,7 +59,7 @@ def estimate(
     said of the interval holds of the printed one too. least: decimals, at least.
     """
     half = (high - low) / 2
-    known = math.isfinite(half) and half > 0
+    known = math.isfinite(half) and half > _NOTHING * abs(value)
     digits = min(max(least, -math.floor(math.log10(half))), max(least, 6)) if known else least
     checked = (low, high) if math.isfinite(low) or math.isfinite(high) else (value,)
     while digits < _MOST_DIGITS and not all(_on_its_side(x, f"{x:.{digits}f}", marks) for x in checked):

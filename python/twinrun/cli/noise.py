@@ -88,9 +88,11 @@ def noise(seconds: float, cores: str, free: int | None, no_compare: bool, thresh
     """
 
     from ..noise.measurement import measure
-    from ..outputs import NOISE_MEASURED, check_outputs
+    from ..outputs import NOISE_MEASURED, check_outputs, check_writable
 
-    check_outputs({"--json": json_file, "--html": html, "--picture": picture}, replaceable=NOISE_MEASURED)
+    outputs = {"--json": json_file, "--html": html, "--picture": picture}
+    check_outputs(outputs, replaceable=NOISE_MEASURED)
+    check_writable(outputs)
     chosen = None if cores == "all" else _cores(cores)
     with progress_bar(quiet) as bar:
         found = measure(

@@ -156,12 +156,13 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
     from ..ensemble.run.quick import run_commands
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
-    from ..outputs import check_outputs
+    from ..outputs import check_outputs, check_writable
     from ..packages import check
     from ..report.document import write_whole as write_report
 
     outputs = {"--export-json": export_json, "--export-csv": export_csv, "--export-markdown": export_markdown}
     check_outputs(outputs, files_of_study(keep) if keep is not None else [])
+    check_writable(outputs)
     check()
     from ..ensemble import Options, load_tasks
     from ..ensemble.analysis.conditions import conditions_of

@@ -19,6 +19,7 @@ from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import INTEGERS, scalars_of, storage_dtype
 from ..runs.fields import FieldRef
 from ..runs.particles import Particles, read_items
+from ..words import counted
 from .field import FieldComparison, facts_of
 from .ids import Matched, gather_rows, ids_of_share, match_ids, nobody
 from .merge import Found, RowPlace, Values, merged, with_places
@@ -230,8 +231,8 @@ def _notes(what: str, fates: _Fates, in_order: bool, label_a: str, label_b: str)
     if fates.doubled_a or fates.doubled_b:
         said = ", ".join(map(str, fates.doubled_ids))
         yield (
-            f"{what}: {fates.doubled_a} IDs of {label_a} and {fates.doubled_b} of {label_b} come several "
-            f"times ({said}, …): compared in the order in which they lie"
+            f"{what}: {counted(fates.doubled_a, 'ID')} of {label_a} and {fates.doubled_b} of {label_b} with several "
+            f"rows each ({said}, …): compared in the order in which they lie"
         )
 
 

@@ -181,7 +181,7 @@ def _traced(cores: list[int], seconds: float) -> list[dict[str, Any]]:
     """The loops again, while the kernel traces what takes time from these cores."""
     with _elsewhere(cores):
         return tracefs.measured(
-            cores, seconds, lambda: _core.measure_noise(cores, seconds, 0.0, 0.0, window_ns=WINDOW_NS)
+            cores, lambda: _core.measure_noise(cores, seconds, 0.0, 0.0, window_ns=WINDOW_NS)
         )
 
 

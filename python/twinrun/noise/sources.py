@@ -14,14 +14,17 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..errors import TwinrunError, one_line
+from ..words import percent
 
 __all__ = ["Snapshot", "check_rtla", "figures", "named", "rtla", "rtla_table", "sentence", "since"]
 
 _MOST = 8  # names of a kind and core that are kept
+# Threads of the kernel have a core, or a pool, behind a slash; other names may hold one.
+_OF_KERNEL = re.compile(r"([a-z_]+)/(?:u?[0-9].*)$")
 _SHOWN = 3  # and that the sentence has
 # Numbers of a core's line in /proc/stat.
 _STAT = {"interrupts": 5, "soft interrupts": 6, "hypervisor": 7}
@@ -62,7 +65,8 @@ def _rows(text: str, names: bool) -> dict[int, dict[str, float]]:
 
 def named(comm: str) -> str:
     """A thread's name without its number: kworker/0:1-events is one of kworker's."""
-    return re.sub(r"(/.*|[-_:.]?[0-9]+)$", "", comm) or comm
+    kernel = _OF_KERNEL.match(comm)
+    return kernel[1] if kernel else re.sub(r"[-_:.]?[0-9]+$", "", comm) or comm
 
 
 class Snapshot:
@@ -163,19 +167,22 @@ def figures(core: int, parts: Iterable[Figures], seconds: float) -> dict[str, An
 def sentence(core: Mapping[str, Any]) -> str:
     """What took time from a core, by name; "" where the kernel says nothing."""
 
-    def listed(kind: str, form: str, scale: float = 1.0) -> str:
+    def listed(kind: str, text: Callable[[float], str]) -> str:
         largest = sorted(core.get(kind, {}).items(), key=lambda item: -item[1])[:_SHOWN]
-        return ", ".join(f"{name} {scale * value:{form}}" for name, value in largest)
+        return ", ".join(f"{name} {text(value)}" for name, value in largest)
+
+    def share(value: float) -> str:
+        return percent(value)[:-1]
 
     parts = []
     if core.get("threads"):
-        parts.append(f"other threads there, in % of the time: {listed('threads', '.2g', 100)}")
+        parts.append(f"other threads there, in % of the time: {listed('threads', share)}")
     if core.get("times"):
-        parts.append(f"together, in %: {listed('times', '.2g', 100)}")
+        parts.append(f"together, in %: {listed('times', share)}")
     if core.get("interrupts"):
-        parts.append(f"interrupts a second: {listed('interrupts', '.4g')}")
+        parts.append(f"interrupts a second: {listed('interrupts', '{:.4g}'.format)}")
     if core.get("softirqs"):
-        parts.append(f"soft interrupts a second: {listed('softirqs', '.4g')}")
+        parts.append(f"soft interrupts a second: {listed('softirqs', '{:.4g}'.format)}")
     return f"By name, the kernel tells of core {core['core']}: {'; '.join(parts)}." if parts else ""
 
 

@@ -12,13 +12,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from ..errors import TwinrunError, one_line
+from ..words import percent
 from .sources import named
 
 __all__ = ["KINDS", "Took", "Trace", "document", "measured", "place", "sentence", "took"]
@@ -32,6 +36,8 @@ _EVENTS = (
 )  # fmt: skip
 _NEW = "task/task_newtask"  # by whom a thread was made: so the threads of this process are known
 _VECTORS = "irq_vectors"  # begins and ends of interrupts that are no device's: their names end so
+_OF_PROCESS = re.compile(r"twinrun-(\d+)-(\d+)(?:-threads)?")
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _IDLE = 0
 _MOST = 8  # names of a kind and core that are kept
 _SHOWN = 5  # and that the sentence has
@@ -159,6 +165,14 @@ def _put(path: Path, text: str) -> None:
         os.close(file)
 
 
+def _remove(folder: Path) -> None:
+    """Removes an instance, if it is there."""
+    with contextlib.suppress(OSError):
+        _put(folder / "events" / "enable", "0")
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 class Trace:
     """Traces these cores while it is open, in an instance of its own; `lines` are its events.
 
@@ -167,14 +181,21 @@ class Trace:
 
     def __init__(self, cores: Collection[int], folder: Path) -> None:
         self._cores = cores
-        self._own = folder / "instances" / f"twinrun-{os.getpid()}"
+        # A PID is one of its namespace: a dead one there may live in another container.
+        space = os.stat("/proc/self/ns/pid").st_ino
+        self._own = folder / "instances" / f"twinrun-{os.getpid()}-{space}"
         self._made = self._own.with_name(f"{self._own.name}-threads")
+        self._before: dict[int, Any] = {}
+        self._begun = 0.0
+        self.seconds = 0.0  # how long it traced
 
     def _write(self, name: str, text: str) -> None:
         _put(self._own / name, text)
 
     def __enter__(self) -> Trace:
+        self._remove_of_dead()
         try:
+            self._catch()
             self._made.mkdir()
             _put(self._made / "set_event_pid", " ".join(os.listdir("/proc/self/task")))
             _put(self._made / "events" / _NEW / "enable", "1")
@@ -189,13 +210,55 @@ class Trace:
             enabled = sum(self._enable(event) for event in (*_EVENTS, _VECTORS))
             if not enabled:
                 raise OSError("the kernel has none of the events of interrupts and threads")
+            self._begun = time.monotonic()
             self._write("tracing_on", "1")
-        except OSError as error:
-            self._remove()
+        except BaseException as error:
+            self._end()
+            if not isinstance(error, OSError):
+                raise
             raise TwinrunError(
                 f"tracing cannot begin: {error.strerror or error}", where=self._own, fix="leave out --trace"
             ) from None
         return self
+
+    def _remove_of_dead(self) -> None:
+        """Removes instances of processes that were killed before they could."""
+        space = self._own.name.rsplit("-", 1)[1]
+        with contextlib.suppress(OSError):
+            for folder in list(self._own.parent.iterdir()):
+                found = _OF_PROCESS.fullmatch(folder.name)
+                if found is None or found[2] != space:
+                    continue
+                if int(found[1]) == os.getpid() or not os.path.exists(f"/proc/{found[1]}"):
+                    _remove(folder)
+
+    def _catch(self) -> None:
+        """Signals that end this process remove the instances first, at any moment.
+
+        Python's handlers are those of the main thread. A signal that the program ignores stays ignored.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _ENDING:
+            before = signal.getsignal(number)
+            if before not in (None, signal.SIG_IGN):
+                self._before[number] = before
+                signal.signal(number, self._ended)
+
+    def _ended(self, number: int, frame: FrameType | None) -> None:
+        before = self._before.get(number, signal.SIG_DFL)
+        self._end()
+        if callable(before):
+            before(number, frame)
+        else:
+            os.kill(os.getpid(), number)
+
+    def _end(self) -> None:
+        """Removes the instances, and puts the signals' handlers back."""
+        self._remove()
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before = {}
 
     def _enable(self, event: str) -> bool:
         with contextlib.suppress(OSError):
@@ -206,6 +269,7 @@ class Trace:
     def stop(self) -> None:
         """No further events are written."""
         self._write("tracing_on", "0")
+        self.seconds = time.monotonic() - self._begun
 
     def lines(self) -> Iterator[str]:
         """The events, once stopped."""
@@ -231,15 +295,12 @@ class Trace:
 
     def _remove(self) -> None:
         for folder in (self._own, self._made):
-            with contextlib.suppress(OSError):
-                _put(folder / "events" / "enable", "0")
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+            _remove(folder)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._remove()
+        self._end()
 
 
 def document(found: Took, core: int, seconds: float) -> dict[str, Any]:
@@ -259,12 +320,12 @@ def sentence(core: Mapping[str, Any]) -> str:
     every = sorted(
         ((own["share"], name, kind) for kind in KINDS for name, own in core[kind].items()), reverse=True
     )
-    told = ", ".join(f"{name} ({kind}) {100 * share:.2g}" for share, name, kind in every[:_SHOWN])
+    told = ", ".join(f"{name} ({kind}) {percent(share)[:-1]}" for share, name, kind in every[:_SHOWN])
     lost = f" {core['lost']} events were lost, so that this is too little." if core["lost"] else ""
     return f"By the kernel's trace, right after, these took time from core {core['core']}, in %: {told or 'nothing'}.{lost}"
 
 
-def measured(cores: Collection[int], seconds: float, loops: Callable[[], object]) -> list[dict[str, Any]]:
+def measured(cores: Collection[int], loops: Callable[[], object]) -> list[dict[str, Any]]:
     """Runs the loops under a trace: what took time from each core meanwhile, in documents.
 
     Raises TwinrunError where the kernel does not let it.
@@ -278,5 +339,6 @@ def measured(cores: Collection[int], seconds: float, loops: Callable[[], object]
     for core in sorted(cores):
         own = found.get(core, Took())
         own.lost += overrun.get(core, 0)
-        made.append(document(own, core, seconds))
+        # Of the whole traced time: loops begin later than the trace, and end before it.
+        made.append(document(own, core, trace.seconds))
     return made

@@ -58,7 +58,7 @@ def _taken(first: Sequence[Mapping[str, Any]], worst: Mapping[str, Any]) -> Iter
     )
     if worst["share"] and worst["run_queue_share"] is not None:
         part = min(worst["run_queue_share"] / worst["share"], 1.0)
-        yield f"There {percent(part)} of it was waiting while other threads had the core; the rest is interrupts, page faults or what lies below the system."
+        yield f"There {percent(part)} of it was waiting while other threads had the core; of the rest it is not measured here what it was: interrupts, page faults and what lies below the system are among it."
 
 
 def _named_sources(document: Mapping[str, Any], core: int) -> Iterator[str]:

@@ -355,7 +355,7 @@ def test_a_folder_for_data_that_cannot_be_made_is_told(place: Path) -> None:
     subject = Size(stacks=[stack], ranks=2, folder=place / "none", particles=(100,), methods=("a",))
     with (
         Journal(place / "journal", "size", {}) as kept,
-        pytest.raises(TwinrunError, match=r"prepare ended with status 1: mkdir: .*none"),
+        pytest.raises(TwinrunError, match=r"prepare 'mkdir .*' ended with status 1: mkdir: .*none"),
     ):
         conduct(kept, subject, Plan(2, 2))
     assert logged(place) == {}

@@ -241,7 +241,7 @@ def test_what_did_not_end_well_needs_no_time(tmp_path: Path) -> None:
 def test_json_of_no_known_program_and_what_is_no_file(tmp_path: Path) -> None:
     file = tmp_path / "given.json"
     file.write_text('{"result": []}')
-    with pytest.raises(Unsupported, match="of no program that is known by its keys"):
+    with pytest.raises(Unsupported, match="has no keys of a program that is known"):
         importing.read_foreign(file)
     with pytest.raises(Unsupported, match="is not a regular file"):
         importing.read_foreign("/dev/null")

@@ -409,3 +409,15 @@ def test_a_line_that_cannot_be_split_is_named(here: Path) -> None:
     done = command("ensemble", "-r", 1, "--", "echo 'x")
     assert done.status == 2 and "cannot be split into words: no closing quotation" in done.err
     assert "study.toml" not in done.err
+
+
+@pytest.mark.parametrize("option", ["--export-json", "--export-csv", "--export-markdown"])
+def test_an_output_in_no_folder_is_refused_before_anything_runs(here: Path, option: str) -> None:
+    done = command("ensemble", "-r", "2", option, here / "none" / "a", "--", "touch ran")
+    assert done.status == 2 and "lies in a folder that is not there: nothing was done" in done.err, done.err
+    assert not (here / "ran").exists()
+
+
+def test_a_command_before_the_runs_that_fails_is_named(here: Path) -> None:
+    done = command("ensemble", "-r", "2", "-q", "-p", "false", "--", "true")
+    assert done.status == 2 and "prepare '/bin/sh -c false' ended with status 1" in done.err, done.err

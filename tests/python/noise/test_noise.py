@@ -408,3 +408,21 @@ def test_the_verb(tmp_path: Path) -> None:
     ):
         done = command("noise", "--seconds", "0.3", *wrong)
         assert done.status == 2 and done.err.startswith("twinrun: ") and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--picture", "x.xyz"], "has no suffix of a picture that --picture can write"),
+        (["--picture", "none/x.png"], "lies in a folder that is not there"),
+        (["--html", "."], "is a folder"),
+    ],
+)
+def test_outputs_that_cannot_be_written_are_refused_before_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # It would take an hour.
+    done = command("noise", "--seconds", "3600", *words)
+    assert done.status == 2 and said in done.err and "nothing was done" in done.err, done.err
+    assert list(tmp_path.iterdir()) == []

@@ -86,7 +86,7 @@ def test_files_that_are_written_otherwise(name: str, text: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("comm", "name"),
-    [("kworker/u8:3+flush", "kworker"), ("ksoftirqd/12", "ksoftirqd"), ("rcu_preempt", "rcu_preempt"), ("worker-17", "worker"),
+    [("kworker/u8:3+flush", "kworker"), ("ksoftirqd/12", "ksoftirqd"), ("rcu_preempt", "rcu_preempt"), ("worker-17", "worker"), ("kworker/0:1H-kblockd", "kworker"), ("a/b/server", "a/b/server"), ("/usr/bin/x", "/usr/bin/x"),
      ("python3", "python"), ("42", "42"), ("", "")],
 )  # fmt: skip
 def test_names_without_numbers(comm: str, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import signal
+from scipy import signal, stats
 
 from twinrun.ensemble import Options
 from twinrun.ensemble.analysis.assumptions import checked, long_tail
@@ -20,6 +20,7 @@ from twinrun.ensemble.analysis.findings import ANALYSES, Findings, analyse_frame
 from twinrun.ensemble.analysis.model import Left
 from twinrun.ensemble.analysis.serial import autoregression, resembling
 from twinrun.ensemble.analysis.spread import variation_interval
+from twinrun.ensemble.analysis.tail import johnson, tail
 from twinrun.ensemble.study.tasks import frame_of
 
 TESTS = [n for n in ANALYSES if n not in ("makespan", "decompose", "regimes")]
@@ -544,3 +545,80 @@ def worst_unseen(n: int, count: int, rng: np.random.Generator) -> list[tuple[flo
                 worst = max(worst, (times, name, share))
         result.append(worst)
     return result
+
+
+# One task in ten is 10% slower, beside a deviation of 3%.
+_SLOW, _SHARE, _DEVIATION = math.log(1.1), 0.1, 0.03
+
+
+def _slow_groups(rng: np.random.Generator, studies: int, n: int) -> np.ndarray:
+    return _DEVIATION * rng.standard_normal((studies, n)) + _SLOW * (rng.random((studies, n)) < _SHARE)
+
+
+def slow_groups_found(n: int, level: float, studies: int, first: int = 0) -> int:
+    """Of so many studies with a slow group, those in which `tail` alone shows it at this level."""
+    options = Options(permutations=999, resamples=99)
+    found = 0
+    for seed in range(first, first + studies):
+        frame = made(seed, "normal", "replicas", n)[0]
+        frame["wall"] = 10 * np.exp(_slow_groups(np.random.default_rng([6, seed, n]), 1, n)[0])
+        p = tail(frame, options).p
+        found += p is not None and p <= level
+    return found
+
+
+def slow_groups_bound(n: int, level: float, studies: int = 20_000) -> float:
+    """The share of such studies that any test finds, if it takes the skewed noise that is most like them for noise in all
+    but this share of studies: by Neyman and Pearson, the test of the one against the other by their likelihoods.
+    """
+    rng = np.random.default_rng(1)
+    place, width, gamma, delta = johnson(_slow_groups(rng, 1, 100_000))[1][0]
+    noise = stats.johnsonsu(gamma, delta, place, width)
+
+    def ratio(x: np.ndarray) -> np.ndarray:
+        slow = np.logaddexp(
+            math.log(1 - _SHARE) + stats.norm.logpdf(x, 0, _DEVIATION),
+            math.log(_SHARE) + stats.norm.logpdf(x, _SLOW, _DEVIATION),
+        )
+        return (slow - noise.logpdf(x)).sum(axis=1)
+
+    limit = np.quantile(ratio(noise.rvs((studies, n), random_state=rng)), 1 - level)
+    return float((ratio(_slow_groups(rng, studies, n)) > limit).mean())
+
+
+# Groups with one mean: (what they are, tasks of each, deviation of all, of the last one). The last two columns of
+# the table plant an effect in the last group, with equal deviations.
+UNEQUAL: dict[str, tuple[str, tuple[int, ...], float, float]] = {
+    "8 nodes of 8": ("nodes", (8,) * 8, 0.01, 0.08),
+    "7 nodes of 10, one of 3": ("nodes", (10,) * 7 + (3,), 0.01, 0.08),
+    "16 nodes of 3": ("nodes", (3,) * 16, 0.01, 0.08),
+    "conditions of 30 and 6": ("factors", (30, 6), 0.02, 0.10),
+    "conditions of 30, 6 and 6": ("factors", (30, 6, 6), 0.02, 0.10),
+    "7 blocks of 10, one of 3": ("blocks", (10,) * 7 + (3,), 0.02, 0.10),
+    "10 blocks of 4": ("blocks", (4,) * 10, 0.02, 0.10),
+}
+
+
+def unequal(name: str, last: float, effect: float, studies: int, first: int = 0) -> int:
+    """Studies of groups in which one analysis alone claims an effect at 5%. last: the deviation of the last group, in those
+    of the others; effect: of it (of blocks: the deviation between them), in the same unit.
+    """
+    what, sizes, deviation, _ = UNEQUAL[name]
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    at_end = group == len(sizes) - 1
+    count = 0
+    for seed in range(first, first + studies):
+        rng = np.random.default_rng([seed, 1])
+        y = deviation * np.where(at_end, last, 1.0) * rng.standard_normal(len(group))
+        adds = rng.standard_normal(len(sizes))[group] if what == "blocks" else at_end
+        y = y + deviation * effect * adds
+        lines = [
+            {
+                "task": k, "attempt": 1, "block": int(g) if what == "blocks" else 0, "order": k, "status": "ok",
+                "node": f"n{g}" if what == "nodes" else None, "wall": float(np.exp(y[k])),
+                "factors": {"cond": str(g)} if what == "factors" else {},
+            }
+            for k, g in enumerate(group)
+        ]  # fmt: skip
+        count += (ANALYSES[what](frame_of(lines), OPTIONS).p or 0.0) <= 0.05
+    return count

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import ruptures
 from matplotlib.axes import Axes
-from scipy import stats
 
 from ..study.tasks import usable
 from .deviations import freedom
@@ -29,6 +28,7 @@ from .power import STUDIES, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
+from .unequal import two_groups
 
 __all__ = ["changes", "gains"]
 
@@ -206,9 +206,9 @@ def _levels(
                "against all": float(np.expm1(left[a:b].mean()))}  # fmt: skip
         if rows:
             before = left[slice(*segments[len(rows) - 1])]
-            ci = stats.ttest_ind(left[a:b], before, equal_var=False).confidence_interval(options.confidence)
-            row |= {"change": float(np.expm1(left[a:b].mean() - before.mean())), "low": float(np.expm1(ci.low)),
-                    "high": float(np.expm1(ci.high))}  # fmt: skip
+            low, high = np.expm1(two_groups(left[a:b], before).ends(options.confidence))
+            row |= {"change": float(np.expm1(left[a:b].mean() - before.mean())), "low": float(low),
+                    "high": float(high)}  # fmt: skip
         rows.append(row)
     return rows
 

@@ -23,19 +23,18 @@ from .deviations import freedom
 from .model import (
     Model,
     Term,
-    TermTest,
     cells_of,
     confounded,
     levels_of,
     model_of,
     percent,
-    terms_tested,
     with_interval,
 )
 from .power import STUDIES, Chance, deviations_like, smallest
 from .remarks import equal
 from .resampling import permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
+from .terms import TermTest, effect_of, terms_tested
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
 
@@ -96,13 +95,12 @@ def _contrasts(model: Model) -> list[tuple[Term, str, np.ndarray]]:
 
 def effects_of(model: Model, options: Options) -> list[dict]:
     """The effects of `_contrasts`, with intervals of 95% each."""
-    fit = model.fit()
     rows = []
     for term, name, contrast in _contrasts(model):
-        test = fit.t_test(contrast)
-        low, high = np.asarray(test.conf_int(options.alpha)).ravel()
-        rows.append({"term": term.name, "effect": name, "value": float(np.ravel(test.effect)[0]), "low": float(low),
-                     "high": float(high), "error": float(np.ravel(test.sd)[0])})  # fmt: skip
+        effect = effect_of(model, contrast, term.where)
+        low, high = effect.ends(options.confidence)
+        rows.append({"term": term.name, "effect": name, "value": effect.value, "low": low, "high": high,
+                     "error": effect.error})  # fmt: skip
     return rows
 
 
@@ -134,7 +132,15 @@ class _Effects:
     def what(self) -> str:
         return "the time" if self.times else "how much the time varies"
 
+    @property
+    def flat(self) -> bool:
+        """Whether an effect has no interval, for nothing varies beside it."""
+        return any(not e["error"] > 0 for e in self.effects)
+
     def text(self, row: dict) -> str:
+        if not row["error"] > 0:
+            value = f"{row['value']:.3f}" if self.times else f"{percent(row['value'])} of the time"
+            return f"{row['effect'] if self.times else row['effect'].replace(' / ', ' - ')} = {value} (no interval: beside it all times are equal)"
         if self.times:
             return f"{row['effect']} = {with_interval(row['value'], row['low'], row['high'], least=3)}"
         return f"{row['effect'].replace(' / ', ' - ')} = {percent(row['value'])} of the time [{percent(row['low'])}, {percent(row['high'])}]"
@@ -146,7 +152,7 @@ class _Effects:
 
     def could_see(self, level: float) -> float:
         """The effect that is known least, in shuffled residuals. Holm corrects for the terms."""
-        if not self.effects:
+        if not self.effects or self.flat:
             return math.inf
         model, n = self.model, len(self.model.y)
         least = int(np.argmax([e["error"] for e in self.effects]))
@@ -182,6 +188,9 @@ class _Effects:
             return f"{first} {self.what}: {told}{rest} (base: {self.base}; {self.data}).", FOUND
         if not self.effects:
             return f"No condition is shown to change {self.what} ({self.data}).", OPEN
+        if self.flat:
+            return (f"Whether a condition changes {self.what} cannot be decided: what conditions and blocks leave of the times is equal, "
+                    f"so how sure an effect is cannot be told ({self.data}; base: {self.base})."), OPEN  # fmt: skip
         still = 1.0 if self.times else 0.0
         outer = max(max(abs(e["low"] - still), abs(e["high"] - still)) for e in self.effects)
         if not self.times:

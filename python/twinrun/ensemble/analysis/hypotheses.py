@@ -2,10 +2,10 @@
 
 Each is about a ratio: the metric under `level` over that under `base`, estimated like all effects (least
 squares of logarithms, with blocks and the other factors). `slower` and `larger` say that it is above 1 + by,
-`faster` and `smaller` that it is below 1 / (1 + by): one-sided t tests, both ways. `same` says that it lies
-between those two: two one-sided tests (TOST). `different` says that it does not. A hypothesis is refuted
-if a test supports its opposite, and undecided if no test supports either. p values are corrected by Holm's
-method over the hypotheses of the study alone: they were named in advance.
+`faster` and `smaller` that it is below 1 / (1 + by): one-sided t tests that take no equal variances, both
+ways. `same` says that it lies between those two: two one-sided tests (TOST). `different` says that it does
+not. A hypothesis is refuted if a test supports its opposite, and undecided if no test supports either. p
+values are corrected by Holm's method over the hypotheses of the study alone: they were named in advance.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ..study.tasks import condition_columns, usable
 from .factors import as_verified
 from .model import confounded, levels_of, model_of, with_interval
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options
+from .terms import effect_of
 
 __all__ = ["hypotheses"]
 
@@ -68,17 +69,12 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
     model = model_of(good, np.log(good[h.metric].to_numpy(dtype=float)), condition_columns(good))
     if model.freedom < 3 or not any(t.factors == (column,) for t in model.terms):
         return {**row, "why": "too few tasks, or the design cannot separate the factor from others"}
-    fit = model.fit()
     contrast = model.row({column: level}) - model.row({column: base})
-    both = fit.t_test(contrast)
-    low, high = np.asarray(both.conf_int(options.alpha)).ravel()
+    own = next(t for t in model.terms if t.factors == (column,))
+    effect = effect_of(model, contrast, own.where)
+    low, high = effect.ends(options.confidence)
     border = float(np.log1p(h.by))
-
-    def above(at: float) -> float:
-        """p of the claim that the logarithm of the ratio is above a limit."""
-        test = fit.t_test((contrast, at))
-        two = float(np.ravel(test.pvalue)[0])
-        return two / 2 if float(np.ravel(test.tvalue)[0]) > 0 else 1 - two / 2
+    above = effect.above  # p of the claim that the logarithm of the ratio is above a limit
 
     if h.expect in _MORE:
         p, against = above(border), 1 - above(border)
@@ -89,10 +85,9 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
         # Outside on either side: twice the smaller (at by = 0 the two-sided t test).
         outside = min(1.0, 2 * min(above(border), 1 - above(-border)))
         p, against = (inside, outside) if h.expect == "same" else (outside, inside if h.by else 1.0)
-    value = float(np.exp(np.ravel(both.effect)[0]))
     return {
         **row,
-        "ratio": value,
+        "ratio": float(np.exp(effect.value)),
         "low": float(np.exp(low)),
         "high": float(np.exp(high)),
         "p": p,

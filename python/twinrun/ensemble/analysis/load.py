@@ -30,6 +30,7 @@ from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
 from .model import fall_of_bic, left_over, model_of, with_interval
+from .power import in_report
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 from .serial import LIKELY, Null, with_before
 
@@ -108,7 +109,7 @@ def load(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
 
     def could_see(level: float) -> float:
         """A correlation with the measure that tells least, by Fisher's z; Holm corrects for the measures."""
-        far = stats.norm.ppf(1 - level / len(rows)) + stats.norm.ppf(options.power)
+        far = stats.norm.ppf(1 - level / len(rows)) + stats.norm.ppf(in_report(options.power))
         return float(np.tanh(far / np.sqrt(max(fewest - 1, 0.5))))
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:

@@ -1,10 +1,8 @@
-"""Removes the planned effects of a study from its times, and tests them.
+"""Removes the planned effects of a study from its times.
 
 Times are analysed as logarithms: effects multiply, and a factor's effect is a ratio. Conditions and blocks
 are coded as deviations from the mean (their coefficients sum to 0), so that a main effect means the same with
-and without interactions. A term's F test is the classical one, and beside it the permutation of the reduced
-model's residuals within blocks (Freedman and Lane, 1983), which needs no normal noise; the larger of the two
-p values counts.
+and without interactions. `terms` tests them.
 """
 
 from __future__ import annotations
@@ -18,11 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
-from scipy import stats
 
-from ...words import estimate, significant
+from ...words import estimate, percent, significant
 from ..study.tasks import condition_columns
-from .resampling import permutation_p, permuted
 
 if TYPE_CHECKING:
     from statsmodels.regression.linear_model import RegressionResultsWrapper
@@ -31,9 +27,9 @@ __all__ = [
     "Left",
     "Model",
     "Term",
-    "TermTest",
     "at_least",
     "cells_of",
+    "cells_of_codes",
     "confounded",
     "crossed",
     "fall_of_bic",
@@ -43,19 +39,10 @@ __all__ = [
     "percent",
     "residuals",
     "span",
-    "terms_tested",
     "with_interval",
 ]
 
 _BASES = ("off", "no", "n", "none", "false", "0", "0.0")
-
-
-def percent(share: float) -> str:
-    """'5%', '0.12%', '123%'."""
-    if not np.isfinite(share):
-        return "?"
-    x = 100 * share
-    return f"{x:.0f}%" if abs(x) >= 100 else f"{x:.2g}%"
 
 
 def at_least(share: float) -> str:
@@ -110,6 +97,11 @@ def cells_of(frame: pd.DataFrame, columns: list[str]) -> pd.Series:
         return pd.Series([""] * len(frame), index=frame.index)
     parts = [frame[c].astype(object).map(str) if c in frame else pd.Series("", frame.index) for c in columns]
     return pd.Series(["\x1f".join(row) for row in zip(*parts, strict=True)], index=frame.index)
+
+
+def cells_of_codes(coded: np.ndarray) -> np.ndarray:
+    """A number for each row: rows with the same codes have the same."""
+    return np.unique(np.round(coded, 9), axis=0, return_inverse=True)[1].ravel()
 
 
 @dataclass(frozen=True)
@@ -267,6 +259,18 @@ class Left:
         """Residuals of rows of shuffled values, treated like the data."""
         return (rows - (rows @ self.basis) @ self.basis.T) / self.scale
 
+    def without(self, column: np.ndarray) -> Left:
+        """The same, with a straight line over this column taken out too."""
+        own = column - column.mean()
+        own = own - self.basis @ (self.basis.T @ own)
+        size = float(np.sqrt(own @ own))
+        if size <= 1e-9 * float(np.sqrt(((column - column.mean()) ** 2).sum())):
+            return self
+        basis = np.column_stack([self.basis, own / size])
+        scale = np.sqrt(1 - np.minimum((basis**2).sum(axis=1), 1 - 1e-9))
+        rest = self.values * self.scale
+        return Left((rest - basis @ (basis.T @ rest)) / scale, basis, scale)
+
 
 def left_over(frame: pd.DataFrame, value: str, *, blocks: bool, nodes: bool = False) -> Left:
     """Logarithms of the value without the effects of conditions (all repeated combinations) and, on request,
@@ -301,59 +305,3 @@ def fall_of_bic(left: np.ndarray, effect: np.ndarray, parameters: float) -> floa
     return n * float(np.log(max(all_, 1e-300) / max(inside, 1e-12 * all_, 1e-300))) - parameters * float(
         np.log(n)
     )
-
-
-class TermTest:
-    """The F test of some columns of a model, against the model without them.
-
-    without(rows): what the others leave of series; f(rows): F of what they leave; inside: the blocks within
-    which what is left is shuffled.
-    """
-
-    def __init__(self, model: Model, columns: tuple[int, ...]) -> None:
-        self._full = np.linalg.qr(model.matrix)[0]
-        rest = [c for c in range(model.matrix.shape[1]) if c not in columns]
-        self._reduced = np.linalg.qr(model.matrix[:, rest])[0]
-        own = self._full - self._reduced @ (self._reduced.T @ self._full)  # the gain of the full model
-        u, s, _ = np.linalg.svd(own, full_matrices=False)
-        self._own = u[:, s > 1e-8]
-        self.freedom = self._own.shape[1], model.freedom
-        # Blocks are exchangeable among themselves only where blocks are what is tested.
-        self.inside = None if model.block_columns and columns == model.block_columns else model.blocks
-
-    def without(self, rows: np.ndarray) -> np.ndarray:
-        """What the model without these columns leaves of each row."""
-        return rows - (rows @ self._reduced) @ self._reduced.T
-
-    def f(self, rows: np.ndarray) -> np.ndarray:
-        """F of each row."""
-        gain = ((rows @ self._own) ** 2).sum(axis=1)
-        left = (rows**2).sum(axis=1) - ((rows @ self._full) ** 2).sum(axis=1)
-        return (gain / self.freedom[0]) / np.maximum(left / self.freedom[1], 1e-300)
-
-    def limit(self, level: float) -> float:
-        """The F that normal noise exceeds in this share of studies."""
-        return float(stats.f.ppf(1 - level, *self.freedom))
-
-
-def terms_tested(
-    model: Model, where: dict[str, tuple[int, ...]], most: int, rng: np.random.Generator
-) -> dict[str, tuple[float, float, float]]:
-    """{name: (F, p of F, p by permutation)} of groups of columns, each against the model without it."""
-    found = {}
-    for name, columns in where.items():
-        test = TermTest(model, columns)
-        y = model.y - model.y.mean()
-        left = test.without(y[None])[0]
-        # rounding does not count as an effect
-        if np.abs(left).max() < 1e-13 * max(1.0, float(np.abs(model.y).max())):
-            found[name] = (0.0, 1.0, 1.0)
-            continue
-        observed = float(test.f(y[None])[0])
-
-        def drawn(n: int, left: np.ndarray = left, test: TermTest = test) -> np.ndarray:
-            return test.f(permuted(left, test.inside, n, rng))[:, None]
-
-        p = permutation_p(np.array([observed]), drawn, most)[0]
-        found[name] = (observed, float(stats.f.sf(observed, *test.freedom)), float(p))
-    return found

@@ -3,11 +3,11 @@
 A test over all nodes at once (Kruskal-Wallis) has almost no power against one slow node among many:
 with 64 nodes, 3 runs each, 3% noise and one node 10% slower it rejects in 6% of studies. Each node
 is tested against the rest instead, corrected for their number twice over: Benjamini-Hochberg on t
-tests, and the largest |t| of all nodes under permutation within blocks, which also knows about
+tests, and the smallest p of all nodes under permutation within blocks, which also knows about
 tails that are not normal. A node is called bad only if both say so. It is then taken out before the
-next is looked at. One fast run does not acquit a node, so the sentence names the effect that could
-have been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing
-denied.
+next is looked at. A node that varies more than the rest is tested with its own variance
+(`unequal`). One fast run does not acquit a node, so the sentence names the effect that could have
+been found. Where conditions or blocks had nodes of their own nothing is claimed and nothing denied.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from .model import Left, confounded, fall_of_bic, left_over, percent
 from .power import STUDIES, Chance, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
+from .unequal import against_rest, error_against_rest
 
 __all__ = ["nodes", "variance_share"]
 
@@ -58,6 +59,11 @@ def variance_share(y: np.ndarray, groups: np.ndarray, confidence: float) -> tupl
     )
 
 
+def _evidence(p: np.ndarray) -> np.ndarray:
+    """Larger where p is smaller."""
+    return -np.log(np.maximum(p, 1e-300))
+
+
 @dataclass
 class _Nodes:
     """The tasks of each node. member: 1 where a task (row) ran on a node (column). inside: the
@@ -80,27 +86,26 @@ class _Nodes:
     def tasks(self) -> int:
         return len(self.member)
 
-    @property
-    def freedom(self) -> int:
-        return self.tasks - 2
-
-    def t(self, values: np.ndarray) -> np.ndarray:
-        """The two-sample t of each node against the rest, with pooled variance; a row for each series."""
-        n, total = self.n, self.tasks
-        mine = values @ self.member
-        rest = values.sum(axis=1, keepdims=True) - mine
-        squares = (values**2).sum(axis=1, keepdims=True)
-        inner = squares - mine**2 / n - rest**2 / (total - n)
-        error = np.sqrt(np.maximum(inner, 1e-300) / (total - 2) * (1 / n + 1 / (total - n)))
-        return (mine / n - rest / (total - n)) / error
+    def against(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Each node against the rest, where nodes may vary differently: p of t, and its sign; a row for
+        each series.
+        """
+        difference, _, _, p = against_rest(values, self.member)
+        return p, np.sign(difference)
 
     def largest(self, values: np.ndarray, count: int) -> np.ndarray:
-        """The largest |t| of all nodes, in shuffled values."""
+        """-log of the smallest p of all nodes, in shuffled values."""
         shuffled = self.over.again(permuted(values, self.inside, count, self.rng))
-        return np.abs(self.t(shuffled)).max(axis=1)[:, None]
+        return _evidence(self.against(shuffled)[0]).max(axis=1)[:, None]
+
+    def signed(self, values: np.ndarray) -> np.ndarray:
+        """The evidence that each node differs, negative where it is faster."""
+        p, sign = self.against(values[None])
+        return (_evidence(p) * sign)[0]
 
     def one_after_another(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """p of each node, the t that it was seen with, and the values without the nodes that were found.
+        """p of each node, the evidence that it was seen with, and the values without the nodes that
+        were found.
 
         A slow node makes all others look fast beside a rest that holds it. So the farthest is taken
         out before the next is looked at, and a later p is never smaller than an earlier one.
@@ -108,12 +113,12 @@ class _Nodes:
         labels, member = self.labels, self.member
         rest, open_, before = self.over.values, list(range(len(labels))), 0.0
         p = np.ones(len(labels))
-        seen_as = self.t(rest[None])[0]
+        seen_as = self.signed(rest)
         while len(open_) > 1:
-            now = self.t(rest[None])[0]
+            each, sign = (x[0] for x in self.against(rest[None]))
+            now = _evidence(each) * sign
             k = int(np.argmax(now)) if len(labels) == 2 else max(open_, key=lambda i: abs(now[i]))
-            each = 2 * stats.t.sf(np.abs(now[open_]), self.freedom)
-            classic = float(multipletests(each, method="fdr_bh")[1].min())
+            classic = float(multipletests(each[open_], method="fdr_bh")[1].min())
             shuffled = functools.partial(self.largest, rest)
             by_chance = permutation_p(np.abs(now[[k]]), shuffled, self.options.permutations)
             before = max(before, classic, float(by_chance[0]))
@@ -130,19 +135,31 @@ class _Nodes:
     def effects(self, found: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """How much slower each node is than the rest, without those that were found, and half of
         its interval; in logarithms.
+
+        By least squares beside conditions and blocks. Means of what these leave are of another size: in
+        blocks of two tasks a block's mean holds half of what its slow node does.
         """
-        count, left, member = len(self.labels), self.over.values, self.member
-        effect, error = np.zeros(count), np.zeros(count)
+        count, basis = len(self.labels), self.over.basis
+        left = self.over.values * self.over.scale
+        own = self.member - basis @ (basis.T @ self.member)
+        effect, half = np.zeros(count), np.zeros(count)
         for k in range(count):
-            others = [j for j in range(count) if j != k and not (j in found and count > 2)] or [
-                j for j in range(count) if j != k
-            ]
-            mine, theirs = left[member[:, k] > 0], left[member[:, others].any(axis=1)]
-            effect[k] = mine.mean() - theirs.mean()
-            inner = ((mine - mine.mean()) ** 2).sum() + ((theirs - theirs.mean()) ** 2).sum()
-            spread = inner / max(len(mine) + len(theirs) - 2, 1)
-            error[k] = np.sqrt(spread * (1 / len(mine) + 1 / len(theirs)))
-        return effect, stats.t.ppf(1 - self.options.alpha / (2 * count), self.freedom) * error
+            beside = np.linalg.qr(own[:, [j for j in found if j != k and count > 2]])[0]
+            alone = own[:, k] - beside @ (beside.T @ own[:, k])
+            rest = left - beside @ (beside.T @ left)
+            size = max(float(alone @ alone), 1e-12)
+            effect[k] = float(alone @ rest) / size
+            error, freedom = error_against_rest(
+                rest - effect[k] * alone,
+                alone / size,
+                self.member[:, k] > 0,
+                basis.shape[1] + beside.shape[1] + 1,
+            )
+            # Where all tasks of both took equal times there is no interval.
+            half[k] = (
+                stats.t.ppf(1 - self.options.alpha / (2 * count), freedom) * error if error > 0 else np.nan
+            )
+        return effect, half
 
     def could_see(self, rest: np.ndarray, level: float) -> float:
         """The smallest effect that would be found where the node with the fewest runs is slower, in
@@ -158,15 +175,17 @@ class _Nodes:
         slow = member[:, int(n.argmin())]
         like = deviations_like(freedom(values, total - len(self.labels)), random)
         series = self.over.again(permuted(values, self.inside, STUDIES, random)) * self.over.scale * like
-        limit = float(stats.t.ppf(1 - level / len(self.labels) / 2, self.freedom))
+        limit = float(_evidence(np.array(level / len(self.labels))))
         chance = Chance(total, self.inside, random)
 
         def found_at(effect: float) -> np.ndarray:
             rows = self.over.again(series + np.log1p(effect) * slow)
             by_chance = chance.limit(
-                rows, lambda shuffled: np.abs(self.t(self.over.again(shuffled))).max(axis=1), level
+                rows,
+                lambda shuffled: _evidence(self.against(self.over.again(shuffled))[0]).max(axis=1),
+                level,
             )
-            return np.abs(self.t(rows)[:, int(n.argmin())]) >= max(limit, by_chance)
+            return _evidence(self.against(rows)[0][:, int(n.argmin())]) >= max(limit, by_chance)
 
         sigma = float(np.std(self.over.values, ddof=1))
         return smallest(found_at, options.power, float(np.expm1(2 * sigma)))
@@ -233,7 +252,7 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
         np.random.default_rng(options.seed),
     )
     n, total = own.n, own.tasks
-    p_t = 2 * stats.t.sf(np.abs(own.t(left[None])[0]), own.freedom)
+    p_t = own.against(left[None])[0][0]
     corrected = multipletests(p_t, method="fdr_bh")[1]
     p, seen_as, rest = own.one_after_another()
     order = np.lexsort((-np.abs(seen_as), p))
@@ -282,7 +301,7 @@ def _sentence(result: Analysis, judge: Judge, options: Options, part: str, most:
     if bad:
         told = "; ".join(
             f"{c.facts['node']} is {percent(abs(c.facts['effect']))} {'slower' if c.facts['effect'] > 0 else 'faster'} than the "
-            f"rest [{percent(c.facts['low'])}, {percent(c.facts['high'])}] ({judge.p(c)})"
+            f"rest {_interval(c.facts)} ({judge.p(c)})"
             for c in bad[:3]
         )
         more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
@@ -295,6 +314,12 @@ def _sentence(result: Analysis, judge: Judge, options: Options, part: str, most:
     if seen <= options.matters:
         return f"No bad node was found; {least}; {part}.", NONE
     return f"Whether there is a bad node cannot be decided: {least}; {part}.", OPEN
+
+
+def _interval(facts: dict[str, float]) -> str:
+    if not np.isfinite(facts["low"]):
+        return "(no interval: beside it all times are equal)"
+    return f"[{percent(facts['low'])}, {percent(facts['high'])}]"
 
 
 def _draw(table: pd.DataFrame, title: str, axes: Axes) -> None:

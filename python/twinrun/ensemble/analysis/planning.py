@@ -23,6 +23,7 @@ from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
 __all__ = ["deviation", "planning", "repetitions"]
 
 _EFFECTS = (0.01, 0.02, 0.05, 0.1, 0.2)
+_ROUNDING = 1e-12  # of logarithms: a smaller deviation is none
 _MOST = 10**6
 
 
@@ -73,6 +74,9 @@ def planning(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
     if equal(good[options.value].to_numpy(dtype=float)):
         return nothing("planning", title, f"All {len(good)} tasks took the same time.", len(good))
     sigma, low, high, freedom = deviation(good, options)
+    if sigma < _ROUNDING:
+        return nothing("planning", title, f"How many repetitions are needed cannot be decided: all tasks of a condition and block took equal "
+                       f"times ({len(good)} tasks); it takes times that are recorded in finer steps.", len(good))  # fmt: skip
     assumed = checked(left_over(good, options.value, blocks=False), None, options)
     if assumed.fails:
         low = high = math.nan

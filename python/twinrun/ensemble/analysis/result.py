@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TwinrunError
+from ...words import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,9 +43,9 @@ OPEN = "open"  # the data cannot decide
 
 # What a claim of each analysis rests on; what was checked beside its test.
 ASSUMED = {
-    "factors": "by F and by shuffling within blocks: it takes conditions in random order, and no normal noise",
-    "variation_factors": "by F and by shuffling within blocks: it takes conditions in random order, and no normal noise",
-    "nodes": "by t and by shuffling within blocks: it takes tasks that were placed at random, and no normal noise",
+    "factors": "by F with the variance of each level and by shuffling within blocks: it takes conditions in random order, no normal noise and no equal variances",
+    "variation_factors": "by F with the variance of each level and by shuffling within blocks: it takes conditions in random order, no normal noise and no equal variances",
+    "nodes": "by t, with its own variance where that is larger, and by shuffling within blocks: it takes tasks that were placed at random, no normal noise and no equal variances",
     "blocks": "more than in series in which tasks resemble the ones before as much as these",
     "periods": "more than in series in which tasks resemble the ones before as much as these; starts are taken as even there",
     "trend": "more than in series in which tasks resemble the ones before as much as these",
@@ -55,7 +56,7 @@ ASSUMED = {
     "covariates": "more than among series that resemble the ones before as much as these",
     "scaling": "by shuffled deviations: it takes tasks that are independent of each other",
     "outcome": "by ranks: it takes tasks that are independent of each other",
-    "hypotheses": "by t tests of logarithms: it takes tasks that are independent within blocks, and no long tail",
+    "hypotheses": "by t tests of logarithms with the variance of each level: it takes tasks that are independent within blocks, and no long tail",
     "compare": "it takes units that are independent of each other, in both studies",
 }
 
@@ -321,9 +322,7 @@ def could_have(analysis: Analysis, effect: str, smaller: str = "") -> str:
     seen = analysis.seen
     if seen is None or not math.isfinite(seen):
         return "no effect, however large, is sure to be seen in a study like this"
-    x = 100 * seen
-    number = f"{x:.0f}%" if x >= 100 else f"{x:.2g}%"
-    return f"{effect.format(number)} could have been seen in {100 * analysis.power:g}% of studies like this{smaller}"
+    return f"{effect.format(percent(seen))} could have been seen in {100 * analysis.power:g}% of studies like this{smaller}"
 
 
 def nothing(name: str, title: str, why: str, tasks: int) -> Analysis:

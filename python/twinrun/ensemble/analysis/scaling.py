@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from ..study.tasks import usable
 from .model import percent, residuals, span, with_interval
-from .power import reach
+from .power import in_report, reach
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 from .spread import variation_interval
@@ -83,7 +83,7 @@ def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     table = pd.DataFrame(rows)
 
     def could_see(level: float) -> float:
-        return reach(level, options.power, len(y) - 2) * error
+        return reach(level, in_report(options.power), len(y) - 2) * error
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         """Deviations as they would be at one size: what `variation_factors` sees of it goes with it."""

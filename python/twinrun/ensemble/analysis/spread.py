@@ -123,9 +123,10 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
         interval = f"{percent(one['CoV'])} {span(low, high, marks=(options.matters,))} ({assumed.words})"
         if assumed.fails:
             interval = f"{percent(one['CoV'])}, and its interval cannot be given: {assumed.fails}"
+        measured = f", {float(x.min()):.4g} s as measured" if factors else ""
         text = (
             f"Of {whose} the slowest took {percent(one['(max-min)/min'])} longer than the fastest (base: the fastest, "
-            f"{one['fastest']:.4g} s); the coefficient of variation is {interval}; "
+            f"{one['fastest']:.4g} s{measured}); the coefficient of variation is {interval}; "
             f"at {percent(options.confidence)} confidence, at least {percent(inside)} of such tasks lie between the two"
         )
         if other:

@@ -170,8 +170,12 @@ class _Group:
 
     @property
     def two(self) -> bool:
-        """Whether two normals fit better: both sides have four parameters, so says BIC."""
-        return self.ratio > 0
+        """Whether two normals fit better than an SU, and than one normal: so says BIC.
+
+        Two equal modes are neither. Where an SU fits them worst of all, a small group would fit
+        better than it.
+        """
+        return self.ratio > 0 and self.gain > np.log(self.n)
 
     @cached_property
     def members(self) -> np.ndarray:
@@ -205,7 +209,11 @@ class _Group:
         }
 
     def ends(self) -> tuple[float, float]:
-        """How much slower the group is: the interval, by percentiles of resampled tasks."""
+        """How much slower the group is: the interval by percentiles of resampled tasks, or by t where
+        that is wider.
+
+        Percentiles of a few slow tasks are too near to each other.
+        """
         options = self.options
         drawn = mixture(
             self.left[self.rng.integers(0, self.n, (min(options.resamples, _DRAWS), self.n))], _MOST
@@ -213,8 +221,12 @@ class _Group:
         apart = (drawn[3] - drawn[2])[drawn[0] > 0]
         if not len(apart):
             return np.nan, np.nan
-        low, high = np.expm1(np.quantile(apart, [options.alpha / 2, 1 - options.alpha / 2]))
-        return float(low), float(high)
+        low, high = np.quantile(apart, [options.alpha / 2, 1 - options.alpha / 2])
+        slow = self.share * self.n
+        error = self.deviation * np.sqrt(1 / max(slow, 1.0) + 1 / (self.n - slow))
+        half = stats.t.ppf(1 - options.alpha / 2, self.n - 2) * error
+        middle = self.slow - self.fast
+        return float(np.expm1(min(low, middle - half))), float(np.expm1(max(high, middle + half)))
 
     def claim(self) -> Claim:
         p, count = self.p(), int(self.members.sum())
@@ -259,7 +271,8 @@ class _Group:
             ratios = np.maximum(_ratio(_drawn(normal, fits)), -self.n).reshape(_STUDIES, _EACH)
             centre, wide = ratios.mean(axis=1), ratios.std(axis=1, ddof=1) + 1e-9
             limit = np.quantile((ratios - centre[:, None]) / wide[:, None], 1 - level)
-            return _ratio(rows) > np.maximum(centre + limit * wide, 0.0)
+            two = mixture(rows, _MOST)[0] > np.log(self.n)
+            return two & (_ratio(rows) > np.maximum(centre + limit * wide, 0.0))
 
         return smallest(found, self.options.power, float(np.expm1(2 * left.std())), steps=5)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -15,16 +16,19 @@ from scipy.optimize import brentq
 
 from ..study.tasks import condition_columns, usable
 from .deviations import freedom
-from .model import Left, Model, fall_of_bic, left_over, model_of, percent, residuals, terms_tested
-from .power import STUDIES, Chance, deviations_like, smallest
+from .model import Left, Model, fall_of_bic, left_over, model_of, percent, residuals
+from .power import STUDIES, Chance, deviations_like, in_report, smallest
 from .remarks import equal
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import Null, with_before
+from .terms import TermTest, terms_tested
+from .unequal import groups_differ
 
 __all__ = ["blocks", "periods", "time_of_day"]
 
 _DAY = 86400.0
+_FLAT = 1e-12  # variance within blocks, by that between: less is rounding
 
 
 def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
@@ -42,9 +46,15 @@ def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...
         rows = rows - rows.mean(axis=1, keepdims=True)
         means = rows @ member / size
         rest = rows - means[:, codes]
-        within = np.maximum((rest**2).sum(axis=1), 1e-300)
+        squares = rest**2 @ member
+        all_ = squares.sum(axis=1)
         between = (means**2 * size).sum(axis=1)
-        f = between / max(len(size) - 1, 1) / (within / max(n - len(size), 1))
+        least = np.maximum(_FLAT * between, 1e-300)
+        pooled = all_[:, None] / max(n - len(size), 1)
+        # Brown and Forsythe's F takes no equal variances. A block of one task has that of all.
+        of_blocks = np.where(size > 1, squares / np.maximum(size - 1, 1), pooled)
+        f = between / np.maximum(of_blocks @ (1 - size / n), least)
+        within = np.maximum(all_, least)
         products = rows[:, 1:] * rows[:, :-1]
         variance = np.maximum((rows**2).mean(axis=1), 1e-300)
         across = products[:, ~inner].mean(axis=1) / variance
@@ -55,16 +65,20 @@ def _by_block(codes: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...
 
 @dataclass
 class _Blocks:
-    """Tasks by block. f: of blocks, with its degrees of freedom; n0: the mean size of blocks (Searle)."""
+    """Tasks by block. mean_square: between blocks; noise: what it would be without effects; n0: the mean
+    size of blocks (Searle); beyond: the model with a straight line over the order of tasks.
+    """
 
     good: pd.DataFrame
     options: Options
     model: Model
     over: Left
     codes: np.ndarray
-    f: float
+    mean_square: float
+    noise: float
     n0: float
     rng: np.random.Generator
+    beyond: Model
 
     @property
     def freedom(self) -> tuple[int, int]:
@@ -72,8 +86,8 @@ class _Blocks:
 
     @cached_property
     def sigma(self) -> float:
-        """The deviation inside of blocks."""
-        return float(np.sqrt(self.model.fit().mse_resid))
+        """The deviation inside of blocks; 0 where it is rounding."""
+        return float(np.sqrt(self.noise)) if self.noise > 2 * _FLAT * self.mean_square else 0.0
 
     @cached_property
     def of(self) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
@@ -87,15 +101,33 @@ class _Blocks:
             for k in (1, 2)
         ]  # fmt: skip
 
-    def deviation(self, f_true: float) -> float:
-        """The deviation between blocks. With one of s, F is (1 + n0 s^2 / sigma^2) times an F variable."""
-        return self.sigma * float(np.sqrt(max(0.0, (f_true - 1) / self.n0)))
+    @cached_property
+    def beside_a_line(self) -> TermTest | None:
+        """The test of blocks where a straight line explains what it can; None: the two are one."""
+        columns = self.beyond.block_columns
+        if self.beyond.freedom < 1:
+            return None
+        test = TermTest(self.beyond, columns)
+        return test if test.freedom[0] == len(columns) else None
+
+    def p_beside_a_line(self) -> float:
+        """Of F and of its permutation; 1 where a line and the blocks cannot be told apart."""
+        if self.beside_a_line is None:
+            return 1.0
+        where = {"block": self.beyond.block_columns}
+        return max(terms_tested(self.beyond, where, self.options.permutations, self.rng)["block"][1:])
+
+    def deviation(self, by: float = 1.0) -> float:
+        """The deviation between blocks. With one of s, the mean square is n0 s^2 + sigma^2, times an F
+        variable (by).
+        """
+        return float(np.sqrt(max(0.0, (self.mean_square / by - self.sigma**2) / self.n0)))
 
     def ends(self) -> tuple[float, float]:
         half = self.options.alpha / 2
         return (
-            self.deviation(self.f / stats.f.ppf(1 - half, *self.freedom)),
-            self.deviation(self.f / stats.f.ppf(half, *self.freedom)),
+            self.deviation(stats.f.ppf(1 - half, *self.freedom)),
+            self.deviation(stats.f.ppf(half, *self.freedom)),
         )
 
     def could_see(self, level: float) -> float:
@@ -107,15 +139,22 @@ class _Blocks:
         adds = random.standard_normal((STUDIES, self.freedom[0] + 1))[:, self.codes]
         limit = float(stats.f.ppf(1 - level, *self.freedom))
         chance = Chance(len(self.good), None, random)
+        beside = self.beside_a_line
+        if beside is None:
+            return math.inf
 
         def found(effect: float) -> np.ndarray:
             rows = over.again(series + effect * adds)
             f, inside, across = self.of(rows)
             by = np.minimum(self.nulls[0].limits(inside, level), self.nulls[1].limits(across, level))
             by_chance = chance.limit(rows, lambda shuffled: self.of(over.again(shuffled))[0], level)
-            return f >= np.maximum(max(limit, by_chance), by)
+            plain = beside.without(rows)
+            beside_chance = chance.limit(plain, lambda shuffled: beside.f(beside.without(shuffled)), level)
+            told = beside.f(plain) >= max(beside.limit(level), beside_chance)
+            return told & (f >= np.maximum(max(limit, by_chance), by))
 
-        return smallest(found, self.options.power, self.sigma)
+        # Where tasks of a block took equal times, the search starts from what blocks do.
+        return smallest(found, self.options.power, max(self.sigma, float(over.values.std()) / 8))
 
     def explained(self) -> tuple[pd.Series, float]:
         """The means of blocks, drawn towards their own as random effects are; how much better they fit."""
@@ -123,7 +162,7 @@ class _Blocks:
         x = self.over.values - self.over.values.mean()
         member = (codes[:, None] == np.arange(self.freedom[0] + 1)[None, :]).astype(float)
         size, means = member.sum(axis=0), x @ member / member.sum(axis=0)
-        between, within = self.deviation(self.f) ** 2, max(self.sigma**2, 1e-300)
+        between, within = self.deviation() ** 2, max(self.sigma**2, 1e-300)
         effect = (means * size * between / (size * between + within))[codes]
         inner = float(((x - means[codes]) ** 2).sum())
         wide = within + size * between
@@ -150,9 +189,14 @@ class _Blocks:
         claim = result.claims[0]
         low, high = claim.facts["low"], claim.facts["high"]
         data = f"{len(self.good)} tasks in {self.freedom[0] + 1} blocks"
+        inside = (
+            f"{percent(self.sigma)} within"
+            if self.sigma
+            else "none within: tasks of a block took equal times"
+        )
         if judge.holds(claim):
             return (f"Blocks differ ({judge.p(claim)}): a standard deviation between them of {percent(claim.facts['between'])} of the time "
-                    f"[{percent(low)}, {percent(high)}], beside {percent(self.sigma)} within ({data})."), FOUND  # fmt: skip
+                    f"[{percent(low)}, {percent(high)}], beside {inside} ({data})."), FOUND  # fmt: skip
         if high <= self.options.matters:
             return (
                 f"Blocks do not differ by a standard deviation of more than {percent(high)} of the time ({data}).",
@@ -176,7 +220,7 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
 
     Tasks of a block ran one after another, so load that comes and goes slowly makes them alike too. Blocks
     must differ more than those of series that resemble the ones before as much as tasks do inside of blocks,
-    and across their borders.
+    and across their borders; and by more than a straight line explains: a drift is no effect of blocks.
     """
     title = "By block"
     good = usable(frame, options.value)
@@ -189,17 +233,23 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     model = model_of(good, y, condition_columns(good))
     rng = np.random.default_rng(options.seed)
     tested = terms_tested(model, {"block": model.block_columns}, options.permutations, rng)
-    f, p_f, p_permuted = tested["block"]
+    _, p_f, p_permuted = tested["block"]
+    test = TermTest(model, model.block_columns)
+    mean_square, noise = (float(x[0]) for x in test.variances(test.without(model.y[None] - model.y.mean())))
     sizes = good["block"].value_counts().to_numpy()
     n0 = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / len(model.block_columns)
     over = left_over(good, options.value, blocks=False)
     codes = np.unique(good["block"].to_numpy(), return_inverse=True)[1]
-    own = _Blocks(good, options, model, over, codes, f, n0, rng)
-    p = max(p_f, p_permuted)
+    line = (np.arange(len(y)) - (len(y) - 1) / 2)[:, None] / len(y)
+    beyond = replace(model, matrix=np.hstack([model.matrix, line]))
+    own = _Blocks(good, options, model, over, codes, mean_square, noise, n0, rng, beyond)
+    p = max(p_f, p_permuted, groups_differ(over.values, codes))
+    if p <= options.alpha:
+        p = max(p, own.p_beside_a_line())
     if p <= options.alpha and over.values.std() > 1e-12:
         p = max(p, min(null.p(over.values, options.permutations) for null in own.nulls))
     low, high = own.ends()
-    claim = Claim("blocks differ", p, {"between": own.deviation(f), "low": low, "high": high})
+    claim = Claim("blocks differ", p, {"between": own.deviation(), "low": low, "high": high})
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         return own.explained() if judge.holds(claim) else None
@@ -244,7 +294,7 @@ def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis: 
         v = v * w
         v = v - (v @ w)[:, None] * w / (w @ w)
         gain = ((v @ q) ** 2).sum(axis=1)
-        return (gain / np.maximum((v**2).sum(axis=1) - gain, 1e-300))[:, None]
+        return (gain / np.maximum((v**2).sum(axis=1) - gain, np.maximum(_FLAT * gain, 1e-300)))[:, None]
 
     rng = np.random.default_rng(options.seed)
     p_permuted = permutation_p(
@@ -255,7 +305,7 @@ def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis: 
     half = stats.norm.ppf(1 - options.alpha / 2) * error
 
     def could_see(level: float) -> float:
-        return error * float(np.sqrt(_noncentral(level, options.power, len(y) - 3)))
+        return error * float(np.sqrt(_noncentral(level, in_report(options.power), len(y) - 3)))
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         if not judge.holds(claim):
@@ -470,7 +520,8 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     The p value is of the highest peak of all; periods from two mean gaps to half of the study. It is the
     larger of two: by permutation of the series, and among series in which each task resembles the one before
     (a first-order autoregression as the data's own, the best period taken out): load that comes and goes
-    slowly has high peaks, and no period.
+    slowly has high peaks, and no period. A straight line is taken out first: where tasks begin at a few
+    moments, a drift has high peaks too.
     """
     title = "Periodic noise"
     good = usable(frame, options.value)
@@ -486,6 +537,8 @@ def periods(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     over = left_over(good, options.value, blocks=False, nodes=True)
     if over.values.std() < 1e-12:
         return nothing("periods", title, f"All {len(good)} tasks took the same time.", len(good))
+    straight = over.without(start)
+    over = straight if straight.values.std() >= 1e-12 else over
     own = _Periods(over, start - start.min(), options, np.random.default_rng(options.seed))
     p = own.p()
     period = own.covered / own.cycles[own.best]

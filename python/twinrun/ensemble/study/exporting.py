@@ -180,8 +180,16 @@ def write_hyperfine_csv(
 
 
 def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str], option: str = "") -> int:
-    """Writes a row for each attempt, as in Parquet; lists as JSON. Returns how many."""
+    """Writes a row for each attempt, as in Parquet; lists as JSON. Returns how many.
+
+    `level_of.NAME` is the place at which the study lists the level of a factor: 0 is the base.
+    """
     rows = flat_rows(folder)
+    if (Path(folder) / "study.toml").is_file():
+        for factor in read_study(Path(folder) / "study.toml").factors:
+            places = {level: at for at, level in enumerate(factor.levels)}
+            for row in rows:
+                row[f"level_of.{factor.name}"] = places.get(str(row.get(f"factors.{factor.name}")))
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     names = list(rows[0]) if rows else []

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ TIME_NAMES = (
     "wall_time",
     "walltime",
 )
-_FLOATS = ("wall", "submit", "start", "end", "user", "system", "run_queue_delay")
+_SHORTEST, _LONGEST = 1e-12, 1e12  # seconds
 _STATES = {"COMPLETED": "ok", "FAILED": "failed", "TIMEOUT": "timeout", "DEADLINE": "timeout", "CANCELLED": "killed",
            "NODE_FAIL": "killed", "PREEMPTED": "killed", "OUT_OF_MEMORY": "killed", "BOOT_FAIL": "killed"}  # fmt: skip
 
@@ -81,12 +82,15 @@ def number(value: object) -> float | None:
     )
 
 
+def is_time(value: float | None) -> bool:
+    """Whether a number is a time that a program may take: 0, or between a picosecond and 30,000 years."""
+    return value is not None and (value == 0 or _SHORTEST <= value <= _LONGEST)
+
+
 def time_of(value: object, place: str) -> float:
-    """A time: a finite number that is not negative. Raises ValueError, which names the place, for
-    anything else.
-    """
+    """A time of a program. Raises ValueError, which names the place, for anything else."""
     found = number(value)
-    if found is None or found < 0:
+    if not is_time(found) or found is None:
         said = "there is no time" if value is None else f"{value!r:.40} is no time"
         raise ValueError(f"{place}: {said}")
     return found
@@ -294,6 +298,74 @@ def _split(name: str) -> tuple[str, str]:
     return (match[1].strip(), match[2]) if match else (name, "")
 
 
+_STATUSES = ("ok", "failed", "timeout", "killed")
+_OTHER_WORDS = {"": "", "success": "ok", "succeeded": "ok", "pass": "ok", "passed": "ok", "fail": "failed", "error": "failed"}  # fmt: skip
+# A task may wait inside of its start and end, and clocks are read one after the other: no more.
+_CLOCKS = 1.0  # seconds, and
+_LONGER = 0.01  # of the span
+
+
+def _facts(row: Mapping[str, str], place: int) -> dict[str, object]:
+    """What a row has of the facts that have a meaning. Raises ValueError for a cell that is none of them."""
+    known: dict[str, object] = {}
+
+    def refused(name: str, what: str) -> ValueError:
+        return ValueError(f"row {place}, column {name!r}: {row[name]!r:.40} is {what}")
+
+    for name in ("submit", "start", "end"):
+        if name in row:
+            known[name] = moment(row[name])
+            if known[name] is None:
+                raise refused(
+                    name,
+                    "no moment: write seconds since 1970, or a date and time such as 2026-01-31 12:00:00",
+                )
+    for name in ("user", "system", "exit", "block"):
+        if name in row and number_of(row[name]) is None:
+            raise refused(name, "no number")
+    known |= {k: number_of(row[k]) for k in ("user", "system") if k in row}
+    known |= {k: int(float(row[k])) for k in ("exit", "block") if k in row}
+    if "node" in row:
+        known["node"] = row["node"]
+    if "cores" in row:
+        try:
+            known["cores"] = [int(c) for c in json.loads(row["cores"])]
+        except (ValueError, TypeError):
+            raise refused("cores", "no list of cores, such as [0, 1]") from None
+    said = row.get("status", "")
+    status = _STATES.get(said.upper().split(" ")[0].rstrip("+")) or _OTHER_WORDS.get(
+        said.lower(), said.lower()
+    )
+    if status not in ("", *_STATUSES):
+        raise refused("status", f"no status: write one of {', '.join(_STATUSES)}, or a state of Slurm")
+    known["status"] = status or ("failed" if known.get("exit") else "ok")
+    return known
+
+
+def _lasted(known: Mapping[str, object], wall: float | None, place: int) -> None:
+    """Raises ValueError where start and end contradict each other or the time."""
+    start, end = known.get("start"), known.get("end")
+    if not (isinstance(start, float) and isinstance(end, float)):
+        return
+    span = end - start
+    if span < 0:
+        raise ValueError(f"row {place}: it ends {-span:.6g} s before it starts")
+    if wall is not None and wall > span + _CLOCKS + _LONGER * span:
+        raise ValueError(
+            f"row {place}: it took {wall:.6g} s, and there are {span:.6g} s between its start and its end"
+        )
+
+
+def _places(row: Mapping[str, str], conditions: Sequence[str]) -> dict[str, int]:
+    """At which place its study lists the level of each factor, as exports of CSV say."""
+    found = {}
+    for name in (c.removeprefix("factors.") for c in conditions):
+        at = number_of(row.get(f"level_of.{name}"))
+        if at is not None:
+            found[name_of(name)] = int(at)
+    return found
+
+
 def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[dict]:
     """value: the column of times; by default one with such a name. factors: columns of conditions;
     by default those with a cell that is not a number. Columns of numbers are metrics.
@@ -315,6 +387,7 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
     )
     # Files of `twinrun ensemble export` have names for these, and other facts.
     ours = any(name.startswith("factors.") for name in head)
+    own |= {"cores"} & set(head) if ours else set()
     conditions = list(factors) or [name for name in head if name.startswith("factors.")]
     if not conditions and not ours:
         conditions = [
@@ -330,25 +403,15 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
     found = []
     for place, row in enumerate(rows, 2):
         wall = number_of(row[time])
-        if (row[time] and wall is None) or (wall is not None and wall < 0):
+        if (row[time] and wall is None) or not (wall is None or is_time(wall * scale)):
             raise ValueError(
                 f"row {place}, column {time!r:.60}: {row[time]!r:.40} is no time: write a number such as 1.5 that is "
                 "not negative, or nothing"
             )
-        known: dict[str, object] = {
-            k: moment(row.get(k)) for k in ("submit", "start", "end") if k in own and row.get(k)
-        }
-        known |= {k: number_of(row.get(k)) for k in ("user", "system") if k in own and row.get(k)}
-        if "node" in own and row.get("node"):
-            known["node"] = row["node"]
-        status = row.get("status", "") if "status" in own else ""
-        code = number_of(row.get("exit")) if "exit" in own else None
-        known["exit"] = None if code is None else int(code)
-        known["status"] = status or ("failed" if code else "ok")
+        known = _facts({k: row[k] for k in own if row.get(k)}, place)
+        _lasted(known, None if wall is None else wall * scale, place)
         if wall is None and known["status"] == "ok":
             raise ValueError(f"row {place}, column {time!r:.60}: a task that succeeded has no time")
-        if "block" in own and (block := number_of(row.get("block"))) is not None:
-            known["block"] = int(block)
         found.append(
             task_of(
                 {name.removeprefix("factors."): row[name] for name in conditions},
@@ -356,6 +419,7 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
                 metrics={
                     n.removeprefix("metrics."): v for n in metrics if (v := number_of(row[n])) is not None
                 },
+                **({"levels": _places(row, conditions)} if ours else {}),
                 **known,
             )
         )

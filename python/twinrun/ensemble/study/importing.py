@@ -47,12 +47,17 @@ def _hyperfine(document: object) -> list[dict]:
         raise ValueError("there is no list of results")
     results = document["results"]
     names = {k for r in results for k in r.get("parameters") or {}}
-    several = len({r.get("command") for r in results}) > 1 and not names
+    several = len(results) > 1 and not names
+    times_seen: dict[str, int] = {}
     found = []
     for result in results:
         factors = dict(result.get("parameters") or {})
         if several:
-            factors = {"command": result["command"]}
+            # The same command again is a condition of its own, as on the command line.
+            command = str(result["command"])
+            times_seen[command] = times_seen.get(command, 0) + 1
+            again = times_seen[command]
+            factors = {"command": command if again == 1 else f"{command} ({again})"}
         codes = result.get("exit_codes") or []
         memory = result.get("memory_usage_byte") or []
         for i, wall in enumerate(result["times"]):
@@ -238,11 +243,12 @@ def _guess(path: Path, document: object, text: str) -> str:
         return "hyperfine"
     if isinstance(document, Mapping) and isinstance(document.get("benchmarks"), list):
         return "google-benchmark"
-    if isinstance(document, list) or (isinstance(document, Mapping) and _CALIPER & document.keys()):
+    records = isinstance(document, list) and any(isinstance(r, Mapping) for r in document)
+    if records or (isinstance(document, Mapping) and _CALIPER & document.keys()):
         return "caliper"
     if document is not None:
         raise Unsupported(
-            "is JSON, and of no program that is known by its keys",
+            f"is JSON, and has no keys of a program that is known ({_KEYS})",
             where=path,
             fix=f"give --format: {', '.join(_JSON)}",
         )
@@ -256,6 +262,12 @@ def _guess(path: Path, document: object, text: str) -> str:
 
 _CALIPER = frozenset({"data", "records", "dataframe"})
 _JSON = {"hyperfine": _hyperfine, "google-benchmark": _google_benchmark, "caliper": _caliper}
+_KEYS = (
+    "results: hyperfine; benchmarks: google-benchmark; data, records, dataframe or a list of records: caliper"
+)
+_LOOKED = {"hyperfine": "each of the times of results", "google-benchmark": "each of benchmarks", "caliper": "each profile of the records",
+           "radical": "each pair of a start and a stop event", "sacct": "each job that has ended"}  # fmt: skip
+_DIGITS = 400  # of an integer; one with more is larger than any float
 _LARGEST = 1 << 30  # bytes of a file
 
 
@@ -274,14 +286,26 @@ def read_foreign(
         raise Unsupported("is not a regular file", where=path)
     if path.stat().st_size > _LARGEST:
         raise Unsupported(f"has more than {_LARGEST} bytes", where=path)
-    document, text = None, path.read_text(encoding="utf-8", errors="replace").removeprefix("\ufeff")
+    raw = path.read_bytes()
+    document, text = None, raw.decode(errors="replace").removeprefix("\ufeff")
     if form is None or form in _JSON:
         try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
+            # A float takes any number of digits, an int 4300.
+            document = json.loads(text, parse_int=lambda x: int(x) if len(x) < _DIGITS else float(x))
+        except RecursionError:
+            raise DamagedFile("is JSON whose brackets are nested too deeply", where=path) from None
+        except ValueError:
             if form is not None or path.suffix == ".json":
                 raise DamagedFile("is not JSON", where=path) from None
     form = form or ("csv" if value or factors else _guess(path, document, text))
+    if form != "radical":
+        try:
+            raw.decode()
+        except UnicodeDecodeError as e:
+            raise DamagedFile(
+                f"is not UTF-8: byte {e.start} is {raw[e.start]:#04x}", where=path,
+                fix="convert it, for example with iconv -f LATIN1 -t UTF-8",
+            ) from None  # fmt: skip
     if (value or factors) and form != "csv":
         raise TwinrunError(f"columns are named of csv, and this is {form}", where=path)
     try:
@@ -300,7 +324,8 @@ def read_foreign(
             what = line.get("imported_name") or ", ".join(line["factors"].values())
             raise DamagedFile(f"{what!r:.60} took {line['wall']:g} s, which is no time", where=path)
     if not found:
-        raise Unsupported(f"holds no tasks of {form}", where=path, fix=f"give --format: {', '.join(FORMATS)}")
+        looked = f"it was read as {form}, of which {_LOOKED.get(form, 'a row each')} is a task"
+        raise Unsupported(f"holds no tasks: {looked}", where=path, fix=f"give --format: {', '.join(FORMATS)}")
     return found
 
 
@@ -344,7 +369,17 @@ def import_tasks(
             line["factors"] = {k: line["factors"].get(k, "") for k in every}
             line["verified"] = dict.fromkeys(every)
     names = list(lines[0]["factors"])
-    levels = {n: list(dict.fromkeys(x["factors"][n] for x in lines)) for n in names}
+    listed: dict[tuple[str, str], int] = {}
+    for line in lines:
+        for name, at in line.pop("levels", {}).items():
+            listed.setdefault((name, line["factors"].get(name, "")), at)
+    # As their study lists them, where that is known; otherwise as they come.
+    levels = {
+        n: sorted(
+            dict.fromkeys(x["factors"][n] for x in lines), key=lambda v: listed.get((n, v), len(listed))
+        )
+        for n in names
+    }
     target.mkdir(parents=True, exist_ok=True)
     study = [
         f"# Imported from {', '.join(Path(f).name for f in files)}: it cannot be run.",

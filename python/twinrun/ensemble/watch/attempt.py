@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -141,7 +142,9 @@ class Attempt:
                         stderr=log, timeout=self.spec["time_limit"],
                     )  # fmt: skip
                 if done.returncode != 0:
-                    raise _Impossible(f"prepare ended with status {done.returncode}")
+                    raise _Impossible(
+                        f"prepare {shlex.join(words)!r:.200} ended with status {done.returncode}"
+                    )
             except InterruptedError:
                 raise _Impossible(
                     "stopped while it was prepared", status="killed", interrupted=self._by_the_runner()
