@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["Digest", "digest", "digests_of", "digests_read", "digests_started"]
+__all__ = ["Digest", "digest", "digest_of_text", "digests_of", "digests_read", "digests_started"]
 
 # The size of a chunk is a part of the definition: roots of trees with other chunks are other
 # numbers.
@@ -276,6 +276,12 @@ def _field_of_words(name: str, address: int, size: int, width: int) -> _core.Cap
 def _number(kind: str, shape: Sequence[int], how: str, root: int) -> int:
     form = f"twinrun digest 1\n{kind}\n{','.join(map(str, shape))}\n{how}\n".encode()
     return int.from_bytes(hashlib.blake2b(form + root.to_bytes(8, "little"), digest_size=16).digest(), "big")
+
+
+def digest_of_text(text: str) -> Digest:
+    """The digest of a value of Python, such as a setting, as text."""
+    made = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return Digest(int.from_bytes(made, "big"))
 
 
 def digests_of(
