@@ -191,7 +191,7 @@ class Walk:
                 if not self.differed:
                     self._entered(site, e, at, found, calls, before or call.ins_unknown)
             own = found.outs and not call.ins_differ and not call.inner_differs
-            # Inputs agree only where all of them are known; of what takes nothing: where all before is.
+            # Inputs agree only where all are known; of what takes nothing: where all before is.
             unknown = call.ins_unknown or ("" if call.takes else before)
             if own and not self.differed and unknown:
                 self._not_certain(site, e, at, found.outs, unknown)
@@ -233,7 +233,7 @@ class Walk:
     def _not_certain(
         self, site: Site, e: Event, at: int, values: list[ValueDifference], unknown: str
     ) -> None:
-        """Values differ, and the difference may come from a value that is not known: nothing is to blame."""
+        """Values differ, maybe because of a value that is not known: nothing is to blame."""
         self.origin(Origin(self.rank, site, "unknown", e.module, e.kind, at, values, unknown=unknown))
 
     def _entered(
