@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _core
 from ..errors import TwinrunError
-from ..runs.digest import Digest, digests_read, digests_started
+from ..runs.digest import Digest, digest_of_text, digests_read, digests_started
 from ..runs.events import KEPT, Event, Traced, encoded_events
 
 __all__ = ["EventWriter", "StepEvents", "copied", "known_input"]
@@ -205,8 +205,8 @@ class EventWriter:
                 shape = tuple(int(n) for n in getattr(array, "shape", ()))
             except (RuntimeError, TypeError, ValueError):  # nested tensors have no numbers there
                 shape = ()
-            kind = str(getattr(array, "dtype", "?"))
-            event.values.append(Traced(name, out, role, kind, shape, "", str(e)))
+            kind = str(getattr(array, "dtype", "?")).removeprefix("torch.")
+            self.missing(event, name, str(e), out=out, role=role, form=(kind, shape))
         else:
             self._append(event, name, array, out, role, keep)
 
@@ -219,6 +219,17 @@ class EventWriter:
         """Adds a value whose digest was made before. form: type and shape."""
         kind, shape = form
         event.values.append(Traced(name, out, role, kind, shape, digest=int(digest)))
+
+    def text(self, event: Event, name: str, text: str, *, out: bool, role: Any) -> None:
+        """Adds a value of Python, as text."""
+        self.known(event, name, digest_of_text(text), ("python", ()), out=out, role=role)
+
+    def missing(
+        self, event: Event, name: str, why: str, *, out: bool, role: Any, form: tuple = ("?", ())
+    ) -> None:
+        """Adds a value that has no digest, with the reason: a comparison does not take it for equal."""
+        kind, shape = form
+        event.values.append(Traced(name, out, role, kind, shape, "", why or "no reason is known"))
 
     def problem(self, text: str) -> None:
         """Notes what was not traced: two traces with a problem are never the same."""

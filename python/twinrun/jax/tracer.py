@@ -12,18 +12,19 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..capture.events import EventWriter, copied
 from ..capture.run import Run
 from ..errors import TwinrunError
 from ..runs.events import Event
-from ..trace.escalation import sites_of
+from ..trace.escalation import second_run, sites_of
 from ..trace.site import Site
+from .values import Missing, Slot, Text, slots_of
 
 __all__ = ["Trace", "trace"]
 
-_NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
 _active: list[Trace] = []  # callbacks of compiled functions find the trace under way here
 
 
@@ -37,29 +38,30 @@ class _Call:
         self.enclosing, self.microbatch = enclosing, microbatch
 
 
-def _leaves(tree: Any, front: str) -> tuple[list[str], list[Any]]:
-    """Names and values of the arrays and numbers in a tree; others are left out."""
-    names, values = [], []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if isinstance(leaf, (jax.Array, *_NUMBERS)):
-            keys = (str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path)
-            names.append(".".join([front, *keys]))
-            values.append(leaf)
-    return names, values
+def _read(value: Any) -> np.ndarray | Missing:
+    """An array that a callback brought. Waits for it."""
+    try:
+        return np.asarray(value)
+    except Exception as e:
+        return Missing(f"{type(e).__name__}: {e}")
 
 
-def _to_active(method: str, *facts: Any) -> Callable[..., None]:
+def _to_active(method: str, facts: tuple, slots: list[Slot]) -> Callable[..., None]:
     """A callback that hands values to the trace under way; it does nothing where there is none."""
 
     def called(*values: Any) -> None:
         if _active:
-            _active[-1]._guarded(method, *facts, values)
+            # Read before the trace is locked: a program that makes them may wait for it.
+            found = iter([_read(value) for value in values])
+            told = [slot if slot.known is not None else slot._replace(known=next(found)) for slot in slots]
+            _active[-1]._guarded(method, *facts, told)
 
     return called
 
 
-def _seen(method: str, facts: tuple, values: list[Any]) -> None:
-    jax.debug.callback(_to_active(method, *facts), *values, ordered=True)
+def _staged() -> bool:
+    """Whether JAX makes a program here, instead of computing."""
+    return isinstance(jnp.zeros(()), jax.core.Tracer)
 
 
 class Trace:
@@ -89,6 +91,7 @@ class Trace:
         self._calls = 0
         self._began: dict[str, int] = {}  # how often an outermost call of this name began in this iteration
         self._error: BaseException | None = None
+        self._untraced: set[str] = set()
         self._exit = contextlib.ExitStack()
 
     # ---- for the program ----
@@ -126,11 +129,10 @@ class Trace:
         ----------
         name : str
             What it is called.
-        value : tree of arrays
+        value : tree of arrays, numbers and texts
             The value.
         """
-        names, values = _leaves(value, "value")
-        _seen("_take_record", (name, names), values)
+        self._seen("_take_record", (str(name),), *slots_of(value, "value"))
 
     def step(self) -> None:
         """Ends an iteration: waits for what is under way, and captures what was seen.
@@ -199,14 +201,43 @@ class Trace:
         return result
 
     def _entry(self, name: str, kind: str, parameters: dict[str, Any], args: tuple, kwargs: dict) -> None:
-        own = _leaves(parameters, "parameter")
-        given, named = _leaves(args, "arg"), _leaves(kwargs, "kwarg")
-        facts = (name, kind, [n.removeprefix("parameter.") for n in own[0]], [*given[0], *named[0]])
-        _seen("_take_entry", facts, [*own[1], *given[1], *named[1]])
+        slots, arrays = slots_of(parameters, "", "parameter")
+        slots = [slot._replace(name=slot.name.removeprefix(".")) for slot in slots]
+        for front, given in (("arg", args), ("kwarg", kwargs)):
+            more, found = slots_of(given, front, taken=slots)
+            slots, arrays = [*slots, *more], [*arrays, *found]
+        self._seen("_take_entry", (name, kind), slots, arrays)
 
     def _leave(self, name: str, result: Any) -> None:
-        names, values = _leaves(result, "output")
-        _seen("_take_exit", (name, names), values)
+        self._seen("_take_exit", (name,), *slots_of(result, "output"))
+
+    def _seen(self, method: str, facts: tuple, slots: list[Slot], arrays: list[Any]) -> None:
+        """Has values seen where the program gets to this place. The program never fails because of it."""
+        called = _to_active(method, facts, slots)
+        try:
+            if jax.device_count() > 1 and _staged():
+                self._refused(facts[0])
+                return
+            if not threading.current_thread().name.startswith("Dummy-"):  # within a callback of JAX
+                jax.effects_barrier()  # what was begun before has its events before this one
+            jax.debug.callback(called, *arrays, ordered=True)
+        except Exception as e:
+            self._guarded(method, *facts, [s._replace(known=Missing(str(e))) for s in slots])
+
+    def _refused(self, name: str) -> None:
+        """A program of several devices may have no ordered callbacks: JAX refuses to compile it."""
+        name = name or "the model"
+        with self._lock:
+            if name in self._untraced:
+                return
+            self._untraced.add(name)
+            self._failed(
+                TwinrunError(
+                    f"JAX has {jax.device_count()} devices, and {name} is compiled: it is not traced, because a "
+                    "program of several devices has no order of its callbacks",
+                    fix="let JAX see one device (CUDA_VISIBLE_DEVICES=0), or call the function outside of jax.jit",
+                )
+            )
 
     # ---- where callbacks arrive, in the order of execution ----
 
@@ -226,41 +257,52 @@ class Trace:
     def _problem(self, text: str) -> None:
         self.problems.append(f"iteration {self.iteration}: {text}")
 
-    def _take_entry(
-        self, name: str, kind: str, parameters: list[str], names: list[str], values: tuple
-    ) -> None:
+    def _take_entry(self, name: str, kind: str, slots: list[Slot]) -> None:
         microbatch = self._stack[-1].microbatch if self._stack else self._began.get(name, 0)
         if not self._stack:
             self._began[name] = microbatch + 1
         call = _Call(name, kind, self._calls, self._stack[-1].number if self._stack else -1, microbatch)
         self._calls += 1
         self._stack.append(call)
-        event = self._event("forward", call, name)
-        n = len(parameters)
-        self._see(event, parameters, values[:n], out=False, role="parameter")
-        self._see(event, names, values[n:], out=False)
+        self._see(self._event("forward", call, name), slots, out=False)
 
-    def _take_exit(self, name: str, names: list[str], values: tuple) -> None:
+    def _take_exit(self, name: str, slots: list[Slot]) -> None:
         if not self._stack or self._stack[-1].name != name:
             self._problem(f"{name or 'the model'} ended where another function is at work")
             return
         call = self._stack.pop()
-        self._see(self._event("forward", call, name), names, values, out=True)
+        self._see(self._event("forward", call, name), slots, out=True)
 
-    def _take_record(self, name: str, names: list[str], values: tuple) -> None:
+    def _take_record(self, name: str, slots: list[Slot]) -> None:
         number, microbatch = (self._stack[-1].number, self._stack[-1].microbatch) if self._stack else (-1, 0)
         event = self._writer.add(Event("record", microbatch, "", "", name, -1, number, []))
-        self._see(event, names, values, out=True)
+        self._see(event, slots, out=True)
 
     def _event(self, phase: str, call: _Call, module: str) -> Event:
         return self._writer.add(
             Event(phase, call.microbatch, module, call.kind, "forward", call.number, call.enclosing, [])
         )
 
-    def _see(self, event: Event, names: list[str], values: Any, *, out: bool, role: str = "value") -> None:
+    def _see(self, event: Event, slots: list[Slot], *, out: bool) -> None:
         site = Site(self.iteration, event.microbatch, event.phase, event.module, event.operation)
-        arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
-        self._writer.see(event, arrays, out=out, role=role, keep=copied if site in self._keep else None)
+        keep = copied if site in self._keep else None
+        try:
+            for role in ("parameter", "value"):
+                arrays = {
+                    s.name: s.known for s in slots if s.role == role and isinstance(s.known, np.ndarray)
+                }
+                self._writer.see(event, arrays, out=out, role=role, keep=keep)
+            for name, role, known in slots:
+                if isinstance(known, Text):
+                    self._writer.text(event, name, known.text, out=out, role=role)
+                elif isinstance(known, Missing):
+                    self._writer.missing(event, name, known.why, out=out, role=role)
+        except Exception as e:
+            seen = {v.name for v in event.values}
+            for name, role, _ in slots:
+                if name not in seen:
+                    self._writer.missing(event, name, f"{type(e).__name__}: {e}", out=out, role=role)
+            raise
 
 
 def trace(
@@ -270,6 +312,7 @@ def trace(
     start: int = 0,
     existing: str = "refuse",
     on_error: str = "warn",
+    reference: str | os.PathLike[str] | None = None,
 ) -> Trace:
     """Traces a program of JAX: which values go into functions and Flax modules and come out.
 
@@ -288,14 +331,17 @@ def trace(
     ----------
     run : path or Run
         The folder of the history that is made, or a run with `keep_data=True` that is open.
-    escalate : TraceComparison, Site, (path, path) or iterable of Site, default None
-        Keeps the data at these places; of two traces, at the place where they part first.
+    escalate : True, TraceComparison, Site, (path, path) or iterable of Site, default None
+        Keeps the data at these places; of two traces, at the place where they part first. True: of the trace
+        that an earlier run left in `run`, and of `reference`; this one goes to `run.escalated`.
     start : int, default 0
         The number of the first iteration.
     existing : {'refuse', 'append', 'replace'}
         What happens where the folder holds a history.
     on_error : {'warn', 'raise'}
         What an error of the trace does: a warning, or `Trace.step` raises it.
+    reference : path, default None
+        The other trace, for `escalate=True`.
 
     Returns
     -------
@@ -311,11 +357,20 @@ def trace(
     -----
     Functions that were compiled before the trace began have no callbacks. Callbacks keep XLA from fusing
     operations across them, so that a traced program may round otherwise than an untraced one; two traced
-    ones are alike.
+    ones are alike. Values of Python and NumPy are digested as they are, also where JAX would round them to 32
+    bits. Where JAX has several devices, what is compiled is not traced, and a warning says so.
     """
     if on_error not in ("warn", "raise"):
         raise TwinrunError(f"on_error must be 'warn' or 'raise', not {on_error!r}")
-    keep = frozenset[Site]() if escalate is None else sites_of(escalate)
+    if reference is not None and escalate is not True:
+        raise TwinrunError(
+            "reference is for escalate=True", fix="leave it out, or compare the traces afterwards"
+        )
+    keep = frozenset[Site]()
+    if escalate is True and not isinstance(run, Run):
+        run, keep = second_run(run, reference)
+    elif escalate is not None:
+        keep = sites_of(escalate)
     own = not isinstance(run, Run)
     made = Run(os.fspath(run), existing=existing) if not isinstance(run, Run) else run
     try:

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["trace_html", "write_trace_html"]
 
 _CLASSES = {"same": GOOD, "different": BAD, "incomparable": OPEN}
-_STATES = {"outputs differ": BAD, "inputs differ": OPEN, "only in a": OPEN, "only in b": OPEN}
+_STATES = {
+    "outputs differ": BAD,
+    "inputs differ": OPEN,
+    "only in a": OPEN,
+    "only in b": OPEN,
+    "not known": OPEN,
+}
 _LINES, _MOST_LINES = 12, 200
 _ROWS = 60  # of a table
 _NUMBERS = 200  # rows of a picture's table

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["Digest", "digest", "digests_of", "digests_read", "digests_started"]
+__all__ = ["Digest", "digest", "digest_of_text", "digests_of", "digests_read", "digests_started"]
 
 # The size of a chunk is a part of the definition: roots of trees with other chunks are other
 # numbers.
@@ -282,6 +282,12 @@ def _form_text(kind: str, shape: tuple[int, ...], how: str) -> bytes:
 def _number(kind: str, shape: tuple[int, ...], how: str, root: int) -> int:
     form = _form_text(kind, shape, how)
     return int.from_bytes(hashlib.blake2b(form + root.to_bytes(8, "little"), digest_size=16).digest(), "big")
+
+
+def digest_of_text(text: str) -> Digest:
+    """The digest of a value of Python, such as a setting, as text."""
+    made = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return Digest(int.from_bytes(made, "big"))
 
 
 def digests_of(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fnmatch
 import math
 import os
+import warnings
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -16,52 +17,20 @@ import torch.distributed as dist
 from .. import _core
 from ..capture.run import CaptureFacts, Run
 from ..errors import TwinrunError
+from ..formats.texts import SUFFIX
 from ..runs.containers import flattened, state_of
 from ..runs.digest import digests_of
 from ..runs.provenance import python_facts
+from .exchange import Exchange
 from .placements import Held, Sharded, held_parts
-from .replicas import ReplicasDiffer, group_of
+from .replicas import ReplicasDiffer
 
 __all__ = ["ParallelRun"]
 
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-_PATIENCE = timedelta(hours=1)  # of a process that waits for one that writes
-
-
-class _Exchange:
-    """How the processes of a run meet: by a group of their own, which nothing else uses."""
-
-    def __init__(self, group: Any) -> None:
-        ranks = dist.get_process_group_ranks(group_of(group) or dist.group.WORLD)
-        # A thread that writes in the background must not meet the collectives of the training.
-        self._group = dist.new_group(ranks, backend="gloo", timeout=_PATIENCE, use_local_synchronization=True)
-        self._first = ranks[0]
-        self.rank, self.size = dist.get_rank(self._group), len(ranks)
-
-    def minimum(self, values: list[int]) -> list[int]:
-        t = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(t, dist.ReduceOp.MIN, group=self._group)
-        return t.tolist()
-
-    def broadcast(self, data: bytes) -> bytes:
-        t = (
-            torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            if data
-            else torch.empty(0, dtype=torch.uint8)
-        )
-        if t.numel():
-            dist.broadcast(t, self._first, group=self._group)
-        return t.numpy().tobytes()
-
-    def all(self, mine: Any) -> list[Any]:
-        """What each process has."""
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, mine, group=self._group)
-        return found
-
-    def ranks(self) -> _core.Ranks:
-        """The same for the core."""
-        return _core.Ranks(self.rank, self.size, minimum=self.minimum, broadcast=self.broadcast)
+_DEEPEST = 20
+# A class, so that no import of its own is needed; FSDP2 wraps nothing.
+_DDP = torch.nn.parallel.DistributedDataParallel
 
 
 class ParallelRun(Run):
@@ -76,7 +45,7 @@ class ParallelRun(Run):
     path : path
         The folder of the history.
     group : process group or dimension of a device mesh, default None
-        The processes of the run; None: all.
+        The processes of the run, which make it, and no others; None: all.
     **settings
         As of `twinrun.Run`.
     """
@@ -84,11 +53,41 @@ class ParallelRun(Run):
     def __init__(self, path: str | os.PathLike[str], *, group: Any = None, **settings: Any) -> None:
         if not dist.is_initialized():
             raise TwinrunError("needs torch.distributed", where=path, fix="call init_process_group first")
-        self._exchange = _Exchange(group)
+        self._exchange = Exchange(group)
+        paths = self._exchange.all(os.path.abspath(path))
+        other = next((rank for rank, one in enumerate(paths) if one != paths[0]), None)
+        if other is not None:
+            raise TwinrunError(
+                f"processes name different folders: process 0 {paths[0]}, process {other} {paths[other]}",
+                where=path,
+                fix="give all processes the same path",
+            )
         super().__init__(path, **settings)
 
     def _begun(self, settings: _core.SessionSettings) -> _core.Session:
         return _core.Session(self._path, settings, python_facts(), ranks=self._exchange.ranks())
+
+    def latest(self, not_after: int | None = None) -> int | None:
+        """Finds the newest step that all processes committed; every process calls it. See `Run.latest`.
+
+        Parameters
+        ----------
+        not_after : int, default None
+            The largest step to return; None for no limit.
+
+        Returns
+        -------
+        int or None
+            The step; None if there is none.
+
+        Raises
+        ------
+        TwinrunError
+            The run is closed, or `not_after` is no integer.
+        """
+        self._open()
+        self._exchange.all(None)  # a step is there when the slowest process has committed it
+        return super().latest(not_after)
 
     def capture(  # type: ignore[override]
         self,
@@ -103,12 +102,12 @@ class ParallelRun(Run):
         Parameters
         ----------
         step : int
-            Its number.
+            Its number, the same on all processes.
         fields : model, optimizer, or container of tensors
             Names of wrappers (DDP, torch.compile, checkpointing) are left out. Parts of DTensors have the
             places that their placements give.
         sharded : dict of str to Sharded, default None
-            Globs of plain tensors that are parts of global ones, and how.
+            Globs of plain tensors that are parts of global ones, and how. A warning names unused globs.
         local : iterable of str, default ()
             Globs of what each process has of its own: kept by each, compared rank by rank.
 
@@ -120,7 +119,7 @@ class ParallelRun(Run):
         Raises
         ------
         ReplicasDiffer
-            Processes hold different values where all must hold the same: nothing is captured.
+            Processes hold different values, shapes or types of what all must hold alike.
         TwinrunError
             A tensor has no place (a partial sum), on any process; on all of them.
         """
@@ -129,7 +128,7 @@ class ParallelRun(Run):
         failed = ""
         digests: list[tuple[str, str]] = []
         try:
-            own, parts = _divided(fields, dict(sharded or {}), [*local])
+            own, parts = _divided(fields, {} if sharded is None else sharded, [*local])
             found = digests_of({p.name: p.local for p in parts})
             digests = [(str(d), kind) for d, kind, _ in found]
         except TwinrunError as e:
@@ -137,8 +136,17 @@ class ParallelRun(Run):
         except Exception as e:  # the others must not wait for this process
             failed = f"{type(e).__name__}: {e}"
         entries = [(p.key, own_digest) for p, own_digest in zip(parts, digests, strict=False)]
-        told = self._exchange.all((failed, entries))
-        problems = [(rank, why) for rank, (why, _) in enumerate(told) if why]
+        told = self._exchange.all((failed, entries, step))
+        steps = [number for _, _, number in told]
+        other = next((rank for rank, number in enumerate(steps) if number != steps[0]), None)
+        if other is not None:
+            raise TwinrunError(
+                f"processes capture different steps: process 0 step {steps[0]!r}, process {other} step "
+                f"{steps[other]!r}; neither is captured",
+                where=self._path,
+                fix="let all processes capture the same steps",
+            )
+        problems = [(rank, why) for rank, (why, _, _) in enumerate(told) if why]
         if problems:
             rank, why = problems[0]
             raise TwinrunError(f"step {step} is not captured: process {rank}: {why}", where=self._path)
@@ -163,17 +171,43 @@ def _name_of(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
+def _unwrapped(what: Any, depth: int = 0) -> Any:
+    """Containers without the wrappers of their models, whose names they would carry."""
+    while isinstance(what, _DDP) or (isinstance(what, torch.nn.Module) and hasattr(what, "_orig_mod")):
+        what = what.module if isinstance(what, _DDP) else what._orig_mod
+    if depth < _DEEPEST and type(what) in (dict, OrderedDict):
+        return type(what)((key, _unwrapped(one, depth + 1)) for key, one in what.items())
+    if depth < _DEEPEST and type(what) in (list, tuple):
+        return type(what)(_unwrapped(one, depth + 1) for one in what)
+    return what
+
+
 def _divided(
     fields: object, sharded: Mapping[str, Sharded], local: list[str]
 ) -> tuple[dict[str, object], list[Held]]:
     """What this process has of its own, and its parts of what all hold together."""
-    if isinstance(fields, torch.nn.parallel.DistributedDataParallel):
-        fields = fields.module
+    if not isinstance(sharded, Mapping):
+        raise TwinrunError("sharded is a mapping of globs", fix='give {"*.weight": Sharded(…)}')
+    for glob, how in sharded.items():
+        if not isinstance(how, Sharded):
+            raise TwinrunError(
+                f"sharded[{glob!r}] is no Sharded, but {type(how).__name__!r}",
+                fix="give twinrun.torch.Sharded(dim, sizes, group)",
+            )
+    unused = {*sharded, *local}
+    fields = _unwrapped(fields)
     own: dict[str, object] = {}
     parts: list[Held] = []
     for given, value in flattened("", state_of(fields)).items():
         name = _name_of(given)
+        unused -= {g for g in unused if fnmatch.fnmatchcase(name, g)}
         if any(fnmatch.fnmatchcase(name, g) for g in local):
+            if hasattr(value, "placements"):
+                raise TwinrunError(
+                    "is a DTensor, and is named by local=",
+                    where=name,
+                    fix="leave it out, or give its to_local()",
+                )
             own[name] = value
             continue
         if not isinstance(value, torch.Tensor):
@@ -187,6 +221,9 @@ def _divided(
             )
         t = value.detach()
         parts += held_parts(name, t) if how is None else how.parts(name, t)
+    if unused:
+        said = ", ".join(map(repr, sorted(unused)))
+        warnings.warn(f"twinrun: sharded= or local= names no field: {said}", RuntimeWarning, stacklevel=4)
     names = [p.name for p in parts] + [*own]
     if len(names) != len(set(names)):
         twice = sorted({n for n in names if names.count(n) > 1})
@@ -194,7 +231,7 @@ def _divided(
     return own, parts
 
 
-def _holders(told: list[tuple[str, list[tuple]]], step: int) -> dict[tuple, int]:
+def _holders(told: list[tuple[str, list[tuple], int]], step: int) -> dict[tuple, int]:
     """The process that keeps each box: of those that hold it the one that keeps the least so far; of numbers
     the first. Raises ReplicasDiffer where processes hold a box differently.
     """
@@ -202,8 +239,15 @@ def _holders(told: list[tuple[str, list[tuple]]], step: int) -> dict[tuple, int]
     all_of: dict[tuple, list[int]] = {}
     known: dict[tuple, tuple[str, str]] = {}
     differ: dict[str, set[int]] = {}
-    for rank, (_, entries) in enumerate(told):
+    forms: dict[
+        str, tuple[int, tuple]
+    ] = {}  # by name: the first process, its shape of the whole and its type
+    for rank, (_, entries, _) in enumerate(told):
         for key, digest in entries:
+            name = key[0].removesuffix(SUFFIX)  # a text of one process may be a number of another one
+            form = key[0], key[1], digest[1]
+            if forms.setdefault(name, (rank, form))[1] != form:
+                differ.setdefault(name, {forms[name][0]}).add(rank)
             all_of.setdefault(key, []).append(rank)
             if key not in first:
                 first[key], known[key] = rank, digest

@@ -170,6 +170,13 @@ def held_parts(name: str, t: torch.Tensor) -> list[Held]:
         if not hasattr(p, "dim"):
             raise TwinrunError(f"has the placement {p}, which is not known", where=name)
         if at is not None:
+            if dist.get_rank(mesh.get_group(number)) != at[number]:
+                raise TwinrunError(
+                    f"the processes of dimension {label} of its mesh are not in ascending order: PyTorch divides "
+                    "tensors in another order than the mesh names",
+                    where=name,
+                    fix="make the mesh of ascending ranks",
+                )
             factor = int(getattr(p, "split_factor", 1))
             splits[p.dim % t.ndim].append((mesh.size(number), at[number], factor))
     if at is None:

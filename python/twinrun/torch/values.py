@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ..errors import TwinrunError
-from ..runs.digest import Digest
+from ..runs.digest import digest_of_text
 
 __all__ = ["Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "plain_text", "put", "tensors_of"]
+
+# In a PyTorch without collectives nothing is one.
+try:
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+except ImportError:
+    AsyncCollectiveTensor = ()  # type: ignore[assignment, misc]
 
 # (name, value): a tensor, or a plain value of Python.
 Leaf = tuple[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _DEEPEST = 20
-
-
-def digest_of_text(text: str) -> Digest:
-    """The digest of a value of Python: a setting, or the state of a generator."""
-    made = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    return Digest(int.from_bytes(made, "big"))
 
 
 def plain_text(one: Any) -> str | None:
@@ -95,6 +94,8 @@ def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         if transforms.is_batchedtensor(t):
             name = f"{name}@vmap{transforms.maybe_get_bdim(t)}"
         t = transforms.get_unwrapped(t)
+    if isinstance(t, AsyncCollectiveTensor):  # a collective is under way: its values are those after it
+        t = t.trigger_wait()
     local = getattr(t, "to_local", None)
     if local is not None and hasattr(t, "placements"):
         with torch.no_grad():

@@ -104,6 +104,7 @@ def _walked(
                 said = f"{at}{side.label}: {text}" if not alike else f"{side.label}: {text}"
                 if not alike or said not in result.problems:  # those of the reference are met again
                     walk.problem(said)
+                walk.not_known(f"{said} (a problem of the trace)")
             if alike:
                 events, left = replicated(events)
                 parts += left

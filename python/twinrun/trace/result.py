@@ -78,9 +78,10 @@ class Origin:
         The rank.
     site : Site
         Iteration, microbatch, phase, module and operation.
-    reason : {'operation', 'input', 'unmatched', 'generator'}
+    reason : {'operation', 'input', 'unknown', 'unmatched', 'generator'}
         'operation': its inputs agree, and its outputs differ. 'input': something that it takes
-        differs, and nothing before it does: it was changed outside of what is traced. 'unmatched':
+        differs, and nothing before it does: it was changed outside of what is traced. 'unknown':
+        something differs, and it may come from a value that was not digested, see `unknown`. 'unmatched':
         one run does here what the other one does not. 'generator': a random number generator has
         another state, and no value differs.
     module : str
@@ -97,11 +98,13 @@ class Origin:
         For 'unmatched': 'a' or 'b'.
     names_rank : bool
         Whether the text names rank 0, too: ranks of one run were compared.
+    unknown : str
+        For 'unknown': which value was not digested, and why.
     """
 
     rank: int
     site: Site
-    reason: Literal["operation", "input", "unmatched", "generator"]
+    reason: Literal["operation", "input", "unknown", "unmatched", "generator"]
     module: str
     kind: str
     number: int
@@ -109,6 +112,7 @@ class Origin:
     generator: str = ""
     only_in: str = ""
     names_rank: bool = False
+    unknown: str = ""
 
     def __str__(self) -> str:
         from .words import origin_text
@@ -155,7 +159,7 @@ class Around:
         What went in and came out.
     state : str
         What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ',
-        'outputs differ', 'only in a' or 'only in b'.
+        'outputs differ', 'not known' (a value was not digested), 'only in a' or 'only in b'.
     """
 
     site: Site

@@ -33,6 +33,13 @@ class _Found:
     problems: list[str]
     compared: int
     unmatched: int
+    # Values that were not digested in both runs: (value, why).
+    unknown: list[tuple[Traced, str]]
+
+    @property
+    def ins_unknown(self) -> str:
+        """The first value that goes in and is not known, and why; or ''."""
+        return next((why for v, why in self.unknown if not v.out), "")
 
 
 def _by_key(e: Event) -> dict[tuple[bool, str, str, int], Traced]:
@@ -46,7 +53,7 @@ def _by_key(e: Event) -> dict[tuple[bool, str, str, int], Traced]:
 
 
 def _compared_events(a: Event, b: Event) -> _Found:
-    found = _Found([], [], [], [], 0, 0)
+    found = _Found([], [], [], [], 0, 0, [])
     ours, theirs = _by_key(a), _by_key(b)
     for key in [*ours, *(k for k in theirs if k not in ours)]:
         one, other = ours.get(key), theirs.get(key)
@@ -56,8 +63,10 @@ def _compared_events(a: Event, b: Event) -> _Found:
             found.unmatched += 1
             found.problems.append(f"{v.name} is only in {'a' if other is None else 'b'}")
         elif one.missing or other.missing:
-            if one.form == other.form:
+            # Of a value that only one run digested nothing is known, also not by its form.
+            if one.form == other.form or not (one.missing and other.missing):
                 found.problems.append(f"{v.name} was not digested: {one.missing or other.missing}")
+                found.unknown.append((v, found.problems[-1]))
                 continue
         else:
             found.compared += 1
@@ -95,6 +104,7 @@ class Walk:
         self.result, self.rank, self.names_rank = result, rank, names_rank
         self.first: Origin | None = None
         self.differed = False
+        self.unknown = ""  # the first value that is not known, and where: before it all agrees
         self.generator: tuple[str, Origin] | None = None
         self.before: list[_Near] = []
         self.around: list[Around] = []
@@ -122,7 +132,9 @@ class Walk:
         if self.first is not None and self.after < 0:
             return
         made = self.made
-        near = _Near(site, state, e, [None if v.out else made.get(v.digest) for v in e.values], found)
+        near = _Near(
+            site, state, e, [None if v.out or v.missing else made.get(v.digest) for v in e.values], found
+        )
         if self.first is None:
             self.before = [*self.before[-_AROUND + 1 :], near]
         else:
@@ -130,7 +142,7 @@ class Walk:
             self.around.append(near.told())
             self.after -= 1
         for v in e.values:
-            if v.out and v.role not in ("setting", "rng"):
+            if v.out and not v.missing and v.role not in ("setting", "rng"):
                 made[v.digest] = site
 
     def near(self) -> list[Around]:
@@ -159,6 +171,9 @@ class Walk:
             result.unmatched += found.unmatched
             for text in found.problems:
                 self.problem(f"{wheres}{site}: {text}")
+            before = self.unknown
+            if found.unknown:
+                self.not_known(f"{site}: {found.unknown[0][1]}")
             call = calls.setdefault(e.call, _Call(e)) if e.call >= 0 else _Call(e)
             call.takes = call.takes or any(not v.out and v.role not in ("rng",) for v in e.values)
             differ = found.ins or found.outs
@@ -169,12 +184,20 @@ class Walk:
             if found.generators and self.generator is None:
                 where = Origin(self.rank, site, "generator", e.module, e.kind, at, found.generators)
                 self.generator = str(site), where
+            if found.ins_unknown:
+                call.ins_unknown = call.ins_unknown or f"{site}: {found.ins_unknown}"
             if found.ins:
                 call.ins_differ = True
                 if not self.differed:
-                    self._entered(site, e, at, found, calls)
+                    self._entered(site, e, at, found, calls, before or call.ins_unknown)
             own = found.outs and not call.ins_differ and not call.inner_differs
-            if own and (not self.differed or (call.takes and not self._explained(e, dirty))):
+            # Inputs agree only where all are known; of what takes nothing: where all before is.
+            unknown = call.ins_unknown or ("" if call.takes else before)
+            if own and not self.differed and unknown:
+                self._not_certain(site, e, at, found.outs, unknown)
+            elif own and (
+                not self.differed or (call.takes and not unknown and not self._explained(e, dirty))
+            ):
                 self.origin(Origin(self.rank, site, "operation", e.module, e.kind, at, found.outs))
             if differ:
                 self.differed = True
@@ -203,10 +226,25 @@ class Walk:
         """Whether a gradient may differ because of what its module kept from a forward pass that differs."""
         return e.phase == "backward" and (e.module in dirty or not e.module)
 
-    def _entered(self, site: Site, e: Event, at: int, found: _Found, calls: dict[int, _Call]) -> None:
+    def not_known(self, text: str) -> None:
+        """Something was not compared: from here on it is not known whether everything before agrees."""
+        self.unknown = self.unknown or text
+
+    def _not_certain(
+        self, site: Site, e: Event, at: int, values: list[ValueDifference], unknown: str
+    ) -> None:
+        """Values differ, maybe because of a value that is not known: nothing is to blame."""
+        self.origin(Origin(self.rank, site, "unknown", e.module, e.kind, at, values, unknown=unknown))
+
+    def _entered(
+        self, site: Site, e: Event, at: int, found: _Found, calls: dict[int, _Call], unknown: str
+    ) -> None:
         """A value that differs though nothing before it does: it was made by code that is not
         traced by itself.
         """
+        if unknown:
+            self._not_certain(site, e, at, found.ins, unknown)
+            return
         module = e.module
         outer = calls.get(e.enclosing)
         if all(v.role in ("value", "gradient") for v in found.ins):
@@ -229,16 +267,19 @@ def _state(e: Event, found: _Found) -> str:
         return "outputs differ"
     if found.ins:
         return "inputs differ"
+    if found.unknown:
+        return "not known"
     ways = {v.out for v in e.values if v.role != "rng"}
     return "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
 
 
 class _Call:
-    __slots__ = ("event", "inner_differs", "ins_differ", "takes")
+    __slots__ = ("event", "inner_differs", "ins_differ", "ins_unknown", "takes")
 
     def __init__(self, event: Event) -> None:
         self.event = event
         self.ins_differ = self.inner_differs = self.takes = False
+        self.ins_unknown = ""  # which input is not known, and why
 
 
 def first_of_events(number: int, a: Sequence[Event], b: Sequence[Event], rank: int = 0) -> Origin | None:

@@ -75,6 +75,9 @@ def origin_text(o: Origin) -> str:
                 f"everything before agrees, and what it takes differs: "
                 f"{', '.join(sorted(_ROLES.get(r, r) for r in roles))} {_names(o.values)}"
             )
+    elif o.reason == "unknown":
+        what = "outputs differ" if any(v.out for v in o.values) else "its input differs"
+        said = f"{what}: {_names(o.values)}; it is not known where this comes from, because of {o.unknown}"
     elif o.reason == "unmatched":
         said = f"only in {o.only_in}: the other run does something else here"
     else:
@@ -116,7 +119,13 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
     if first is not None:
         lines.append("")
         lines.append("around the first divergence, in the order of execution:")
-        marks = {"inputs differ": ">", "outputs differ": "x", "only in a": "-", "only in b": "+"}
+        marks = {
+            "inputs differ": ">",
+            "outputs differ": "x",
+            "only in a": "-",
+            "only in b": "+",
+            "not known": "?",
+        }
         for near in result.around:
             lines.append(one_line(f"  {marks.get(near.state, ' ')} {near.site}: {near.state}"))
         lines.append("")
@@ -167,7 +176,7 @@ def _origin(o: Origin | None) -> dict[str, Any] | None:
         return None
     return {
         "rank": o.rank, **o.site._asdict(), "reason": o.reason, "named_module": o.module, "kind": o.kind,
-        "number": o.number, "generator": o.generator, "only_in": o.only_in, "values": [_value(v) for v in o.values],
+        "number": o.number, "generator": o.generator, "only_in": o.only_in, "unknown": o.unknown, "values": [_value(v) for v in o.values],
         "text": str(o),
     }  # fmt: skip
 

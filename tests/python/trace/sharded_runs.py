@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -106,13 +106,91 @@ def refused(rank: int, ranks: int, folder: Path) -> None:
         run.capture(7, {"y": torch.full((3,), float(rank)), "z": torch.ones(2)}, local=["y"])
 
 
-def _say(run: ParallelRun, what: str, fields: dict) -> None:
+def _say(run: ParallelRun, what: str, fields: dict, step: int = 0, **options) -> None:
     try:
-        run.capture(0, fields)
+        run.capture(step, fields, **options)
     except ReplicasDiffer as e:
         print(f"{what}: {e.ranks} {e.names} {e}", flush=True)
     except twinrun.TwinrunError as e:
         print(f"{what}: {e}", flush=True)
+
+
+def subset(rank: int, ranks: int, folder: Path) -> None:
+    """A run of some processes; then all of them make a group, and a run."""
+    some = dist.new_group([0, 1])
+    if rank < 2:
+        for number in range(2):
+            with ParallelRun(folder / f"some{number}", group=some) as run:
+                run.capture(0, {"x": torch.ones(3)})
+    else:
+        try:
+            ParallelRun(folder / "some", group=some)
+        except twinrun.TwinrunError as e:
+            print(f"outside: {e}", flush=True)
+    total = torch.ones(1)
+    dist.all_reduce(total, group=dist.new_group([*range(ranks)]))
+    print(f"sum: {total.item()}", flush=True)
+    with ParallelRun(folder / "all") as run:
+        run.capture(0, {"x": torch.ones(3)})
+
+
+def newest(rank: int, ranks: int, folder: Path) -> None:
+    with ParallelRun(folder / "newest") as run:
+        found = []
+        for step in range(12):
+            run.capture(step, {"x": torch.ones(3), "y": torch.ones(300_000 * rank + 1)}, local=["y"])
+            found.append(run.latest())
+        print(f"newest: {found}", flush=True)
+
+
+# What two processes hold where both must hold the same.
+UNLIKE = {
+    "longer": (torch.zeros(3), torch.zeros(4)), "wider": (torch.zeros(3), torch.zeros(3, dtype=torch.float64)),
+    "dimension": (torch.zeros(3), torch.zeros(3, 1)), "scalar": (torch.zeros(()), torch.zeros(1)),
+    "empty": (torch.zeros(0), torch.zeros(0, 3)), "list": ([1, 2], [1, 2, 3]), "kind": (1, 1.0), "bool": (True, 1),
+    "text": (torch.zeros(3), "gone"), "digit": ("1", 1), "none": (None, 0), "texts": ("a", "b"), "zero": (0.0, -0.0),
+}  # fmt: skip
+
+
+def unlike(rank: int, ranks: int, folder: Path) -> None:
+    with ParallelRun(folder / "unlike") as run:
+        for name, pair in UNLIKE.items():
+            _say(run, name, {"x": pair[rank], "y": torch.ones(2)})
+        print(f"steps: {run.steps}", flush=True)
+
+
+def wrappers(rank: int, ranks: int, folder: Path) -> None:
+    """The same values of a plain model, and of wrapped ones within containers."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    for name, wrapped in (
+        ("bare", lambda m: m),
+        ("ddp", nn.parallel.DistributedDataParallel),
+        ("compiled", torch.compile),
+        ("both", lambda m: torch.compile(nn.parallel.DistributedDataParallel(m))),
+        ("fsdp2", lambda m: fully_shard(m, mesh=mesh)),
+    ):
+        with ParallelRun(folder / f"wrapped-{name}") as run:
+            run.capture(0, {"model": wrapped(model()), "more": {"list": [wrapped(model())]}})
+            run.capture(1, wrapped(model()))
+
+
+def errors(rank: int, ranks: int, folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (ranks,))
+    down = DeviceMesh("cpu", [*reversed(range(ranks))])
+    with ParallelRun(folder / "errors") as run:
+        _say(run, "local", {"x": distribute_tensor(torch.ones(4), mesh, [Shard(0)])}, local=["x"])
+        _say(run, "mesh", {"x": DTensor.from_local(torch.ones(2), down, [Shard(0)], run_check=False)})
+        _say(run, "number", {"x": torch.ones(4)}, sharded={"x": 4})
+        _say(run, "mapping", {"x": torch.ones(4)}, sharded=["x"])
+        _say(run, "step", {"x": torch.ones(4)}, step=rank)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            run.capture(7, {"x": torch.ones(4)}, local=["rng*"], sharded={"*.qkv": Sharded(0, 4)})
+        print(f"globs: {[str(w.message) for w in said]}", flush=True)
+    try:
+        ParallelRun(folder / f"path{rank}")
+    except twinrun.TwinrunError as e:
+        print(f"path: {e}", flush=True)
 
 
 def main(rank: int, ranks: int, store: str, folder: str, *scenarios: str) -> int:

@@ -84,6 +84,67 @@ def test_values_of_another_shape_are_still_matched() -> None:
     assert all(x is not None and y is not None for x, y in aligned(a, b))
 
 
+# ---- what was not digested ----
+
+
+def call(module: str, value: int | str, *, out: bool, number: int) -> Event:
+    """An entry or an exit. value: its digest, or why it has none."""
+    made = event(module, 0 if isinstance(value, str) else value, out=out, call=number)
+    if isinstance(value, str):
+        made.values[0].missing = value
+    return made
+
+
+@pytest.mark.parametrize("sides", [("no memory", "no memory"), ("no memory", 3), (3, "no memory")])
+def test_inputs_that_are_not_known_never_agree(tmp_path, sides) -> None:
+    """The difference may come from there: no module is named."""
+
+    def run(unknown, result, later):
+        return [call("up", 1, out=False, number=0), call("up", unknown, out=True, number=0),
+                call("norm", unknown, out=False, number=1), call("norm", result, out=True, number=1),
+                call("head", later, out=False, number=2), call("head", result + 1, out=True, number=2)]  # fmt: skip
+
+    found = compared(tmp_path, run(sides[0], 5, 5), run(sides[1], 6, 6))
+    first = found.first_divergence
+    assert found.verdict == "different" and (first.reason, first.site.module) == ("unknown", "norm")
+    assert "agree" not in str(first) and "forward of norm: x was not digested: no memory" in str(first)
+    assert trace_document(found)["first_divergence"]["unknown"] == first.unknown
+    assert {n.state for n in found.around if n.site.module == "norm"} == {"not known", "outputs differ"}
+    # Without a difference after it: not the same, either.
+    assert compared(tmp_path, run(sides[0], 5, 5), run(sides[1], 5, 5)).verdict == "incomparable"
+
+
+def test_not_everything_before_agrees_where_an_output_is_not_known(tmp_path) -> None:
+    def run(given):
+        return [call("up", 1, out=False, number=0), call("up", "a view", out=True, number=0),
+                call("norm", given, out=False, number=1), call("norm", 7, out=True, number=1)]  # fmt: skip
+
+    first = compared(tmp_path, run(5), run(6)).first_divergence
+    assert (first.reason, first.site.module) == ("unknown", "norm") and "everything" not in str(first)
+
+
+def test_an_operation_whose_inputs_are_known_is_still_named(tmp_path) -> None:
+    def run(result):
+        return [call("up", 1, out=False, number=0), call("up", "a view", out=True, number=0),
+                call("norm", 5, out=False, number=1), call("norm", result, out=True, number=1)]  # fmt: skip
+
+    first = compared(tmp_path, run(5), run(6)).first_divergence
+    assert (first.reason, first.site.module) == ("operation", "norm")
+
+
+def test_after_a_problem_of_a_trace_not_everything_before_agrees(tmp_path) -> None:
+    a = written(tmp_path / "a", {0: [event("up", 1, out=False)]}, ["a value was lost"])
+    b = written(tmp_path / "b", {0: [event("up", 2, out=False)]})
+    first = twinrun.compare_traces(a, b).first_divergence
+    assert first.reason == "unknown" and "a value was lost" in str(first)
+
+
+def test_no_event_is_said_to_have_made_a_value_that_is_not_known(tmp_path) -> None:
+    events = [call("up", "x", out=True, number=0), call("down", "y", out=False, number=1), event("head", 1)]
+    found = compared(tmp_path, events, [*events[:2], event("head", 2)])
+    assert [p.producer for n in found.around for p in n.values] == [None] * 3
+
+
 # ---- the form on storage ----
 
 

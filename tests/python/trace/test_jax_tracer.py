@@ -1,7 +1,12 @@
 """Traces of programs of JAX: the function or module that differs is named."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from commands import HANG
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
@@ -172,3 +177,175 @@ def test_flax_modules_are_traced_by_themselves(tmp_path):
     first = twinrun.compare_traces(tmp_path / "a", tmp_path / "bump").first_divergence
     assert (first.site.iteration, first.site.module, first.kind) == (1, "down", "Dense")
     assert [(v.name, v.role) for v in first.values] == [("kernel", "parameter")]
+
+
+# Values that JAX would round to 32 bits, or that are no arrays of it.
+PAIRS = {
+    "float": (0.1, 0.1 + 1e-12), "numpy's float": (np.float64(0.1), np.float64(0.1 + 1e-12)),
+    "batch": (np.array([0.1, 0.2]), np.array([0.1, 0.2 + 1e-12])), "ids": (np.array([1]), np.array([1 + 2**32])),
+    "count": (2**40, 2**40 + 1), "huge": (2**70, 2**70 + 1), "unsigned": (2**63, 2**63 + 1),
+    "complex": (0.1j, (0.1 + 1e-12) * 1j), "complex128": (np.array([1e-300j]), np.array([0j])), "tiny": (1e-300, 0.0),
+    "text": ("relu", "gelu"), "bytes": (b"a", b"b"), "texts": (np.array(["a"]), np.array(["b"])), "none": (None, 0),
+    "type": (np.float32(2), np.float64(2)), "integer": (np.int32(3), np.int64(3)), "bool": (True, 1),
+    "nested": ({"lr": [1e-3, "x"]}, {"lr": [1e-3 + 1e-12, "x"]}), "keys": ({1: 2.0, 2: 3.0}, {1: 2.0, 2: 4.0}),
+    "key": (jax.random.key(0), jax.random.key(1)),
+    "kind of key": (jax.random.key(0, impl="rbg"), jax.random.key(0, impl="unsafe_rbg")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["record", "argument", "result", "compiled"])
+def test_values_are_digested_as_they_are(tmp_path, how):
+    def run(path, which):
+        with trace(path) as t:
+            for name, pair in PAIRS.items():
+                value = pair[which]
+                if how == "record":
+                    t.record(name, value)
+                elif how == "argument":
+                    t.function(lambda x: 1.0, name)(value)
+                elif how == "result":
+                    t.function(lambda x, value=value: value, name)(1.0)
+                else:  # a constant of the program
+                    f = t.function(lambda x, y: x, name)
+                    jax.jit(lambda x, f=f, value=value: f(x, value))(1.0)
+                t.step()
+        assert not t.problems
+
+    for path, which in (("a", 0), ("again", 0), ("b", 1)):
+        run(tmp_path / path, which)
+    again = twinrun.compare_traces(tmp_path / "a", tmp_path / "again")
+    assert again.verdict == "same" and again.values >= len(PAIRS)
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    differing = {iteration for (iteration, _), (_, different) in found.by_module.items() if different}
+    assert [name for n, name in enumerate(PAIRS) if n not in differing] == []
+
+
+def test_two_keys_that_look_alike_are_two_values(tmp_path):
+    @jax.tree_util.register_pytree_with_keys_class
+    class Pair:
+        def __init__(self, *values):
+            self.values = values
+
+        def tree_flatten_with_keys(self):
+            keys = (jax.tree_util.DictKey("1"), jax.tree_util.DictKey(1))
+            return list(zip(keys, self.values, strict=True)), None
+
+        @classmethod
+        def tree_unflatten(cls, _, values):
+            return cls(*values)
+
+    for name, first in (("a", 1.0), ("b", 2.0)):
+        with trace(tmp_path / name) as t:
+            t.record("pair", Pair(first, 3.0))
+            t.step()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "different" and found.values == 2
+
+
+def test_what_has_no_digest_does_not_end_the_program(tmp_path):
+    """It is a problem of both traces: nothing that follows from it is said to have equal inputs."""
+
+    def run(path, factor):
+        with trace(path) as t:
+            step = t.function(lambda x, given: x * factor, "step")
+            gone = jnp.ones(3)
+            gone.delete()
+            for given in (np.ma.masked_array([1.0], [True]), {1: 0, "x": 1}, gone):
+                step(jnp.ones(2), given)
+            t.step()
+
+    run(tmp_path / "a", 2.0)
+    run(tmp_path / "b", 3.0)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "a").verdict == "incomparable"
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "different" and {o.reason for o in found.origins} == {"unknown"}
+    assert "inputs agree" not in str(found) and "arg.1" in str(found)
+
+
+def test_a_typed_key_leaves_the_culprit_its_name(tmp_path):
+    def run(path, rate):
+        with trace(path) as t:
+            noise = t.function(lambda k: jax.random.normal(k, (2,)), "noise")
+            step = t.function(jax.jit(lambda w, n: w - rate * n), "step")
+            w = jnp.ones(2)
+            for n in range(2):
+                w = step(w, noise(jax.random.key(n)))
+                t.step()
+        assert not t.problems
+
+    run(tmp_path / "a", 1e-3)
+    run(tmp_path / "b", 2e-3)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (first.site.module, first.reason, first.site.iteration) == ("step", "operation", 0)
+
+
+def test_events_come_in_the_order_of_the_program(tmp_path):
+    """What is recorded after a compiled program that takes long comes after its events."""
+    with trace(tmp_path / "a") as t:
+        long = jax.jit(t.function(lambda x: jax.lax.fori_loop(0, 30, lambda _, y: jnp.sin(y @ y), x), "long"))
+        for n in range(4):
+            y = long(jnp.ones((200, 200)))
+            t.record("number", n)
+            t.record("y", y)
+            t.step()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "a")
+    assert found.same
+    from twinrun.trace.reading import TraceSubject
+
+    subject = TraceSubject(tmp_path / "a")
+    for n in range(4):
+        events = subject.events(0, n)[0]
+        assert [e.module or e.operation for e in events] == ["long", "long", "number", "y"]
+
+
+SEVERAL = """
+import sys, warnings
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from twinrun.jax import trace
+
+assert jax.device_count() == 2
+x = jax.device_put(jnp.arange(8.0), NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec("d")))
+with warnings.catch_warnings(record=True) as said, trace(sys.argv[1]) as t:
+    warnings.simplefilter("always")
+    doubled = t.function(lambda x: x * 2, "doubled")
+    assert float(jax.jit(doubled)(x).sum()) == 56 and float(jax.jit(doubled)(x[:4]).sum()) == 12
+    assert float(doubled(x).sum()) == 56
+    t.record("x", x)
+    t.step()
+print([str(w.message) for w in said if w.category is RuntimeWarning])
+"""
+
+
+def test_programs_of_several_devices_run_without_a_trace_and_a_warning_says_so(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SEVERAL, str(tmp_path / "a")],
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("doubled is compiled: it is not traced") == 1, done.stdout
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "a")
+    assert found.verdict == "incomparable" and found.events == 3  # of what was not compiled
+
+
+def test_a_second_run_keeps_the_data_of_the_place(tmp_path):
+    def run(path, shift, **options):
+        with trace(path, **options) as t:
+            f = t.function(lambda x: x + shift, "f")
+            f(jnp.arange(4.0))
+            t.step()
+
+    a, b = tmp_path / "a", tmp_path / "b"
+    run(a, 0.0)
+    run(b, 0.5)
+    run(a, 0.0, escalate=True, reference=b)
+    run(b, 0.5, escalate=True, reference=a)
+    value = twinrun.compare_traces(f"{a}.escalated", f"{b}.escalated").first_divergence.values[0]
+    assert (value.different, value.max_abs_diff) == (4, 0.5)
+    with pytest.raises(twinrun.TwinrunError, match="needs the other trace"):
+        trace(a, escalate=True)
+    with pytest.raises(twinrun.TwinrunError, match="reference is for escalate=True"):
+        trace(tmp_path / "c", reference=b)

@@ -139,6 +139,53 @@ def test_what_has_no_place_or_differs_is_refused_on_all_processes(tmp_path):
     assert twinrun.compare(tmp_path / "refused", tmp_path / "refused").same
 
 
+def _lines(out):
+    return dict(line.split(": ", 1) for line in out.splitlines())
+
+
+def test_a_run_of_some_processes_leaves_the_others_alone(tmp_path):
+    told = [_lines(out) for out in job(tmp_path, 3, "subset")]
+    assert [one["sum"] for one in told] == ["3.0"] * 3
+    assert "not in the group of the run" in told[2]["outside"]
+    for name, ranks in (("some0", 2), ("some1", 2), ("all", 3)):
+        assert len(open_subject(str(tmp_path / name)).places) == ranks
+
+
+def test_the_newest_step_is_that_which_was_just_captured(tmp_path):
+    for out in job(tmp_path, 2, "newest"):
+        assert _lines(out)["newest"] == str([*range(12)])
+
+
+def test_values_of_another_shape_or_kind_are_refused_on_all_processes(tmp_path):
+    from sharded_runs import UNLIKE
+
+    for out in job(tmp_path, 2, "unlike"):
+        lines = _lines(out)
+        assert lines.pop("steps") == "[]" and list(lines) == list(UNLIKE)
+        for name, said in lines.items():
+            assert said.startswith("(0, 1) ('x") and "must hold alike" in said, (name, said)
+
+
+def test_names_of_wrappers_are_left_out_within_containers_too(tmp_path):
+    job(tmp_path, 2, "wrappers")
+    for name in ("ddp", "compiled", "both", "fsdp2"):
+        found = twinrun.compare(tmp_path / "wrapped-bare", tmp_path / f"wrapped-{name}")
+        assert found.verdict == "same", (name, found.problems)
+        assert {"model.0.weight", "more.list.0.2.bias", "2.bias"} <= {f.field for f in found.fields}
+
+
+def test_errors_say_what_to_do_on_all_processes(tmp_path):
+    for out in job(tmp_path, 2, "errors"):
+        lines = _lines(out)
+        assert "is a DTensor, and is named by local=" in lines["local"]
+        assert "not in ascending order" in lines["mesh"]
+        assert "sharded['x'] is no Sharded" in lines["number"]
+        assert "sharded is a mapping" in lines["mapping"]
+        assert "process 0 step 0, process 1 step 1" in lines["step"]
+        assert "names no field: '*.qkv', 'rng*'" in lines["globs"]
+        assert "name different folders" in lines["path"] and "path0" in lines["path"]
+
+
 @pytest.mark.parametrize("size", range(18))
 def test_intervals_of_all_processes_cover_a_dimension_once(size):
     """Against torch.chunk, for one and two dimensions of a mesh, in both orders of division."""

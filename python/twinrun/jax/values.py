@@ -1,0 +1,107 @@
+"""What functions take and give, as named values: arrays of JAX, which callbacks bring, and values that are
+known without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+__all__ = ["Missing", "Slot", "Text", "slots_of"]
+
+_NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
+
+
+class Text(NamedTuple):
+    """A value that is digested as text."""
+
+    text: str
+
+
+class Missing(NamedTuple):
+    """Why a value has no digest."""
+
+    why: str
+
+
+class Slot(NamedTuple):
+    """A value of an event.
+
+    known: an array of NumPy, a `Text` or a `Missing`. None: a callback brings it, in the order of the slots.
+    """
+
+    name: str
+    role: str
+    known: np.ndarray | Text | Missing | None
+
+
+def slots_of(
+    tree: Any, front: str, role: str = "value", taken: Iterable[Slot] = ()
+) -> tuple[list[Slot], list[Any]]:
+    """(slots, arrays of JAX for a callback) of a tree. Objects that are no values are left out. Never raises.
+
+    taken: slots whose names are in use.
+    """
+    names = {slot.name for slot in taken}
+    slots: list[Slot] = []
+    arrays: list[Any] = []
+
+    def add(name: str, known: np.ndarray | Text | Missing | None) -> None:
+        free, again = name, 1
+        while free in names:  # keys 1 and "1" of a mapping look alike
+            again += 1
+            free = f"{name}#{again}"
+        names.add(free)
+        slots.append(Slot(free, role, known))
+
+    try:
+        found = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda one: one is None)[0]
+    except Exception as e:  # keys that have no order
+        add(front, Missing(f"{type(e).__name__}: {e}"))
+        return slots, arrays
+    for path, leaf in found:
+        name = ".".join([front, *(str(_key(k)) for k in path)])
+        try:
+            if isinstance(leaf, jax.Array):
+                kind, array = _array(leaf)
+                if kind:
+                    add(f"{name}@type", Text(kind))
+                add(name, None)
+                arrays.append(array)
+            elif (known := _known(leaf)) is not None:
+                add(name, known)
+        except Exception as e:  # the program must not fail because of its trace
+            add(name, Missing(f"{type(e).__name__}: {e}"))
+    return slots, arrays
+
+
+def _key(step: Any) -> object:
+    return getattr(step, "key", getattr(step, "idx", getattr(step, "name", step)))
+
+
+def _array(leaf: jax.Array) -> tuple[str, jax.Array]:
+    """(its type where the array alone does not tell it, an array that a callback can bring)."""
+    if not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+        raise ValueError("the array was deleted: its memory was donated")
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return str(leaf.dtype), jax.random.key_data(leaf)
+    return "", leaf
+
+
+def _known(leaf: Any) -> np.ndarray | Text | Missing | None:
+    """A value of Python or NumPy as it is: JAX would round it to 32 bits. None for other objects."""
+    if leaf is None or isinstance(leaf, (str, bytes, bytearray)):
+        return Text(repr(leaf))
+    if not isinstance(leaf, _NUMBERS):
+        return None
+    if isinstance(leaf, np.ma.MaskedArray):
+        return Missing("masked arrays have no digest")
+    array = np.array(leaf)  # a copy: the caller may change it before the event
+    if array.dtype.kind == "O" and isinstance(leaf, int):  # more than 64 bits
+        return Text(repr(leaf))
+    if array.dtype.kind in "SU":
+        return Text(f"{array.dtype.str} {array.shape} {array.tolist()!r}")
+    return array
