@@ -188,10 +188,10 @@ def _divided(
     """What this process has of its own, and its parts of what all hold together."""
     if not isinstance(sharded, Mapping):
         raise TwinrunError("sharded is a mapping of globs", fix='give {"*.weight": Sharded(…)}')
-    for glob, how in sharded.items():
-        if not isinstance(how, Sharded):
+    for glob, given_as in sharded.items():
+        if not isinstance(given_as, Sharded):
             raise TwinrunError(
-                f"sharded[{glob!r}] is no Sharded, but {type(how).__name__!r}",
+                f"sharded[{glob!r}] is no Sharded, but {type(given_as).__name__!r}",
                 fix="give twinrun.torch.Sharded(dim, sizes, group)",
             )
     unused = {*sharded, *local}

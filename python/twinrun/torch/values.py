@@ -17,7 +17,7 @@ __all__ = ["Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "pla
 try:
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 except ImportError:
-    AsyncCollectiveTensor = ()  # type: ignore[assignment, misc]
+    AsyncCollectiveTensor = ()
 
 # (name, value): a tensor, or a plain value of Python.
 Leaf = tuple[str, Any]
