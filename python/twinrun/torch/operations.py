@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..runs.events import Event
@@ -49,13 +50,20 @@ _ROOM_OUT = {
 _ROOM_IN = {"workspace", "reserve", "reserveSpace", "weight_buf", "save_var_transform"}
 # Arguments that are written and not read, beside the first.
 _FILLED = {"rrelu_with_noise": {"noise"}, "rrelu_with_noise_": {"noise"}}
+# Collectives give tensors whose values come later, when the program waits for them. They are seen where they
+# are used.
+_COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
+_LATER = {"fsdp.all_gather_copy_in"}  # what it gives has room for what other processes send
+UNDER_WAY = "what a collective gives: seen where it is used"
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
 
 
 class _Schema:
-    """What the schema of an operation says: whether it is a view, and which arguments it writes."""
+    """What the schema of an operation says: whether it is a view, which arguments it writes, and whether its
+    values come later.
+    """
 
-    __slots__ = ("fills", "name", "passed", "room", "unwritten", "writes")
+    __slots__ = ("fills", "later", "name", "passed", "room", "unwritten", "writes")
 
     def __init__(self, func: Any) -> None:
         name = self.name = func.__name__.split(".")[0]
@@ -69,6 +77,12 @@ class _Schema:
         self.fills = set(outs) | _ROOM_IN | ({writes[0]} if name in _FILLS and writes else set())
         self.fills |= _FILLED.get(name, set())
         self.room: set[int] = _ROOM_OUT.get(name, set())
+        namespace = getattr(func, "namespace", "")
+        self.later = namespace in _COLLECTIVES or f"{namespace}.{name}" in _LATER
+        self.passed = self.passed or (self.later and name == "wait_tensor")
+        if self.later:
+            received = name.startswith("recv")
+            self.fills |= {a.name for a in schema.arguments if received or "output" in a.name}
 
 
 class OperationEvents:
@@ -186,6 +200,8 @@ class OperationMode(TorchDispatchMode):
         if not self._guard.records() or compiling():
             self._events.not_seen()
             return func(*args, **kwargs)
+        if any(issubclass(t, FakeTensor) for t in types):
+            return func(*args, **kwargs)  # shapes only, as DTensor asks for: it writes no memory
         if any(t is not torch.Tensor and t is not torch.nn.Parameter and hasattr(t, "__torch_dispatch__")
                and t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types):  # fmt: skip
             return NotImplemented  # a subclass: its own operations come here again
@@ -209,6 +225,9 @@ class OperationMode(TorchDispatchMode):
             self._events.allocated(schema.name, result, before)
         else:
             self._events.ran(func, schema, named, result)
+            if schema.later:
+                self._events.end(seen, UNDER_WAY, {})
+                return result
             if schema.room and isinstance(result, (tuple, list)):
                 given = [None if n in schema.room else one for n, one in enumerate(result)]
             else:

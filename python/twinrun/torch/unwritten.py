@@ -30,7 +30,21 @@ _PARTS: dict[str, Callable[[torch.Tensor, _Named], object]] = {
     "masked_fill_": lambda m, a: m.masked_fill_(a["mask"].cpu(), True),
     "masked_scatter_": lambda m, a: m.masked_fill_(a["mask"].cpu(), True),
 }
-_COPIES = {"_to_copy", "copy_", "clone"}
+_COPIES = {"_to_copy", "copy_", "clone", "complex"}
+# Operations that only move elements: the arguments that hold them. What such an operation makes of the places
+# that nobody wrote are the places of its result that nobody wrote.
+_MOVES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("index_select", "gather", "index", "_unsafe_index", "take", "roll", "flip", "rot90",
+                     "repeat", "constant_pad_nd", "tril", "triu", "diag_embed", "pixel_shuffle",
+                     "pixel_unshuffle", "channel_shuffle", "repeat_interleave", "masked_select"), ("self",)),
+    **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), ("self", "src")),
+    "index_copy": ("self", "source"),
+    "index_fill": ("self",),
+    "index_put": ("self", "values"),
+    "scatter": ("self", "src"),
+    "embedding": ("weight",),
+}  # fmt: skip
+_VALUES = ("value", "fill_value")  # of elements that such an operation makes itself
 
 
 def _put(mask: torch.Tensor, named: _Named) -> None:
@@ -211,12 +225,44 @@ def _passed_on(func: Any, name: str, named: _Named, masks: Mapping[str, list[_Ma
         return of("self")[0] | named["mask"].cpu()
     if name in ("cat", "stack"):
         return getattr(torch, name)(of("tensors"), named.get("dim", 0))
-    if torch.Tag.pointwise in func.tags or name in _COPIES:
+    by_element = torch.Tag.pointwise in func.tags or name in _COPIES
+    moved = _MOVES.get(name) or (("self",) if name.endswith("_copy") and not by_element else None)
+    if moved is not None:
+        return _moved(func, moved, named, of)
+    if by_element:
         try:
             return reduce(torch.logical_and, [m for key in masks for m in of(key)])
         except RuntimeError:  # lists of tensors of several shapes
             return None
     return None
+
+
+def _moved(
+    func: Any, moved: tuple[str, ...], named: _Named, of: Callable[[str], list[torch.Tensor]]
+) -> _Mask:
+    """Which elements of a result are written ones that an operation moved, or its own.
+
+    It runs once more, on the places that nobody wrote. moved: the arguments that hold elements.
+    """
+    taken: dict[str, Any] = {}
+    for key, value in named.items():
+        if key in moved and isinstance(value, torch.Tensor):
+            taken[key] = ~of(key)[0]
+        elif isinstance(value, torch.Tensor):
+            if key in _VALUES:
+                taken[key] = torch.zeros((), dtype=torch.bool)
+            else:
+                taken[key] = value.cpu()
+        elif key in _VALUES:
+            taken[key] = 0
+        elif key == "indices" and isinstance(value, (list, tuple)):
+            taken[key] = [None if i is None else i.cpu() for i in value]
+        else:
+            taken[key] = value
+    try:
+        return ~func(**taken)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
 
 
 def written_words(t: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -399,9 +399,9 @@ TEST_P(DifferenceBackend, CountsBlocksOfFewDecades) {
             const DifferenceRule rule{{edges[std::min(at + random() % 3, edges.size() - 1)], 0}, true};
             DifferenceStats stats;
             run(kernels(), a.data(), b.data(), a.size(), 0, rule, &stats);
-            SCOPED_TRACE(testing::Message() << "from " << edges[at] << ", decades " << decades);
+            SCOPED_TRACE(::testing::Message() << "from " << edges[at] << ", decades " << decades);
             expect_same(stats, model(scalars(a), scalars(b), 0, rule));
-            if (testing::Test::HasFailure()) return;
+            if (::testing::Test::HasFailure()) return;
         }
     }
 }

@@ -32,7 +32,8 @@ def main(rank: int, ranks: int, store: str, folder: str, how: str) -> int:
         model = nn.parallel.DistributedDataParallel(inner)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = torch.Generator().manual_seed(rank)
-    on = {"replicas": how != "fsdp", "on_error": "raise"}
+    level = "ops" if "ops" in how.split() else "modules"
+    on = {"replicas": how != "fsdp" and level == "modules", "on_error": "raise", "level": level}
     status = 0
 
     def train() -> None:
@@ -42,7 +43,7 @@ def main(rank: int, ranks: int, store: str, folder: str, how: str) -> int:
             if how == "wrong" and n == 2 and rank == 1:
                 with torch.no_grad():
                     inner[2].bias[1] += 2**-20
-            if how == "batch" and n == 2 and rank == 1:
+            if "batch" in how.split() and n == 2 and rank == 1:
                 x[3, 1] += 2**-10
             model(x).square().mean().backward()
             optimizer.step()

@@ -144,6 +144,25 @@ class TestProcesses:
         found = twinrun.compare_traces(tmp_path / "fsdp", again / "fsdp")
         assert found.verdict == "same", (str(found), found.problems[:3])
 
+    @pytest.mark.parametrize("how", ["ops", "fsdp ops"])
+    def test_operations_of_processes(self, tmp_path, how: str) -> None:
+        """What a collective gives is there when the program waited for it: it is compared where it is used."""
+        if how.startswith("fsdp") and not hasattr(
+            pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
+        ):
+            pytest.skip(f"PyTorch {torch.__version__} has no fully_shard")
+        again = tmp_path / "again"
+        again.mkdir()
+        assert ranks(tmp_path, how) == ranks(again, how)
+        found = twinrun.compare_traces(tmp_path / how, again / how)
+        assert found.verdict == "same", (str(found), found.problems[:3])
+        ranks(tmp_path, f"{how} batch")
+        found = twinrun.compare_traces(tmp_path / how, tmp_path / f"{how} batch")
+        assert found.verdict == "different"
+        # Nothing before the iteration in which rank 1 has another input is to blame, on either rank.
+        assert {o.site.iteration for o in found.firsts.values()} == {2}
+        assert (found.firsts[1].reason, found.firsts[1].site.phase) == ("unmatched", "outside")
+
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 def test_a_mark_in_a_store() -> None:

@@ -120,7 +120,45 @@ def of_other_kinds(y, f):
     return y[:2] + o[:2].conj().real
 
 
+MOVES = {
+    "index_select": lambda o: o.index_select(0, torch.tensor([1, 0, 4]))[:2],
+    "gather": lambda o: o.gather(0, torch.tensor([[1, 0, 2, 4]]))[:, :3],
+    "take": lambda o: o.take(torch.tensor([3, 23, 1]))[::2],
+    "indexed": lambda o: o[torch.tensor([2, 5])][0],
+    "roll": lambda o: o.roll(1, 0)[1:4],
+    "flip": lambda o: o.flip(0)[-3:],
+    "repeat": lambda o: o.repeat(2, 1)[6:9],
+    "pad": lambda o: nn.functional.pad(o, (1, 0))[:3],
+    "tril": lambda o: o.tril()[:3],
+    "triu": lambda o: o.triu()[:3],
+    "diag_embed": lambda o: o.diag_embed()[:3],
+    "slice_scatter": lambda o: o.slice_scatter(o[:1] * 3, 0, 5, 6)[5],
+    "select_scatter": lambda o: o.select_scatter(o[0] * 3, 0, 5)[5],
+    "index_put": lambda o: o.index_put((torch.tensor([4]),), o[0] * 3)[4],
+    "index_copy": lambda o: o.index_copy(0, torch.tensor([4]), o[:1] * 3)[4],
+    "index_fill": lambda o: o.index_fill(0, torch.tensor([4]), 2.0)[4] * o[0],
+    "scatter": lambda o: o.scatter(0, torch.full((1, 4), 4), o[:1] * 3)[4],
+    "embedding": lambda o: nn.functional.embedding(torch.tensor([0, 5]), o)[0],
+    "to_double": lambda o: o.double()[:3],
+    "complex": lambda o: torch.complex(o, o)[:3].real,
+    "narrow_copy": lambda o: torch.narrow_copy(o, 0, 0, 4)[:3],
+}
+
+
+def moved(name):
+    """Rows 0 to 2 of memory are written; an operation moves them beside others, and they are used."""
+
+    def use(y, f):
+        o = f()
+        o[:3] = y[:3].detach() * f.value
+        return MOVES[name](o).sum() + y.sum() * 0
+
+    use.__name__ = name
+    return use
+
+
 CASES = [
+    *map(moved, MOVES),
     index_put, where, rrelu, rrelu_of_inference, two_halves, a_part, a_part_by_numbers, scattered, masked, indexed,
     resized, out, in_place, strided, drawn, of_other_kinds,
 ]  # fmt: skip
