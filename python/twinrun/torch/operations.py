@@ -50,8 +50,8 @@ _ROOM_OUT = {
 _ROOM_IN = {"workspace", "reserve", "reserveSpace", "weight_buf", "save_var_transform"}
 # Arguments that are written and not read, beside the first.
 _FILLED = {"rrelu_with_noise": {"noise"}, "rrelu_with_noise_": {"noise"}}
-# Collectives give tensors whose values come later, when the program waits for them. They are seen where they
-# are used.
+# Collectives give tensors whose values come later, when the program waits for them. They are seen
+# where they are used.
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
 _LATER = {"fsdp.all_gather_copy_in"}  # what it gives has room for what other processes send
 UNDER_WAY = "what a collective gives: seen where it is used"

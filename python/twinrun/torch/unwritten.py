@@ -31,8 +31,8 @@ _PARTS: dict[str, Callable[[torch.Tensor, _Named], object]] = {
     "masked_scatter_": lambda m, a: m.masked_fill_(a["mask"].cpu(), True),
 }
 _COPIES = {"_to_copy", "copy_", "clone", "complex"}
-# Operations that only move elements: the arguments that hold them. What such an operation makes of the places
-# that nobody wrote are the places of its result that nobody wrote.
+# Operations that only move elements: the arguments that hold them. What such an operation makes of
+# the places that nobody wrote are the places of its result that nobody wrote.
 _MOVES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("index_select", "gather", "index", "_unsafe_index", "take", "roll", "flip", "rot90",
                      "repeat", "constant_pad_nd", "tril", "triu", "diag_embed", "pixel_shuffle",
