@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -181,9 +182,11 @@ def _traces(run_a: str, run_b: str | None) -> bool:
         raise Incomparable("is no trace", where=run_a, fix="--replicas is for traces of several ranks")
     found = [is_trace(run_a), is_trace(run_b)]
     if any(found) and not all(found):
-        from ..errors import Incomparable
+        from ..errors import Incomparable, MissingFile
 
         other = run_b if found[0] else run_a
+        if not os.path.exists(other):
+            raise MissingFile("no such file or folder", where=other, fix="check the path")
         raise Incomparable("is no trace, and the other run is one", where=other, fix="compare two traces")
     return all(found)
 

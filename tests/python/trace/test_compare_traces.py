@@ -613,6 +613,8 @@ def test_the_command(tmp_path) -> None:
         plain.capture(0, {"x": np.zeros(3)})
     done = command("compare", a, tmp_path / "plain")
     assert done.status == 2 and "is no trace" in done.err
+    done = command("compare", a, tmp_path / "nope")
+    assert done.status == 2 and "no such file or folder" in done.err
     assert command("log", a).status == command("verify", a).status == 0
 
 
