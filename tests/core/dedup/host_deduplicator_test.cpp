@@ -332,6 +332,8 @@ TEST(HostDeduplicatorTree, EveryRegionOfTheFirstStepIsFound) {
     EXPECT_EQ(outcome.payload, 64U);
     add_and_check(record, image_of(bytes), &outcome);
     EXPECT_EQ(outcome.runs, (std::vector<ChunkRun>{{0, 64, location(0, 0), false}}));
+    // In the step before, no chunk at 16 to 31 is the one that comes there: none is unchanged.
+    add_and_check(record, image_of(random_bytes(random, bytes.size())));
     RecordBytes swapped = random_bytes(random, bytes.size());  // chunks 48 to 63 at 16
     std::memcpy(swapped.data() + 32 * 16, bytes.data() + 32 * 48, 32 * 16);
     add_and_check(record, image_of(swapped), &outcome);
