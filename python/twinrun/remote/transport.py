@@ -6,6 +6,7 @@ opened. No message here holds words of a library: these repeat URLs, with their 
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -314,11 +315,9 @@ def file_system(url: str) -> tuple[Any, str, type[Transport]]:
         import fsspec
     except ImportError:
         raise MissingPackage.of("fsspec", "twinrun[remote]", where=name) from None
-    try:
-        __import__(package)
-    except ImportError:
+    if importlib.util.find_spec(package) is None:
         extra = "twinrun[remote]" if package != "gcsfs" else "gcsfs"
-        raise MissingPackage.of(package, extra, where=name) from None
+        raise MissingPackage.of(package, extra, where=name)
     try:
         fs, path = fsspec.core.url_to_fs(url)
     except Exception as error:
