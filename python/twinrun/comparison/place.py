@@ -97,8 +97,8 @@ def _compare_opened(
     """
     unopened = [*in_a.unopened, *in_b.unopened]
     if unopened:
-        _report_unopened(request, match, unopened, wanted, found)
-        in_a, in_b = _without_unopened(in_a, in_b, unopened)
+        told = _report_unopened(request, match, unopened, wanted, found)
+        in_a, in_b = _without_unopened(in_a, in_b, told), _without_unopened(in_b, in_a, told)
     fields = match_fields(
         request.a,
         request.b,
@@ -139,29 +139,33 @@ def _compare_opened(
 
 def _report_unopened(
     request: Request, match: StepMatch, unopened: Iterable[Unopened], wanted: Selection, found: Outcome
-) -> None:
-    """A problem for each file that cannot be opened, but for those that hold nothing that is compared."""
+) -> list[Unopened]:
+    """Adds a problem for each file that cannot be opened, but for those that hold nothing that is compared.
+    Returns the files that have one.
+    """
+    told = []
     for file in unopened:
         left_out = wanted.skips(file.name or file.label)
         chosen = request.globs is None or any(file.may_match(g) for g in request.globs)
         if chosen and not left_out:
+            told.append(file)
             found.problems.append((-1, request.kept(file.error, match)))
+    return told
 
 
-def _without_unopened(in_a: Opened, in_b: Opened, unopened: Sequence[Unopened]) -> tuple[Opened, Opened]:
-    """Both places without what only one of them has because a file of the other cannot be opened: that the
-    file was not compared is said already.
+def _without_unopened(mine: Opened, other: Opened, told: Sequence[Unopened]) -> Opened:
+    """A place without what the other one may lack because a file of it cannot be opened.
+
+    told: the files that a problem names. The fields of any other file are missing.
     """
 
-    def known(mine: Opened, other: Opened) -> Opened:
-        made = mine.with_fields(
-            {n: f for n, f in mine.items() if n in other or not any(file.holds(n) for file in unopened)}
-        )
-        if mine.facts is not None and other.facts is not None:
-            made.facts = {label: fact for label, fact in mine.facts.items() if label in other.facts}
-        return made
+    def may_lack(name: str) -> bool:
+        return any(file.holds(name) or (not file.name and file in told) for file in other.unopened)
 
-    return known(in_a, in_b), known(in_b, in_a)
+    made = mine.with_fields({n: f for n, f in mine.items() if n in other or not may_lack(n)})
+    if mine.facts is not None and other.facts is not None:
+        made.facts = {label: fact for label, fact in mine.facts.items() if label in other.facts}
+    return made
 
 
 def _fields_there(globs: Sequence[str] | None, names: Sequence[str]) -> str:

@@ -119,7 +119,7 @@ def test_doubled_ids_are_told_and_compared_in_their_order(tmp_path: pathlib.Path
         a, write(tmp_path / "b", ids[[3, 1, 2, 0]], {"x": x[[3, 1, 2, 0]]}, zero), key="id"
     )
     assert same.same
-    assert any("several times (7" in note for note in same.notes)
+    assert any("several rows each (7" in note for note in same.notes)
     once = twinrun.compare(
         a, write(tmp_path / "c", np.array([5, 7, 9]), {"x": x[[0, 1, 3]]}, zero[:3]), key="id"
     )

@@ -37,7 +37,7 @@ class Parts(Subject):
         self.ranks = ranks
 
     @contextlib.contextmanager
-    def open(self, place: Place, use_metadata: bool = True) -> Iterator[Opened]:
+    def open(self, place: Place, use_metadata: bool = True, whole: bool = True) -> Iterator[Opened]:
         yield Opened(self.ranks[place[1]])
 
 

@@ -83,15 +83,19 @@ def test_nothing_could_be_compared(tmp_path: Path) -> None:
 
 
 def test_names_of_fields_in_several_kinds_of_files(tmp_path: Path) -> None:
-    """The names of the fields of an archive do not tell of which file they are: they are reported too."""
+    """The names of the fields of an archive do not tell of which file they are: the file is reported, once."""
     for run in "AB":
         write(tmp_path / run, {(1, "x"): np.arange(5.0)})
         np.savez(tmp_path / run / "step_1" / "more.npz", p=np.arange(3), q=np.arange(4))
     damage(tmp_path / "A" / "step_1" / "more.npz")
     found = twinrun.compare(tmp_path / "A", tmp_path / "B", partial=True)
     assert [f.field for f in found.fields] == ["x"]
-    assert any("more.npz" in p for p in found.problems)
+    assert [("more.npz" in p) for p in found.problems] == [True]
     assert found.verdict == "incomparable"
+    # Who leaves the file out does not leave out what else is missing.
+    (tmp_path / "A" / "step_1" / "x.npy").unlink()
+    left_out = command("compare", tmp_path / "A", tmp_path / "B", "--leave-out", "more.npz")
+    assert left_out.status == 2 and "x" in left_out.err
 
 
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
