@@ -47,12 +47,34 @@ def help(words: tuple[str, ...]) -> int:
     return 0
 
 
+def _check_page(path: str) -> None:
+    """Raises TwinrunError where something other than a page of twinrun's has this name."""
+    from .manual import is_page
+
+    if not os.path.lexists(path):
+        return
+    ours = False
+    if os.path.isfile(path) and not os.path.islink(path):
+        try:
+            with open(path, "rb") as file:
+                ours = is_page(file.read())
+        except OSError as error:
+            raise TwinrunError(f"cannot be read: {error.strerror}; nothing was written", where=path) from None
+    if not ours:
+        raise TwinrunError(
+            "is not a page that twinrun wrote, or was changed since: nothing was written",
+            where=path,
+            fix="move it away, or name another folder",
+        )
+
+
 @click.command(cls=Verb)
 @click.argument("folder", type=click.Path(file_okay=False))
 def manual(folder: str) -> int:
     """Write the manual pages, one for each verb, into FOLDER.
 
-    Pages of these names are replaced, other files stay.
+    Pages that an earlier call wrote are replaced. Any other file of these names is an error, and nothing is
+    written then.
     """
     from .. import _core
     from ..outputs import write_whole
@@ -60,6 +82,8 @@ def manual(folder: str) -> int:
 
     os.makedirs(folder, exist_ok=True)
     found = pages(click.get_current_context().find_root(), _core.__version__)
+    for name in found:
+        _check_page(os.path.join(folder, name))
     for name, text in found.items():
         write_whole(os.path.join(folder, name), text.encode(), durable=False)
     click.echo(f"{len(found)} pages in {folder}: man twinrun, man twinrun-compare, ...")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Iterator
 
@@ -9,13 +10,27 @@ import click
 
 from .help import EXAMPLES, GROUPS, examples_of, options_of, statuses_of
 
-__all__ = ["pages"]
+__all__ = ["is_page", "pages"]
+
+# The last line, a comment of roff: a digest of what is above it tells that twinrun wrote the page.
+_MARK = '.\\" twinrun manual '
 
 
 def _escaped(text: str) -> str:
     """Text that no macro and no escape of roff is in: a line must not begin with a dot or an apostrophe."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("\b", "")
     return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in text.split("\n"))
+
+
+def _marked(lines: list[str]) -> str:
+    text = "\n".join(lines) + "\n"
+    return f"{text}{_MARK}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def is_page(content: bytes) -> bool:
+    """Whether this is a page that `pages` made, of any version, and nobody changed since."""
+    text, mark, digest = content.rpartition(_MARK.encode())
+    return bool(mark) and digest == f"{hashlib.sha256(text).hexdigest()}\n".encode()
 
 
 def _heading(words: str, version: str, short: str) -> list[str]:
@@ -61,7 +76,7 @@ def _page(command: click.Command, ctx: click.Context, version: str) -> str:
     lines += _examples(examples_of(ctx))
     lines += _listed("exit status", statuses_of(ctx))
     lines += [".SH SEE ALSO", ".BR twinrun (1)"]
-    return "\n".join(lines) + "\n"
+    return _marked(lines)
 
 
 GROUPS_OF = {name: said for verbs in GROUPS.values() for name, said in verbs.items()}
@@ -89,5 +104,5 @@ def pages(root: click.Context, version: str) -> dict[str, str]:
     for title, verbs in GROUPS.items():
         lines += _listed(title, list(verbs.items()))
     lines += _examples(EXAMPLES[""])
-    found["twinrun.1"] = "\n".join(lines) + "\n"
+    found["twinrun.1"] = _marked(lines)
     return found

@@ -95,13 +95,7 @@ class Files(Subject):
         if isinstance(file, str) and (plain := self._plain_file(file)) is not None:
             self._plain = plain
             return [None]
-        try:
-            content = self._open_file(file)
-        except TwinrunError:
-            if isinstance(file, str):
-                raise
-            return [None]  # is found again, and reported, where its place is opened
-        with content:
+        with self._open_file(file) as content:
             steps = content.steps()
             self._times.update(content.times.items())
             alone = any(f.step is None for f in content.fields.values())

@@ -20,6 +20,7 @@ import twinrun
 from twinrun.cli import _VERBS, cli
 from twinrun.cli.common import SIZE
 from twinrun.cli.help import EXAMPLES, GROUPS
+from twinrun.cli.manual import is_page
 from twinrun.comparison import parallel
 
 
@@ -317,6 +318,27 @@ def test_completion(shell: str, tmp_path: Path) -> None:
     assert done.stdout == "plain,golden\n"
 
 
+@pytest.mark.parametrize("what", ["text", "changed", "empty", "link", "folder"])
+def test_manual_replaces_only_its_own_pages(tmp_path: Path, what: str) -> None:
+    assert command("manual", tmp_path).status == 0
+    assert command("manual", tmp_path).status == 0  # its own
+    page = tmp_path / "twinrun-show.1"
+    if what == "changed":
+        page.write_bytes(b"mine\n" + page.read_bytes())
+    elif what in ("text", "empty"):
+        page.write_bytes(b"mine\n" if what == "text" else b"")
+    else:
+        page.unlink()
+        (tmp_path / "mine").write_bytes((tmp_path / "twinrun.1").read_bytes())
+        page.symlink_to(tmp_path / "mine") if what == "link" else page.mkdir()
+    (tmp_path / "twinrun.1").unlink()
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    done = command("manual", tmp_path)
+    assert done.status == 2 and "twinrun-show.1" in done.err and "nothing was written" in done.err
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+    assert not (tmp_path / "twinrun.1").exists()
+
+
 def test_manual_pages(tmp_path: Path) -> None:
     """One for each verb; man, where it is there, warns of none."""
     (tmp_path / "man1").mkdir()
@@ -329,7 +351,8 @@ def test_manual_pages(tmp_path: Path) -> None:
         title = name.removesuffix(".1").upper().replace("-", "\\-")
         assert text.startswith(f'.TH "{title}" 1 ') and "\n.SH NAME\n" in text
         # A line that begins with a dot is a macro that man(7) has.
-        macros = {line.split()[0] for line in text.splitlines() if line[:1] == "."}
+        assert is_page(text.encode()) and not is_page(text.encode() + b"mine\n")
+        macros = {line.split()[0] for line in text.splitlines()[:-1] if line[:1] == "."}
         assert macros <= {".TH", ".SH", ".B", ".BR", ".PP", ".TP", ".nf", ".fi", ".RS", ".RE"}, (name, macros)
     assert "\\-\\-atol FLOAT" in pages["twinrun-compare.1"]
     assert "\n.SH FOR EXPERTS\n" in pages["twinrun-compare.1"]

@@ -98,6 +98,27 @@ def test_names_of_fields_in_several_kinds_of_files(tmp_path: Path) -> None:
     assert left_out.status == 2 and "x" in left_out.err
 
 
+@pytest.mark.parametrize("how", [[], ["--common"], ["--field", "x"]])
+def test_a_file_of_unknown_steps_leaves_no_step_whole(tmp_path: Path, how: list[str]) -> None:
+    """It may have fields of every step: that the others agree says nothing of them."""
+    h5py = pytest.importorskip("h5py")
+    for run in "AB":
+        write(tmp_path / run, {(s, "x"): np.arange(5.0) for s in STEPS})
+        with h5py.File(tmp_path / run / "more.h5", "w") as file:
+            for s in STEPS:
+                file[f"data/{s}/y"] = np.arange(5.0)
+            file.attrs.update(
+                openPMD="1.1.0",
+                basePath="/data/%T/",
+                iterationEncoding="groupBased",
+                iterationFormat="/data/%T/",
+            )
+    with open(tmp_path / "A" / "more.h5", "r+b") as file:
+        file.truncate(100)
+    assert command("compare", tmp_path / "A", tmp_path / "B", *how).status == 2
+    assert command("compare", tmp_path / "B", tmp_path / "A", *how).status == 2
+
+
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     for number, run in enumerate("AB"):
         write(tmp_path / run, {(1, "x"): np.arange(5.0) + number})
