@@ -133,9 +133,14 @@ def _checked(keys: dict[str, Any], name: str) -> dict[str, Any]:
     if len(found) > _MOST_OBJECTS:
         raise Unsupported(f"more than {_MOST_OBJECTS} objects", where=name, fix="name a part of them")
     for key in found:
-        if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
-            raise FormatError(f"an object is named {key!r:.80}, which is no path", where=name)
+        _check_key(key, name)
     return found
+
+
+def _check_key(key: str, name: str) -> None:
+    """Raises FormatError unless a key is a path below a folder. name: of the whole, for the message."""
+    if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+        raise FormatError(f"an object is named {key!r:.80}, which is no path", where=name)
 
 
 def _on_web(url: str, fs: Any, path: str, kind: type[Transport], format: str | None) -> RemoteStore | None:
@@ -206,6 +211,7 @@ class Copies:
                     self._there.add(key)
 
     def _copy(self, key: str) -> None:
+        _check_key(key, self._store.name)  # a file on a web server may name it
         name = self._store.attach(key)
         found = None if name is None else object_of(name)
         if found is None:

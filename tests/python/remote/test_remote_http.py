@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
@@ -15,6 +16,8 @@ from object_server import ObjectServer, serving
 
 import twinrun
 from twinrun import FormatError, MissingFile, Unsupported, golden
+from twinrun.remote.store import Copies, RemoteStore
+from twinrun.remote.transport import file_system
 
 pytest.importorskip("fsspec", reason="objects of stores need fsspec: pip install 'twinrun[remote]'")
 pytest.importorskip("aiohttp", reason="objects of web servers need aiohttp: pip install 'twinrun[remote]'")
@@ -211,6 +214,21 @@ def test_zarr_without_consolidated_metadata_is_refused(tmp_path: Path) -> None:
     with serving({f"a.zarr/{key}": content for key, content in keys.items()}) as server:
         with pytest.raises(Unsupported, match="consolidate"):
             twinrun.compare(f"{server.url}/a.zarr", f"{server.url}/a.zarr")
+
+
+@pytest.mark.parametrize("key", ["../out", "a/../../out", "/out", "a//out", "..", "a/./out", "a\0out"])
+def test_copies_stay_in_their_folder(tmp_path: Path, key: str) -> None:
+    """A manifest on a web server may name any file: none is written outside of the copies."""
+    with serving({"golden/x": b"1", "golden/out": b"2", "out": b"3"}) as server:
+        store = RemoteStore(f"{server.url}/golden", *file_system(f"{server.url}/golden"), None)
+        copies = Copies(store)
+        try:
+            copies.bring(["x"])
+            with pytest.raises(FormatError, match="no path"):
+                copies.bring([key])
+            assert sorted(os.listdir(copies.folder)) == ["x"]
+        finally:
+            copies.close()
 
 
 def test_golden_files_and_their_run(tmp_path: Path) -> None:
