@@ -343,18 +343,18 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
                 flushed_bytes_ += present[i - first] ? bytes_of(steps[i].files) : 0;
         }
         changed_.notify_all();
+        bool any_settled = false;
         for (std::size_t i = first; i < last; ++i) {
             ++settled;
+            // Present without an error, and to be flushed: the flusher settles it. Not present without an error:
+            // a later attempt in the same call has replaced it.
+            if (done && local && settings_.flusher != Flusher::none && present[i - first]) continue;
             // After an error lines that are in the journal may not be synced: the steps count as
             // lost.
-            if (!done) {
-                settle(steps[i].step, steps[i].files.folder, &done.error());
-            } else if (!local || settings_.flusher == Flusher::none || !present[i - first]) {
-                // Not present without an error: a later attempt in the same call has replaced it.
-                settle(steps[i].step, steps[i].files.folder, nullptr);
-            }
+            settle(steps[i].step, steps[i].files.folder, done ? nullptr : &done.error());
+            any_settled = true;
         }
-        if (!local || ends_local()) retain();
+        if (any_settled) retain();
         first = last;
     }
 }
@@ -434,9 +434,14 @@ void Tiers::run() {
         to_flush_.pop_front();
         if (std::find(to_flush_.begin(), to_flush_.end(), step) != to_flush_.end()) {
             // Captured again before it was flushed: the newer attempt is queued too and replaces
-            // this one. The oldest attempt that is not settled is settled without a flush.
+            // this one. The oldest attempt that is not settled is settled without a flush. Steps that were
+            // settled before it, and waited for it, count from now on.
             lock.unlock();
             settle(step, {}, nullptr, false);
+            try {
+                retain();
+            } catch (const std::exception&) {  // no memory: steps that retention would remove stay
+            }
             lock.lock();
             changed_.notify_all();
             continue;

@@ -228,7 +228,7 @@ TEST_F(SessionMishaps, StepsAreReplacedOnTheirWay) {
     s.replace_steps = true;
     s.keep.steps = 3;
     s.keep.data_steps = 1;
-    for (int round = 0; round < 3; ++round) {
+    for (int round = 0; round < 8; ++round) {
         s.existing = round == 0 ? Existing::refuse : Existing::append;
         auto run = open(s);
         ASSERT_TRUE(run) << run.error().message;

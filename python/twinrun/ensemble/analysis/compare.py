@@ -21,11 +21,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from ...bootstrap import interval
 from ...errors import Incomparable
 from ..study.tasks import usable
+from .correction import holm
 from .model import cells_of, percent, with_interval
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
@@ -246,7 +246,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
         return nothing("compare", title, f"Whether the studies differ cannot be decided: {len(two.a)} and {len(two.b)} tasks of "
                        "conditions that both have.", n)  # fmt: skip
     tested = [two.location(), two.spread(), two.tail()]
-    corrected = multipletests([r["p"] for r in tested], method="holm")[1]
+    corrected = holm([r["p"] for r in tested])
     for row, p in zip(tested, corrected, strict=True):
         row["p, Holm"] = float(p)
     claims = [Claim(r["what"], r["p, Holm"], r) for r in tested]

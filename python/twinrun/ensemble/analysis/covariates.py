@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from ..study.covariates import PREFIX
 from ..study.tasks import usable
+from .correction import holm
 from .model import Left, fall_of_bic, left_over, with_interval
 from .power import STUDIES, smallest
 from .resampling import permutation_p, permuted
@@ -140,10 +140,10 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
                        f"values ({len(good)} tasks).", len(good))  # fmt: skip
     rng = np.random.default_rng(options.seed)
     raw = [c.p(options, rng) for c in known]
-    corrected = multipletests(raw, method="holm")[1]
+    corrected = holm(raw)
     rows: list[dict[str, Any]] = []
     resemblances = []
-    for c, p, holm in zip(known, raw, corrected, strict=True):
+    for c, p, adjusted in zip(known, raw, corrected, strict=True):
         r = float(c.correlation(c.left.values[None])[0])
         half = stats.norm.ppf(1 - options.alpha / 2) * np.sqrt((1 + r * r / 2) / max(c.n - 3, 1))
         z = float(np.arctanh(np.clip(r, -0.999999, 0.999999)))
@@ -158,7 +158,7 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
                 "low": ends[0],
                 "high": ends[1],
                 "p": p,
-                "p, Holm": float(holm),
+                "p, Holm": float(adjusted),
             }
         )
         if alike.shown:

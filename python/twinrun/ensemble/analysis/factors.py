@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
+from .correction import holm
 from .deviations import freedom
 from .model import (
     Model,
@@ -237,7 +237,7 @@ def _tested(model: Model, effects: list[dict], options: Options) -> tuple[list[C
     rng = np.random.default_rng(options.seed)
     tested = terms_tested(model, {t.name: t.where for t in model.terms}, options.permutations, rng)
     raw = [max(p_f, p_permuted) for _, p_f, p_permuted in tested.values()]
-    corrected = dict(zip(tested, multipletests(raw, method="holm")[1], strict=True))
+    corrected = dict(zip(tested, holm(raw), strict=True))
     claims, rows = [], []
     for t in model.terms:
         own = [e for e in effects if e["term"] == t.name]

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.multitest import multipletests
 
 from ..._core import __version__
 from ...exports import Exports
@@ -52,6 +51,7 @@ from . import (
     trend,
 )
 from .compare import compare
+from .correction import holm
 from .extras import of_folder
 from .model import span
 from .needs import takes
@@ -115,8 +115,8 @@ def _judge(analyses: Iterable[Analysis], options: Options) -> None:
         a.judge = Judge(options.alpha, 1.0, max(1, len(tested)))
     if tested:
         raw = np.array([a.p for a in tested], dtype=float)
-        holm = multipletests(raw, alpha=options.alpha, method="holm")[1]
-        for a, p, corrected in zip(tested, raw, holm, strict=True):
+        adjusted = holm(raw)
+        for a, p, corrected in zip(tested, raw, adjusted, strict=True):
             a.judge = Judge(
                 options.alpha, max(1.0, float(corrected / p)) if p > 0 else len(tested), len(tested)
             )

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from statsmodels.stats.multitest import multipletests
 
 from ..study.document import Hypothesis
 from ..study.tasks import condition_columns, usable
+from .correction import holm
 from .factors import as_verified
 from .model import confounded, levels_of, model_of, with_interval
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options
@@ -105,7 +105,7 @@ def hypotheses(
     rows = [_tested(frame, h, options) for h in named]
     # Each counts once: it or its opposite is tested.
     smaller = [min(1.0, 2 * min(r["p"], r["against"])) for r in rows]
-    corrected = multipletests(smaller, method="holm")[1] if rows else []
+    corrected = holm(smaller) if rows else []
     table = []
     for h, r, p in zip(named, rows, corrected, strict=True):
         decided = p <= options.alpha

@@ -26,9 +26,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
+from .correction import holm
 from .model import fall_of_bic, left_over, model_of, with_interval
 from .power import in_report
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
@@ -196,7 +196,7 @@ def _correlations(
                      "by": "as it is" if column in _STATES else "second of the task",
                      "partial": r, "low": float(np.tanh(z - half)), "high": float(np.tanh(z + half)),
                      "p": float(stats.t.sf(-t if column in _FALLS else t, freedom))})  # fmt: skip
-    corrected = multipletests([r["p"] for r in rows], method="holm")[1]
+    corrected = holm([r["p"] for r in rows])
     for row, p in zip(rows, corrected, strict=True):
         row["p, Holm"] = float(p)
     rows.sort(key=lambda r: -abs(r["partial"]))

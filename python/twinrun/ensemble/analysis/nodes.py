@@ -22,9 +22,9 @@ import pandas as pd
 import statsmodels.api as sm
 from matplotlib.axes import Axes
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from ..study.tasks import condition_columns, usable
+from .correction import benjamini_hochberg
 from .deviations import freedom
 from .model import Left, confounded, fall_of_bic, left_over, percent
 from .power import STUDIES, Chance, deviations_like, smallest
@@ -118,7 +118,7 @@ class _Nodes:
             each, sign = (x[0] for x in self.against(rest[None]))
             now = _evidence(each) * sign
             k = int(np.argmax(now)) if len(labels) == 2 else max(open_, key=lambda i: abs(now[i]))
-            classic = float(multipletests(each[open_], method="fdr_bh")[1].min())
+            classic = float(benjamini_hochberg(each[open_]).min())
             shuffled = functools.partial(self.largest, rest)
             by_chance = permutation_p(np.abs(now[[k]]), shuffled, self.options.permutations)
             before = max(before, classic, float(by_chance[0]))
@@ -253,7 +253,7 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     )
     n, total = own.n, own.tasks
     p_t = own.against(left[None])[0][0]
-    corrected = multipletests(p_t, method="fdr_bh")[1]
+    corrected = benjamini_hochberg(p_t)
     p, seen_as, rest = own.one_after_another()
     order = np.lexsort((-np.abs(seen_as), p))
     effect, half = own.effects([k for k in order if p[k] <= options.alpha])
