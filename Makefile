@@ -9,9 +9,11 @@ PRESET ?= $(if $(CI),ci,release)
 JOBS ?= $(shell nproc)
 VENV := .venv
 PYTHON_VENV := $(VENV)/bin/python
+# Files of tests lie in memory, where there is room.
+TESTS_IN = TMPDIR="$$(tools/test_folder.sh $@)"
 # What starts in the background of a script ignores Ctrl-C, what nohup starts ignores hang-ups, and so would the programs whose end by a
 # signal is tested.
-PYTEST := env --default-signal $(PYTHON_VENV) -m pytest -n $(JOBS) --dist worksteal
+PYTEST = $(TESTS_IN) env --default-signal $(PYTHON_VENV) -m pytest -n $(JOBS) --dist worksteal
 BIN := build/$(PRESET)/bin
 FUZZ_SECONDS ?= 60
 HUNT_SECONDS ?= 3600
@@ -29,7 +31,8 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 # The order of Python's sets is a random input of tests too: the same each time.
 export PYTHONHASHSEED ?= 0
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
-export CTEST_PARALLEL_LEVEL ?= $(JOBS)
+# Some tests wait most of their time: for a lock, or for a process.
+export CTEST_PARALLEL_LEVEL ?= $(shell expr $(JOBS) + 1)
 # Where the demo and the tests find the simulation.
 export TWINRUN_MINIHACC ?= $(CURDIR)/$(BIN)/minihacc
 # Where the studies' tests find the kernel that they run; there where CMake found an MPI.
@@ -65,7 +68,7 @@ test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, what may include
 	@$(PYTEST) $(PYTEST_ARGS)
 
 test-cpp: build
-	@ctest --preset $(PRESET)
+	@$(TESTS_IN) ctest --preset $(PRESET)
 	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --replay
 	@$(PYTHON_VENV) tools/check_kernels.py build/$(PRESET)/src
 	@tools/mpi_matrix.sh build/$(PRESET) other
@@ -80,12 +83,12 @@ test-python: build
 test-asan: setup ## Run the C++ tests with the address and undefined-behaviour sanitizers
 	@cmake --preset asan >/dev/null
 	@cmake --build --preset asan
-	@ctest --preset asan
+	@$(TESTS_IN) ctest --preset asan
 
 test-tsan: setup ## Run the C++ tests with the thread sanitizer
 	@cmake --preset tsan >/dev/null
 	@tools/without_aslr.sh cmake --build --preset tsan
-	@tools/without_aslr.sh ctest --preset tsan
+	@$(TESTS_IN) tools/without_aslr.sh ctest --preset tsan
 
 test-mpi: build ## Run the tests of aggregation with every MPI that can be had (wheels, Debian's) and in a Slurm, 15 minutes
 	@tools/mpi_matrix.sh build/$(PRESET)
