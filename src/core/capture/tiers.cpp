@@ -346,8 +346,8 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
         bool any_settled = false;
         for (std::size_t i = first; i < last; ++i) {
             ++settled;
-            // Present without an error, and to be flushed: the flusher settles it. Not present without an error:
-            // a later attempt in the same call has replaced it.
+            // Present without an error, and to be flushed: the flusher settles it. Not present
+            // without an error: a later attempt in the same call has replaced it.
             if (done && local && settings_.flusher != Flusher::none && present[i - first]) continue;
             // After an error lines that are in the journal may not be synced: the steps count as
             // lost.
@@ -434,8 +434,8 @@ void Tiers::run() {
         to_flush_.pop_front();
         if (std::find(to_flush_.begin(), to_flush_.end(), step) != to_flush_.end()) {
             // Captured again before it was flushed: the newer attempt is queued too and replaces
-            // this one. The oldest attempt that is not settled is settled without a flush. Steps that were
-            // settled before it, and waited for it, count from now on.
+            // this one. The oldest attempt that is not settled is settled without a flush. Steps
+            // that were settled before it, and waited for it, count from now on.
             lock.unlock();
             settle(step, {}, nullptr, false);
             try {
