@@ -12,8 +12,8 @@ from twinrun.ensemble.analysis.correction import benjamini_hochberg, holm
 @pytest.mark.parametrize(("own", "method"), [(holm, "holm"), (benjamini_hochberg, "fdr_bh")])
 def test_as_statsmodels(own, method: str) -> None:
     rng = np.random.default_rng(1)
-    for n in [*range(1, 12), 100]:
-        for kind in range(8):
+    for n in (1, 2, 5, 100):
+        for kind in range(4):
             p = rng.random(n) ** (kind + 1)
             if kind % 2:
                 p = np.round(p, 1)  # ties, zeros and ones
