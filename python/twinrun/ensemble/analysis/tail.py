@@ -58,6 +58,10 @@ def mixture(
     one = x.std(axis=1)
     best: np.ndarray = np.full(rows, -np.inf)
     kept = [np.zeros(rows) for _ in range(4)]
+    # Around the middle of each row, sums of squares lose no digits.
+    middle = x.mean(axis=1)
+    x = x - middle[:, None]
+    whole, squares = x.sum(axis=1), (x * x).sum(axis=1)
     ranked = np.sort(x, axis=1)
     for share in _SHARES:
         slow = max(1, round(share * n))
@@ -67,12 +71,14 @@ def mixture(
         for _ in range(_STEPS):
             # The log odds of the slow group are linear in x where variances are equal.
             odds = (np.log(w / (1 - w)) - (b**2 - a**2) / (2 * s**2))[:, None] + ((b - a) / s**2)[:, None] * x
-            r = 1 / (1 + np.exp(-np.clip(odds, -40, 40)))
-            w = np.clip(r.mean(axis=1), 0.5 / n, 1 - 0.5 / n)
-            total = np.maximum(r.sum(axis=1), 1e-12)
-            b = (r * x).sum(axis=1) / total
-            a = ((1 - r) * x).sum(axis=1) / np.maximum(n - total, 1e-12)
-            s = np.sqrt((r * (x - b[:, None]) ** 2 + (1 - r) * (x - a[:, None]) ** 2).sum(axis=1) / n)
+            np.clip(odds, -40, 40, out=odds)
+            r = 1 / (1 + np.exp(-odds))
+            share_of = r.sum(axis=1)
+            total, others = np.maximum(share_of, 1e-12), np.maximum(n - share_of, 1e-12)
+            own = np.einsum("ij,ij->i", r, x)
+            w = np.clip(share_of / n, 0.5 / n, 1 - 0.5 / n)
+            b, a = own / total, (whole - own) / others
+            s = np.sqrt(np.maximum(squares - total * b**2 - others * a**2, 0) / n)
             s = np.maximum(s, 1e-3 * one + 1e-300)
         with np.errstate(under="ignore"):
             density = (1 - w)[:, None] * np.exp(-((x - a[:, None]) ** 2) / (2 * s[:, None] ** 2)) + w[
@@ -82,7 +88,7 @@ def mixture(
         gain = np.where((b > a) & (w <= most), gain, 0.0)
         better = gain > best
         best = np.where(better, gain, best)
-        for k, v in zip(kept, (w, a, b, s), strict=True):
+        for k, v in zip(kept, (w, a + middle, b + middle, s), strict=True):
             k[better] = v[better]
     return best, kept[0], kept[1], kept[2], kept[3]
 
