@@ -191,7 +191,7 @@ def _traces(run_a: str, run_b: str | None) -> bool:
     return all(found)
 
 
-# What has no meaning for traces, and what has none with --closer-to: the first of them that is given is named.
+# What has no meaning for traces, and what has none with --closer-to: the first one given is named.
 _NOT_OF_TRACES = (
     "--atol", "--rtol", "--field", "--steps", "--ranks", "--ulp", "--tolerances", "--key", "--period",
     "--leave-out", "--ignore-attribute", "--rename", "--cast", "--nan-differs", "--closer-to",

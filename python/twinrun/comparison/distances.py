@@ -210,6 +210,11 @@ def _verdict(fields: list[FieldDistances], problems: list[str]) -> str:
     return "closer" if any(f.closer for f in fields) else "as far"
 
 
+def _held_against(name: str, a: Distance, b: Distance, factor: float) -> FieldDistances:
+    farther = _exceeds(b, a, factor)
+    return FieldDistances(name, a, b, farther, not farther and _exceeds(a, b, 1.0))
+
+
 def compare_distances(
     a: object,
     b: object,
@@ -317,15 +322,12 @@ def compare_distances(
             (notes if common else problems).append(said)
             if not common or not shared:
                 continue
-        one, other = (_sum_at(of, [place for place in of if place in shared]) for of in (of_a, of_b))
-        why = _unusable(
-            name, one, other, functools.partial(holds_no_number, reference, name, shared, formats)
-        )
-        if why is not None:
+        far_a, far_b = (_sum_at(of, [place for place in of if place in shared]) for of in (of_a, of_b))
+        all_nan = functools.partial(holds_no_number, reference, name, shared, formats)
+        if why := _unusable(name, far_a, far_b, all_nan):
             problems.append(why)
-            continue
-        farther = _exceeds(other, one, factor)
-        made.append(FieldDistances(name, one, other, farther, not farther and _exceeds(one, other, 1.0)))
+        else:
+            made.append(_held_against(name, far_a, far_b, factor))
     if not made and not problems:
         raise Incomparable(
             "no field of numbers is in all three", where=f"{found[0].b}, {found[1].b}, {found[0].a}"

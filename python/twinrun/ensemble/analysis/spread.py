@@ -83,7 +83,7 @@ def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options, 
 def _rows(
     good: pd.DataFrame, within: np.ndarray, blocks: np.ndarray | None, options: Options, assumed: Assumptions
 ) -> list[dict]:
-    """The row of all tasks; with conditions also that of `within`, what they do taken out, and one of each."""
+    """The row of all tasks; with conditions that of `within`, what they do taken out, and one of each."""
     rows = [_row("all", good[options.value].to_numpy(dtype=float), blocks, options, assumed)]
     factors = condition_columns(good)
     if not factors:
