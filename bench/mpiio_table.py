@@ -10,21 +10,15 @@ most. The last column pairs repetitions: how many times the bandwidth twinrun ha
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from measure import Spread
+from mpi_programs import build, parser_of, run, setting
 from table import markdown, spread
 
 from twinrun.ensemble.intervals import ratio_of_means
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests/support"))
-from mpi import ENVIRONMENT, is_hydra  # noqa: E402 - how ranks give way where there are more than cores
 
 # Pattern, and bytes of a rank.
 CASES = (
@@ -44,50 +38,22 @@ CASES = (
 
 def measure(arguments: argparse.Namespace, program: Path, pattern: str, size: int) -> dict[str, list[float]]:
     """Rates by "METHOD read" and "METHOD write", in the order of repetitions."""
-    mpiexec = arguments.mpiexec.split()
-    option = (
-        ["-genv", "LD_PRELOAD", str(arguments.library.resolve())]
-        if is_hydra(mpiexec)
-        else ["-x", f"LD_PRELOAD={arguments.library.resolve()}"]
-    )
-    done = subprocess.run(
-        [
-            *(*mpiexec, *option, "-n", str(arguments.ranks), str(program)),
-            *(str(arguments.folder / "mpiio-table.data"), pattern, str(size), str(arguments.repeat)),
-        ],
-        env={**os.environ, **ENVIRONMENT},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=arguments.limit,
-    )
+    words = [arguments.folder / "mpiio-table.data", pattern, size, arguments.repeat]
     rates: dict[str, list[float]] = {}
-    for line in done.stdout.splitlines():
-        method, kind, rate = line.split()
+    for method, kind, rate in run(arguments, program, words, preload=arguments.library):
         rates.setdefault(f"{method} {kind}", []).append(float(rate))
     return rates
 
 
 def main() -> None:
     """Measures, and prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, ranks=8, repeat=11)
     parser.add_argument("--library", type=Path, required=True)
-    parser.add_argument("--mpicc", default="mpicc")
-    parser.add_argument("--mpiexec", default="mpiexec")
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--repeat", type=int, default=11)
-    parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--only", default="", help="patterns that begin so")
-    parser.add_argument("--limit", type=float, default=3600, help="seconds of one line, at most")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "mpiio_speed"
-        subprocess.run(
-            [arguments.mpicc, "-O2", "-o", str(program), str(ROOT / "bench/mpiio_speed.c")], check=True
-        )
+        program = build(arguments.mpicc, "mpiio_speed.c", folder)
         for pattern, size in CASES:
             if not pattern.startswith(arguments.only):
                 continue
@@ -102,9 +68,7 @@ def main() -> None:
                     ]
                 )
             print(*rows[-2:], sep="\n", file=sys.stderr)
-    print(
-        f"{arguments.ranks} ranks, {os.cpu_count()} cores, {platform.system()} {platform.release()}; {arguments.repeat} repetitions\n"
-    )
+    print(f"{setting(arguments)}; {arguments.repeat} repetitions\n")
     print(markdown(["", "plain MPI-IO, MB/s", "twinrun, MB/s", "twinrun is, times"], rows))
 
 

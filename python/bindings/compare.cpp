@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "base/checked.hpp"
+#include "comparison/result.hpp"
 #include "engine/compare.hpp"
 #include "engine/merge.hpp"
 #include "engine/packed_results.hpp"
@@ -48,16 +49,6 @@ Method parse_method(const std::string& name) {
     if (name == "direct") return Method::direct;
     if (name == "published") return Method::published;
     raise({ErrorCode::invalid_argument, "method must be auto, staged, direct or published"});
-}
-
-const char* method_name(Method method) {
-    switch (method) {
-        case Method::automatic: return "auto";
-        case Method::staged: return "staged";
-        case Method::direct: return "direct";
-        case Method::published: return "published";
-    }
-    return "";
 }
 
 nb::object scalar_value(DType dtype, std::uint64_t bits) {

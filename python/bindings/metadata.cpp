@@ -70,9 +70,9 @@ void define_field_facts(nb::module_& m) {
         .def_ro("buckets", &SumsFacts::buckets)
         .def_ro("smallest_id", &SumsFacts::smallest_id)
         .def_ro("largest_id", &SumsFacts::largest_id);
-    nb::class_<FieldFacts> facts(m, "FieldFacts", "What metadata says of a field.");
+    nb::class_<PyFieldFacts> facts(m, "FieldFacts", "What metadata says of a field.");
     const auto add = [&](const char* name, auto get) {
-        facts.def_prop_ro(name, [get](const FieldFacts& self) { return get(*self.field); });
+        facts.def_prop_ro(name, [get](const PyFieldFacts& self) { return get(*self.field); });
     };
     using F = FieldMetadata;
     add("name", [](const F& f) { return f.name; });
@@ -257,7 +257,7 @@ void define_metadata(nb::module_& m) {
         .def_prop_ro("bytes_read", [](const PyMetadata& self) { return self.file->bytes_read(); })
         .def_prop_ro("fields",
                      [](const PyMetadata& self) {
-                         std::vector<FieldFacts> list;
+                         std::vector<PyFieldFacts> list;
                          list.reserve(self.file->directory().fields.size());
                          for (const FieldMetadata& f : self.file->directory().fields)
                              list.push_back({{self.file, &f}});

@@ -59,10 +59,7 @@ NoiseMeasurement measure(const std::vector<int>& cores, double detour_seconds, d
                          bool counter) {
     const NoiseOptions options{cores,        detour_seconds, work_seconds, time_seconds, threshold,
                                threshold_ns, work_ns,        window_ns,    most_detours, counter};
-    const auto poll = [] {
-        const nb::gil_scoped_acquire lock;
-        return PyErr_CheckSignals() == 0;
-    };
+    const auto poll = [] { return handle_signals_and([] {}); };
     const auto run = [&] {
         const nb::gil_scoped_release unlocked;
         return measure_noise(options, poll);

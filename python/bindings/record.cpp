@@ -58,16 +58,10 @@ RecordFileKind parse_file_kind(const std::string& name) {
 using Visit = nb::typed<nb::callable, void(PackedStep)>;
 PackProgress progress_of(const Visit& visit) {
     return [function = visit.ptr()](const PackedStep& step) {
-        const nb::gil_scoped_acquire lock;
-        if (PyErr_CheckSignals() != 0) return false;
-        try {
+        return handle_signals_and([&] {
             const nb::handle call(function);
             call(nb::cast(step));
-        } catch (nb::python_error& e) {
-            e.restore();
-            return false;
-        }
-        return true;
+        });
     };
 }
 

@@ -28,12 +28,7 @@ RangeReader range_reader(nb::handle read) {
             std::memcpy(to.data(), bytes.c_str(), to.size());
             return success();
         } catch (nb::python_error& e) {
-            if (e.matches(PyExc_KeyboardInterrupt)) {
-                e.restore();
-                return Error{ErrorCode::interrupted, "interrupted"};
-            }
-            // Only the message travels: this may be another thread than the caller's.
-            return Error{ErrorCode::damaged, nb::cast<std::string>(nb::str(e.value()))};
+            return error_of(e);
         } catch (const nb::cast_error&) {
             return Error{ErrorCode::internal, name + ": a read gave something else than bytes"};
         }

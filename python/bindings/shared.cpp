@@ -37,6 +37,15 @@ void raise(const Error& error) {
     throw nb::python_error();
 }
 
+Error error_of(nb::python_error& raised) {
+    // Python interrupts its main thread only: then this is the caller's own.
+    if (raised.matches(PyExc_KeyboardInterrupt)) {
+        raised.restore();
+        return {ErrorCode::interrupted, "interrupted"};
+    }
+    return {ErrorCode::damaged, nb::cast<std::string>(nb::str(raised.value()))};
+}
+
 DType parse_dtype(const std::string& name) {
     const auto dtype = dtype_from_name(name);
     if (!dtype) raise({ErrorCode::invalid_argument, "no element type is called '" + name + "'"});
@@ -69,17 +78,10 @@ StreamOptions stream_options(int threads, std::uint64_t memory, const std::strin
     }
     PyObject* callback = progress.is_none() ? nullptr : progress.ptr();
     options.poll = [callback](std::uint64_t done, std::uint64_t total) {
-        const nb::gil_scoped_acquire lock;
-        if (PyErr_CheckSignals() != 0) return false;
-        if (callback == nullptr) return true;
-        try {
+        return handle_signals_and([&] {
             const nb::handle call(callback);
-            call(done, total);
-            return true;
-        } catch (nb::python_error& e) {
-            e.restore();
-            return false;
-        }
+            if (call.is_valid()) call(done, total);
+        });
     };
     return options;
 }

@@ -38,6 +38,26 @@ nanobind::str file_text(const std::string& bytes);
 // Thrown with the lock held; nanobind sets the exception of twinrun.errors.
 [[noreturn]] void raise(const Error& error);
 
+// What a call from the core raised, as the core's error. With the lock held. An interrupt becomes
+// the thread's exception again, for `raise`; of any other only the message goes on: this may be
+// another thread than the caller's.
+Error error_of(nanobind::python_error& raised);
+
+// Between slices of long work without the lock: handles signals, then calls. False: an exception is
+// set, and the work ends.
+template <class Call>
+bool handle_signals_and(const Call& call) {
+    const nanobind::gil_scoped_acquire lock;
+    if (PyErr_CheckSignals() != 0) return false;
+    try {
+        call();
+        return true;
+    } catch (nanobind::python_error& e) {
+        e.restore();
+        return false;
+    }
+}
+
 template <class T>
 T take(Result<T> result) {
     if (!result) raise(result.error());
@@ -85,7 +105,7 @@ void define_remote_files(nanobind::module_& m);
 // ---- metadata.cpp ----
 
 // What metadata says of a field.
-struct FieldFacts {
+struct PyFieldFacts {
     std::shared_ptr<const FieldMetadata> field;
 };
 

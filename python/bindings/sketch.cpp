@@ -453,7 +453,7 @@ void twinrun::define_sketches(nb::module_& m) {
     nb::class_<PySketch>(m, "FieldSketch")
         .def_prop_ro("facts",
                      [](const PySketch& self) {
-                         return FieldFacts{std::make_shared<const FieldMetadata>(self.field())};
+                         return PyFieldFacts{std::make_shared<const FieldMetadata>(self.field())};
                      })
         .def_prop_ro("device", &PySketch::device)
         .def_prop_ro("bytes", &PySketch::bytes);

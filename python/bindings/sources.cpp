@@ -75,15 +75,7 @@ void define_sources(nb::module_& m) {
                             call(first, count, reinterpret_cast<std::uintptr_t>(to));
                             return success();
                         } catch (nb::python_error& e) {
-                            // Python interrupts its main thread only: then this is the caller's
-                            // own.
-                            if (e.matches(PyExc_KeyboardInterrupt)) {
-                                e.restore();
-                                return Error{ErrorCode::interrupted, "interrupted"};
-                            }
-                            // Only the message travels: this may be another thread than the
-                            // caller's.
-                            return Error{ErrorCode::damaged, nb::cast<std::string>(nb::str(e.value()))};
+                            return error_of(e);
                         }
                     }),
                 std::move(fetch)};

@@ -20,24 +20,14 @@
 #include "history/record_store.hpp"
 #include "support/record.hpp"
 #include "support/session.hpp"
+#include "support/test_folder.hpp"
 #include "support/threads_comm.hpp"
 
 namespace twinrun::testing {
 
-class QuickFolder {
+class QuickFolder : public FreshFolder {
    public:
-    QuickFolder() {
-        std::string name = (quick_folder() / "twinrun-record-XXXXXX").string();
-        path_ = ::mkdtemp(name.data());
-    }
-    ~QuickFolder() { std::filesystem::remove_all(path_); }
-    QuickFolder(const QuickFolder&) = delete;
-    QuickFolder& operator=(const QuickFolder&) = delete;
-    [[nodiscard]] std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-    [[nodiscard]] std::string path() const { return path_.string(); }
-
-   private:
-    std::filesystem::path path_;
+    QuickFolder() : FreshFolder(quick_folder()) {}
 };
 
 inline int rounds(int normal) {

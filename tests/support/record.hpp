@@ -35,29 +35,6 @@ using RecordBytes = std::vector<std::byte>;
 inline constexpr RecordMethod kAllMethods[] = {RecordMethod::full, RecordMethod::basic, RecordMethod::list,
                                                RecordMethod::tree, RecordMethod::runs};
 
-class RecordFolder {
-   public:
-    RecordFolder() {
-        std::string name = (std::filesystem::temp_directory_path() / "twinrun-record-XXXXXX").string();
-        path_ = ::mkdtemp(name.data());
-    }
-    ~RecordFolder() { std::filesystem::remove_all(path_); }
-    RecordFolder(const RecordFolder&) = delete;
-    RecordFolder& operator=(const RecordFolder&) = delete;
-    [[nodiscard]] std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-    [[nodiscard]] std::string path() const { return path_.string(); }
-    [[nodiscard]] std::vector<std::string> names() const {
-        std::vector<std::string> all;
-        for (const auto& entry : std::filesystem::directory_iterator(path_))
-            all.push_back(entry.path().filename().string());
-        std::sort(all.begin(), all.end());
-        return all;
-    }
-
-   private:
-    std::filesystem::path path_;
-};
-
 // Files that are not synced: most tests do not cut the power, and to sync thousands of small files takes longer than all else.
 class UnsyncedFileSystem final : public ForwardingFileSystem {
    public:

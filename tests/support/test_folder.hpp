@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace twinrun::testing {
 
@@ -41,7 +43,33 @@ class TestFolder {
     std::filesystem::path path_;
 };
 
-// Tests of which each has such a folder.
+// A folder that nobody else has; a test may have several.
+class FreshFolder {
+   public:
+    explicit FreshFolder(const std::filesystem::path& within = std::filesystem::temp_directory_path()) {
+        std::string name = (within / "twinrun-test-XXXXXX").string();
+        EXPECT_NE(::mkdtemp(name.data()), nullptr);
+        path_ = name;
+    }
+    ~FreshFolder() { std::filesystem::remove_all(path_); }
+    FreshFolder(const FreshFolder&) = delete;
+    FreshFolder& operator=(const FreshFolder&) = delete;
+    [[nodiscard]] std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+    [[nodiscard]] std::string path() const { return path_.string(); }
+    // What lies in it.
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const auto& entry : std::filesystem::directory_iterator(path_))
+            all.push_back(entry.path().filename().string());
+        std::sort(all.begin(), all.end());
+        return all;
+    }
+
+   private:
+    std::filesystem::path path_;
+};
+
+// Tests of which each has a folder of its name.
 class FolderTest : public ::testing::Test {
    private:
     const TestFolder own_;

@@ -195,6 +195,29 @@ def _ranks(statistic: np.ndarray) -> np.ndarray:
     return (statistic.size - np.searchsorted(ordered, rounded, side="left")) / statistic.size
 
 
+def _by_column(
+    scaled: np.ndarray, bottom: np.ndarray, chosen: np.ndarray, alone: bool
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Statistics of all columns: {name: of each way}, and the score of each column as it was run.
+
+    alone: also of the new run that is farthest off.
+    """
+    statistics = {"mean": np.zeros(len(chosen)), "Kolmogorov-Smirnov": np.zeros(len(chosen))}
+    if alone:
+        statistics["single run"] = np.zeros(len(chosen))
+    scores = np.zeros(scaled.shape[1])
+    for start in range(0, scaled.shape[1], _COLUMNS):
+        part, low = scaled[:, start : start + _COLUMNS], bottom[start : start + _COLUMNS]
+        found = zscores(part, low, chosen)
+        scores[start : start + _COLUMNS] = found[0]
+        np.maximum(statistics["mean"], found.max(axis=1), out=statistics["mean"])
+        statistics["Kolmogorov-Smirnov"] += _smirnov(part, chosen)
+        if alone:
+            farthest = _alone(part, low, chosen)
+            np.maximum(statistics["single run"], farthest, out=statistics["single run"])
+    return statistics, scores
+
+
 def test(
     columns: np.ndarray,
     floors: np.ndarray,
@@ -221,21 +244,9 @@ def test(
     scaled[:, kept] = (columns[:, kept] - centre[kept]) / scale[kept]
     bottom = np.zeros(columns.shape[1])
     bottom[kept] = floors[kept] / scale[kept]
-    statistics = {"mean": np.zeros(len(chosen)), "Kolmogorov-Smirnov": np.zeros(len(chosen))}
     # One bad run is new in new / runs of all choices, and its p value cannot be smaller.
     alone = new > 1 and new <= alpha * runs
-    if alone:
-        statistics["single run"] = np.zeros(len(chosen))
-    scores = np.zeros(columns.shape[1])
-    for start in range(0, columns.shape[1], _COLUMNS):
-        part, low = scaled[:, start : start + _COLUMNS], bottom[start : start + _COLUMNS]
-        found = zscores(part, low, chosen)
-        scores[start : start + _COLUMNS] = found[0]
-        np.maximum(statistics["mean"], found.max(axis=1), out=statistics["mean"])
-        statistics["Kolmogorov-Smirnov"] += _smirnov(part, chosen)
-        if alone:
-            farthest = _alone(part, low, chosen)
-            np.maximum(statistics["single run"], farthest, out=statistics["single run"])
+    statistics, scores = _by_column(scaled, bottom, chosen, alone)
     # Values below the floor are noise of rounding: they must not make components.
     heard = kept & (scale > floors)
     on_components, loadings = _components(scaled[:, heard])

@@ -321,6 +321,43 @@ def _columns(by_field: Mapping[str, list[Sample]], settled: Mapping[str, list[bo
     return _Columns(table, np.array(floors), where)
 
 
+def _tested(columns: _Columns, squares: list[np.ndarray], new: int, settings: Settings) -> Tested | None:
+    """The test of all statistics together; None where there are none."""
+    if not columns.where:
+        return None
+    return test_of_choices(
+        columns.values,
+        columns.floors,
+        squares,
+        new,
+        alpha=settings.alpha,
+        permutations=settings.permutations,
+        seed=settings.seed,
+    )
+
+
+_ByField = dict[str, list[tuple[Sample, Grown]]]  # of each field, at its steps
+
+
+def _growth(
+    by_field: Mapping[str, list[Sample]], settled: Mapping[str, list[bool]], references: int, growth: float
+) -> tuple[_ByField, _ByField]:
+    """How far runs have grown apart: at all steps that can have a bound, and at those before saturation."""
+    bounded: _ByField = {}
+    growing: _ByField = {}
+    smallest = smallest_relative(by_field.values(), references)
+    for name, own in by_field.items():
+        lows = floors(own, references, growth, smallest)
+        far = {
+            s.step: (s, grown(s, references, growth, low))
+            for s, done, low in zip(own, settled[name], lows, strict=True)
+            if s.squares is not None and (not done or references >= _LEAST_FOR_BOUND)
+        }
+        bounded[name] = list(far.values())
+        growing[name] = [far[s.step] for s, done in zip(own, settled[name], strict=True) if not done]
+    return bounded, growing
+
+
 def judge(
     samples: Sequence[Sample],
     labels: Sequence[str],
@@ -344,31 +381,10 @@ def judge(
         for s, done in zip(own, settled[name], strict=True)
         if done and s.squares is not None
     ]
-    ways = arrangements(references, new)
-    tested = None
-    if columns.where:
-        tested = test_of_choices(
-            columns.values,
-            columns.floors,
-            squares,
-            new,
-            alpha=settings.alpha,
-            permutations=settings.permutations,
-            seed=settings.seed,
-        )
-    smallest = smallest_relative(by_field.values(), references)
-    growing, bounded = {}, {}
-    for name, own in by_field.items():
-        lows = floors(own, references, settings.growth, smallest)
-        far = {
-            s.step: (s, grown(s, references, settings.growth, low))
-            for s, done, low in zip(own, settled[name], lows, strict=True)
-            if s.squares is not None and (not done or references >= _LEAST_FOR_BOUND)
-        }
-        bounded[name] = list(far.values())
-        growing[name] = [far[s.step] for s, done in zip(own, settled[name], strict=True) if not done]
+    tested = _tested(columns, squares, new, settings)
+    bounded, growing = _growth(by_field, settled, references, settings.growth)
     excesses = _excesses(samples, bounded, labels, references)
-    decidable = tested is None or 1 / min(ways, tested.ways) <= settings.alpha
+    decidable = tested is None or 1 / min(arrangements(references, new), tested.ways) <= settings.alpha
     beyond = tested is not None and decidable and tested.p <= settings.alpha
     if tested is not None and beyond:
         excesses += _of_distribution(columns, tested, references, settings)

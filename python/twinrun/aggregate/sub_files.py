@@ -55,6 +55,7 @@ class Index:
     files: tuple[tuple[int, int, int], ...]  # bytes, inode, nanoseconds since 1970
     whole_bytes: int
     placed: tuple[Placed, ...]
+    identity: tuple[int, int, int]  # of the index itself, as it was read
 
     def name(self, number: int) -> str:
         """The path of a sub-file."""
@@ -76,7 +77,8 @@ class Joined:
     removed : bool
         Whether the index and the sub-files were removed.
     kept : list of str
-        Sub-files that were not removed, because they are not the files that the index names.
+        Files that were not removed: an index that is not the one that was read, and sub-files that are
+        not those that it names.
     """
 
     path: str
@@ -135,7 +137,8 @@ def read_index(path: str) -> Index:
     except OSError as e:
         raise FormatError(f"cannot be opened: {e.strerror}", where=name) from e
     with open(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
             raise FormatError("not an index of sub-files: no regular file", where=name)
         text = file.read()
     try:
@@ -166,7 +169,7 @@ def read_index(path: str) -> Index:
             placed = _placed(document["whole"], files, whole_bytes)
     except (ValueError, KeyError, TypeError) as e:
         raise DamagedFile("cut or altered", where=name, fix="write the files again") from e
-    return Index(path, text, tuple(files), whole_bytes, tuple(placed))
+    return Index(path, text, tuple(files), whole_bytes, tuple(placed), _identity(about))
 
 
 def _identity(about: os.stat_result) -> tuple[int, int, int]:
@@ -336,12 +339,13 @@ def _put_in_place(temporary: str, output: str, replace: bool) -> None:
 
 
 def _remove(index: Index) -> list[str]:
-    """Removes the index and its sub-files. Returns those that are not the files it names, which stay."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_index_path(index.path))
+    """Removes the index and its sub-files. Returns those that are not the index that was read and the files
+    that it names, which stay.
+    """
     kept = []
-    for number, entry in enumerate(index.files):
-        name = index.name(number)
+    named = [(_index_path(index.path), index.identity)]
+    named += [(index.name(number), entry) for number, entry in enumerate(index.files)]
+    for name, entry in named:
         with contextlib.suppress(FileNotFoundError):
             about = os.lstat(name)
             if stat.S_ISREG(about.st_mode) and _identity(about) == entry:

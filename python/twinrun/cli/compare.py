@@ -191,26 +191,51 @@ def _traces(run_a: str, run_b: str | None) -> bool:
     return all(found)
 
 
+# What has no meaning for traces, and what has none with --closer-to: the first one given is named.
+_NOT_OF_TRACES = (
+    "--atol", "--rtol", "--field", "--steps", "--ranks", "--ulp", "--tolerances", "--key", "--period",
+    "--leave-out", "--ignore-attribute", "--rename", "--cast", "--nan-differs", "--closer-to",
+    "--picture", "--junit", "--list-differences",
+)  # fmt: skip
+_NOT_OF_DISTANCES = (
+    "--atol", "--rtol", "--ulp", "--tolerances", "--period", "--rename", "--ignore-attribute", "--nan-differs",
+    "--picture", "--html", "--junit", "--list-differences", "--tolerate-integers", "--mpi",
+)  # fmt: skip
+
+
+def _refuse(options: tuple[str, ...], values: Mapping[str, object], why: str) -> None:
+    """Raises TwinrunError for the first of `options` that is given."""
+    for option in options:
+        if values[option] not in (None, (), False):
+            raise TwinrunError(f"{option} {why}", fix="leave it out")
+
+
+def _by_option(asked: Mapping[str, Any], reports: _Reports, team: Team | None) -> dict[str, object]:
+    """The values of what some kinds of comparisons have no use for, by the option that names it."""
+    return {
+        "--atol": asked["atol"], "--rtol": asked["rtol"], "--field": asked["fields"], "--steps": asked["steps"],
+        "--ranks": asked["ranks"], "--ulp": asked["ulp"], "--tolerances": asked["tolerances"], "--key": asked["key"],
+        "--period": asked["period"], "--leave-out": asked["leave_out"], "--ignore-attribute": asked["ignore_attributes"],
+        "--rename": asked["rename"], "--cast": asked["cast"], "--nan-differs": asked["nan_differs"],
+        "--closer-to": asked["closer_to"], "--tolerate-integers": asked["tolerate_integers"], "--mpi": team is not None,
+        **reports.by_option,
+    }  # fmt: skip
+
+
 def _compare_traces(
-    run_a: str,
-    run_b: str | None,
-    asked: Mapping[str, object],
-    common: bool,
-    replicas: bool,
-    ranks: str | None,
-    reports: _Reports,
-    verbose: bool,
-    quiet: bool,
+    run_a: str, run_b: str | None, asked: Mapping[str, Any], reports: _Reports, verbose: bool, quiet: bool
 ) -> int:
     from ..comparison.tolerances import parse_steps
     from ..trace.comparison import compare_traces
     from ..trace.words import trace_lines
 
-    given = [name for name, value in asked.items() if value not in (None, (), False)]
-    if given:
-        raise TwinrunError(f"{given[0]} is not for traces, which are compared bit by bit", fix="leave it out")
-    chosen = replicas if ranks is None else parse_steps(ranks, "ranks")
-    result = compare_traces(run_a, run_b, common=common, replicas=chosen)
+    values = _by_option(asked, reports, None)
+    if asked["replicas"]:  # --ranks chooses some of them
+        values["--ranks"] = None
+    _refuse(_NOT_OF_TRACES, values, "is not for traces, which are compared bit by bit")
+    ranks = asked["ranks"]
+    chosen = asked["replicas"] if ranks is None else parse_steps(ranks, "ranks")
+    result = compare_traces(run_a, run_b, common=asked["common"], replicas=chosen)
     reports.write_trace(result)
     if not quiet:
         for line in trace_lines(result, verbose):
@@ -220,12 +245,23 @@ def _compare_traces(
 
 
 def _distances(
-    run_a: str, run_b: str, reference: str, asked: Mapping[str, Any], reports: _Reports, quiet: bool
+    run_a: str, run_b: str, asked: Mapping[str, Any], reports: _Reports, quiet: bool, team: Team | None
 ) -> int:
+    """How far both runs are from that of --closer-to."""
     from ..comparison.distances import compare_distances, distance_lines, distances_document
 
+    _refuse(_NOT_OF_DISTANCES, _by_option(asked, reports, team), "has no meaning with --closer-to")
     with progress_bar(quiet) as progress:
-        result = compare_distances(run_a, run_b, reference, progress=progress, **asked)
+        result = compare_distances(
+            run_a,
+            run_b,
+            asked["closer_to"],
+            factor=asked["farther_by"] or 1.0,
+            fields=asked["fields"] or None,
+            **{name: asked[name] for name in ("steps", "ranks", "key", "align", "common", "leave_out", "options", "cache")},
+            **asked["reading"],
+            progress=progress,
+        )  # fmt: skip
     if reports.json_file is not None:
         from ..report.document import write_json
 
@@ -236,6 +272,39 @@ def _distances(
     if result.verdict == "incomparable":
         click.echo(one_line(f"twinrun: {result.problems[0]}", 400), err=True)
     return {"farther": 1, "incomparable": 2}.get(result.verdict, 0)
+
+
+# Options of the verb that are parameters of the function of the same name.
+_PASSED_ON = (
+    "atol", "rtol", "method", "steps", "ranks", "ulp", "tolerances", "key", "period", "align", "common", "leave_out",
+    "ignore_attributes", "rename", "tolerate_integers", "cache", "options",
+)  # fmt: skip
+
+
+def _compare_runs(
+    run_a: str, run_b: str, asked: Mapping[str, Any], quiet: bool, team: Team | None
+) -> Comparison:
+    """The comparison; what it found until then, where it was interrupted."""
+    from ..comparison.work import Interrupted
+    from ..comparison.work import compare as compare_runs
+
+    try:
+        with progress_bar(quiet) as progress:
+            return compare_runs(
+                run_a,
+                run_b,
+                **{name: asked[name] for name in _PASSED_ON},
+                equal_nan=not asked["nan_differs"],
+                fields=asked["fields"] or None,
+                types="values" if asked["cast"] else "same",
+                partial=True,
+                use_metadata=not asked["no_metadata"],
+                **asked["reading"],
+                progress=progress,
+                team=team,
+            )
+    except Interrupted as e:
+        return e.comparison
 
 
 @click.command(cls=_Compare)
@@ -381,39 +450,15 @@ def _distances(
 def compare(
     run_a: str,
     run_b: str | None,
-    atol: float | None,
-    rtol: float | None,
-    fields: tuple[str, ...],
-    steps: str | None,
-    ranks: str | None,
-    ulp: int | None,
-    tolerances: str | None,
-    key: str | None,
-    period: str | None,
-    align: str,
-    common: bool,
-    replicas: bool,
-    leave_out: tuple[str, ...],
-    ignore_attributes: tuple[str, ...],
-    rename: tuple[str, ...],
-    cast: bool,
-    closer_to: str | None,
-    farther_by: float | None,
-    nan_differs: bool,
-    tolerate_integers: bool,
-    method: str,
-    no_metadata: bool,
     json_file: str | None,
     picture: str | None,
     html_file: str | None,
     junit: str | None,
     list_differences: str | None,
-    cache: str,
     verbose: bool,
     quiet: bool,
-    options: dict,
-    reading: dict,
     team: Team | None = None,
+    **asked: Any,
 ) -> int:
     """Say whether two runs agree; if not: at which step, rank, field and index they first differ, and by how
     much.
@@ -424,81 +469,23 @@ def compare(
     and how the largest difference grows. Of traces of trainings: the first operation whose inputs
     agree and whose outputs differ; with --replicas RUN_A alone.
     """
-    if (run_b is None) != replicas:
-        raise click.UsageError("--replicas takes one run." if replicas else "Missing argument 'RUN_B'.")
+    if (run_b is None) != asked["replicas"]:
+        raise click.UsageError(
+            "--replicas takes one run." if asked["replicas"] else "Missing argument 'RUN_B'."
+        )
     reports = _Reports(json_file, picture, html_file, junit, list_differences)
-    reports.check([path for path in (run_a, run_b, tolerances, closer_to) if path])
+    reports.check([path for path in (run_a, run_b, asked["tolerances"], asked["closer_to"]) if path])
     try:
-        traces = _traces(run_a, run_b)
-        asked = {
-            "--atol": atol, "--rtol": rtol, "--field": fields, "--steps": steps, "--ranks": None if replicas else ranks,
-            "--ulp": ulp, "--tolerances": tolerances, "--key": key, "--period": period,
-            "--leave-out": leave_out, "--ignore-attribute": ignore_attributes, "--rename": rename, "--cast": cast, "--nan-differs": nan_differs,
-            "--closer-to": closer_to,
-            "--picture": picture, "--junit": junit, "--list-differences": list_differences,
-        }  # fmt: skip
-        if traces:
-            return _compare_traces(run_a, run_b, asked, common, replicas, ranks, reports, verbose, quiet)
-        if farther_by is not None and closer_to is None:
+        if _traces(run_a, run_b):
+            return _compare_traces(run_a, run_b, asked, reports, verbose, quiet)
+        assert run_b is not None
+        if asked["farther_by"] is not None and asked["closer_to"] is None:
             raise click.UsageError("--farther-by is for --closer-to.")
-        if closer_to is not None:
-            assert run_b is not None
-            meant = {
-                **{name: asked[name] for name in ("--atol", "--rtol", "--ulp", "--tolerances", "--period")},
-                **{name: asked[name] for name in ("--rename", "--ignore-attribute", "--nan-differs")},
-                **{name: path for name, path in reports.by_option.items() if name != "--json"},
-                "--tolerate-integers": tolerate_integers, "--mpi": team is not None,
-            }  # fmt: skip
-            given = [name for name, value in meant.items() if value not in (None, (), False)]
-            if given:
-                raise TwinrunError(f"{given[0]} has no meaning with --closer-to", fix="leave it out")
-            found = {
-                "factor": farther_by or 1.0, "fields": fields or None, "steps": steps, "ranks": ranks, "key": key,
-                "align": align, "common": common, "leave_out": leave_out, "options": options, "cache": cache, **reading,
-            }  # fmt: skip
-            return _distances(run_a, run_b, closer_to, found, reports, quiet)
+        if asked["closer_to"] is not None:
+            return _distances(run_a, run_b, asked, reports, quiet, team)
+        result = _compare_runs(run_a, run_b, asked, quiet, team)
     except (Exception, KeyboardInterrupt) as e:
         reports.write_error(run_a, run_b or run_a, e)
-        raise
-    assert run_b is not None
-    from ..comparison.work import Interrupted
-    from ..comparison.work import compare as compare_runs
-
-    try:
-        with progress_bar(quiet) as progress:
-            result = compare_runs(
-                run_a,
-                run_b,
-                atol=atol,
-                rtol=rtol,
-                equal_nan=not nan_differs,
-                method=method,
-                fields=fields or None,
-                steps=steps,
-                ranks=ranks,
-                ulp=ulp,
-                tolerances=tolerances,
-                key=key,
-                period=period,
-                align=align,
-                common=common,
-                leave_out=leave_out,
-                ignore_attributes=ignore_attributes,
-                rename=rename,
-                types="values" if cast else "same",
-                partial=True,
-                tolerate_integers=tolerate_integers,
-                use_metadata=not no_metadata,
-                **reading,
-                cache=cache,
-                options=options,
-                progress=progress,
-                team=team,
-            )
-    except Interrupted as e:
-        result = e.comparison
-    except (Exception, KeyboardInterrupt) as e:
-        reports.write_error(run_a, run_b, e)
         raise
     reports.write(result)
     _say(result, reports, verbose, quiet)

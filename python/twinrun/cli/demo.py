@@ -18,6 +18,8 @@ from .common import console, progress_bar
 from .help import Verb
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..comparison.work import Comparison
 
 MINIHACC = "TWINRUN_MINIHACC"
@@ -191,6 +193,68 @@ def _growth_lines(c: Comparison) -> list[str]:
     return rows
 
 
+def _steps_to_capture(captures: str | None, steps: int, chosen: _Simulation) -> str:
+    """The steps as a list in words: those that are asked for, or a few of all."""
+    if captures is None:
+        if steps == chosen.steps:
+            return chosen.captures
+        return ",".join(map(str, range(max(1, steps // 5), steps + 1, max(1, steps // 5))))
+    try:
+        if not all(0 < int(word) <= steps for word in captures.split(",")):
+            raise ValueError
+    except ValueError:
+        raise TwinrunError(
+            f"--capture {captures} is no list of steps from 1 to {steps}", fix="give steps as 10,20,30"
+        ) from None
+    return captures
+
+
+def _compare(runs: list[str], folder: str) -> tuple[Comparison, Comparison]:
+    """The comparison in stages, and that of every element, which must agree."""
+    from ..comparison.work import compare
+
+    with progress_bar() as progress:
+        result = compare(*runs, progress=progress)
+        # The runs are small: every element is compared too, for the exact growth and as a check of
+        # the three stages.
+        every = compare(*runs, method="direct", progress=progress)
+    if [(f.different, f.first_index) for f in every.fields] != [
+        (f.different, f.first_index) for f in result.fields
+    ]:
+        raise TwinrunError(
+            "the staged comparison and that of every element disagree: please report this", where=folder
+        )
+    return result, every
+
+
+def _show(out: Console, folder: str, runs: list[str], result: Comparison, every: Comparison) -> None:
+    """Prints both comparisons, and writes the picture and the page."""
+    from ..report.html import write_html
+    from ..report.picture import save_growth
+    from ..report.text import print_comparison
+
+    out.print("")
+    for line in _growth_lines(every):
+        out.print(line, soft_wrap=True)
+    picture = _free_name(folder, "growth", ".png", b"Software\0twinrun")
+    try:
+        save_growth(every, picture)
+        out.print(f"picture: {picture}")
+    except MissingPackage as e:
+        out.print(f"no picture: {e}", soft_wrap=True)
+    page = _free_name(folder, "report", ".html", b'<meta name="generator" content="twinrun">')
+    write_html(result, page)
+    out.print(f"page: {page}", soft_wrap=True)
+    elements = 2 * sum(f.elements_read * f.bytes // f.elements for f in result.fields if f.elements)
+    out.print(
+        f"in stages: compared {byte_size(2 * result.bytes_compared)} in {result.seconds:.2g} s, reading {byte_size(result.bytes_read)}, "
+        f"{byte_size(elements)} of it elements"
+    )
+    out.print(f"again: twinrun compare {runs[0]} {runs[1]}", soft_wrap=True)
+    out.print("")
+    print_comparison(out, result)
+
+
 @click.command(cls=Verb)
 @click.option("--folder", type=click.Path(file_okay=False), default="twinrun-demo", show_default=True,
               help="Folder of the runs, the report and the picture; runs of an earlier demo are replaced, other histories never.")  # fmt: skip
@@ -254,11 +318,6 @@ def demo(
     if it failed.
     """
 
-    from ..comparison.work import compare as compare_runs
-    from ..report.html import write_html
-    from ..report.picture import save_growth
-    from ..report.text import print_comparison
-
     out = console()
     chosen, program = _choose(simulation, shorthand)
     if particles is not None and chosen.particles is None:
@@ -267,19 +326,7 @@ def demo(
         )
     particles, steps = particles or chosen.particles, steps or chosen.steps
     atol = chosen.atol if atol is None else atol
-    if captures is None:
-        captures = (
-            chosen.captures
-            if steps == chosen.steps
-            else ",".join(map(str, range(max(1, steps // 5), steps + 1, max(1, steps // 5))))
-        )
-    try:
-        if not all(0 < int(word) <= steps for word in captures.split(",")):
-            raise ValueError
-    except ValueError:
-        raise TwinrunError(
-            f"--capture {captures} is no list of steps from 1 to {steps}", fix="give steps as 10,20,30"
-        ) from None
+    captures = _steps_to_capture(captures, steps, chosen)
     runs = [os.path.join(folder, name) for name in ("run-a", "run-b")]
     for run in runs:
         _check_replaceable(run)
@@ -289,35 +336,6 @@ def demo(
         out.print(f"running {chosen.said}{count}, {steps} steps{way}, into {run} …", soft_wrap=True)
         sys.stdout.flush()
         _simulate(chosen, program, run, particles, steps, captures, atol, deterministic, bool(second))
-    with progress_bar() as progress:
-        result = compare_runs(*runs, progress=progress)
-        # The runs are small: every element is compared too, for the exact growth and as a check of
-        # the three stages.
-        every = compare_runs(*runs, method="direct", progress=progress)
-    if [(f.different, f.first_index) for f in every.fields] != [
-        (f.different, f.first_index) for f in result.fields
-    ]:
-        raise TwinrunError(
-            "the staged comparison and that of every element disagree: please report this", where=folder
-        )
-    out.print("")
-    for line in _growth_lines(every):
-        out.print(line, soft_wrap=True)
-    picture = _free_name(folder, "growth", ".png", b"Software\0twinrun")
-    try:
-        save_growth(every, picture)
-        out.print(f"picture: {picture}")
-    except MissingPackage as e:
-        out.print(f"no picture: {e}", soft_wrap=True)
-    page = _free_name(folder, "report", ".html", b'<meta name="generator" content="twinrun">')
-    write_html(result, page)
-    out.print(f"page: {page}", soft_wrap=True)
-    elements = 2 * sum(f.elements_read * f.bytes // f.elements for f in result.fields if f.elements)
-    out.print(
-        f"in stages: compared {byte_size(2 * result.bytes_compared)} in {result.seconds:.2g} s, reading {byte_size(result.bytes_read)}, "
-        f"{byte_size(elements)} of it elements"
-    )
-    out.print(f"again: twinrun compare {runs[0]} {runs[1]}", soft_wrap=True)
-    out.print("")
-    print_comparison(out, result)
+    result, every = _compare(runs, folder)
+    _show(out, folder, runs, result, every)
     return 0

@@ -132,6 +132,28 @@ def save(
     return 0
 
 
+def _report_error(
+    folder: str, run: str, error: BaseException, json_file: str | None, junit: str | None, github: bool
+) -> None:
+    """Replaces reports of an earlier check, which must not look like reports of this one.
+
+    What goes wrong here is left out: `error` is reported.
+    """
+    from ..report.document import incomparable_document, write_json
+    from ..report.github import error_annotation
+    from ..report.junit import write_junit_error
+
+    said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+    if json_file is not None:
+        with contextlib.suppress(TwinrunError):
+            write_json(json_file, {**incomparable_document(folder, run, said), "golden": folder, "run": run})
+    if junit is not None:
+        with contextlib.suppress(TwinrunError):
+            write_junit_error(junit, folder, run, said)
+    if github:
+        print(error_annotation(f"golden check of {run}", said), file=sys.stderr)
+
+
 @golden.command()
 @click.argument("folder", metavar="GOLDEN", type=click.Path())
 @click.argument("run", type=click.Path())
@@ -185,10 +207,10 @@ def check(
 
     from ..golden import check as check_run
     from ..outputs import check_outputs
-    from ..report.document import incomparable_document, write_json
-    from ..report.github import annotation_lines, error_annotation, uninterpreted, write_summary
+    from ..report.document import write_json
+    from ..report.github import annotation_lines, uninterpreted, write_summary
     from ..report.golden import golden_document, golden_line, print_golden
-    from ..report.junit import write_junit, write_junit_error
+    from ..report.junit import write_junit
 
     out = console(stderr=json_file == "-")
     check_outputs({"--json": json_file, "--junit": junit}, [folder, run])
@@ -210,19 +232,7 @@ def check(
                 progress=progress,
             )
     except (Exception, KeyboardInterrupt) as e:
-        said = "interrupted" if isinstance(e, KeyboardInterrupt) else str(e) or type(e).__name__
-        # A report of an earlier check must not look like the report of this one; the first error is
-        # reported.
-        if json_file is not None:
-            with contextlib.suppress(TwinrunError):
-                write_json(
-                    json_file, {**incomparable_document(folder, run, said), "golden": folder, "run": run}
-                )
-        if junit is not None:
-            with contextlib.suppress(TwinrunError):
-                write_junit_error(junit, folder, run, said)
-        if github:
-            print(error_annotation(f"golden check of {run}", said), file=sys.stderr)
+        _report_error(folder, run, e, json_file, junit, github)
         raise
     if json_file is not None:
         write_json(json_file, golden_document(result))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ..errors import TwinrunError
 from .common import console
 from .help import Verb
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["interpose"]
 
@@ -76,6 +80,60 @@ def _not_finished(marks: list[dict], profiled: set[int], own: int, status: int) 
     return lines
 
 
+class _Ended(NamedTuple):
+    """A command that ended. marks: of its processes without a whole profile; given: the profiles."""
+
+    pid: int
+    status: int
+    marks: list[dict]
+    given: list[Any]
+
+
+def _run(command: tuple[str, ...], folder: Path, library: Path, **how: Any) -> _Ended:
+    """Runs the command with the library, which writes into the folder.
+
+    how: as of `interposition.variables`.
+    """
+    import subprocess
+
+    from ..ensemble.study import interposition
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise TwinrunError(
+            f"cannot be made: {e.strerror}", where=folder, fix="name another folder with --output"
+        ) from None
+    if any(folder.glob("PROFILE-*.json")) or interposition.unfinished(folder):
+        raise TwinrunError("there are profiles already", where=folder, fix="give another folder")
+    added = interposition.variables(library, folder, preloaded=os.environ.get("LD_PRELOAD"), **how)
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **added})
+    except OSError as e:
+        raise TwinrunError(f"cannot be run: {e.strerror}", where=command[0]) from None
+    with process:
+        status = process.wait()
+    # What is marked first: what ends in between is in both, and not in neither.
+    marks = interposition.unfinished(folder)
+    given = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("PROFILE-*.json"))]
+    return _Ended(process.pid, status, marks, given)
+
+
+def _notes(command: tuple[str, ...], ended: _Ended) -> list[str]:
+    """What the profiles do not have."""
+    given, marks = ended.given, ended.marks
+    notes = _not_finished(marks, {p.get("pid") for p in given}, ended.pid, ended.status)
+    if not given and not marks:
+        notes.append(
+            f"nothing was recorded: {command[0]} is static, setuid or no Linux program: the library cannot be preloaded into it"
+        )
+    elif not given:
+        notes.append(
+            "nothing was recorded: --flush SECONDS writes profiles while it runs, for what will be killed"
+        )
+    return notes
+
+
 @click.command(cls=Verb, context_settings={"ignore_unknown_options": True})
 @click.option(
     "--inject", metavar="RULES", default="", help="Delay or leave out calls, as write:delay=1ms..5ms."
@@ -106,7 +164,6 @@ def interpose(
     Put -- before a command with options of its own.
     """
 
-    import subprocess
     import tempfile
     from pathlib import Path
     from shutil import which
@@ -124,35 +181,8 @@ def interpose(
         interposition.check_rules(inject, path)
     with tempfile.TemporaryDirectory(prefix="twinrun-interpose-") as temporary:
         folder = Path(output or temporary).absolute()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise TwinrunError(
-                f"cannot be made: {e.strerror}", where=folder, fix="name another folder with --output"
-            ) from None
-        if any(folder.glob("PROFILE-*.json")) or interposition.unfinished(folder):
-            raise TwinrunError("there are profiles already", where=folder, fix="give another folder")
-        added = interposition.variables(
-            path, folder, rules=inject, seed=seed, flush=flush, preloaded=os.environ.get("LD_PRELOAD")
-        )
-        try:
-            process = subprocess.Popen(command, env={**os.environ, **added})
-        except OSError as e:
-            raise TwinrunError(f"cannot be run: {e.strerror}", where=command[0]) from None
-        with process:
-            status = process.wait()
-        # What is marked first: what ends in between is in both, and not in neither.
-        marks = interposition.unfinished(folder)
-        given = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("PROFILE-*.json"))]
-    notes = _not_finished(marks, {p.get("pid") for p in given}, process.pid, status)
-    if not given and not marks:
-        notes.append(
-            f"nothing was recorded: {command[0]} is static, setuid or no Linux program: the library cannot be preloaded into it"
-        )
-    elif not given:
-        notes.append(
-            "nothing was recorded: --flush SECONDS writes profiles while it runs, for what will be killed"
-        )
+        ended = _run(command, folder, path, rules=inject, seed=seed, flush=flush)
+    status, given = ended.status, ended.given
     try:
         profiles = interposition.read_profiles(given)
     except ValueError:
@@ -164,6 +194,6 @@ def interpose(
         else:
             write_whole(json_file, text + "\n", "JSON")
     out = console(stderr=True)
-    for line in [*(_lines(profiles, top) if given else []), *notes]:
+    for line in [*(_lines(profiles, top) if given else []), *_notes(command, ended)]:
         out.print(line, soft_wrap=True, markup=False, highlight=False)
     return status if status >= 0 else 128 - status

@@ -81,7 +81,29 @@ def log(run: str, as_json: bool) -> int:
 
 def _listing(run: str, history: _core.History) -> Iterator[Line | Grid]:
     """The history, a table of its steps, notes, and sums."""
-    from ..report.lines import Grid, Line
+    from ..report.lines import Line
+
+    yield from _settings(run, history)
+    yield _table(history)
+    if history.torn:
+        text = "note: the last step was being committed when the run ended; it is not part of the history"
+        yield Line(text, wraps=True)
+    from ..runs.histories import incomplete_note, others_note
+
+    steps = history.steps
+    if history.incomplete:
+        yield Line(f"note: {incomplete_note(history.incomplete)}")
+    if others := others_note(history.path, (step.folder for step in steps)):
+        yield Line(one_line(f"note: {others}"))
+    data, kept, metadata = (sum(column) for column in zip((0, 0, 0), *map(_sizes, steps), strict=True))
+    said = f" kept in {byte_size(kept)}" if history.record is not None else ""
+    text = f"{len(steps)} steps, {byte_size(data)} of data{said}, {byte_size(metadata)} of metadata"
+    yield Line(text, wraps=True)
+
+
+def _settings(run: str, history: _core.History) -> Iterator[Line]:
+    """What the history is, and how its steps are kept."""
+    from ..report.lines import Line
 
     part = history.local_part
     kind = "history" if part is None else f"rank {part}'s part, on a node-local tier, of a history"
@@ -101,47 +123,41 @@ def _listing(run: str, history: _core.History) -> Iterator[Line | Grid]:
         yield Line(
             one_line(f"record: method {record.method}, chunks of {record.chunk_bytes} bytes, {packed}")
         )
-    steps = history.steps
-    diverged = any(r.divergence for step in steps for r in step.ranks)
+
+
+def _sizes(step: _core.HistoryStep) -> tuple[int, int, int]:
+    """Bytes of a step over its ranks: of its data, of what is kept of these, of metadata."""
+    return (
+        sum(r.full_bytes for r in step.ranks),
+        sum(r.data_bytes for r in step.ranks),
+        sum(r.metadata_bytes for r in step.ranks),
+    )
+
+
+def _table(history: _core.History) -> Grid:
+    """A row for each step."""
+    from ..report.lines import Grid
+
+    recorded = history.record is not None
+    diverged = any(r.divergence for step in history.steps for r in step.ranks)
     columns = ["step", "ranks", "data", "metadata", "share", "blocked"]
-    if record is not None:
+    if recorded:
         columns[2:3] = ["data", "kept", "ratio"]
     rows: list[list[tuple[str, str]]] = []
-    total_data = total_metadata = total_kept = 0
-    for step in steps:
-        data = sum(r.full_bytes for r in step.ranks)
-        kept = sum(r.data_bytes for r in step.ranks)
-        metadata = sum(r.metadata_bytes for r in step.ranks)
-        total_data += data
-        total_kept += kept
-        total_metadata += metadata
-        share = f"{100 * metadata / data:.3g}%" if data else ""
+    for step in history.steps:
+        data, kept, metadata = _sizes(step)
         # The application waits for its slowest rank.
         blocked = max((r.blocked_seconds for r in step.ranks), default=0.0)
         row = [
             str(step.step),
             str(len(step.ranks)),
             byte_size(data),
-            *([byte_size(kept), f"{data / kept:.4g}" if kept else ""] if record is not None else []),
+            *([byte_size(kept), f"{data / kept:.4g}" if kept else ""] if recorded else []),
             byte_size(metadata),
-            share,
+            f"{100 * metadata / data:.3g}%" if data else "",
             f"{blocked:.2g} s",
             *([_divergence(step)] if diverged else []),
         ]
         rows.append([(cell, "") for cell in row])
     titles = [(title, True) for title in columns]
-    yield Grid([*titles, ("not equal to the reference", False)] if diverged else titles, rows)
-    if history.torn:
-        text = "note: the last step was being committed when the run ended; it is not part of the history"
-        yield Line(text, wraps=True)
-    from ..runs.histories import incomplete_note, others_note
-
-    if history.incomplete:
-        yield Line(f"note: {incomplete_note(history.incomplete)}")
-    if others := others_note(history.path, (step.folder for step in steps)):
-        yield Line(one_line(f"note: {others}"))
-    said = f" kept in {byte_size(total_kept)}" if record is not None else ""
-    text = (
-        f"{len(steps)} steps, {byte_size(total_data)} of data{said}, {byte_size(total_metadata)} of metadata"
-    )
-    yield Line(text, wraps=True)
+    return Grid([*titles, ("not equal to the reference", False)] if diverged else titles, rows)

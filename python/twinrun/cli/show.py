@@ -13,7 +13,10 @@ from .common import console, format_options
 from .help import Verb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
+    from rich.table import Table
 
     from ..runs.fields import FieldRef
 
@@ -89,6 +92,46 @@ def _show_devices(out: Console, found: _core.Devices) -> None:
     out.print(one_line(f"GPUDirect Storage: {said}"), soft_wrap=True)
 
 
+def _show_system(out: Console, with_gpus: bool) -> None:
+    """What this machine offers. with_gpus: and a line of its GPUs."""
+    out.print(f"twinrun {_core.__version__}")
+    out.print(f"kernels: {_core.backend()} (available: {', '.join(_core.backends())})")
+    ignored = _core.backend_override_ignored()
+    if ignored:
+        out.print(f"TWINRUN_BACKEND={ignored} is not available here and was ignored")
+    out.print(f"reads: {'io_uring' if _core.uring_available() else 'pread (io_uring is not available)'}")
+    out.print(f"threads: {_core.worker_count()}")
+    if with_gpus:
+        out.print(one_line(_devices_line(_core.devices())), soft_wrap=True)
+
+
+def _table_of(fields: Iterable[FieldRef]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("field", "type", "shape", "bytes", "NaN", "metadata"):
+        table.add_column(column, justify="right" if column in ("bytes", "NaN") else "left")
+    for ref in fields:
+        if ref.recorded is not None:
+            ref.source()  # raises where the record does not have it
+        order = "" if ref.byte_order == "little" or ref.itemsize == 1 else " big-endian"
+        column_major = " column-major" if ref.fortran_order else ""
+        shape = "x".join(map(str, ref.user_shape)) + column_major if ref.user_shape else "0-d"
+        if ref.user_place is not None and ref.user_place[0] != ref.user_shape:
+            whole, at = ("x".join(map(str, numbers)) for numbers in ref.user_place)
+            shape += f" of {whole}, at {at.replace('x', ',')}"
+        table.add_row(
+            Text(one_line(ref.name)),
+            ref.dtype + order,
+            shape,
+            byte_size(ref.items * ref.itemsize),
+            "" if ref.facts is None else str(ref.facts.nans),
+            Text(one_line(_settings(ref))),
+        )
+    return table
+
+
 @click.command(cls=Verb)
 @click.argument("path", type=click.Path(), required=False)
 @click.option(
@@ -108,24 +151,13 @@ def show(
     twinrun uses on this machine.
     """
 
-    from rich.table import Table
-    from rich.text import Text
-
     from ..report.text import print_provenance
     from ..runs.opening import open_subject
     from ..runs.provenance import read_provenance
 
     out = console()
     if system:
-        out.print(f"twinrun {_core.__version__}")
-        out.print(f"kernels: {_core.backend()} (available: {', '.join(_core.backends())})")
-        ignored = _core.backend_override_ignored()
-        if ignored:
-            out.print(f"TWINRUN_BACKEND={ignored} is not available here and was ignored")
-        out.print(f"reads: {'io_uring' if _core.uring_available() else 'pread (io_uring is not available)'}")
-        out.print(f"threads: {_core.worker_count()}")
-        if not devices:
-            out.print(one_line(_devices_line(_core.devices())), soft_wrap=True)
+        _show_system(out, with_gpus=not devices)
     if devices:
         _show_devices(out, _core.devices())
     if path is None:
@@ -138,26 +170,7 @@ def show(
         raise click.UsageError(f"{path}: no such step" if step is not None else f"{path}: no committed steps")
     place = places[0]
     with subject.open(place) as fields:
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        for column in ("field", "type", "shape", "bytes", "NaN", "metadata"):
-            table.add_column(column, justify="right" if column in ("bytes", "NaN") else "left")
-        for ref in fields.values():
-            if ref.recorded is not None:
-                ref.source()  # raises where the record does not have it
-            order = "" if ref.byte_order == "little" or ref.itemsize == 1 else " big-endian"
-            column_major = " column-major" if ref.fortran_order else ""
-            shape = "x".join(map(str, ref.user_shape)) + column_major if ref.user_shape else "0-d"
-            if ref.user_place is not None and ref.user_place[0] != ref.user_shape:
-                whole, at = ("x".join(map(str, numbers)) for numbers in ref.user_place)
-                shape += f" of {whole}, at {at.replace('x', ',')}"
-            table.add_row(
-                Text(one_line(ref.name)),
-                ref.dtype + order,
-                shape,
-                byte_size(ref.items * ref.itemsize),
-                "" if ref.facts is None else str(ref.facts.nans),
-                Text(one_line(_settings(ref))),
-            )
+        table = _table_of(fields.values())
         where = [] if place[0] is None else [f"step {place[0]}"]
         out.print(
             one_line(f"{subject.kind} {path}, ")

@@ -24,7 +24,7 @@ from ..runs.values import in_common_type, particles_by_values
 from .again import Again, Gone
 from .attributes import under_one_name
 from .field import FieldComparison, distance, place_text
-from .ids import gather_rows, ids_of_share, match_ids
+from .ids import Matched, gather_rows, ids_of_share, match_ids
 from .matching import StepMatch, match_fields, match_steps
 from .settings import Decision
 from .tolerances import parse_steps
@@ -272,7 +272,6 @@ class _Walk:
         total = sum(ids.items for _, ids, _ in (*kind.parts_a, *kind.parts_b))
         shares = max(1, math.ceil(total * (_BYTES_AN_ID + 2 * widest) / max(settings.memory, 1 << 20)))
         piece = max(1 << 16, settings.memory // 256)
-        parts_a = [(rank, own) for rank, _, own in kind.parts_a]
         allowed = [self._goes_on(f, total * 8 * shares) for f in fields]  # each share reads all IDs
         if not all(allowed):
             self.enough.update(id(f) for f in fields)
@@ -287,42 +286,56 @@ class _Walk:
                     continue
                 ref = refs[f.field]
                 row = math.prod(ref.user_shape[1:]) * ref.itemsize
-                if not self._goes_on(f, total * row // shares):
-                    continue
-                width, pair = math.prod(ref.user_shape[1:]), scalars_of(ref.dtype)
-                storage = storage_dtype(ref.dtype)
-                gathered = []
-                for parts, rows in ((kind.parts_a, m.rows_a), (kind.parts_b, m.rows_b)):
-                    of = [(own.get(f.field), ids.items) for _, ids, own in parts]
-                    values = gather_rows(of, rows, width, piece, sources, storage)
-                    gathered.append(np.ascontiguousarray(values).reshape(-1))
-                made = [
-                    _core.memory_source(ref.dtype, v.size, v.ctypes.data, storage.itemsize, False, v)
-                    for v in gathered
-                ]
-                of_a_and_b = [next((own[f.field] for _, _, own in parts if f.field in own), ref)
-                              for parts in (kind.parts_a, kind.parts_b)]  # fmt: skip
-                decision = settings.decision(of_a_and_b[0], of_a_and_b[1], f.step)
-                rule = decision.rule()
-                flat = [scalar_values(v.view(np.uint8), ref.dtype) for v in gathered]
-                window = max(1, _WINDOW // storage.itemsize)
-                for first in range(0, gathered[0].size, window):
-                    count = min(window, gathered[0].size - first)
-                    scalars = _core.list_differences(made[0], made[1], first, count, rule)
-                    for part in _pieces(scalars):
-                        at = part.astype(np.int64)
-                        rows = at // (width * pair)
-                        values_a, values_b = (v[at] for v in flat)
-                        yield Differences(
-                            f,
-                            _indices(ref.user_shape[1:], part % np.uint64(width * pair), pair),
-                            m.ids[rows],
-                            values_a,
-                            values_b,
-                            abs_diff(values_a, values_b, part, decision),
-                            rows_a=m.rows_a[rows],
-                            parts_a=parts_a,
-                        )
+                if self._goes_on(f, total * row // shares):
+                    yield from self._rows_of_particles(f, ref, kind, m, piece, sources)
+
+    def _rows_of_particles(
+        self,
+        f: FieldComparison,
+        ref: FieldRef,
+        kind: Particles,
+        matched: Matched,
+        piece: int,
+        sources: dict[int, _core.Source],
+    ) -> Iterator[Differences]:
+        """Differences of the field of particles that both runs have."""
+        parts_a = [(rank, own) for rank, _, own in kind.parts_a]
+        width, pair = math.prod(ref.user_shape[1:]), scalars_of(ref.dtype)
+        storage = storage_dtype(ref.dtype)
+        gathered = []
+        for parts, rows in ((kind.parts_a, matched.rows_a), (kind.parts_b, matched.rows_b)):
+            of = [(own.get(f.field), ids.items) for _, ids, own in parts]
+            values = gather_rows(of, rows, width, piece, sources, storage)
+            gathered.append(np.ascontiguousarray(values).reshape(-1))
+        made = [
+            _core.memory_source(ref.dtype, v.size, v.ctypes.data, storage.itemsize, False, v)
+            for v in gathered
+        ]
+        of_a, of_b = (
+            next((own[f.field] for _, _, own in parts if f.field in own), ref)
+            for parts in (kind.parts_a, kind.parts_b)
+        )
+        decision = self.again.settings.decision(of_a, of_b, f.step)
+        rule = decision.rule()
+        flat = [scalar_values(v.view(np.uint8), ref.dtype) for v in gathered]
+        window = max(1, _WINDOW // storage.itemsize)
+        for first in range(0, gathered[0].size, window):
+            count = min(window, gathered[0].size - first)
+            scalars = _core.list_differences(made[0], made[1], first, count, rule)
+            for part in _pieces(scalars):
+                at = part.astype(np.int64)
+                rows = at // (width * pair)
+                values_a, values_b = (v[at] for v in flat)
+                yield Differences(
+                    f,
+                    _indices(ref.user_shape[1:], part % np.uint64(width * pair), pair),
+                    matched.ids[rows],
+                    values_a,
+                    values_b,
+                    abs_diff(values_a, values_b, part, decision),
+                    rows_a=matched.rows_a[rows],
+                    parts_a=parts_a,
+                )
 
 
 def _missing(f: FieldComparison, label: str) -> TwinrunError:

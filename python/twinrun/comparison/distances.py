@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -157,9 +158,12 @@ class Distances:
         return self.verdict in ("closer", "as far")
 
 
-def _by_place(found: Comparison) -> dict[str, dict[tuple[int | None, int], list[FieldComparison]]]:
+_Place = tuple[int | None, int]  # step, rank
+
+
+def _by_place(found: Comparison) -> dict[str, dict[_Place, list[FieldComparison]]]:
     """What was found of fields of numbers: {field: {(step, rank): its parts}}."""
-    by_place: dict[str, dict[tuple[int | None, int], list[FieldComparison]]] = {}
+    by_place: dict[str, dict[_Place, list[FieldComparison]]] = {}
     for f in found.fields:
         if f.kind is None and f.particles is None:
             by_place.setdefault(f.field, {}).setdefault((f.step, f.rank), []).append(f)
@@ -170,6 +174,45 @@ def _exceeds(b: Distance, a: Distance, factor: float) -> bool:
     if a.infinite != b.infinite:  # infinitely far: what the others do counts no more
         return b.infinite > a.infinite
     return (not a.infinite and b.max > factor * a.max) or b.rms > factor * a.rms * (1 + _LAST_BITS)
+
+
+def _sum_at(parts: Mapping[_Place, list[FieldComparison]], places: Iterable[_Place]) -> Distance:
+    """The distance of a field over these places of a run."""
+    total = Distance()
+    for place in places:
+        for part in parts[place]:
+            total._add(part)
+    return total
+
+
+def _unusable(name: str, one: Distance, other: Distance, all_nan: Callable[[], bool]) -> str | None:
+    """Why the distances of a field say nothing of each other; None where they do.
+
+    `all_nan` says whether the reference holds nothing but NaN; it reads the field.
+    """
+    if one._is_nowhere_finite() and other._is_nowhere_finite():
+        return (
+            f"field {name!r}: no element of either run has a finite distance from the reference, because of "
+            "NaN or infinities in it or in both runs: nothing could be compared"
+        )
+    if one._is_zero() and other._is_zero() and all_nan():
+        return f"field {name!r}: the reference holds nothing but NaN: nothing could be compared"
+    if one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
+        return f"field {name!r}: its distances are too large or too small for the mean of their squares"
+    return None
+
+
+def _verdict(fields: list[FieldDistances], problems: list[str]) -> str:
+    if problems:
+        return "incomparable"
+    if any(f.farther for f in fields):
+        return "farther"
+    return "closer" if any(f.closer for f in fields) else "as far"
+
+
+def _held_against(name: str, a: Distance, b: Distance, factor: float) -> FieldDistances:
+    farther = _exceeds(b, a, factor)
+    return FieldDistances(name, a, b, farther, not farther and _exceeds(a, b, 1.0))
 
 
 def compare_distances(
@@ -269,60 +312,31 @@ def compare_distances(
     problems = [p for one in found for p in one.problems]
     notes = [n for one in found for n in one.notes]
     at_a, at_b = (_by_place(one) for one in found)
-    of_runs: tuple[dict[str, Distance], dict[str, Distance]] = {}, {}
+    made = []
     for name in dict.fromkeys([*at_a, *at_b]):
-        places = [at.get(name, {}).keys() for at in (at_a, at_b)]
-        shared = places[0] & places[1]
+        of_a, of_b = at_a.get(name, {}), at_b.get(name, {})
+        shared = of_a.keys() & of_b.keys()
         # Where both are compared at other places, their distances say nothing of each other.
-        if places[0] != places[1]:
+        if of_a.keys() != of_b.keys():
             said = f"field {name!r}: not both runs have it at the same steps and ranks as the reference"
             (notes if common else problems).append(said)
             if not common or not shared:
                 continue
-        for sums, at in zip(of_runs, (at_a, at_b), strict=True):
-            sums[name] = Distance()
-            for place, parts in at[name].items():
-                for part in parts if place in shared else ():
-                    sums[name]._add(part)
-        one, other = (of_run[name] for of_run in of_runs)
-        if one._is_nowhere_finite() and other._is_nowhere_finite():
-            problems.append(
-                f"field {name!r}: no element of either run has a finite distance from the reference, because of "
-                "NaN or infinities in it or in both runs: nothing could be compared"
-            )
-            for of_run in of_runs:
-                del of_run[name]
-        elif one._is_zero() and other._is_zero() and holds_no_number(reference, name, shared, formats):
-            problems.append(f"field {name!r}: the reference holds nothing but NaN: nothing could be compared")
-            for of_run in of_runs:
-                del of_run[name]
-        elif one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
-            problems.append(
-                f"field {name!r}: its distances are too large or too small for the mean of their squares"
-            )
-            for of_run in of_runs:
-                del of_run[name]
-    if not of_runs[0] and not problems:
+        far_a, far_b = (_sum_at(of, [place for place in of if place in shared]) for of in (of_a, of_b))
+        all_nan = functools.partial(holds_no_number, reference, name, shared, formats)
+        if why := _unusable(name, far_a, far_b, all_nan):
+            problems.append(why)
+        else:
+            made.append(_held_against(name, far_a, far_b, factor))
+    if not made and not problems:
         raise Incomparable(
             "no field of numbers is in all three", where=f"{found[0].b}, {found[1].b}, {found[0].a}"
         )
-    made = []
-    for name, of_a in of_runs[0].items():
-        of_b = of_runs[1][name]
-        farther = _exceeds(of_b, of_a, factor)
-        made.append(FieldDistances(name, of_a, of_b, farther, not farther and _exceeds(of_a, of_b, 1.0)))
-    verdict = "as far"
-    if problems:
-        verdict = "incomparable"
-    elif any(f.farther for f in made):
-        verdict = "farther"
-    elif any(f.closer for f in made):
-        verdict = "closer"
     return Distances(
         found[0].b,
         found[1].b,
         found[0].a,
-        verdict,
+        _verdict(made, problems),
         made,
         factor,
         list(dict.fromkeys(problems)),

@@ -7,7 +7,7 @@ belong to no step, and are named by their path.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import FormatError, MissingFile, TwinrunError
@@ -110,20 +110,20 @@ class DataFile:
 
         Options that its format does not have are ignored: they are meant for other files.
         """
-        if self.leads_to is not None:
-            return link_content(self.path, self.leads_to)
-        known = formats()[self.format].options
-        return open_file(self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known})
+        return self._opened_by(open_file, options)
 
     def open_whatever(self, options: Mapping[str, object] | None = None) -> FileContent:
         """As `open`, for a file whose format was detected: text that is not a table becomes bytes, with a
         note."""
+        return self._opened_by(open_whatever, options)
+
+    def _opened_by(
+        self, opener: Callable[..., FileContent], options: Mapping[str, object] | None
+    ) -> FileContent:
         if self.leads_to is not None:
             return link_content(self.path, self.leads_to)
         known = formats()[self.format].options
-        return open_whatever(
-            self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known}
-        )
+        return opener(self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known})
 
     def fields(self, content: FileContent) -> dict[str, Field]:
         """The fields of the opened file by the names that they have in the folder."""

@@ -129,54 +129,10 @@ class Dataset:
             new.kind = kind
             return new
         chunks = self.dataset.chunks if self.plist.get_layout() == self.h5py.h5d.CHUNKED else None
-        dataset, walker = self.dataset, self.walker
-        plain = plain_dtype(tid)
-        file_type = (  # HDF5 reads this type without conversion; None: h5py reads the elements
-            tid
-            if plain is None
-            else None
-            if tagged_dtype(self.h5py, tid) is None
-            else nested_type(self.h5py, tid, members)
-        )
-
-        def rows(box: Box) -> np.ndarray:
-            """The elements of a box, one in each row."""
-            if not walker.file:
-                raise FormatError("the file was closed", where=self.path)
-            count = math.prod(s.stop - s.start for s in box)
-            # numpy has no such type, or h5py cannot convert opaque bytes with a tag.
-            if file_type is not None:
-                if members and plain is None:
-                    raise Unsupported(
-                        f"member {label!r} is of a type that h5py does not read", where=self.path
-                    )
-                part = np.zeros(count, f"V{tid.get_size()}")
-                space = dataset.id.get_space()
-                if box:
-                    space.select_hyperslab(tuple(s.start for s in box), tuple(s.stop - s.start for s in box))
-                dataset.id.read(self.h5py.h5s.create_simple((count,)), space, part, file_type)
-                return (
-                    part
-                    if plain is None
-                    else np.frombuffer(part.tobytes(), np.dtype((plain, (1,)))).reshape(
-                        count, *(plain.shape or ())
-                    )
-                )
-            found = dataset.fields(members[0])[box] if members else dataset[box]
-            if not box and not isinstance(found, np.ndarray):
-                part = np.empty(1, object)
-                part[0] = found
-            elif not box:  # a scalar dataset whose element is an array
-                part = found.reshape(1, *found.shape)
-            else:
-                part = np.asarray(found)
-                part = part.reshape(count, *part.shape[len(box) :])
-            for member in members[1:]:
-                part = np.asarray([row[member] for row in part]) if part.dtype == object else part[member]
-            return part
+        walker, elements = self.walker, _Elements(self, label, members, tid)
 
         def read_box(box: Box) -> np.ndarray:
-            part = rows(box)
+            part = elements.rows(box)
             return codes(part, walker.encode).reshape([s.stop - s.start for s in box])
 
         reader = BandReader(
@@ -186,7 +142,7 @@ class Dataset:
         def tell(position: int) -> str:
             index = np.unravel_index(position, self.shape) if self.shape else ()
             with reading(self.path, f"dataset {label!r}"), walker.cache.lock:
-                return walker.shown(rows(tuple(slice(int(i), int(i) + 1) for i in index))[0])
+                return walker.shown(elements.rows(tuple(slice(int(i), int(i) + 1) for i in index))[0])
 
         read = decoded(label, "u64", math.prod(self.shape), self.path, reader.read)
         return Field(label, "u64", "little", self.shape, read=read, kind=kind, tell=tell)
@@ -366,3 +322,67 @@ class Dataset:
             return part.astype(native, copy=False)
 
         return BandReader(shape, chunks, native, read_box, walker.cache)
+
+
+class _Elements:
+    """Reads elements that are not numbers, or such members of compound elements.
+
+    tid: the HDF5 type of the elements, or of the member.
+    """
+
+    def __init__(self, owner: Dataset, label: str, members: tuple[str, ...], tid: Any) -> None:
+        self._dataset, self._walker, self._h5py, self._path = (
+            owner.dataset,
+            owner.walker,
+            owner.h5py,
+            owner.path,
+        )
+        self._label, self._members, self._tid = label, members, tid
+        self._plain = plain_dtype(tid)
+        self._file_type = self._type_as_stored()
+
+    def _type_as_stored(self) -> Any:
+        """The type that HDF5 reads without conversion; None: h5py reads the elements."""
+        if self._plain is None:  # numpy has no such type
+            return self._tid
+        # h5py cannot convert opaque bytes with a tag.
+        if tagged_dtype(self._h5py, self._tid) is None:
+            return None
+        return nested_type(self._h5py, self._tid, self._members)
+
+    def rows(self, box: Box) -> np.ndarray:
+        """The elements of a box, one in each row."""
+        if not self._walker.file:
+            raise FormatError("the file was closed", where=self._path)
+        count = math.prod(s.stop - s.start for s in box)
+        return self._by_h5py(box, count) if self._file_type is None else self._as_stored(box, count)
+
+    def _as_stored(self, box: Box, count: int) -> np.ndarray:
+        if self._members and self._plain is None:
+            raise Unsupported(
+                f"member {self._label!r} is of a type that h5py does not read", where=self._path
+            )
+        part = np.zeros(count, f"V{self._tid.get_size()}")
+        space = self._dataset.id.get_space()
+        if box:
+            space.select_hyperslab(tuple(s.start for s in box), tuple(s.stop - s.start for s in box))
+        self._dataset.id.read(self._h5py.h5s.create_simple((count,)), space, part, self._file_type)
+        if self._plain is None:
+            return part
+        found = np.frombuffer(part.tobytes(), np.dtype((self._plain, (1,))))
+        return found.reshape(count, *(self._plain.shape or ()))
+
+    def _by_h5py(self, box: Box, count: int) -> np.ndarray:
+        members = self._members
+        found = self._dataset.fields(members[0])[box] if members else self._dataset[box]
+        if not box and not isinstance(found, np.ndarray):
+            part = np.empty(1, object)
+            part[0] = found
+        elif not box:  # a scalar dataset whose element is an array
+            part = found.reshape(1, *found.shape)
+        else:
+            part = np.asarray(found)
+            part = part.reshape(count, *part.shape[len(box) :])
+        for member in members[1:]:
+            part = np.asarray([row[member] for row in part]) if part.dtype == object else part[member]
+        return part

@@ -94,16 +94,24 @@ def package_store(store: Objects) -> Any:
         import zarr  # noqa: F401  version 2 takes mappings
 
         return _Mapping(store)
-    from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+    return _asynchronous(Store)(store)
 
-    class Bytes(Store):
+
+def _asynchronous(base: type) -> type:
+    """The class of stores for version 3 of the package. base: its `Store`."""
+
+    class Bytes(base):
         """Reads alone: what the package asks of a store."""
 
         supports_writes = supports_deletes = supports_partial_writes = False
-        supports_listing = store.store.keys is not None
 
-        def __init__(self) -> None:
+        def __init__(self, store: Objects) -> None:
             super().__init__(read_only=True)
+            self._objects = store
+
+        @property
+        def supports_listing(self) -> bool:
+            return self._objects.store.keys is not None
 
         def __eq__(self, other: object) -> bool:
             return self is other
@@ -111,14 +119,14 @@ def package_store(store: Objects) -> Any:
         async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
             import asyncio
 
-            data = await asyncio.to_thread(_bytes, key, byte_range)
+            data = await asyncio.to_thread(_requested, self._objects, key, byte_range)
             return None if data is None else prototype.buffer.from_bytes(data)
 
         async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> list[Any]:
             return [await self.get(key, prototype, part) for key, part in key_ranges]
 
         async def exists(self, key: str) -> bool:
-            return store.store.attach(key) is not None
+            return self._objects.store.attach(key) is not None
 
         async def set(self, key: str, value: Any) -> None:
             raise NotImplementedError
@@ -127,33 +135,37 @@ def package_store(store: Objects) -> Any:
             raise NotImplementedError
 
         async def list(self) -> AsyncIterator[str]:
-            for key in store.store.keys or ():
+            for key in self._objects.store.keys or ():
                 yield key
 
         async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-            for key in store.store.keys or ():
+            for key in self._objects.store.keys or ():
                 if key.startswith(prefix):
                     yield key
 
         async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-            for name in store.below(prefix.strip("/")):
+            for name in self._objects.below(prefix.strip("/")):
                 yield name
 
-    def _bytes(key: str, part: Any) -> bytes | None:
-        found = store.find(key)
-        if found is None:
-            return None
-        where, size = found
-        begin, end = 0, size
-        if isinstance(part, RangeByteRequest):
-            begin, end = part.start, min(part.end, size)
-        elif isinstance(part, OffsetByteRequest):
-            begin = part.offset
-        elif isinstance(part, SuffixByteRequest):
-            begin = max(0, size - part.suffix)
-        return _range(where, begin, end)
+    return Bytes
 
-    return Bytes()
+
+def _requested(store: Objects, key: str, part: Any) -> bytes | None:
+    """The bytes of an object, or the part that the package asks for; None where there is no such object."""
+    from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+
+    found = store.find(key)
+    if found is None:
+        return None
+    where, size = found
+    begin, end = 0, size
+    if isinstance(part, RangeByteRequest):
+        begin, end = part.start, min(part.end, size)
+    elif isinstance(part, OffsetByteRequest):
+        begin = part.offset
+    elif isinstance(part, SuffixByteRequest):
+        begin = max(0, size - part.suffix)
+    return _range(where, begin, end)
 
 
 def _range(where: Stored, begin: int, end: int) -> bytes:

@@ -305,52 +305,59 @@ class Manifest:
                 )
             said = d.pop("checksum", None)
             _need(said == _checksum(d), "has another checksum than content: it is damaged, or was edited")
-            places = tuple(_place(p, version) for p in _list(d, "places"))
-            _need(len({(p.step, p.rank, p.by_id) for p in places}) == len(places), "has a place twice")
-            names = [f.file for p in places for f in p.files()]
-            _need(len({*names}) == len(names), "has a file twice")
-            _need(bool(places), "has no places")
-            fields = d.get("chosen_fields")
-            _need(
-                fields is None or (isinstance(fields, list) and all(isinstance(f, str) for f in fields)),
-                "has wrong chosen_fields",
-            )
-            steps = d.get("chosen_steps")
-            _need(steps is None or isinstance(steps, str), "has wrong chosen_steps")
-            left_out = d.get("left_out", [])
-            _need(
-                isinstance(left_out, list) and all(isinstance(f, str) for f in left_out), "has wrong left_out"
-            )
-            ignored = d.get("ignored_attributes", [])
-            _need(
-                isinstance(ignored, list) and all(isinstance(g, str) for g in ignored),
-                "has wrong ignored_attributes",
-            )
-            bits, chunk = d.get("residue_bits"), d.get("chunk_bytes")
-            _need(type(bits) is int and bits in (0, 2, 4), "has wrong residue_bits")
-            _need(type(chunk) is int and 4096 <= chunk <= 1 << 20, "has a wrong chunk_bytes")
-            provenance = d.get("provenance")
-            _need(provenance is None or isinstance(provenance, dict), "has a wrong provenance")
-            key = d.get("key") if version > _PLAIN_VERSION else None
-            _need(key is None or (isinstance(key, str) and bool(key)), "has a wrong key")
-            _need(key is not None or not any(p.by_id for p in places), "has no key of its particles")
-            replacing = [] if d.get("replacing") is None else _list(d, "replacing")
-            said = d.get("twinrun")
-            return cls(
-                places,
-                bits,
-                chunk,
-                None if fields is None else tuple(fields),
-                steps,
-                provenance,
-                said if isinstance(said, str) else "",
-                tuple(left_out),
-                tuple(ignored),
-                key,
-                tuple(_file(f, _ANY_FILE) for f in replacing),
-            )
+            return cls._of(d, version)
         except _Wrong as e:
             raise DamagedFile(str(e), where=path, fix=_RESTORE) from None
+
+    @classmethod
+    def _of(cls, d: Any, version: int) -> Manifest:
+        """The manifest of a JSON object. Raises _Wrong."""
+        places = _places(d, version)
+        fields = d.get("chosen_fields")
+        _need(fields is None or _is_texts(fields), "has wrong chosen_fields")
+        steps = d.get("chosen_steps")
+        _need(steps is None or isinstance(steps, str), "has wrong chosen_steps")
+        left_out = d.get("left_out", [])
+        _need(_is_texts(left_out), "has wrong left_out")
+        ignored = d.get("ignored_attributes", [])
+        _need(_is_texts(ignored), "has wrong ignored_attributes")
+        bits, chunk = d.get("residue_bits"), d.get("chunk_bytes")
+        _need(type(bits) is int and bits in (0, 2, 4), "has wrong residue_bits")
+        _need(type(chunk) is int and 4096 <= chunk <= 1 << 20, "has a wrong chunk_bytes")
+        provenance = d.get("provenance")
+        _need(provenance is None or isinstance(provenance, dict), "has a wrong provenance")
+        key = d.get("key") if version > _PLAIN_VERSION else None
+        _need(key is None or (isinstance(key, str) and bool(key)), "has a wrong key")
+        _need(key is not None or not any(p.by_id for p in places), "has no key of its particles")
+        replacing = [] if d.get("replacing") is None else _list(d, "replacing")
+        said = d.get("twinrun")
+        return cls(
+            places,
+            bits,
+            chunk,
+            None if fields is None else tuple(fields),
+            steps,
+            provenance,
+            said if isinstance(said, str) else "",
+            tuple(left_out),
+            tuple(ignored),
+            key,
+            tuple(_file(f, _ANY_FILE) for f in replacing),
+        )
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _places(d: dict, version: int) -> tuple[GoldenPlace, ...]:
+    """Raises _Wrong where there are none, or one or a file is there twice."""
+    places = tuple(_place(p, version) for p in _list(d, "places"))
+    _need(len({(p.step, p.rank, p.by_id) for p in places}) == len(places), "has a place twice")
+    names = [f.file for p in places for f in p.files()]
+    _need(len({*names}) == len(names), "has a file twice")
+    _need(bool(places), "has no places")
+    return places
 
 
 _RESTORE = "restore it, or save again with 'twinrun golden save'"

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "aggregate/mpi/descriptor.hpp"
 #include "base/caught.hpp"
 
 namespace twinrun::aggregation {
@@ -26,16 +27,6 @@ constexpr std::uint64_t kReadThrough = std::uint64_t{64} << 10;
 constexpr std::uint32_t kReady = 0;  // message: ranks may work on a window
 constexpr std::uint32_t kDone = 1;   // message: a rank has finished with a window
 constexpr int kTag = 1;
-
-// Counts of MPI are ints. Tests set a smaller limit.
-std::uint64_t most_a_put() {
-    static const std::uint64_t most = [] {
-        const char* const text = std::getenv("TWINRUN_AGGREGATE_COUNT_LIMIT");
-        const std::uint64_t value = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
-        return value == 0 ? std::uint64_t{1} << 30 : value;
-    }();
-    return most;
-}
 
 }  // namespace
 
@@ -334,7 +325,7 @@ void Pipeline::transfer(int target, MPI_Aint at, std::byte* bytes, std::uint64_t
                              : MPI_Get(here, length, MPI_BYTE, target, there, items, type, plan_.window());
         if (code != MPI_SUCCESS) fail(mpi_error("MPI_Put or MPI_Get", code));
     };
-    const std::uint64_t limit = most_a_put();
+    const std::uint64_t limit = most_a_call();
     if (width > limit) {
         for (std::uint64_t i = 0; i < count; ++i) {
             for (std::uint64_t done = 0; done < width; done += limit) {

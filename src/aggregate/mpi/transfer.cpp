@@ -293,7 +293,9 @@ class FileWrite {
         // get their names next: until all have them there is no index, because they are of two
         // writes.
         return caught([&]() -> Result<> {
-            TWR_CHECK(remove_index(path_, a_.settings.sync));
+            // Somebody may have put another file there since it was read.
+            TWR_TRY(const std::optional<Index> there, earlier_index(a_, path_));
+            if (there) TWR_CHECK(remove_index(path_, a_.settings.sync));
             if (files_ == 1) remove_sub_files(path_, *earlier_, 0);
             return success();
         });

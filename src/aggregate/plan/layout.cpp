@@ -8,6 +8,7 @@
 #include "base/checked.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 namespace {
 
@@ -397,4 +398,5 @@ MemoryRun memory_run(const RankSet& set, std::uint64_t at) {
     return {};
 }
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -12,6 +12,7 @@
 #include "base/result.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 // Bytes of a file: `count` pieces of `width` bytes, which begin `stride` bytes apart. None of these
 // is 0; width <= stride; the end is at most 2^63.
@@ -139,4 +140,5 @@ struct MemoryRun {
 };
 [[nodiscard]] MemoryRun memory_run(const RankSet& set, std::uint64_t at);
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -6,6 +6,7 @@
 #include <vector>
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 namespace {
 
@@ -96,4 +97,5 @@ std::uint64_t block_of_stripes(std::uint64_t stripe_bytes, std::uint64_t most) {
     return stripe_bytes;
 }
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

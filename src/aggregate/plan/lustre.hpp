@@ -9,6 +9,7 @@
 #include <string>
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 // Bytes of a stripe of a plain layout (v1, v3, with chosen targets). Of a composite layout the
 // largest stripe among components on object servers. nullopt: another attribute, or a damaged one.
@@ -20,4 +21,5 @@ namespace twinrun {
 // The block size at which partitions are cut: the stripe, halved until it is at most `most`.
 [[nodiscard]] std::uint64_t block_of_stripes(std::uint64_t stripe_bytes, std::uint64_t most);
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -6,6 +6,7 @@
 #include "base/checked.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 namespace {
 
@@ -24,15 +25,38 @@ void ascending(std::vector<Range>& ranges) {
     std::sort(ranges.begin(), ranges.end(), [](Range a, Range b) { return a.begin < b.begin; });
 }
 
-// Ranges that meet or touch become one.
-std::vector<Range> merged(std::vector<Range> ranges) {
+// Ranges that meet or touch become one, and those with at most `hole` bytes between them.
+std::vector<Range> merged(std::vector<Range> ranges, std::uint64_t hole = 0) {
     ascending(ranges);
     std::vector<Range> all;
     for (const Range& range : ranges) {
-        if (!all.empty() && range.begin <= all.back().end) {
+        if (!all.empty() && range.begin <= all.back().end + hole) {
             all.back().end = std::max(all.back().end, range.end);
         } else {
             all.push_back(range);
+        }
+    }
+    return all;
+}
+
+// The stretches of `sets`, which ascend by offset, in a range: one for each item of a set, or one
+// for the whole set if `whole` says so.
+template <typename Whole>
+std::vector<Range> stretches(std::span<const OwnedSet> sets, Range range, Whole whole) {
+    std::vector<Range> all;
+    for (const OwnedSet& owned : begin_before(sets, range.end)) {
+        const StridedSet& set = owned.set;
+        if (bytes_in(set, range) == 0) continue;
+        const std::uint64_t begin = *next_byte(set, range.begin);
+        const std::uint64_t end = *last_end(set, range.end);
+        if (whole(set)) {
+            all.push_back({begin, end});
+            continue;
+        }
+        for (std::uint64_t at = begin; at < end;) {
+            const std::uint64_t item = (at - set.offset) / set.stride;
+            all.push_back({at, std::min(end, set.offset + item * set.stride + set.width)});
+            at = set.offset + (item + 1) * set.stride;
         }
     }
     return all;
@@ -210,53 +234,17 @@ std::vector<std::uint32_t> PartitionPlan::ranks_of(const Window& window) const {
 
 std::vector<Range> PartitionPlan::sieve_of(const Window& window, std::uint64_t hole) const {
     if (window.bytes == window.data.bytes()) return {window.data};
-    std::vector<Range> runs;
-    for (const OwnedSet& owned : begin_before(gathered_, window.range.end)) {
-        const StridedSet& set = owned.set;
-        if (bytes_in(set, window.range) == 0) continue;
-        const std::uint64_t begin = *next_byte(set, window.range.begin);
-        const std::uint64_t end = *last_end(set, window.range.end);
-        if (set.stride - set.width <= hole) {
-            runs.push_back({begin, end});
-            continue;
-        }
-        for (std::uint64_t at = begin; at < end;) {
-            const std::uint64_t item = (at - set.offset) / set.stride;
-            runs.push_back({at, std::min(end, set.offset + item * set.stride + set.width)});
-            at = set.offset + (item + 1) * set.stride;
-        }
-    }
-    ascending(runs);
-    std::vector<Range> all;
-    for (const Range& run : runs) {
-        if (!all.empty() && run.begin <= all.back().end + hole) {
-            all.back().end = std::max(all.back().end, run.end);
-        } else {
-            all.push_back(run);
-        }
-    }
-    return all;
+    return merged(stretches(gathered_, window.range,
+                            [&](const StridedSet& set) { return set.stride - set.width <= hole; }),
+                  hole);
 }
 
 std::vector<Range> PartitionPlan::runs_of(const Window& window, bool exact, std::uint64_t block) const {
     if (window.bytes == window.data.bytes()) return {window.data};
-    std::vector<Range> runs;
-    for (const OwnedSet& owned : begin_before(gathered_, window.range.end)) {
-        const StridedSet& set = owned.set;
-        if (bytes_in(set, window.range) == 0) continue;
-        const std::uint64_t begin = *next_byte(set, window.range.begin);
-        const std::uint64_t end = *last_end(set, window.range.end);
-        if (set.dense() || (!exact && set.stride - set.width < block)) {
-            runs.push_back({begin, end});
-            continue;
-        }
-        for (std::uint64_t at = begin; at < end;) {
-            const std::uint64_t item = (at - set.offset) / set.stride;
-            runs.push_back({at, std::min(end, set.offset + item * set.stride + set.width)});
-            at = set.offset + (item + 1) * set.stride;
-        }
-    }
-    runs = merged(std::move(runs));
+    const auto whole = [&](const StridedSet& set) {
+        return set.dense() || (!exact && set.stride - set.width < block);
+    };
+    const std::vector<Range> runs = merged(stretches(gathered_, window.range, whole));
     if (exact) return runs;
     // Direct stretches may lie in the holes of a strided set.
     std::vector<Range> left;
@@ -274,4 +262,5 @@ std::vector<Range> PartitionPlan::runs_of(const Window& window, bool exact, std:
     return left;
 }
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -16,6 +16,7 @@
 #include "aggregate/plan/placement.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 struct OwnedSet {
     StridedSet set;
@@ -105,4 +106,5 @@ class PartitionPlan {
     std::vector<Window> windows_;
 };
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -8,6 +8,7 @@
 #include <utility>
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 namespace {
 
@@ -383,4 +384,5 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
     return elections;
 }
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -10,6 +10,7 @@
 #include "base/result.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 enum class Placement : std::uint8_t {
     cost,  // the smallest C1 + C2 (topology aware)
@@ -126,4 +127,5 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
                             std::span<const std::vector<Contribution>> partitions,
                             std::span<const std::uint32_t> gateways, std::uint64_t seed);
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -10,6 +10,7 @@
 #include "base/checked.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 namespace {
 
@@ -308,4 +309,5 @@ Result<Plan> make_plan(const Topology& topology, std::span<const std::uint64_t> 
     return plan;
 }
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -12,6 +12,7 @@
 #include "base/result.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 // Bytes by rank.
 struct VolumeModel {
@@ -96,4 +97,5 @@ inline constexpr std::uint32_t kNoPartition = 0xFFFFFFFF;
 Result<Plan> make_plan(const Topology& topology, std::span<const std::uint64_t> volumes,
                        const PlanSettings& settings, std::span<const Placement> placements);
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

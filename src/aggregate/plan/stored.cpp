@@ -5,6 +5,7 @@
 #include <utility>
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 namespace {
 
@@ -181,4 +182,5 @@ std::vector<RankSet> packed_sets(std::span<const RankSet> sets, std::uint64_t at
     return packed;
 }
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

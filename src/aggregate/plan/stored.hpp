@@ -16,6 +16,7 @@
 #include "base/result.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 // A set of the whole file, and where its first byte lies in the stored stream.
 struct StoredSet {
@@ -47,4 +48,5 @@ Result<FoundSets> find_stored(std::span<const RankSet> sets, std::span<const Sto
 // sub-file.
 [[nodiscard]] std::vector<RankSet> packed_sets(std::span<const RankSet> sets, std::uint64_t at);
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -8,6 +8,7 @@
 #include "base/checked.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 namespace {
 
@@ -373,4 +374,5 @@ Result<> block_parts(const Block& block, std::uint32_t number, std::vector<Array
     return success();
 }
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

@@ -13,6 +13,7 @@
 #include "base/result.hpp"
 
 namespace twinrun {
+inline namespace aggregate_plan {
 
 // `count` pieces of `width` bytes, each `stride` bytes behind the one before. Strides may be 0 or
 // negative. Never empty.
@@ -88,4 +89,5 @@ inline constexpr std::size_t kMostDimensions = 32;
 // one, an array too large for 2^62 bytes; unsupported: more than kMostRuns parts.
 Result<> block_parts(const Block& block, std::uint32_t number, std::vector<ArrayPart>& parts);
 
+}  // namespace aggregate_plan
 }  // namespace twinrun

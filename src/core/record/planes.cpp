@@ -81,21 +81,26 @@ std::size_t join_vectors(const std::byte*, std::size_t, std::byte*) {
 
 #endif
 
+// Calls move(in items, in planes) for the places of each byte of the items from `first` on.
+template <unsigned Width, typename Move>
+void each_byte(std::size_t first, std::size_t items, Move move) {
+    for (std::size_t item = first; item < items; ++item) {
+        for (unsigned plane = 0; plane < Width; ++plane)
+            move(item * Width + plane, plane * items + item);
+    }
+}
+
 template <unsigned Width>
 void split(std::span<const std::byte> from, std::byte* to) {
     const std::size_t items = from.size() / Width;
-    for (std::size_t item = split_vectors<Width>(from.data(), items, to); item < items; ++item) {
-        for (unsigned plane = 0; plane < Width; ++plane)
-            to[plane * items + item] = from[item * Width + plane];
-    }
+    each_byte<Width>(split_vectors<Width>(from.data(), items, to), items,
+                     [&](std::size_t item, std::size_t plane) { to[plane] = from[item]; });
 }
 template <unsigned Width>
 void join(std::span<const std::byte> from, std::byte* to) {
     const std::size_t items = from.size() / Width;
-    for (std::size_t item = join_vectors<Width>(from.data(), items, to); item < items; ++item) {
-        for (unsigned plane = 0; plane < Width; ++plane)
-            to[item * Width + plane] = from[plane * items + item];
-    }
+    each_byte<Width>(join_vectors<Width>(from.data(), items, to), items,
+                     [&](std::size_t item, std::size_t plane) { to[item] = from[plane]; });
 }
 
 constexpr std::uint32_t kPlaneStored = std::uint32_t{1} << 31;

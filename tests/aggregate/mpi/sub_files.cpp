@@ -152,6 +152,26 @@ void sub_files(const std::string& folder) {
     }
     files.write(2, 12);
     files.read(2, 12);
+    // Something of another's comes to the index' place while files are written.
+    const auto comes = [&] {
+        ::unlink(index.c_str());
+        put_contents(index, own);
+    };
+    const auto stays = [&] {
+        faults::act("", nullptr);
+        by_one([&] {
+            same_bytes(contents(index), own, "another's file");
+            ::unlink(index.c_str());
+        });
+    };
+    if (me == 0) faults::act("write", comes);
+    files.write(2, 13, TWR_ERROR_INVALID_ARGUMENT, {index, "is left alone"});
+    stays();
+    files.write(2, 12);
+    if (me == 0) faults::act("write", comes);
+    files.write(1, 14);
+    stays();
+    files.read(1, 14);
     // Something of another's in the index' place.
     const auto not_ours = [&] {
         files.write(2, 13, TWR_ERROR_INVALID_ARGUMENT, {index});

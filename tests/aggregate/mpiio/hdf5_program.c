@@ -8,14 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int me, ranks;
-
-static void expect(int condition, const char* what) {
-    if (condition) return;
-    fprintf(stderr, "hdf5_program.c: rank %d: %s\n", me, what);
-    fflush(NULL);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-}
+#include "foreign_program.h"
 
 static double value(hsize_t index, int salt) { return (double)index * 1.25 + salt; }
 
@@ -87,21 +80,6 @@ static void write_file(const char* path, int plain) {
     expect(H5Fclose(file) >= 0, "H5Fclose");
     H5Pclose(access);
     MPI_Info_free(&info);
-}
-
-static long compare(const char* one, const char* two) {
-    FILE* const a = fopen(one, "rb");
-    FILE* const b = fopen(two, "rb");
-    long bytes = 0;
-    expect(a != NULL && b != NULL, "a file is missing");
-    for (;; ++bytes) {
-        const int x = fgetc(a);
-        expect(x == fgetc(b), "the files differ");
-        if (x == EOF) break;
-    }
-    fclose(a);
-    fclose(b);
-    return bytes;
 }
 
 int main(int argc, char** argv) {

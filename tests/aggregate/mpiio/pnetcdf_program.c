@@ -7,14 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static int me, ranks;
-
-static void expect(int condition, const char* what) {
-    if (condition) return;
-    fprintf(stderr, "pnetcdf_program.c: rank %d: %s\n", me, what);
-    fflush(NULL);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-}
+#include "foreign_program.h"
 
 static void well(int code, const char* what) {
     if (code != NC_NOERR) fprintf(stderr, "%s: %s\n", what, ncmpi_strerror(code));
@@ -60,21 +53,6 @@ static void write_file(const char* path, int plain) {
                    "an item that was read");
     well(ncmpi_close(file), "ncmpi_close");
     MPI_Info_free(&info);
-}
-
-static long compare(const char* one, const char* two) {
-    FILE* const a = fopen(one, "rb");
-    FILE* const b = fopen(two, "rb");
-    long bytes = 0;
-    expect(a != NULL && b != NULL, "a file is missing");
-    for (;; ++bytes) {
-        const int x = fgetc(a);
-        expect(x == fgetc(b), "the files differ");
-        if (x == EOF) break;
-    }
-    fclose(a);
-    fclose(b);
-    return bytes;
 }
 
 int main(int argc, char** argv) {

@@ -12,6 +12,7 @@
 #include "capture/session.hpp"
 #include "history/flush.hpp"
 #include "history/flushed.hpp"
+#include "support/session.hpp"
 #include "support/test_folder.hpp"
 #include "support/threads_comm.hpp"
 
@@ -41,12 +42,7 @@ class TiersTest : public testing::FolderTest {
     }
     static CapturedField field(std::vector<double>& values, std::int64_t step) {
         std::fill(values.begin(), values.end(), static_cast<double>(step));
-        CapturedField one;
-        one.name = "x";
-        one.dtype = DType::f64;
-        one.shape = {values.size()};
-        one.data = values.data();
-        return one;
+        return testing::captured("x", values);
     }
     static Result<CaptureReport> capture(Session& run, std::int64_t step) {
         std::vector<double> values(500);

@@ -30,14 +30,6 @@ class LiveSteps : public ::testing::Test {
     }
     ~LiveSteps() override { fs::remove_all(folder_); }
 
-    static CapturedField field(std::vector<double>& values) {
-        CapturedField one;
-        one.name = "x";
-        one.dtype = DType::f64;
-        one.shape = {values.size()};
-        one.data = values.data();
-        return one;
-    }
     // Captures steps, all of whose items are `value`.
     void capture(const std::vector<std::int64_t>& steps, double value, Existing existing,
                  bool local = false) {
@@ -54,7 +46,7 @@ class LiveSteps : public ::testing::Test {
         ASSERT_TRUE(run) << run.error().message;
         std::vector<double> values(1000, value);
         for (const std::int64_t step : steps)
-            ASSERT_TRUE((*run)->capture_fields(step, {field(values)}));
+            ASSERT_TRUE((*run)->capture_fields(step, {testing::captured("x", values)}));
         ASSERT_TRUE((*run)->close());
     }
     static void drop(HistoryWriter& writer, std::int64_t step) { ASSERT_TRUE(writer.drop({&step, 1})); }
@@ -84,7 +76,7 @@ class LiveSteps : public ::testing::Test {
 TEST_F(LiveSteps, AreReadWhereTheyAreThen) {
     capture({1, 2}, 1.0, Existing::refuse);
     std::vector<double> values(1000, -1.0);
-    const std::vector<CapturedField> fields{field(values)};
+    const std::vector<CapturedField> fields{testing::captured("x", values)};
     const auto restore = [&](std::int64_t step, auto before_the_first_read) {
         int finds = 0;
         const auto find = [&] {
@@ -136,7 +128,7 @@ TEST_F(LiveSteps, AreBroughtOnAsTheyAreThen) {
     ASSERT_EQ((*to)->journal().steps.size(), 2U);
     EXPECT_EQ((*to)->journal().steps.at(2).folder, step_folder(2, 1));
     std::vector<double> values(1000);
-    ASSERT_TRUE(restore_step(places(2), 2, {field(values)}));
+    ASSERT_TRUE(restore_step(places(2), 2, {testing::captured("x", values)}));
     EXPECT_EQ(values, std::vector<double>(1000, 2.0));
     EXPECT_EQ(lost, std::vector<std::int64_t>{4});
 }

@@ -8,16 +8,17 @@
 #include "support/faulty_file_system.hpp"
 #include "support/record.hpp"
 #include "support/seed.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
 using testing::Fault;
 using testing::FaultyFileSystem;
+using testing::FreshFolder;
 using testing::random_bytes;
 using testing::read_file;
 using testing::RecordBytes;
-using testing::RecordFolder;
 using testing::write_file;
 using ChunkRun = Run;  // ::testing::Test has a member of that name
 
@@ -67,7 +68,7 @@ RecordBytes mixed_bytes(std::mt19937_64& random, std::size_t size) {
 }
 
 TEST(DifferenceFile, RoundTrip) {
-    RecordFolder folder;
+    FreshFolder folder;
     std::mt19937_64 random(test_seed(1));
     for (std::uint32_t chunk = kSmallestRecordChunk; chunk <= kLargestRecordChunk; chunk *= 2) {
         for (const PayloadCodec codec : {PayloadCodec::stored, PayloadCodec::zstd}) {
@@ -123,7 +124,7 @@ RecordBytes number_bytes(std::mt19937_64& random, std::size_t size) {
 // The first block of a group decides for the others, but not where they are of another kind.
 TEST(DifferenceFile, NumbersAreKeptInPlanes) {
     if (!packs()) GTEST_SKIP() << "this build lacks zstd";
-    RecordFolder folder;
+    FreshFolder folder;
     std::mt19937_64 random(test_seed(6));
     RecordBytes payload = number_bytes(random, 20 * kPackedBlockBytes);
     const RecordBytes noise = random_bytes(random, 512);
@@ -148,7 +149,7 @@ TEST(DifferenceFile, NumbersAreKeptInPlanes) {
 }
 
 TEST(DifferenceFile, IsTheSameForAnyThreadsAndParts) {
-    RecordFolder folder;
+    FreshFolder folder;
     std::mt19937_64 random(test_seed(2));
     RecordBytes payload = mixed_bytes(random, 9U << 20);
     const RecordBytes numbers = number_bytes(random, 4U << 20);
@@ -176,7 +177,7 @@ TEST(DifferenceFile, IsTheSameForAnyThreadsAndParts) {
 
 TEST(DifferenceFile, BlocksAreKeptTheSmallestWay) {
     if (!packs()) GTEST_SKIP() << "a build without zstd";
-    RecordFolder folder;
+    FreshFolder folder;
     std::mt19937_64 random(test_seed(3));
     constexpr std::uint32_t kChunk = 64;
     constexpr std::size_t kBlock = kChunk * 64;
@@ -230,7 +231,7 @@ TEST(DifferenceFile, BlocksAreKeptTheSmallestWay) {
 }
 
 TEST(DifferenceFile, LeftoversOfSeveralDifferences) {
-    RecordFolder folder;
+    FreshFolder folder;
     std::mt19937_64 random(test_seed(4));
     constexpr std::uint32_t kChunk = 32;
     const RecordBytes payload = random_bytes(random, kChunk * 10);
@@ -262,7 +263,7 @@ TEST(DifferenceFile, LeftoversOfSeveralDifferences) {
 }
 
 TEST(DifferenceFile, OneThatIsAbandonedIsRemoved) {
-    RecordFolder folder;
+    FreshFolder folder;
     {
         auto writer = DifferenceWriter::create(testing::unsynced_file_system(), folder / "d", 32, {});
         ASSERT_TRUE(writer.ok());
@@ -291,7 +292,7 @@ TEST(DifferenceFaults, EveryOperationThatFailsLeavesNothing) {
         settings.codec = codec;
         std::size_t operations = 0;
         {
-            RecordFolder folder;
+            FreshFolder folder;
             FaultyFileSystem system(testing::unsynced_file_system());
             ASSERT_TRUE(write(system, folder / "d", 4096, settings, payload, 1U << 20).ok());
             operations = system.operations();
@@ -300,7 +301,7 @@ TEST(DifferenceFaults, EveryOperationThatFailsLeavesNothing) {
         for (const bool dead : {false, true}) {
             for (std::size_t at = 1; at <= operations; ++at) {
                 SCOPED_TRACE("operation " + std::to_string(at));
-                RecordFolder folder;
+                FreshFolder folder;
                 FaultyFileSystem system(testing::unsynced_file_system());
                 Fault fault;
                 fault.at = at;
@@ -325,7 +326,7 @@ TEST(DifferenceFaults, APowerCutLeavesAWholeFileOrNone) {
     std::mt19937_64 random(test_seed(6));
     const RecordBytes payload = random_bytes(random, 100'000 / 64 * 64);
     for (std::uint64_t seed = 0; seed < 30; ++seed) {
-        RecordFolder folder;
+        FreshFolder folder;
         FaultyFileSystem system;
         ASSERT_TRUE(system.make_folders(folder / "sub").ok());
         ASSERT_TRUE(write(system, folder / "sub/d", 64, {}, payload).ok());
@@ -345,7 +346,7 @@ TEST(DifferenceFaults, APowerCutLeavesAWholeFileOrNone) {
 }
 
 TEST(DifferenceDamage, IsFoundAndNamed) {
-    RecordFolder folder;
+    FreshFolder folder;
     std::mt19937_64 random(test_seed(7));
     const RecordBytes payload = random_bytes(random, 32 * 8);
     PayloadSettings settings;
@@ -392,7 +393,7 @@ TEST(DifferenceDamage, IsFoundAndNamed) {
 }
 
 TEST(DifferenceDamage, OtherVersions) {
-    RecordFolder folder;
+    FreshFolder folder;
     ASSERT_TRUE(write(testing::unsynced_file_system(), folder / "d", 32, {}, RecordBytes(64)).ok());
     RecordBytes bytes = read_file(folder / "d");
     const auto with_version = [&](std::byte version) {
@@ -414,7 +415,7 @@ TEST(DifferenceDamage, OtherVersions) {
 }
 
 TEST(DifferenceDamage, NoFileIsNotFound) {
-    RecordFolder folder;
+    FreshFolder folder;
     const auto file = DifferenceFile::open(folder / "none");
     ASSERT_FALSE(file.ok());
     EXPECT_EQ(file.error().code, ErrorCode::not_found);

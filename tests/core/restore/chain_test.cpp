@@ -8,18 +8,19 @@
 #include "support/faulty_file_system.hpp"
 #include "support/record.hpp"
 #include "support/seed.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
 using testing::expect_same;
 using testing::FolderRecord;
+using testing::FreshFolder;
 using testing::kAllMethods;
 using testing::random_bytes;
 using testing::RandomHistory;
 using testing::read_file;
 using testing::RecordBytes;
-using testing::RecordFolder;
 using testing::TestImage;
 using testing::write_file;
 using ChunkRun = Run;  // ::testing::Test has a member of that name
@@ -124,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, Chain,
 TEST_P(Chain, RestoresRandomHistoriesOfEveryChunkSize) {
     for (std::uint32_t chunk = kSmallestRecordChunk; chunk <= kLargestRecordChunk; chunk *= 2) {
         SCOPED_TRACE("chunks of " + std::to_string(chunk));
-        RecordFolder folder;
+        FreshFolder folder;
         FolderRecord record(folder.path(), options_for(method(), kept(), chunk),
                             settings_for(kept(), chunk * 5), 2);
         record.deepest = kept() == Kept::xored ? 3 : 0;
@@ -146,7 +147,7 @@ TEST_P(Chain, RestoresRandomHistoriesOfEveryChunkSize) {
 }
 
 TEST_P(Chain, RangesAreSlicesOfTheWhole) {
-    RecordFolder folder;
+    FreshFolder folder;
     constexpr std::uint32_t kChunk = 64;
     FolderRecord record(folder.path(), options_for(method(), kept(), kChunk),
                         settings_for(kept(), kChunk * 3));
@@ -190,7 +191,7 @@ TEST_P(Chain, ReadsOnlyTheBlocksThatARangeNeeds) {
     constexpr std::uint32_t kChunk = 64;
     std::size_t spared = 0;
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
-        RecordFolder folder;
+        FreshFolder folder;
         FolderRecord record(folder.path(), options_for(method(), kept(), kChunk),
                             settings_for(kept(), kChunk * 2));
         record.deepest = kept() == Kept::xored ? 3 : 0;
@@ -244,7 +245,7 @@ TEST_P(Chain, ReadsOnlyTheBlocksThatARangeNeeds) {
 TEST_P(Chain, DamageAnywhereIsNeverWrongBytes) {
     constexpr std::uint32_t kChunk = 32;
     constexpr std::uint32_t kSteps = 4;
-    RecordFolder folder;
+    FreshFolder folder;
     std::vector<TestImage> images;
     {
         FolderRecord record(folder.path(), options_for(method(), kept(), kChunk),
@@ -353,7 +354,7 @@ TEST_P(Chain, LongOnesReadWhatTheLastStepHas) {
     constexpr std::uint64_t kChunks = 64;
     // More than the files that a chain holds open.
     const std::uint32_t steps = method() == RecordMethod::runs || method() == RecordMethod::full ? 300 : 60;
-    RecordFolder folder;
+    FreshFolder folder;
     FolderRecord record(folder.path(), options_for(method(), kept(), kChunk), settings_for(kept(), kChunk));
     record.deepest = kept() == Kept::xored ? 5 : 0;
     std::mt19937_64 random(test_seed(11));
@@ -396,7 +397,7 @@ std::vector<Location> locations(const std::vector<ChunkRun>& runs) {
 }
 
 TEST_P(Chain, ResolveBeforeItIsWritten) {
-    RecordFolder folder;
+    FreshFolder folder;
     constexpr std::uint32_t kChunk = 32;
     FolderRecord record(folder.path(), options_for(method(), kept(), kChunk), settings_for(kept(), 0));
     RandomHistory history(13, kChunk);
@@ -416,7 +417,7 @@ TEST_P(Chain, ResolveBeforeItIsWritten) {
 }
 
 TEST_P(Chain, PayloadIsReadAsItWas) {
-    RecordFolder folder;
+    FreshFolder folder;
     constexpr std::uint32_t kChunk = 32;
     FolderRecord record(folder.path(), options_for(method(), kept(), kChunk),
                         settings_for(kept(), kChunk * 4));
@@ -445,7 +446,7 @@ TEST_P(Chain, PayloadIsReadAsItWas) {
 }
 
 TEST_P(Chain, VerifyReadsThroughIt) {
-    RecordFolder folder;
+    FreshFolder folder;
     DedupOptions options = options_for(method(), kept(), 32);
     options.keep_base = options.verify = true;
     options.hash_bits = 5;
@@ -463,7 +464,7 @@ TEST_P(Chain, VerifyReadsThroughIt) {
 TEST_P(Chain, WriterThatFailsLosesOneStepOnly) {
     constexpr std::uint32_t kChunk = 64;
     for (std::size_t at = 1; at <= 6; ++at) {
-        RecordFolder folder;
+        FreshFolder folder;
         FolderRecord record(folder.path(), options_for(method(), kept(), kChunk),
                             settings_for(kept(), kChunk * 4));
         RandomHistory history(at, kChunk);
@@ -490,7 +491,7 @@ TEST(ChainXor, DepthIsWhatTheSinkAllows) {
     if (!packs()) GTEST_SKIP() << "a build without zstd";
     std::mt19937_64 random(test_seed(19));
     for (const std::uint32_t deepest : {0U, 1U, 4U, 100U}) {
-        RecordFolder folder;
+        FreshFolder folder;
         FolderRecord record(folder.path(), options_for(RecordMethod::runs, Kept::xored, 256),
                             settings_for(Kept::xored, 256 * 8));
         record.deepest = deepest;
@@ -529,7 +530,7 @@ TEST(ChainXor, DepthIsWhatTheSinkAllows) {
 }
 
 TEST(ChainSkip, StepsThatWereTakenWhole) {
-    RecordFolder folder;
+    FreshFolder folder;
     DedupOptions options = options_for(RecordMethod::runs, Kept::stored, 64);
     options.skip_when_all_new = true;
     FolderRecord record(folder.path(), options);
@@ -553,7 +554,7 @@ TEST(ChainSkip, StepsThatWereTakenWhole) {
 }
 
 TEST(ChainBound, DriftStaysWithinTheBoundInFiles) {
-    RecordFolder folder;
+    FreshFolder folder;
     DedupOptions options = options_for(RecordMethod::runs, Kept::stored, 64);
     options.keep_base = true;
     FolderRecord record(folder.path(), options);
@@ -592,7 +593,7 @@ struct ByHand {
     RecordBytes base = {};
     std::vector<Location> base_at = {};
 };
-void write_by_hand(const RecordFolder& folder, ByHand given) {
+void write_by_hand(const FreshFolder& folder, ByHand given) {
     const std::string path = folder / (std::to_string(given.difference.ordinal) + ".diff");
     std::filesystem::remove(path);  // of an earlier round
     auto writer = DifferenceWriter::create(testing::unsynced_file_system(), path,
@@ -605,7 +606,7 @@ void write_by_hand(const RecordFolder& folder, ByHand given) {
 
 // More than 2^32 chunks in two small files: nearly all of them are one chunk.
 TEST(ChainByHand, MoreThanFourBillionChunks) {
-    RecordFolder folder;
+    FreshFolder folder;
     constexpr std::uint32_t kChunk = 65536;
     constexpr std::uint64_t kMany = (std::uint64_t{1} << 34) + 3;
     std::mt19937_64 random(test_seed(29));
@@ -653,7 +654,7 @@ TEST(ChainByHand, MoreThanFourBillionChunks) {
 }
 
 TEST(ChainByHand, AnotherContentThanWasRecordedIsDamaged) {
-    RecordFolder folder;
+    FreshFolder folder;
     ByHand step;
     step.difference.chunk_bytes = 32;
     step.difference.directory.files = {{"f", 50}};
@@ -677,7 +678,7 @@ TEST(ChainByHand, AnotherContentThanWasRecordedIsDamaged) {
 }
 
 TEST(ChainByHand, FilesThatDoNotBelongTogether) {
-    RecordFolder folder;
+    FreshFolder folder;
     std::mt19937_64 random(test_seed(37));
     ByHand base;
     base.difference.chunk_bytes = 32;
@@ -747,7 +748,7 @@ TEST(ChainByHand, FilesThatDoNotBelongTogether) {
 TEST(ChainByHand, Leftovers) {
     for (const bool xored : {false, true}) {
         if (xored && !packs()) continue;
-        RecordFolder folder;
+        FreshFolder folder;
         constexpr std::uint32_t kChunk = 64;
         constexpr std::uint32_t kSteps = 9;
         FolderRecord record(folder.path(),
@@ -833,7 +834,7 @@ TEST(ChainByHand, Leftovers) {
 // Leftovers can claim that a chunk was XORed with itself: reading ends.
 TEST(ChainByHand, BasesInACircleEnd) {
     if (!packs()) GTEST_SKIP() << "a build without zstd";
-    RecordFolder folder;
+    FreshFolder folder;
     ByHand left;
     left.difference.chunk_bytes = 64;
     left.difference.ordinal = 5;
@@ -854,7 +855,7 @@ TEST(ChainByHand, BasesInACircleEnd) {
 }
 
 TEST(ChainThreads, ManyReadAtOnce) {
-    RecordFolder folder;
+    FreshFolder folder;
     constexpr std::uint32_t kChunk = 64;
     const Kept kept = packs() ? Kept::xored : Kept::stored;
     FolderRecord record(folder.path(), options_for(RecordMethod::runs, kept, kChunk),

@@ -3,20 +3,21 @@
 
 #include "support/device.hpp"
 #include "support/record.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
 
 using testing::FolderRecord;
+using testing::FreshFolder;
 using testing::RandomHistory;
-using testing::RecordFolder;
 using testing::TestImage;
 
 TEST(DeviceRestore, EqualsTheHost) {
     TWR_TEST_DEVICE(device);
     const std::uint32_t chunks[] = {32, 64, 128, 256, 4096, 65536};
     for (int round = 0; round < test_rounds(12); ++round) {
-        const RecordFolder folder;
+        const FreshFolder folder;
         DedupOptions options;
         options.chunk_bytes = chunks[static_cast<std::size_t>(round) % std::size(chunks)];
         options.keep_base = options.give_base = round % 3 == 0;
@@ -45,7 +46,7 @@ TEST(DeviceRestore, EqualsTheHost) {
 
 TEST(DeviceRestore, DamageIsFoundFirst) {
     TWR_TEST_DEVICE(device);
-    const RecordFolder folder;
+    const FreshFolder folder;
     FolderRecord record(folder.path(), {});
     RandomHistory history(7, 256);
     TestImage image = history.next();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,33 @@ def test_remove_leaves_a_file_that_was_copied(written: Path) -> None:
     joined = join_sub_files(written, remove=True)
     assert written.read_bytes() == bytes(range(240)) and joined.kept == [str(copy)]
     assert _names(written.parent) == ["data", "data.00001", "moved"]
+
+
+def _write_note(name: Path) -> None:
+    name.unlink()
+    name.write_text("somebody's")
+
+
+def _copy(name: Path) -> None:
+    text = name.read_bytes()
+    name.rename(name.with_name("moved"))
+    name.write_bytes(text)
+
+
+@pytest.mark.parametrize("change", [_write_note, _copy])
+def test_remove_leaves_an_index_that_is_not_the_one_that_was_read(
+    written: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    real = sub_files._put_in_place
+
+    def disturbed(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        change(_index(written))
+
+    monkeypatch.setattr(sub_files, "_put_in_place", disturbed)
+    joined = join_sub_files(written, remove=True)
+    assert written.read_bytes() == bytes(range(240)) and joined.kept == [str(_index(written))]
+    assert [n for n in _names(written.parent) if n != "moved"] == ["data", "data.twr-index"]
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,12 @@ TWINRUN_SIMULATIONS multiplies the number of simulated studies (1).
 
 from __future__ import annotations
 
-import gc
 import heapq
 import json
 import math
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,20 +23,21 @@ pytest.importorskip("statsmodels")
 pytest.importorskip("ruptures")
 
 import pandas as pd
+from analysis_checks import FAST, MORE, write_study
 from ensemble_simulation import FACTORIAL, lines, study
 from scipy import stats
 
 from twinrun.ensemble import Options, analyse
 from twinrun.ensemble.analysis.changes import changes, gains
-from twinrun.ensemble.analysis.compare import compare, hodges_lehmann
-from twinrun.ensemble.analysis.decompose import components, decompose, difference_of_profiles, shapley
+from twinrun.ensemble.analysis.compare import compare
+from twinrun.ensemble.analysis.decompose import shapley
 from twinrun.ensemble.analysis.factors import as_verified, factors
 from twinrun.ensemble.analysis.findings import ANALYSES, analyse_frame
 from twinrun.ensemble.analysis.load import load
 from twinrun.ensemble.analysis.model import model_of
-from twinrun.ensemble.analysis.nodes import nodes, variance_share
+from twinrun.ensemble.analysis.nodes import nodes
 from twinrun.ensemble.analysis.outcome import outcome
-from twinrun.ensemble.analysis.planning import deviation, planning, repetitions
+from twinrun.ensemble.analysis.planning import planning, repetitions
 from twinrun.ensemble.analysis.power import of_t_test
 from twinrun.ensemble.analysis.regimes import regimes, schedule
 from twinrun.ensemble.analysis.resampling import permutation_p, permuted
@@ -46,9 +45,7 @@ from twinrun.ensemble.analysis.result import FOUND, NONE, OPEN
 from twinrun.ensemble.analysis.spread import (
     core_hours,
     makespan,
-    quantile_interval,
     spread,
-    variation_interval,
 )
 from twinrun.ensemble.analysis.tail import mixture, tail
 from twinrun.ensemble.analysis.timing import periods, time_of_day
@@ -56,135 +53,7 @@ from twinrun.ensemble.study.tasks import frame_of, load_tasks, usable
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, MissingPackage, TwinrunError, Unsupported
 from twinrun.packages import check
 
-MORE = int(os.environ.get("TWINRUN_SIMULATIONS", "1"))
-FAST = Options(permutations=1999, resamples=499)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collection() -> Iterator[None]:
-    """statsmodels collects garbage in each correction of p values: most of the time of hundreds of simulated studies."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-def covered(intervals: list[tuple[float, float]], truth: float) -> float:
-    """The share of intervals that hold the truth."""
-    return float(np.mean([low <= truth <= high for low, high in intervals]))
-
-
-def least(confidence: float, studies: int) -> float:
-    """Coverage below which an interval of this confidence is refuted by so many studies (one in a thousand)."""
-    return stats.binom.ppf(0.001, studies, confidence) / studies
-
-
-# Coverage ----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("q", [0.25, 0.5, 0.9])
-@pytest.mark.parametrize("n", [12, 40])
-def test_quantiles_are_covered(q: float, n: int) -> None:
-    rng, studies = np.random.default_rng(1), 400 * MORE
-    found = [quantile_interval(rng.lognormal(0, 0.3, n), q, 0.9) for _ in range(studies)]
-    assert covered(found, float(np.exp(0.3 * stats.norm.ppf(q)))) >= least(0.9, studies)
-
-
-@pytest.mark.parametrize("sigma", [0.03, 0.3])
-def test_variation_is_covered(sigma: float) -> None:
-    rng, studies = np.random.default_rng(2), 1000 * MORE
-    found = [variation_interval(rng.lognormal(0, sigma, 20), None, Options())[1:3] for _ in range(studies)]
-    share = covered(found, math.sqrt(math.expm1(sigma**2)))
-    assert least(0.95, studies) <= share <= 0.98
-
-
-def test_variation_of_blocks_is_covered() -> None:
-    """Tasks of a block share most of their variance: their number alone does not tell how well it is known."""
-    rng, studies = np.random.default_rng(3), 400 * MORE
-    of_blocks, of_tasks = [], []
-    labels = np.repeat(np.arange(20), 4)
-    for _ in range(studies):
-        x = np.exp(0.05 * rng.standard_normal(20)[labels] + 0.02 * rng.standard_normal(80))
-        of_blocks.append(variation_interval(x, labels, Options())[1:3])
-        of_tasks.append(variation_interval(x, None, Options())[1:3])
-    truth = math.sqrt(math.expm1(0.05**2 + 0.02**2))
-    assert covered(of_blocks, truth) >= least(0.95, studies)
-    assert covered(of_tasks, truth) < 0.92
-
-
-def test_variation_at_other_confidence() -> None:
-    x = np.random.default_rng(4).lognormal(0, 0.03, 30)
-    widths = []
-    for confidence in (0.8, 0.95, 0.99):
-        value, low, high, _ = variation_interval(x, None, Options(confidence=confidence))
-        assert 0 < low < value < high
-        widths.append(math.log(high / low))
-    assert widths == sorted(widths)
-    assert math.isnan(variation_interval(x[:4], None, Options())[1])  # too few
-    assert math.isnan(variation_interval(np.full(20, 0.1), None, Options())[1])  # no spread but rounding
-
-
-@pytest.mark.parametrize(("between", "truth"), [(0.0, 0.0), (0.03, 0.5), (0.06, 0.8)])
-def test_variance_share_is_covered(between: float, truth: float) -> None:
-    rng, studies = np.random.default_rng(4), 200 * MORE
-    groups = np.repeat(np.arange(12), 4)
-    found = [
-        variance_share(between * rng.standard_normal(12)[groups] + 0.03 * rng.standard_normal(48), groups, 0.95)[1:]
-        for _ in range(studies)
-    ]  # fmt: skip
-    assert covered(found, truth) >= least(0.95, studies)
-
-
-@pytest.mark.parametrize("sizes", [(6, 9), (20, 30)])
-def test_hodges_lehmann_is_covered_and_equivariant(sizes: tuple[int, int]) -> None:
-    rng, studies = np.random.default_rng(5), 300 * MORE
-    found = []
-    for _ in range(studies):
-        a, b = rng.standard_t(3, sizes[0]), rng.standard_t(3, sizes[1]) + 0.7
-        value, low, high = hodges_lehmann(a, b, 0.9)
-        found.append((low, high))
-        assert low <= value <= high
-    assert covered(found, 0.7) >= least(0.9, studies)
-    # Not needlessly wide: coverage of a rank interval of these sizes is at most this.
-    assert covered(found, 0.7) <= 0.97
-    value, low, high = hodges_lehmann(a, b, 0.9)
-    back = hodges_lehmann(b, a, 0.9)
-    assert (value, low, high) == pytest.approx((-back[0], -back[2], -back[1]))
-
-
-def test_hodges_lehmann_interval_belongs_to_the_exact_test() -> None:
-    """A shift lies inside exactly if Mann and Whitney's exact test does not reject it."""
-    rng = np.random.default_rng(6)
-    for _ in range(10):
-        a, b = rng.standard_normal(7), rng.standard_normal(9) + rng.normal()
-        _, low, high = hodges_lehmann(a, b, 0.95)
-        for shift in rng.uniform(low - 1, high + 1, 25):
-            p = stats.mannwhitneyu(a, b - shift, method="exact").pvalue
-            assert (p > 0.05) == (low < shift < high)
-
-
-@pytest.mark.parametrize("noise", ["normal", "skewed"])
-def test_effects_are_covered(noise: str) -> None:
-    studies = 80 * MORE
-    main, both = [], []
-    for seed in range(studies):
-        frame = study(
-            seed, cells=FACTORIAL, noise=noise, planted=lambda _, line: 0.05 * (line["factors"]["checkpoint"] == "on") + 0.04 * line["block"]
-        )  # fmt: skip
-        effects = {e["term"]: e for e in factors(frame, Options(permutations=99)).facts["effects"]}
-        main.append((effects["checkpoint"]["low"], effects["checkpoint"]["high"]))
-        both.append((effects["checkpoint x cores"]["low"], effects["checkpoint x cores"]["high"]))
-    assert covered(main, math.exp(0.05)) >= least(0.95, studies)
-    assert covered(both, 1.0) >= least(0.95, studies)
-
-
-def test_deviation_for_planning_is_covered() -> None:
-    studies = 150 * MORE
-    found = []
-    for seed in range(studies):
-        found.append(deviation(usable(study(seed, nodes=4, blocks=5, sigma=0.05, noise="heavy")), FAST)[1:3])
-    assert covered(found, 0.05) >= least(0.9, studies)
-
+pytestmark = pytest.mark.usefixtures("quick_collection")
 
 # Found where it is, and not where it is not ------------------------------------------------------------------------------
 
@@ -679,113 +548,6 @@ def test_model_tells_condition_from_block() -> None:
     assert np.linalg.matrix_rank(model.matrix) == model.matrix.shape[1]
 
 
-# Decomposition -----------------------------------------------------------------------------------------------------------
-
-
-def profile(rank: int, wall: float, mpi: float, write: float, delay: float) -> dict:
-    return {
-        "version": 1, "rank": rank, "ranks": 2, "wall": wall, "cpu": wall - delay, "run_queue_delay": delay,
-        "calls": {
-            "MPI_Allreduce": {"group": "mpi_collective", "count": 10, "seconds": mpi * 0.75, "bytes": 80},
-            "MPI_Wait": {"group": "mpi_wait", "count": 10, "seconds": mpi * 0.25, "bytes": 0},
-            "fwrite": {"group": "stdio", "count": 5, "seconds": write, "bytes": 100},
-        },
-    }  # fmt: skip
-
-
-def profiled(seed: int, cause: str) -> tuple[pd.DataFrame, list[list[dict]]]:
-    """Tasks that differ by MPI time which is run-queue delay, or by writing."""
-    rng = np.random.default_rng(seed)
-    made, profiles = lines(seed, sigma=0.0), []
-    for line in made:
-        extra = rng.gamma(2)
-        delay, write = (extra, 0.2) if cause == "delay" else (0.3, extra)
-        compute, mpi = (
-            8 + 0.05 * rng.standard_normal(),
-            1 + (extra if cause == "delay" else 0.1 * rng.random()),
-        )
-        line["wall"] = compute + mpi + write
-        profiles.append([profile(r, line["wall"], mpi, write, delay + 0.01 * rng.random()) for r in range(2)])
-    return frame_of(made), profiles
-
-
-@pytest.mark.parametrize(("cause", "first"), [("delay", "MPI"), ("write", "I/O")])
-def test_decomposition_names_the_cause(cause: str, first: str) -> None:
-    frame, profiles = profiled(1, cause)
-    result = decompose(frame, FAST, profiles)
-    parts = result.table.set_index("part")
-    total = parts.loc["wall", "slow - fast quarter (s)"]
-    adding = ["compute", "MPI", "I/O"]
-    assert parts.loc[adding, "slow - fast quarter (s)"].sum() == pytest.approx(total)
-    assert parts.loc[first, "slow - fast quarter (s)"] > 0.9 * total
-    assert parts["share of variance"].sum() == pytest.approx(1, abs=1e-6)
-    delay = parts.loc["run-queue delay"]
-    if cause == "delay":
-        # Half of what the two have in common is each one's.
-        assert delay["share of variance"] == pytest.approx(0.5, abs=0.1)
-        assert delay["R2 alone"] > 0.95 and result.facts["commonality"]["delay_and_mpi"] > 0.9
-        assert result.facts["calls"][0]["call"] == "MPI_Allreduce"
-    else:
-        assert delay["R2 alone"] < 0.2 and delay["share high"] < 0.3
-        assert result.facts["calls"][0]["call"] == "fwrite"
-    for part in (*adding, "run-queue delay"):
-        row = parts.loc[part]
-        assert row["share low"] <= row["share of variance"] <= row["share high"]
-
-
-def test_components_by_scheduler_add_up() -> None:
-    frame, profiles = profiled(2, "delay")
-    parts = components(usable(frame), profiles)
-    assert (parts["compute"] + parts["mpi"] + parts["io"]).to_numpy() == pytest.approx(
-        parts["wall"].to_numpy()
-    )
-    assert (parts["cpu"] + parts["blocked"] + parts["delay"]).to_numpy() == pytest.approx(
-        parts["wall"].to_numpy()
-    )
-    assert parts["delay_sum"].to_numpy() == pytest.approx(2 * parts["delay"].to_numpy())
-
-
-def test_slow_minus_fast_is_covered() -> None:
-    """The interval of slow minus fast quarters holds the value of a study of thousands."""
-    truth = None
-    found = []
-    for seed in range(40 * MORE + 1):
-        rng = np.random.default_rng(seed)
-        n = 20000 if seed == 0 else 40
-        made = [
-            {"task": k, "wall": 10 + float(x), "run_queue_delay": float(x) / 2, "node": "n"}
-            for k, x in enumerate(rng.gamma(4, 0.3, n))
-        ]
-        if seed == 0:
-            x = np.sort([line["wall"] for line in made])
-            truth = float(x[-n // 4 :].mean() - x[: n // 4].mean())
-            continue
-        row = decompose(frame_of(made), FAST).table.iloc[0]
-        found.append((row["low"], row["high"]))
-    assert covered(found, truth) >= least(0.9, len(found))
-
-
-def test_difference_of_profiles_is_antisymmetric() -> None:
-    _, profiles = profiled(3, "delay")
-    a = difference_of_profiles(profiles[:5], profiles[5:9]).set_index("call")["difference (s)"]
-    b = difference_of_profiles(profiles[5:9], profiles[:5]).set_index("call")["difference (s)"]
-    assert (a + b).abs().max() == pytest.approx(0, abs=1e-12)
-
-
-def test_without_profiles_it_says_so() -> None:
-    result = decompose(study(1), FAST)
-    assert result.state == OPEN and "cannot be decided" in result.sentence
-
-
-# Reading, and the report -------------------------------------------------------------------------------------------------
-
-
-def write_study(folder: Path, made: list[dict], end: str = "\n") -> Path:
-    folder.mkdir()
-    (folder / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in made) + end)
-    return folder
-
-
 def test_load_tasks(tmp_path: Path) -> None:
     made = lines(1, cells=FACTORIAL)
     frame = load_tasks(write_study(tmp_path / "a", made))
@@ -807,25 +569,6 @@ def test_load_tasks(tmp_path: Path) -> None:
         load_tasks(write_study(tmp_path / "e", [], ""))
     with pytest.raises(TwinrunError, match="metrics"):
         usable(frame, "metrics.ns_per_day")
-
-
-def test_profiles_are_read_and_incomplete_ones_are_none(tmp_path: Path) -> None:
-    frame, profiles = profiled(1, "delay")
-    made = [
-        {k: v for k, v in row.items() if k in ("task", "wall", "start", "end", "node", "order")}
-        for row in frame.to_dict("records")
-    ]
-    folder = write_study(tmp_path / "s", [])
-    for k, (line, ranks) in enumerate(zip(made, profiles, strict=True)):
-        line["profiles"] = []
-        for r in ranks:
-            name = f"P-{k}-{r['rank']}.json"
-            (folder / name).write_text(json.dumps(r))
-            line["profiles"].append(name)
-    (folder / "tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made))
-    assert decompose(load_tasks(folder), FAST).facts["calls"][0]["call"] == "MPI_Allreduce"
-    (folder / "P-0-0.json").write_text('{"version": 1, "calls"')
-    assert decompose(load_tasks(folder), FAST).state == OPEN
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 9])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,15 +32,7 @@ from twinrun.ensemble.study.study import parse_study
 from twinrun.ensemble.study.tasks import frame_of
 from twinrun.errors import DamagedFile, TwinrunError
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collection() -> Iterator[None]:
-    """statsmodels collects garbage in each correction of p values: most of the time of hundreds of simulated studies."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
+pytestmark = pytest.mark.usefixtures("quick_collection")
 
 FAST = Options(permutations=199, resamples=199)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import zipfile
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import check_error, command, load_json
+from golden_checks import checked, hold_against_brute_force
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support import brute_force, exceeds, scalars
+from support import brute_force, exceeds
 from twinrun_spec import digest as spec
 from twinrun_spec.metadata import verify
 
@@ -28,57 +26,6 @@ from twinrun.golden.proof import _values as cells_of
 from twinrun.golden.words import span_text
 
 TIMES = settings(max_examples=80)
-
-
-def checked(a: np.ndarray, b: np.ndarray, folder: Path, bits: int = 4, **save: object) -> golden.GoldenField:
-    golden.save({"x": a}, folder / "golden", residue_bits=bits, chunk_bytes=4096, keep_values=0, **save)
-    result = golden.check(folder / "golden", {"x": b}, most_listed=10**6)
-    assert result.problems == []
-    (field,) = result.fields
-    return field
-
-
-def hold_against_brute_force(a: np.ndarray, b: np.ndarray, field: golden.GoldenField) -> None:
-    """Everything that the field says is so."""
-    truth = brute_force(a, b, field.atol, field.rtol)
-    different = set(truth["different"])
-    flat = {field_index(a, i): i for i in range(scalars(a).size)}
-    assert field.verdict != "same" or not different
-    assert field.different <= len(different)
-    if field.different_is_exact:
-        assert field.different == len(different) and not field.undecided and not field.chunks_undecided
-    for e in field.listed:
-        i = flat[e.index]
-        if e.verdict == "different":
-            assert i in different, (e, scalars(a)[i], scalars(b)[i])
-        x, y = truth["a"][i].item(), truth["b"][i].item()
-        if math.isfinite(x) and math.isfinite(y):
-            exact = abs(Fraction(x) - Fraction(y))
-            assert Fraction(e.at_least) <= exact, (e, x, y)
-            assert math.isinf(e.at_most) or exact <= Fraction(e.at_most), (e, x, y)
-        assert (
-            np.array_equal(e.b, truth["b"][i].item(), equal_nan=True) if e.b != e.b else e.b == truth["b"][i]
-        )
-    for span in field.spans:
-        inside = [i for i in different if span.first <= i <= span.last]
-        assert span.different <= len(inside)
-        if span.exact and not span.undecided:
-            assert span.different == len(inside)
-    # A difference lies in a chunk that is named; where all cells are known, its element is named too.
-    listed = {flat[e.index] for e in field.listed}
-    for i in different:
-        (span,) = [s for s in field.spans if s.first <= i <= s.last]
-        assert i in listed or not span.exact, (i, truth["a"][i], truth["b"][i])
-    if field.at_most is not None:
-        for i, d in enumerate(truth["diffs"]):
-            assert d <= field.at_most or i in different, (i, d, field.at_most)
-
-
-def field_index(a: np.ndarray, scalar: int) -> tuple[int, ...]:
-    if a.dtype.kind == "c":
-        item, part = divmod(scalar, 2)
-        return (*map(int, np.unravel_index(item, a.shape)), part)
-    return tuple(map(int, np.unravel_index(scalar, a.shape)))
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, math.nan, math.inf, -math.inf, 1e30, -1e30, 5e-324, -5e-324, 1e-310, 0.1, 3.0,
@@ -360,29 +307,6 @@ def test_the_independent_reader_finds_digests_of_the_data(tmp_path: Path) -> Non
     assert verify(file, {**elements, "i": np.arange(1, 51).tobytes()}) != []
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs a, noisy (within tolerance), parted (one element), edge (cannot all be told), and golden files of a."""
-    folder = tmp_path_factory.mktemp("runs")
-    for name in ("a", "noisy", "parted", "edge"):
-        rng = np.random.default_rng(1)
-        own = np.random.default_rng(2)
-        with twinrun.Run(folder / name, atol=1e-6) as run:
-            for step in (10, 20):
-                x = rng.normal(size=(50, 60))
-                if name != "a":
-                    x += own.uniform(-0.5e-6, 0.5e-6, x.shape)
-                if name == "edge":  # up to 0.95e-6
-                    x[7] += 0.45e-6
-                if name == "parted" and step == 20:
-                    x[3, 7] += 1e-3
-                run.capture(step, {"x": x, "id": np.arange(500)})
-    assert (
-        command("golden", "save", folder / "a", "--output", folder / "golden", "--keep-values", 0).status == 0
-    )
-    return folder
-
-
 def test_same(runs: Path) -> None:
     done = command("golden", "check", runs / "golden", runs / "noisy")
     assert (done.status, done.err) == (0, "")
@@ -508,189 +432,6 @@ def test_saving_again_replaces(tmp_path: Path, runs: Path) -> None:
     ]
 
 
-def test_saving_again_takes_away_what_the_manifest_lists_and_no_more(tmp_path: Path) -> None:
-    target = tmp_path / "golden"
-    runs = [tmp_path / "one", tmp_path / "two"]
-    for number, run in enumerate(runs):
-        with twinrun.Run(run) as r:
-            for step in (1, 2):
-                r.capture(step, {"x": np.arange(9.0) + step + number})
-    golden.save(runs[0], target, keep_values=0)
-    own = (target / "step_1_rank_0.twm").read_bytes()
-    (target / "step_99_rank_0.twm").write_bytes(own)  # somebody's, by a name as ours
-    (target / "rank_7.twm").write_bytes(own)
-    (target / "step_2_rank_0.twm").write_bytes(own)  # and one by the name of a file that is listed
-    before = {f.name: f.read_bytes() for f in target.iterdir()}
-    for run, options in ((runs[1], {}), (runs[0], {}), (runs[1], {"steps": "2"})):
-        with pytest.raises(twinrun.TwinrunError, match=r"step_2_rank_0\.twm: is there already.*move it away"):
-            golden.save(run, target, keep_values=0, **options)
-        assert {f.name: f.read_bytes() for f in target.iterdir()} == before
-    golden.save(runs[1], target, steps="1", keep_values=0)
-    after = {f.name: f.read_bytes() for f in target.iterdir()}
-    assert sorted(after) == sorted(before) and golden.check(target, runs[1], steps="1").same
-    for name in ("step_99_rank_0.twm", "rank_7.twm", "step_2_rank_0.twm"):
-        assert after[name] == before[name]
-
-
-@pytest.mark.parametrize("name", ["step_1_rank_0.twm", "step_2_rank_0.twm"])
-def test_what_changes_during_a_save_is_not_replaced_or_removed(name: str, tmp_path: Path) -> None:
-    """The first would be written over, and the second taken away: it is not listed any more."""
-    target, run = tmp_path / "golden", tmp_path / "run"
-    with twinrun.Run(run) as r:
-        for step in (1, 2):
-            r.capture(step, {"x": np.arange(9.0) + step})
-    golden.save(run, target)
-    before = {f.name: f.read_bytes() for f in target.iterdir()}
-
-    def somebody(*_: object) -> None:
-        (target / name).write_bytes(b"precious")
-
-    with pytest.raises(twinrun.TwinrunError, match=f"{name}: is there already.*move it away"):
-        golden.save(run, target, steps="1", residue_bits=2, progress=somebody)
-    assert {f.name: f.read_bytes() for f in target.iterdir()} == {**before, name: b"precious"}
-
-
-def test_a_save_that_was_interrupted_is_made_again(tmp_path: Path) -> None:
-    """New files lie there, and the old manifest, which lists others."""
-    target, new = tmp_path / "golden", tmp_path / "new"
-    golden.save({"x": np.arange(9.0)}, target)
-    golden.save({"x": np.arange(9.0) + 1}, new)
-    (target / "rank_0.twm").write_bytes((new / "rank_0.twm").read_bytes())
-    golden.save({"x": np.arange(9.0) + 1}, target)
-    assert {f.name: f.read_bytes() for f in target.iterdir()} == {
-        f.name: f.read_bytes() for f in new.iterdir()
-    }
-
-
-def test_a_wrong_bit_in_digests_is_an_error(runs: Path, tmp_path: Path) -> None:
-    """Whichever byte of a digest file it is in."""
-    for name in os.listdir(runs / "golden"):
-        (tmp_path / name).write_bytes((runs / "golden" / name).read_bytes())
-    file = tmp_path / "step_10_rank_0.twm"
-    whole = file.read_bytes()
-    chance = random.Random(8)
-    for _ in range(40):
-        at = chance.randrange(len(whole))
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << chance.randrange(8))]) + whole[at + 1 :])
-        result = golden.check(tmp_path, runs / "a")
-        assert result.status == 2 and "step_10_rank_0.twm" in result.problems[0].text
-    for cut in (0, 1, len(whole) // 2, len(whole) - 1):
-        file.write_bytes(whole[:cut])
-        assert golden.check(tmp_path, runs / "a").status == 2
-    file.unlink()
-    assert golden.check(tmp_path, runs / "a").status == 2
-
-
-def test_a_damaged_manifest_is_an_error(runs: Path, tmp_path: Path) -> None:
-    for name in os.listdir(runs / "golden"):
-        (tmp_path / name).write_bytes((runs / "golden" / name).read_bytes())
-    file = tmp_path / "golden.json"
-    whole = file.read_bytes()
-    chance = random.Random(9)
-    for _ in range(300):
-        kind = chance.randrange(4)
-        at = chance.randrange(len(whole))
-        if kind == 0:
-            broken = whole[:at]
-        elif kind == 1:
-            broken = whole[:at] + bytes([chance.randrange(256)]) + whole[at + 1 :]
-        elif kind == 2:
-            broken = whole[:at] + whole[at + chance.randrange(1, 30) :]
-        else:
-            broken = whole[:at] + whole[chance.randrange(len(whole)) :][:50] + whole[at:]
-        file.write_bytes(broken)
-        try:
-            same = json.loads(broken) == json.loads(whole)
-        except (ValueError, RecursionError):
-            same = False
-        if same:
-            continue
-        with pytest.raises(twinrun.TwinrunError):
-            golden.check(tmp_path, runs / "a")
-
-
-def test_a_manifest_with_wrong_content_is_an_error(runs: Path, tmp_path: Path) -> None:
-    """Content that a checksum does not give away, because whoever wrote it knew how."""
-    from twinrun.golden.manifest import Manifest, _checksum
-
-    good = json.loads((runs / "golden" / "golden.json").read_text())
-    good.pop("checksum")
-
-    def parsed(change: object) -> Manifest:
-        d = json.loads(json.dumps(good))
-        change(d)
-        return Manifest.parse(json.dumps({**d, "checksum": _checksum(d)}).encode(), "golden.json")
-
-    assert len(parsed(lambda d: None).places) == 2
-    wrong = [
-        lambda d: d["places"][0].update(file="../../etc/passwd.twm"),
-        lambda d: d["places"][0].update(file="/etc/x.twm"),
-        lambda d: d["places"][0].update(file=d["places"][1]["file"]),
-        lambda d: d["places"][0].update(step=True),
-        lambda d: d["places"][0].update(step=2**70),
-        lambda d: d["places"][0].update(rank=-1),
-        lambda d: d["places"][0].update(bytes=-1),
-        lambda d: d["places"][0].update(xxh3="zz"),
-        lambda d: d["places"][0].update(fields=[]),
-        lambda d: d["places"][0]["fields"][0].update(atol="1"),
-        lambda d: d["places"][0]["fields"][0].update(atol=-1.0),
-        lambda d: d["places"][0]["fields"][0].update(rtol=10**400),
-        lambda d: d["places"][0]["fields"][0].update(dtype="f128"),
-        lambda d: d["places"][0]["fields"][0].update(shape=[2**59, 2**59]),
-        lambda d: d["places"][0]["fields"][0].update(shape=None),
-        lambda d: d["places"][0]["fields"].append(d["places"][0]["fields"][0]),
-        lambda d: d["places"].append(d["places"][0]),
-        lambda d: d.update(places=[]),
-        lambda d: d.update(version=3),
-        lambda d: d.update(version=2, key=7),
-        lambda d: d.update(version=2, key=""),
-        lambda d: d["places"][0].update(values=[]),
-        lambda d: d["places"][0].update(values={"file": "rank_0.twm", "bytes": 1, "xxh3": "0" * 16}),
-        lambda d: d["places"][0].update(values={"file": "../x.twv", "bytes": 1, "xxh3": "0" * 16}),
-        lambda d: (d.update(version=2), d["places"][0].update(by_id=True)),
-        lambda d: (d.update(version=2), d["places"][0].update(by_id=1)),
-        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(ulp=-1)),
-        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(ulp=True)),
-        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(period=[1.0] * 5)),
-        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(period=["1"])),
-        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(nan_differs=1)),
-        lambda d: (d.update(version=2), d["places"][0]["fields"][0].update(key="id")),
-        lambda d: d.update(version=True),
-        lambda d: d.update(format="else"),
-        lambda d: d.update(residue_bits=3),
-        lambda d: d.update(chosen_fields="x"),
-        lambda d: d.update(chosen_steps=7),
-    ]  # fmt: skip
-    for change in wrong:
-        with pytest.raises(twinrun.TwinrunError):
-            parsed(change)
-
-
-def test_fields_that_the_manifest_does_not_tell_are_an_error(tmp_path: Path) -> None:
-    golden.save({"x": np.arange(4.0)}, tmp_path / "one")
-    golden.save({"y": np.arange(4.0)}, tmp_path / "two")
-    from twinrun.golden.manifest import _checksum, checksum
-
-    other = (tmp_path / "two" / "rank_0.twm").read_bytes()
-    (tmp_path / "one" / "rank_0.twm").write_bytes(other)
-    d = json.loads((tmp_path / "one" / "golden.json").read_text())
-    d.pop("checksum")
-    d["places"][0].update(xxh3=checksum(other), bytes=len(other))
-    (tmp_path / "one" / "golden.json").write_text(json.dumps({**d, "checksum": _checksum(d)}))
-    result = golden.check(tmp_path / "one", {"x": np.arange(4.0)})
-    assert result.status == 2 and "other fields than golden.json says" in result.problems[0].text
-
-
-def test_empty_and_single_elements(tmp_path: Path) -> None:
-    fields = {"none": np.zeros((0, 3)), "one": np.float64(2.5), "flag": np.array([True, False])}
-    golden.save(fields, tmp_path / "golden", atol=1e-3)
-    assert golden.check(tmp_path / "golden", fields).same
-    assert golden.check(tmp_path / "golden", {**fields, "one": np.float64(2.6)}).verdict == "different"
-    assert (
-        golden.check(tmp_path / "golden", {**fields, "flag": np.array([True, True])}).verdict == "different"
-    )
-
-
 def test_tolerances_of_single_fields(tmp_path: Path) -> None:
     x = np.linspace(0, 1, 100)
     own = {"loose": (1e-2, 0.0), "strict": (0.0, 0.0)}
@@ -707,15 +448,6 @@ def test_tolerances_of_single_fields(tmp_path: Path) -> None:
 
 def test_exceeds_is_what_is_checked() -> None:
     assert exceeds(1.0, 1.5, 0.25, 0.0) and not exceeds(1.0, 1.25, 0.25, 0.0)
-
-
-def test_column_major_arrays_are_indexed_as_the_user_does(tmp_path: Path) -> None:
-    a = np.asfortranarray(np.random.default_rng(10).normal(size=(40, 30, 5)))
-    b = a.copy(order="F")
-    b[31, 2, 4] += 0.5
-    field = checked(a, b, tmp_path, atol=1e-6)
-    assert [e.index for e in field.listed if e.verdict == "different"] == [(31, 2, 4)]
-    assert field.listed[0].b == b[31, 2, 4]
 
 
 def test_what_is_listed_is_capped_and_counted(tmp_path: Path) -> None:
@@ -867,183 +599,8 @@ def test_what_could_not_be_compared_is_on_stderr(tmp_path: Path, quiet: tuple[st
     assert done.status == 0 and "twinrun: " not in done.err
 
 
-TIMES = [np.array([1, -(1 << 63)]).astype(kind) for kind in ("M8[s]", "M8[ms]", "m8[s]", "M8[25s]", "i8")]
-
-
-@pytest.mark.parametrize("way", ["array", "masked", "struct", "npy", "npz", "indexed", "history"])
-def test_units_of_time_are_kept(tmp_path: Path, way: str) -> None:
-    def made(values: np.ndarray, folder: Path) -> object:
-        folder.mkdir()
-        if way == "masked":
-            return {"t": np.ma.array(values, mask=[False, True])}
-        if way == "struct":
-            return {"t": values.view([("begin", values.dtype)])}
-        if way in ("npy", "indexed"):
-            np.save(folder / "t.npy", values)
-            if way == "indexed":
-                twinrun.index(folder)
-            return folder / "t.npy"
-        if way == "npz":
-            np.savez(folder / "t.npz", t=values)
-            return folder / "t.npz"
-        if way == "history":
-            with twinrun.Run(folder / "h") as run:
-                run.capture(0, {"t": values})
-            return folder / "h"
-        return {"t": values}
-
-    runs = [made(values, tmp_path / str(n)) for n, values in enumerate(TIMES)]
-    for n, run in enumerate(runs):
-        kept = tmp_path / f"golden-{n}"
-        golden.save(run, kept)
-        for m, other in enumerate(runs):
-            assert bool(golden.check(kept, other)) == (n == m), (n, m)
-
-
-def test_units_of_time_are_no_fields_of_their_own(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", TIMES[0])
-    np.save(tmp_path / "b.npy", TIMES[0])
-    facts = golden.save(tmp_path / "a.npy", tmp_path / "golden", fields=["a"])
-    assert facts.fields == 1
-    assert golden.check(tmp_path / "golden", tmp_path / "a.npy", fields=["a"])
-    golden.save(tmp_path / "a.npy", tmp_path / "golden")
-    assert golden.check(tmp_path / "golden", tmp_path / "b.npy")  # a single array, named after its file
-
-
-def test_a_struct_saved_under_another_name(tmp_path: Path) -> None:
-    rows = np.zeros(5, [("x", "f4"), ("sub", [("n", "i4"), ("m", "i4")])])
-    other = rows.copy()
-    other["sub"]["n"][2] = 3
-    fewer, single = np.zeros(5, [("x", "f4")]), np.zeros(5, [("x", "f4")])
-    for name, array in (
-        ("a", rows),
-        ("b.c", rows),
-        ("other", other),
-        ("fewer", fewer),
-        ("single", single),
-        ("plain", rows["x"].copy()),
-    ):
-        np.save(tmp_path / f"{name}.npy", array)
-    for saved in ("a", "b.c"):
-        golden.save(tmp_path / f"{saved}.npy", tmp_path / f"golden {saved}")
-        same = [n for n in ("a", "b.c", "other", "fewer", "plain")
-                if golden.check(tmp_path / f"golden {saved}", tmp_path / f"{n}.npy")]  # fmt: skip
-        assert same == ["a", "b.c"]
-    golden.save(tmp_path / "fewer.npy", tmp_path / "golden fewer")
-    assert golden.check(tmp_path / "golden fewer", tmp_path / "single.npy")
-    assert not golden.check(tmp_path / "golden fewer", tmp_path / "plain.npy")
-
-
-def test_a_folder_in_an_archive_counts(tmp_path: Path) -> None:
-    for name, member in (("a", None), ("b", "one/"), ("c", "two/")):
-        np.savez(tmp_path / f"{name}.npz", x=np.arange(3.0))
-        if member is not None:
-            with zipfile.ZipFile(tmp_path / f"{name}.npz", "a") as archive:
-                archive.writestr(member, "")
-    for name in "abc":
-        golden.save(tmp_path / f"{name}.npz", tmp_path / name)
-        assert [n for n in "abc" if golden.check(tmp_path / name, tmp_path / f"{n}.npz")] == [name]
-
-
-@pytest.mark.parametrize("other", ["F8_E5M2", "F8_E8M0", "U8"])
-def test_bytes_of_another_kind(other: str, tmp_path: Path) -> None:
-    for run, kind in (("a", "F8_E4M3"), ("b", other), ("again", "F8_E4M3")):
-        header = json.dumps({"w": {"dtype": kind, "shape": [4], "data_offsets": [0, 4]}}).encode()
-        made = tmp_path / f"{run}.safetensors"
-        made.write_bytes(len(header).to_bytes(8, "little") + header + b"abcd")
-    golden.save(tmp_path / "a.safetensors", tmp_path / "G", ignore_attributes=["*"])
-    assert golden.check(tmp_path / "G", tmp_path / "again.safetensors").same
-    assert golden.check(tmp_path / "G", tmp_path / "b.safetensors").verdict == "incomparable"
-    golden.save(tmp_path / "b.safetensors", tmp_path / "G")
-    assert golden.check(tmp_path / "G", tmp_path / "a.safetensors", ignore_attributes=["*"]).status == 2
-
-
-def test_the_only_field_of_a_folder_has_a_name(tmp_path: Path) -> None:
-    for run, name in (("a", "density"), ("b", "pressure"), ("c", "density")):
-        (tmp_path / run).mkdir()
-        np.save(tmp_path / run / f"{name}.npy", np.arange(3.0))
-    golden.save(tmp_path / "a", tmp_path / "G")
-    assert golden.check(tmp_path / "G", tmp_path / "c").same
-    assert golden.check(tmp_path / "G", tmp_path / "b").verdict == "incomparable"
-    golden.save(tmp_path / "a" / "density.npy", tmp_path / "G")  # a file is named by who names it
-    assert golden.check(tmp_path / "G", tmp_path / "b" / "pressure.npy").same
-
-
-@pytest.mark.parametrize(("then", "now", "status"), [
-    ("1", "1", 0), ("1", "1.0", 0), ("1.0", "1", 0), ("1", "2.0", 1), ("1.0", "2", 1), ("1", "1.5", 2), ("1.5", "1", 1),
-])  # fmt: skip
-def test_integers_that_a_text_tells_as_fractions(then: str, now: str, status: int, tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
-    for name, text in (("then", then), ("now", now)):
-        (tmp_path / f"{name}.csv").write_text(f"a,b\n1,{text}\n2,3\n")
-    golden.save(tmp_path / "then.csv", tmp_path / "G")
-    assert golden.check(tmp_path / "G", tmp_path / "now.csv").status == status
-
-
-def test_a_step_that_is_not_there_is_not_saved(runs: Path, tmp_path: Path) -> None:
-    """Nothing is written: neither a folder, nor over golden files of before."""
-    for steps, missing in (("10,11", "11"), ("11", "11"), ("9,10,12", "9, 12"), ("10:20,12", "12")):
-        for target in (tmp_path / "new" / "golden", tmp_path / "old"):
-            if target.name == "old":
-                golden.save(runs / "a", target)
-            before = {p: p.read_bytes() for p in target.rglob("*")}
-            done = command("golden", "save", runs / "a", "-o", target, "--steps", steps)
-            check_error(done, f"has no step {missing}: nothing was saved")
-            assert {p: p.read_bytes() for p in target.rglob("*")} == before
-            assert not (tmp_path / "new").exists()
-
-
 def test_nothing_is_listed_where_no_entry_is_asked_for(tmp_path):
     golden.save({"x": np.zeros(10)}, tmp_path / "g")
     (field,) = golden.check(tmp_path / "g", {"x": np.ones(10)}, most_listed=0).fields
     assert field.verdict == "different" and field.different >= 1
     assert field.listed == [] and field.spans == [] and field.spans_left_out == 1
-
-
-def test_a_check_does_not_say_that_nothing_was_saved(tmp_path):
-    names = []
-    for name, steps in (("a", (1, 2)), ("b", (1,))):
-        names.append(tmp_path / name)
-        with twinrun.Run(names[-1]) as run:
-            for step in steps:
-                run.capture(step, {"x": np.zeros(4)})
-    golden.save(names[0], tmp_path / "g", steps="1,2")
-    with pytest.raises(twinrun.Incomparable, match="has no step 2: nothing was compared"):
-        golden.check(tmp_path / "g", names[1])
-
-
-@pytest.mark.parametrize("rtol", [0.0, 1e-310, 1e-40, 5e-16, 1e-12])
-@pytest.mark.parametrize("atol", [0.001, 1.0, 7.0])
-@pytest.mark.parametrize("dtype", ["i1", "i2", "u4"])
-def test_integers_are_their_own_cells(tmp_path: Path, dtype: str, atol: float, rtol: float) -> None:
-    """Also beside a relative part that is next to nothing: it took the cells of all of them."""
-    a = np.arange(3000).astype(dtype)
-    b = a.copy()
-    b[[100, 1000, 1001, 2900]] += np.array([1, 2, 7, 8], dtype)
-    assert (
-        checked(a, a.copy(), tmp_path / "same", atol=atol, rtol=rtol, tolerate_integers=True).verdict
-        == "same"
-    )
-    field = checked(a, b, tmp_path / "moved", atol=atol, rtol=rtol, tolerate_integers=True)
-    assert field.undecided == 0 and field.verdict == "different"
-    hold_against_brute_force(a, b, field)
-
-
-def test_large_integers_beside_a_tiny_relative_part(tmp_path: Path) -> None:
-    """Their tolerances are wider than atol, and known exactly."""
-    a = np.arange(1, 500) * (1 << 49)
-    b = a + np.arange(499) % 5
-    field = checked(a, b, tmp_path, atol=1.0, rtol=2.0**-57, tolerate_integers=True)
-    hold_against_brute_force(a, b, field)
-    assert field.undecided == 0 and field.different_is_exact and 0 < field.different < 400
-
-
-def test_golden_files_do_not_lie_in_the_run(tmp_path: Path) -> None:
-    """Each later check would find them among the files of its run."""
-    run = tmp_path / "run"
-    run.mkdir()
-    np.save(run / "x.npy", np.zeros(3))
-    check_error(command("golden", "save", run, "-o", run / "golden"), "which is read here", "--output")
-    assert [f.name for f in run.iterdir()] == ["x.npy"]
-    golden.save(run, tmp_path / "golden")
-    assert golden.check(tmp_path / "golden", run).same

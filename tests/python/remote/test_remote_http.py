@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import HANG, command
-from object_server import ObjectServer, serving
+from object_server import ObjectServer, noise, npy, serving
 
 import twinrun
 from twinrun import FormatError, MissingFile, Unsupported, golden
@@ -23,16 +23,6 @@ pytest.importorskip("fsspec", reason="objects of stores need fsspec: pip install
 pytest.importorskip("aiohttp", reason="objects of web servers need aiohttp: pip install 'twinrun[remote]'")
 
 BLOCK = 32 << 10  # headers are read in blocks of so many bytes
-
-
-def npy(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
-def noise(count: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=count)
 
 
 @pytest.mark.parametrize("how", ["auto", "pread"])

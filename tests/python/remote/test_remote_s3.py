@@ -1,6 +1,5 @@
 """Objects in a bucket of S3, which moto's server plays: what is compared, and which bytes are asked for."""
 
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import command
+from object_server import noise, npy
 
 import twinrun
 from twinrun import FormatError, MissingFile, TwinrunError, Unsupported, golden
@@ -66,16 +66,6 @@ def bucket() -> Iterator[Bucket]:
         yield found
         s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
-
-
-def npy(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
-def noise(count: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=count)
 
 
 def test_arrays_and_the_bytes_that_are_asked_for(bucket: Bucket) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from ensemble_support import uncollected
 from scipy import signal, stats
 
 from twinrun.ensemble import Options
@@ -157,12 +158,8 @@ def _quietly(of: Callable) -> Callable:
 
     @functools.wraps(of)
     def inside(*arguments: Any, **named: Any) -> Any:
-        gc.collect()
-        gc.freeze()
-        try:
+        with uncollected():
             return of(*arguments, **named)
-        finally:
-            gc.unfreeze()
 
     return inside
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -16,6 +17,21 @@ from commands import HANG
 
 from twinrun.ensemble.run.engines import WATCH
 from twinrun.ensemble.run.work import variable_rules
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is there is not collected as garbage.
+
+    statsmodels collects in each correction of p values: most of the time of hundreds of simulated studies.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 

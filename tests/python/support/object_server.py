@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import io
 import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
 from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+
+def npy(array: np.ndarray) -> bytes:
+    """The array as a file."""
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def noise(count: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=count)
 
 
 class ObjectServer:

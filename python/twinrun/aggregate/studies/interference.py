@@ -199,6 +199,10 @@ class Interference(Study):
 
     def guidance(self, blocks: Blocks) -> list[Finding]:
         """Guidance: beside which jobs this one may run."""
+        return [*self._of_losses(blocks), self._of_deviations(blocks), *self._limits(blocks)]
+
+    def _of_losses(self, blocks: Blocks) -> list[Finding]:
+        """Which jobs cost more than is tolerated."""
         intensities = sorted(self.intensities)
         confidence = joint(self.confidence, len(intensities))
         losses = {x: self._loss(blocks, x, confidence) for x in intensities}
@@ -206,8 +210,6 @@ class Interference(Study):
         harmful = [x for x in intensities if losses[x].known and losses[x].low > self.tolerated]
         harmless = [x for x in intensities if losses[x].known and losses[x].high <= self.tolerated]
         limit = percent(self.tolerated)
-        runs = [r for b in blocks for r in b.values()]
-        hosts = sorted({h for r in runs for h in r["hosts"]})
         found = []
         if harmful:
             found.append(
@@ -230,22 +232,28 @@ class Interference(Study):
                     False,
                 )
             )
-        strongest = intensities[-1]
+        return found
+
+    def _of_deviations(self, blocks: Blocks) -> Finding:
+        """Whether the bandwidth varies more beside the strongest job."""
+        strongest = max(self.intensities)
         ratio = intervals.ratio_of_deviations(
             self._rates(blocks, strongest), self._rates(blocks, 0.0), self.confidence
         )
         shown = f"standard deviation beside {strongest:g} MB a rank by that alone: {ratio.text(marks=(1.0,))}"
         if ratio.low > 1:
-            found.append(Finding(f"a job beside makes the bandwidth vary more ({shown})", True))
-        elif ratio.high < 1:
-            found.append(Finding(f"a job beside makes the bandwidth vary less ({shown})", True))
-        else:
-            found.append(
-                Finding(
-                    f"whether a job beside makes the bandwidth vary more {beyond(len(blocks))} ({shown})",
-                    False,
-                )
-            )
+            return Finding(f"a job beside makes the bandwidth vary more ({shown})", True)
+        if ratio.high < 1:
+            return Finding(f"a job beside makes the bandwidth vary less ({shown})", True)
+        return Finding(
+            f"whether a job beside makes the bandwidth vary more {beyond(len(blocks))} ({shown})", False
+        )
+
+    def _limits(self, blocks: Blocks) -> list[Finding]:
+        """What the losses hold beside the effect of storage."""
+        runs = [r for b in blocks for r in b.values()]
+        hosts = sorted({h for r in runs for h in r["hosts"]})
+        found = []
         if len(hosts) == 1:
             found.append(
                 Finding(

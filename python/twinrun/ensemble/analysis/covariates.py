@@ -11,6 +11,7 @@ series that resemble the ones before as the times are shown to.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,94 @@ class _Covariate:
         return (rest @ self._own) * self._own
 
 
+class _Table:
+    """The correlations with all covariates that are known well enough.
+
+    resemblances: how much the times of each one's tasks resemble the ones before.
+    """
+
+    def __init__(self, known: list[_Covariate], options: Options) -> None:
+        rng = np.random.default_rng(options.seed)
+        self.known, self.options = known, options
+        self.raw = [c.p(options, rng) for c in known]
+        self.resemblances = [
+            resemblance(c.left.values, c.left.again, _LEVEL, options.permutations, rng) for c in known
+        ]
+        corrected = holm(self.raw)
+        self.rows = [
+            self._row(c, p, float(holm), alike)
+            for c, p, holm, alike in zip(known, self.raw, corrected, self.resemblances, strict=True)
+        ]
+        self.claims = [Claim(row["covariate"], row["p, Holm"], row) for row in self.rows]
+
+    def _row(self, c: _Covariate, p: float, holm: float, alike: Resemblance) -> dict[str, Any]:
+        r = float(c.correlation(c.left.values[None])[0])
+        half = stats.norm.ppf(1 - self.options.alpha / 2) * np.sqrt((1 + r * r / 2) / max(c.n - 3, 1))
+        z = float(np.arctanh(np.clip(r, -0.999999, 0.999999)))
+        low, high = (np.nan, np.nan) if alike.shown else (float(np.tanh(z - half)), float(np.tanh(z + half)))
+        return {
+            "covariate": c.name,
+            "n": c.n,
+            "correlation": r,
+            "low": low,
+            "high": high,
+            "p": p,
+            "p, Holm": holm,
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        return [
+            f"the correlation with {c.name} has no interval: tasks resemble the ones before (correlation {alike.value:.2f})"
+            for c, alike in zip(self.known, self.resemblances, strict=True)
+            if alike.shown
+        ]
+
+    def could_see(self, level: float) -> float:
+        """With each of the covariates; Holm corrects for them."""
+        each = level / len(self.known)
+        return max(
+            c.could_see(each, alike, self.options)
+            for c, alike in zip(self.known, self.resemblances, strict=True)
+        )
+
+    def explains(self, good: pd.DataFrame, judge: Judge) -> tuple[pd.Series, float] | None:
+        """The effect of the one that fits best, of several that say the same."""
+        effects = []
+        for claim, c in zip(self.claims, self.known, strict=True):
+            if judge.holds(claim):
+                whole = np.zeros(len(good))
+                whole[c.has] = c.effect()
+                effects.append(whole)
+        if not effects:
+            return None
+        rest = left_over(good, self.options.value, blocks=False).values
+        best = max(effects, key=lambda e: fall_of_bic(rest, e, 1))
+        return pd.Series(best), fall_of_bic(rest, best, 1)
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        data = f"{result.tasks} tasks; conditions taken out"
+        found = [c for c in self.claims if judge.holds(c)]
+        if found:
+            told = "; ".join(f"{c.what}: {_said(c.facts)} ({judge.p(c)})" for c in found)
+            return f"The time correlates with covariates: {told} ({data}); that is no proof of cause.", FOUND
+        told = "; ".join(f"{c.what}: {_said(c.facts)}" for c in self.claims)
+        seen = result.seen
+        if seen is None or not np.isfinite(seen):
+            return (
+                f"No correlation with a covariate is shown: {told} ({data}): none is sure to be seen in a study like this.",
+                OPEN,
+            )
+        return (f"No correlation with a covariate is shown: {told} ({data}): one of {seen:.2f} could have been seen in "
+                f"{100 * self.options.power:g}% of studies like this, a weaker one cannot be decided."), OPEN  # fmt: skip
+
+    def draw(self, title: str, axes: Axes) -> None:
+        """The times over the covariate of the smallest p."""
+        first = self.known[int(np.argmin(self.raw))]
+        axes.plot(first.values, first.part[self.options.value], ".")
+        axes.set(xlabel=first.name, ylabel=self.options.value, title=title)
+
+
 def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """The correlation of the time with each column `covariates.NAME`."""
     title = "Correlation with covariates"
@@ -138,89 +227,20 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
     if not known:
         return nothing("covariates", title, f"Whether the time goes with a covariate cannot be decided: none has {LEAST} tasks and three "
                        f"values ({len(good)} tasks).", len(good))  # fmt: skip
-    rng = np.random.default_rng(options.seed)
-    raw = [c.p(options, rng) for c in known]
-    corrected = holm(raw)
-    rows: list[dict[str, Any]] = []
-    resemblances = []
-    for c, p, adjusted in zip(known, raw, corrected, strict=True):
-        r = float(c.correlation(c.left.values[None])[0])
-        half = stats.norm.ppf(1 - options.alpha / 2) * np.sqrt((1 + r * r / 2) / max(c.n - 3, 1))
-        z = float(np.arctanh(np.clip(r, -0.999999, 0.999999)))
-        alike = resemblance(c.left.values, c.left.again, _LEVEL, options.permutations, rng)
-        resemblances.append(alike)
-        ends = (np.nan, np.nan) if alike.shown else (float(np.tanh(z - half)), float(np.tanh(z + half)))
-        rows.append(
-            {
-                "covariate": c.name,
-                "n": c.n,
-                "correlation": r,
-                "low": ends[0],
-                "high": ends[1],
-                "p": p,
-                "p, Holm": float(adjusted),
-            }
-        )
-        if alike.shown:
-            notes.append(
-                f"the correlation with {c.name} has no interval: tasks resemble the ones before (correlation {alike.value:.2f})"
-            )
-    claims = [Claim(row["covariate"], row["p, Holm"], row) for row in rows]
-
-    def could_see(level: float) -> float:
-        """With each of the covariates; Holm corrects for them."""
-        each = level / len(known)
-        return max(c.could_see(each, alike, options) for c, alike in zip(known, resemblances, strict=True))
-
-    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
-        found = [(k, c) for k, c in zip(claims, known, strict=True) if judge.holds(k)]
-        if not found:
-            return None
-        # Of several that say the same the one that fits best.
-        effects = []
-        for _, c in found:
-            whole = np.zeros(len(good))
-            whole[c.has] = c.effect()
-            effects.append(whole)
-        rest = left_over(good, options.value, blocks=False).values
-        best = max(effects, key=lambda e: fall_of_bic(rest, e, 1))
-        return pd.Series(best), fall_of_bic(rest, best, 1)
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        data = f"{len(good)} tasks; conditions taken out"
-        found = [c for c in claims if judge.holds(c)]
-        if found:
-            told = "; ".join(f"{c.what}: {_said(c.facts)} ({judge.p(c)})" for c in found)
-            return f"The time correlates with covariates: {told} ({data}); that is no proof of cause.", FOUND
-        told = "; ".join(f"{c.what}: {_said(c.facts)}" for c in claims)
-        seen = result.seen
-        if seen is None or not np.isfinite(seen):
-            return (
-                f"No correlation with a covariate is shown: {told} ({data}): none is sure to be seen in a study like this.",
-                OPEN,
-            )
-        return (f"No correlation with a covariate is shown: {told} ({data}): one of {seen:.2f} could have been seen in "
-                f"{100 * options.power:g}% of studies like this, a weaker one cannot be decided."), OPEN  # fmt: skip
-
-    first = known[int(np.argmin(raw))]
-
-    def draw(axes: Axes) -> None:
-        axes.plot(first.values, first.part[options.value], ".")
-        axes.set(xlabel=first.name, ylabel=options.value, title=title)
-
+    table = _Table(known, options)
     result = Analysis(
         "covariates",
         title,
-        pd.DataFrame(rows),
-        tell,
+        pd.DataFrame(table.rows),
+        lambda judge: table.tell(result, judge),
         len(good),
         options.alpha,
-        claims,
-        draw,
+        table.claims,
+        partial(table.draw, title),
         {},
-        notes,
-        explains=explains,
-        could_see=could_see,
+        notes + table.notes,
+        explains=partial(table.explains, good),
+        could_see=table.could_see,
         power=options.power,
     )
     return result

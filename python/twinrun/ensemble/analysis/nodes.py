@@ -226,6 +226,44 @@ def _has_blocks(good: pd.DataFrame) -> bool:
     return good["block"].nunique() > 1 and len(good) >= 2 * good["block"].nunique()
 
 
+def _claims(
+    labels: list[str], p: np.ndarray, effect: np.ndarray, half: np.ndarray, order: np.ndarray
+) -> list[Claim]:
+    """A claim for each node, with its effect and the interval as shares of the time."""
+    low, middle, high = (np.expm1(x) for x in (effect - half, effect, effect + half))
+    return [
+        Claim(
+            f"node {labels[k]} differs",
+            float(p[k]),
+            {
+                "node": labels[k],
+                "effect": float(middle[k]),
+                "low": float(low[k]),
+                "high": float(high[k]),
+            },
+        )
+        for k in order
+    ]
+
+
+def _table(
+    labels: list[str], n: np.ndarray, effect: np.ndarray, half: np.ndarray, p_t: np.ndarray, p: np.ndarray
+) -> pd.DataFrame:
+    """The nodes. p_t: of each alone; p: of one after another."""
+    return pd.DataFrame(
+        {
+            "node": labels,
+            "n": n.astype(int),
+            "against the rest": np.expm1(effect),
+            "low": np.expm1(effect - half),
+            "high": np.expm1(effect + half),
+            "p": p_t,
+            "p, Benjamini-Hochberg": benjamini_hochberg(p_t),
+            "p, one after another": p,
+        }
+    )
+
+
 def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """Each node against the rest; the share of the variance between nodes; the smallest effect that could be
     found.
@@ -253,10 +291,11 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     )
     n, total = own.n, own.tasks
     p_t = own.against(left[None])[0][0]
-    corrected = benjamini_hochberg(p_t)
     p, seen_as, rest = own.one_after_another()
     order = np.lexsort((-np.abs(seen_as), p))
     effect, half = own.effects([k for k in order if p[k] <= options.alpha])
+    claims = _claims(labels, p, effect, half, order)
+    table = _table(labels, n, effect, half, p_t, p).iloc[order].reset_index(drop=True)
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:
         bad = [labels.index(c.facts["node"]) for c in claims if judge.holds(c)]
@@ -268,15 +307,6 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     share = _Share(np.nan, np.nan, np.nan)
     if (n >= 2).any() and total > len(labels):
         share = _Share(*variance_share(left, names.to_numpy(), options.confidence))
-    claims = [
-        Claim(f"node {labels[k]} differs", float(p[k]), {"node": labels[k], "effect": float(np.expm1(effect[k])),
-              "low": float(np.expm1(effect[k] - half[k])), "high": float(np.expm1(effect[k] + half[k]))})
-        for k in order
-    ]  # fmt: skip
-    table = pd.DataFrame({
-        "node": labels, "n": n.astype(int), "against the rest": np.expm1(effect), "low": np.expm1(effect - half),
-        "high": np.expm1(effect + half), "p": p_t, "p, Benjamini-Hochberg": corrected, "p, one after another": p,
-    }).iloc[order].reset_index(drop=True)  # fmt: skip
 
     def tell(judge: Judge) -> tuple[str, str]:
         return _sentence(

@@ -7,6 +7,8 @@ with a reference's (`results.verdict`), the others are those that differ from it
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -33,6 +35,65 @@ def _parted(differing: pd.DataFrame) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
+def _have_other_results(good: pd.DataFrame, columns: list[str], compared: bool) -> np.ndarray:
+    """Which tasks: those that differ from the reference, otherwise from most of their condition."""
+    if compared:
+        return (good["results.verdict"] == "different").to_numpy()
+    words = cells_of(good, columns)
+    usual = words.groupby(cells_of(good, condition_columns(good))).transform(
+        lambda s: s.value_counts().index[0]
+    )
+    return (words != usual).to_numpy()
+
+
+def _by_level(good: pd.DataFrame, other: np.ndarray) -> list[str]:
+    """How many tasks of each level have other results, in words."""
+    said = []
+    for f in condition_columns(good):
+        of_level = pd.Series(other).groupby(good[f].map(str).to_numpy()).agg(["sum", "size"])
+        said.append(
+            f"other results by {f.removeprefix('factors.')}: "
+            + ", ".join(f"{k} {a} of {b}" for k, a, b in of_level.itertuples())
+        )
+    return said
+
+
+def _all_the_same(good: pd.DataFrame, compared: bool, options: Options) -> str:
+    """What is said where no task has other results; without a full stop."""
+    n = len(good)
+    asked = n - int((good["results.verdict"] == "reference").sum()) if compared else n
+    most = 1 - options.alpha ** (1 / max(asked, 1))
+    where = "as the first task of their seed" if compared else "within their conditions"
+    return f"All {n} tasks computed the same {where}; at {percent(options.confidence)} confidence at most {percent(most)} of such tasks do not"  # fmt: skip
+
+
+def _differ_in_time(left: np.ndarray, other: np.ndarray, options: Options) -> Claim:
+    """Of the tasks with other results; p is 1 where either group is too small to say."""
+    what, count = "tasks with other results differ in time", int(other.sum())
+    if count < 2 or len(other) - count < 2:
+        return Claim(what, 1.0, {"tasks": count})
+    shift, low, high = hodges_lehmann(left[~other], left[other], options.confidence)
+    return Claim(
+        what,
+        float(stats.mannwhitneyu(left[other], left[~other]).pvalue),
+        {
+            "tasks": count,
+            "effect": float(np.expm1(shift)),
+            "low": float(np.expm1(low)),
+            "high": float(np.expm1(high)),
+        },
+    )
+
+
+def _sentence(first: str, claim: Claim, unknown: str, judge: Judge) -> tuple[str, str]:
+    """What is said, and its state. first: how many tasks; unknown: what was not compared."""
+    if judge.holds(claim):
+        effect = claim.facts["effect"]
+        return (f"{first}, and took {percent(abs(effect))} {'longer' if effect > 0 else 'less'} "
+                f"{span(claim.facts['low'], claim.facts['high'])} ({judge.p(claim)}){unknown}."), FOUND  # fmt: skip
+    return f"{first}; whether they differ in time cannot be decided ({judge.p(claim)}){unknown}.", OPEN
+
+
 def outcome(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """Which tasks computed other results, and whether they are slower or faster."""
     title = "Results beside time"
@@ -50,49 +111,20 @@ def outcome(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         return nothing(
             "outcome", title, "Whether results are the same is unknown: the study recorded none.", n
         )
-    factors = condition_columns(good)
-    if compared:
-        other = (good["results.verdict"] == "different").to_numpy()
-    else:
-        words = cells_of(good, columns)
-        usual = words.groupby(cells_of(good, factors)).transform(lambda s: s.value_counts().index[0])
-        other = (words != usual).to_numpy()
-    than = "the first task of their seed" if compared else "most of their condition"
     unknown = f"; of {undecided} more the results could not be compared" if undecided else ""
-    notes = []
-    if compared and other.any():
-        for f in factors:
-            of_level = pd.Series(other).groupby(good[f].map(str).to_numpy()).agg(["sum", "size"])
-            notes.append(
-                f"other results by {f.removeprefix('factors.')}: "
-                + ", ".join(f"{k} {a} of {b}" for k, a, b in of_level.itertuples())
-            )
+    other = _have_other_results(good, columns, compared)
     count = int(other.sum())
+    notes = _by_level(good, other) if compared and count else []
     table = pd.DataFrame({"task": good["task"], options.value: good[options.value], "other results": other, **{c: good[c] for c in columns}})  # fmt: skip
     table = table[other].reset_index(drop=True)
     if count == 0:
-        asked = n - int((good["results.verdict"] == "reference").sum()) if compared else n
-        most = 1 - options.alpha ** (1 / max(asked, 1))
-        where = "as the first task of their seed" if compared else "within their conditions"
-        text = f"All {n} tasks computed the same {where}; at {percent(options.confidence)} confidence at most {percent(most)} of such tasks do not{unknown}."  # fmt: skip
+        text = f"{_all_the_same(good, compared, options)}{unknown}."
         return Analysis("outcome", title, table, lambda _: (text, DESCRIBED), n, options.alpha, notes=notes)
     left = residuals(good, options.value, blocks=False)
-    claim = Claim("tasks with other results differ in time", 1.0, {"tasks": count})
-    if count >= 2 and n - count >= 2:
-        shift = hodges_lehmann(left[~other], left[other], options.confidence)
-        claim = Claim(claim.what, float(stats.mannwhitneyu(left[other], left[~other]).pvalue),
-                      {"tasks": count, "effect": float(np.expm1(shift[0])), "low": float(np.expm1(shift[1])),
-                       "high": float(np.expm1(shift[2]))})  # fmt: skip
-
+    claim = _differ_in_time(left, other, options)
+    than = "the first task of their seed" if compared else "most of their condition"
     parted = _parted(good[other]) if compared else ""
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        first = f"{count} of {n} tasks computed something else than {than}{parted}"
-        if judge.holds(claim):
-            effect = claim.facts["effect"]
-            return (f"{first}, and took {percent(abs(effect))} {'longer' if effect > 0 else 'less'} "
-                    f"{span(claim.facts['low'], claim.facts['high'])} ({judge.p(claim)}){unknown}."), FOUND  # fmt: skip
-        return f"{first}; whether they differ in time cannot be decided ({judge.p(claim)}){unknown}.", OPEN
+    first = f"{count} of {n} tasks computed something else than {than}{parted}"
 
     def draw(axes: Axes) -> None:
         axes.ecdf(100 * np.expm1(left[~other]), label="same results")
@@ -100,4 +132,5 @@ def outcome(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
         axes.legend()
         axes.set(xlabel="against all (%)", ylabel="share of tasks", title=title)
 
-    return Analysis("outcome", title, table, tell, n, options.alpha, [claim], draw, dict(claim.facts), notes)
+    return Analysis("outcome", title, table, partial(_sentence, first, claim, unknown), n, options.alpha, [claim], draw,
+                    dict(claim.facts), notes)  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -266,6 +267,46 @@ def compare_tasks(
     )
 
 
+def _own_facts(good: pd.DataFrame, folder: str | os.PathLike[str] | None) -> tuple[float | None, list[str]]:
+    """What the library says of itself in profiles: the share of the time that it took by its own estimate
+    (None where it is not known), and the other tools that were preloaded beside it.
+    """
+    if folder is None:
+        return None, []
+    every = [r for ranks in load_profiles(good, folder) for r in ranks]
+    shares = [
+        r["own_cost_seconds"] / r["wall"]
+        for r in every
+        if r.get("own_cost_seconds") is not None and r.get("wall")
+    ]
+    others = sorted({x for r in every for x in r.get("other_preloads") or []})
+    return (float(np.mean(shares)) if shares else None), others
+
+
+def _costs(good: pd.DataFrame, levels: list[str], plain: list[str], options: Options) -> list[dict[str, Any]]:
+    """What each level of interposition costs, as a share of the time. plain: levels that only count."""
+    y = np.log(good[options.value].to_numpy(dtype=float))
+    model = model_of(good, y, condition_columns(good))
+    rows = []
+    for effect in effects_of(model, options) if model.freedom >= 3 else ():
+        level = effect["effect"].rpartition(": ")[2].removesuffix(f" / {OFF}")
+        if effect["term"] == INTERPOSE and level != effect["effect"] and level in levels:
+            rows.append({"level": level, "counting only": level in plain,
+                         "cost": math.expm1(effect["value"]), "low": math.expm1(effect["low"]),
+                         "high": math.expm1(effect["high"])})  # fmt: skip
+    return rows
+
+
+def _draw_costs(rows: list[dict[str, Any]], title: str, axes: Axes) -> None:
+    table = pd.DataFrame(rows)
+    at = np.arange(len(rows))[::-1]
+    middle = 100 * table["cost"].to_numpy()
+    axes.errorbar(middle, at, xerr=[middle - 100 * table["low"], 100 * table["high"] - middle], fmt="o")
+    axes.axvline(0, color="#999999", linewidth=0.8)
+    axes.set_yticks(at, list(table["level"]))
+    axes.set(xlabel="of the time (%)", title=title)
+
+
 def interposition(
     frame: pd.DataFrame,
     study: Study | None = None,
@@ -294,15 +335,7 @@ def interposition(
             f"What interposition costs was not measured: {why} ([interpose] arm).",
             len(good),
         )
-    y = np.log(good[options.value].to_numpy(dtype=float))
-    model = model_of(good, y, condition_columns(good))
-    rows = []
-    for effect in effects_of(model, options) if model.freedom >= 3 else ():
-        level = effect["effect"].rpartition(": ")[2].removesuffix(f" / {OFF}")
-        if effect["term"] == INTERPOSE and level != effect["effect"] and level in levels:
-            rows.append({"level": level, "counting only": level in plain,
-                         "cost": math.expm1(effect["value"]), "low": math.expm1(effect["low"]),
-                         "high": math.expm1(effect["high"])})  # fmt: skip
+    rows = _costs(good, levels, plain, options)
     only = [r for r in rows if r["counting only"]]
     if not only:
         return nothing(
@@ -311,18 +344,7 @@ def interposition(
             f"What interposition costs cannot be decided with {len(good)} tasks.",
             len(good),
         )
-    table = pd.DataFrame(rows)
-    own = others = None
-    where = folder if folder is not None else frame.attrs.get("study")
-    if where is not None:
-        every = [r for ranks in load_profiles(good, where) for r in ranks]
-        shares = [
-            r["own_cost_seconds"] / r["wall"]
-            for r in every
-            if r.get("own_cost_seconds") is not None and r.get("wall")
-        ]
-        own = float(np.mean(shares)) if shares else None
-        others = sorted({x for r in every for x in r.get("other_preloads") or []})
+    own, others = _own_facts(good, folder if folder is not None else frame.attrs.get("study"))
     told = "; ".join(f"{percent(r['cost'])} [{percent(r['low'])}, {percent(r['high'])}]" for r in only)
     text = f"The interposition costs {told} of the time ({len(good)} tasks; base: {OFF})"
     if own is not None:
@@ -330,14 +352,15 @@ def interposition(
     worst = max(abs(r["low"]) if abs(r["low"]) > abs(r["high"]) else abs(r["high"]) for r in only)
     state = DESCRIBED if worst <= options.matters else OPEN
     notes = [f"other tools were preloaded beside it: {', '.join(others)}"] if others else []
-
-    def draw(axes: Axes) -> None:
-        at = np.arange(len(rows))[::-1]
-        middle = 100 * table["cost"].to_numpy()
-        axes.errorbar(middle, at, xerr=[middle - 100 * table["low"], 100 * table["high"] - middle], fmt="o")
-        axes.axvline(0, color="#999999", linewidth=0.8)
-        axes.set_yticks(at, list(table["level"]))
-        axes.set(xlabel="of the time (%)", title=title)
-
-    return Analysis("interposition", title, table, lambda _: (text + ".", state), len(good), options.alpha, (), draw,
-                    {"cost": rows, "own": own}, notes)  # fmt: skip
+    return Analysis(
+        "interposition",
+        title,
+        pd.DataFrame(rows),
+        lambda _: (text + ".", state),
+        len(good),
+        options.alpha,
+        (),
+        partial(_draw_costs, rows, title),
+        {"cost": rows, "own": own},
+        notes,
+    )

@@ -6,6 +6,8 @@ coefficient of variation ~ size^e, whatever the noise's distribution, as long as
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
@@ -40,6 +42,85 @@ def _size_column(good: pd.DataFrame, asked: str | None) -> str | None:
     return numeric[0] if len(numeric) == 1 else None
 
 
+class _Scaling:
+    """Glejser's regression of the deviations of tasks on their sizes.
+
+    named: the size, without what its column says of its origin.
+    """
+
+    def __init__(self, good: pd.DataFrame, size: np.ndarray, column: str, options: Options) -> None:
+        self.good, self.size, self.options = good, size, options
+        self.named = column.split(".", 1)[-1]
+        of_size = good if column.startswith("factors.") else good.assign(**{"factors.size": good[column]})
+        blocks = bool((good["block"].value_counts() >= 4).all())
+        self.left = residuals(of_size, options.value, blocks=blocks)
+        x, y = np.log(size), np.log(np.maximum(np.abs(self.left), 1e-12))
+        fit = sm.OLS(y, sm.add_constant(x)).fit(cov_type="HC3", use_t=True)
+        self.low, self.high = (float(v) for v in fit.conf_int(options.alpha)[1])
+        self.slope, self._error = float(fit.params[1]), float(fit.bse[1])
+        self.z = x - x.mean()
+        p = max(float(fit.pvalues[1]), self._p_of_order(y - y.mean()))
+        facts = {"exponent": self.slope, "low": self.low, "high": self.high}
+        self.claim = Claim("variation goes with size", p, facts)
+        self.rows = [self._row(s) for s in np.unique(size)]
+
+    def _p_of_order(self, y: np.ndarray) -> float:
+        """p by shuffled deviations. y: their logarithms, less the mean."""
+        rng = np.random.default_rng(self.options.seed)
+        return float(
+            permutation_p(
+                np.array([abs(self.z @ y)]),
+                lambda n: np.abs(permuted(y, None, n, rng) @ self.z)[:, None],
+                self.options.permutations,
+            )[0]
+        )
+
+    def _row(self, s: float) -> dict:
+        """The tasks of a size."""
+        part = self.good[self.options.value].to_numpy(dtype=float)[self.size == s]
+        left = self.left[self.size == s]
+        value, low, high, _ = variation_interval(part.mean() * np.exp(left - left.mean()), None, self.options)
+        median = float(np.median(part))
+        return {"size": s, "n": len(part), "median": median, "CoV": value, "low": low, "high": high}
+
+    def could_see(self, level: float) -> float:
+        return reach(level, in_report(self.options.power), len(self.left) - 2) * self._error
+
+    def explains(self, judge: Judge) -> tuple[pd.Series, float] | None:
+        """Deviations as they would be at one size: what `variation_factors` sees of it goes with it."""
+        if not judge.holds(self.claim):
+            return None
+        left, n = self.left, len(self.left)
+        even = left * np.exp(-self.slope * self.z)
+        fall = n * np.log(max(float((left**2).mean()), 1e-300) / max(float((even**2).mean()), 1e-300))
+        return pd.Series(left - even), float(fall - 2 * self.slope * self.z.sum() - np.log(n))
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        data = f"{len(self.good)} tasks at {len(self.rows)} sizes ({self.named})"
+        ends = ", ".join(
+            f"{percent(r['CoV'])} {span(r['low'], r['high'])} at {r['size']:g}"
+            for r in (self.rows[0], self.rows[-1])
+        )
+        exponent, p = with_interval(self.slope, self.low, self.high, (0.0,)), judge.p(self.claim)
+        if judge.holds(self.claim):
+            how = "less" if self.slope < 0 else "more"
+            return (f"Larger problems vary {how} ({p}): coefficient of variation ~ size^"
+                    f"{exponent}; {ends} ({data})."), FOUND  # fmt: skip
+        return (f"Whether variation goes with size cannot be decided ({p}, {data}): exponent "
+                f"{exponent}; one of {result.seen:.2f} could have been seen in about "
+                f"{100 * self.options.power:g}% of studies like this; {ends}."), OPEN  # fmt: skip
+
+    def draw(self, title: str, axes: Axes) -> None:
+        c, low, high = (
+            np.array([r[name] for r in self.rows], dtype=float) for name in ("CoV", "low", "high")
+        )
+        bars = [np.nan_to_num(c - low), np.nan_to_num(high - c)]
+        axes.errorbar([r["size"] for r in self.rows], 100 * c, [100 * b for b in bars], fmt="o-")
+        axes.set(
+            xscale="log", yscale="log", xlabel=self.named, ylabel="coefficient of variation (%)", title=title
+        )
+
+
 def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """The coefficient of variation by size, and the exponent of its trend."""
     title = "Variation against problem size"
@@ -58,63 +139,19 @@ def scaling(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     ):
         return nothing("scaling", title, "How variation goes with size cannot be decided: it takes three sizes and more "
                        f"(a factor of numbers, or the option size), five tasks each; here {len(good)} tasks.", len(good))  # fmt: skip
-    frame_of_size = good if column.startswith("factors.") else good.assign(**{"factors.size": good[column]})
-    left = residuals(frame_of_size, options.value, blocks=bool((good["block"].value_counts() >= 4).all()))
-    x, y = np.log(size), np.log(np.maximum(np.abs(left), 1e-12))
-    fit = sm.OLS(y, sm.add_constant(x)).fit(cov_type="HC3", use_t=True)
-    low, high = (float(v) for v in fit.conf_int(options.alpha)[1])
-    slope, error = float(fit.params[1]), float(fit.bse[1])
-    rng = np.random.default_rng(options.seed)
-    z = x - x.mean()
-    p_permuted = permutation_p(
-        np.array([abs(z @ (y - y.mean()))]),
-        lambda n: np.abs(permuted(y - y.mean(), None, n, rng) @ z)[:, None],
-        options.permutations,
-    )[0]
-    claim = Claim("variation goes with size", max(float(fit.pvalues[1]), float(p_permuted)), {"exponent": slope, "low": low, "high": high})  # fmt: skip
-    rows = []
-    for s in np.unique(size):
-        part = good[options.value].to_numpy(dtype=float)[size == s]
-        own = part.mean() * np.exp(left[size == s] - left[size == s].mean())
-        value, l, h, _ = variation_interval(own, None, options)  # noqa: E741
-        rows.append(
-            {"size": s, "n": len(part), "median": float(np.median(part)), "CoV": value, "low": l, "high": h}
-        )
-    table = pd.DataFrame(rows)
-
-    def could_see(level: float) -> float:
-        return reach(level, in_report(options.power), len(y) - 2) * error
-
-    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
-        """Deviations as they would be at one size: what `variation_factors` sees of it goes with it."""
-        if not judge.holds(claim):
-            return None
-        even = left * np.exp(-slope * z)
-        n = len(left)
-        fall = n * np.log(max(float((left**2).mean()), 1e-300) / max(float((even**2).mean()), 1e-300))
-        return pd.Series(left - even), float(fall - 2 * slope * z.sum() - np.log(n))
-
-    named = column.split(".", 1)[-1]
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        data = f"{len(good)} tasks at {len(table)} sizes ({named})"
-        ends = ", ".join(
-            f"{percent(r['CoV'])} {span(r['low'], r['high'])} at {r['size']:g}" for r in (rows[0], rows[-1])
-        )
-        if judge.holds(claim):
-            how = "less" if slope < 0 else "more"
-            return (f"Larger problems vary {how} ({judge.p(claim)}): coefficient of variation ~ size^"
-                    f"{with_interval(slope, low, high, (0.0,))}; {ends} ({data})."), FOUND  # fmt: skip
-        return (f"Whether variation goes with size cannot be decided ({judge.p(claim)}, {data}): exponent "
-                f"{with_interval(slope, low, high, (0.0,))}; one of {result.seen:.2f} could have been seen in about "
-                f"{100 * options.power:g}% of studies like this; {ends}."), OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        c = table["CoV"].to_numpy()
-        bars = [np.nan_to_num(c - table["low"].to_numpy()), np.nan_to_num(table["high"].to_numpy() - c)]
-        axes.errorbar(table["size"], 100 * c, [100 * b for b in bars], fmt="o-")
-        axes.set(xscale="log", yscale="log", xlabel=named, ylabel="coefficient of variation (%)", title=title)
-
-    result = Analysis("scaling", title, table, tell, len(good), options.alpha, [claim], draw, dict(claim.facts),
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    found = _Scaling(good, size, column, options)
+    result = Analysis(
+        "scaling",
+        title,
+        pd.DataFrame(found.rows),
+        lambda judge: found.tell(result, judge),
+        len(good),
+        options.alpha,
+        [found.claim],
+        partial(found.draw, title),
+        dict(found.claim.facts),
+        explains=found.explains,
+        could_see=found.could_see,
+        power=options.power,
+    )
     return result

@@ -11,6 +11,8 @@ units.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -78,6 +80,109 @@ def _row(name: str, x: np.ndarray, blocks: np.ndarray | None, options: Options, 
     return row  # fmt: skip
 
 
+def _rows(
+    good: pd.DataFrame, within: np.ndarray, blocks: np.ndarray | None, options: Options, assumed: Assumptions
+) -> list[dict]:
+    """The row of all tasks; with conditions that of `within`, what they do taken out, and one of each."""
+    rows = [_row("all", good[options.value].to_numpy(dtype=float), blocks, options, assumed)]
+    factors = condition_columns(good)
+    if not factors:
+        return rows
+    rows.append(_row("conditions taken out", within, blocks, options, assumed))
+    for levels, part in good.groupby([good[f].map(str) for f in factors], sort=True):
+        name = ", ".join(f"{f.removeprefix('factors.')}={v}" for f, v in zip(factors, levels, strict=True))
+        x = part[options.value].to_numpy(dtype=float)
+        rows.append(_row(name, x, part["block"].to_numpy(), options, assumed))
+    return rows
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """What is known of the spread.
+
+    x: the times; within: what their conditions do taken out; rows: of the table; other: how many attempts
+    are in no time, by status.
+    """
+
+    x: np.ndarray
+    within: np.ndarray
+    rows: list[dict]
+    assumed: Assumptions
+    other: dict[str, int]
+    options: Options
+
+    @property
+    def conditions(self) -> bool:
+        return len(self.rows) > 1
+
+    @property
+    def one(self) -> dict:
+        """The row that the sentence is of."""
+        return self.rows[1 if self.conditions else 0]
+
+    @property
+    def inside(self) -> float:
+        """The share of all such tasks that lies between the fastest and the slowest, at least."""
+        return float(stats.beta.ppf(1 - self.options.confidence, len(self.x) - 1, 2))
+
+    def facts(self) -> dict:
+        one, assumed = self.one, self.assumed
+        return {
+            "cov": {
+                "value": float(one["CoV"]),
+                "low": float(one["CoV low"]),
+                "high": float(one["CoV high"]),
+                "independent": one["independent"],
+            },
+            "resemblance": {
+                "value": assumed.resemblance.value,
+                "p": assumed.resemblance.p,
+                "units": assumed.units,
+            },
+            "long_tail": assumed.long_tail,
+            "range": float(one["(max-min)/min"]),
+            "median": float(np.median(self.x)),
+            "share_between_extremes": self.inside,
+        }
+
+    def _measured(self) -> str:
+        """The range, the coefficient of variation, and what they leave out."""
+        one, assumed, options = self.one, self.assumed, self.options
+        whose = f"{len(self.x)} tasks" + (", what their conditions do taken out," if self.conditions else "")
+        low, high = float(one["CoV low"]), float(one["CoV high"])
+        interval = f"{percent(one['CoV'])} {span(low, high, marks=(options.matters,))} ({assumed.words})"
+        if assumed.fails:
+            interval = f"{percent(one['CoV'])}, and its interval cannot be given: {assumed.fails}"
+        measured = f", {float(self.x.min()):.4g} s as measured" if self.conditions else ""
+        text = (
+            f"Of {whose} the slowest took {percent(one['(max-min)/min'])} longer than the fastest (base: the fastest, "
+            f"{one['fastest']:.4g} s{measured}); the coefficient of variation is {interval}; "
+            f"at {percent(options.confidence)} confidence, at least {percent(self.inside)} of such tasks lie between the two"
+        )
+        if self.other:
+            text += f"; attempts that are in no time given here: {', '.join(f'{v} {k}' for k, v in self.other.items())}"
+        return text
+
+    def tell(self, _: Judge) -> tuple[str, str]:
+        text, matters = self._measured(), percent(self.options.matters)
+        low, high = float(self.one["CoV low"]), float(self.one["CoV high"])
+        if not (math.isfinite(low) and math.isfinite(high)):
+            text += f"; whether the time is reproducible to {matters} cannot be decided"
+            return text + ("." if self.assumed.fails else " with so few."), OPEN
+        if high <= self.options.matters:
+            return text + f": reproducible to {matters}.", NONE
+        if low > self.options.matters:
+            return text + f": not reproducible to {matters}.", FOUND
+        return text + f": whether that is within {matters} cannot be decided.", OPEN
+
+    def draw(self, title: str, axes: Axes) -> None:
+        axes.ecdf(self.x, label="all")
+        if self.conditions:
+            axes.ecdf(self.within, label="conditions taken out")
+        axes.set(xlabel=f"{self.options.value} (s)", ylabel="share of tasks", title=title)
+        axes.legend()
+
+
 def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008  (frozen)
     """Range, quantiles and coefficient of variation of all tasks, of each condition, and of residuals."""
     title = "How far apart are the tasks?"
@@ -90,82 +195,27 @@ def spread(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     if equal(x):
         return nothing("spread", title, f"All {len(good)} tasks took the same time.", len(good))
     blocks = good["block"].to_numpy() if good["block"].nunique() > 1 else None
-    factors = condition_columns(good)
     over = left_over(good, options.value, blocks=False)
     assumed = checked(over, blocks, options)
-    rows = [_row("all", x, blocks, options, assumed)]
-    within = x
-    if factors:
-        middle = float(np.exp(np.mean(np.log(x))))
-        within = middle * np.exp(over.values)
-        rows.append(_row("conditions taken out", within, blocks, options, assumed))
-        for levels, part in good.groupby([good[f].map(str) for f in factors], sort=True):
-            name = ", ".join(
-                f"{f.removeprefix('factors.')}={v}" for f, v in zip(factors, levels, strict=True)
-            )
-            rows.append(
-                _row(
-                    name,
-                    part[options.value].to_numpy(dtype=float),
-                    part["block"].to_numpy(),
-                    options,
-                    assumed,
-                )
-            )
-    table = pd.DataFrame(rows)
-    one = table.iloc[1 if factors else 0]
-    inside = float(stats.beta.ppf(1 - options.confidence, len(x) - 1, 2))
+    within = float(np.exp(np.mean(np.log(x)))) * np.exp(over.values) if condition_columns(good) else x
+    rows = _rows(good, within, blocks, options, assumed)
     other = {k: v for k, v in statuses(frame).items() if k != "ok"}
-    low, high = float(one["CoV low"]), float(one["CoV high"])
-
-    def tell(_: Judge) -> tuple[str, str]:
-        whose = f"{len(x)} tasks" + (", what their conditions do taken out," if factors else "")
-        interval = f"{percent(one['CoV'])} {span(low, high, marks=(options.matters,))} ({assumed.words})"
-        if assumed.fails:
-            interval = f"{percent(one['CoV'])}, and its interval cannot be given: {assumed.fails}"
-        measured = f", {float(x.min()):.4g} s as measured" if factors else ""
-        text = (
-            f"Of {whose} the slowest took {percent(one['(max-min)/min'])} longer than the fastest (base: the fastest, "
-            f"{one['fastest']:.4g} s{measured}); the coefficient of variation is {interval}; "
-            f"at {percent(options.confidence)} confidence, at least {percent(inside)} of such tasks lie between the two"
-        )
-        if other:
-            text += f"; attempts that are in no time given here: {', '.join(f'{v} {k}' for k, v in other.items())}"
-        if not (math.isfinite(low) and math.isfinite(high)):
-            return (
-                text
-                + f"; whether the time is reproducible to {percent(options.matters)} cannot be decided"
-                + ("." if assumed.fails else " with so few."),
-                OPEN,
-            )
-        if high <= options.matters:
-            return text + f": reproducible to {percent(options.matters)}.", NONE
-        if low > options.matters:
-            return text + f": not reproducible to {percent(options.matters)}.", FOUND
-        return text + f": whether that is within {percent(options.matters)} cannot be decided.", OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        for label, part in [("all", x)] if not factors else [("all", x), ("conditions taken out", within)]:
-            axes.ecdf(part, label=label)
-        axes.set(xlabel=f"{options.value} (s)", ylabel="share of tasks", title=title)
-        axes.legend()
-
-    facts = {
-        "cov": {"value": float(one["CoV"]), "low": low, "high": high, "independent": one["independent"]},
-        "resemblance": {
-            "value": assumed.resemblance.value,
-            "p": assumed.resemblance.p,
-            "units": assumed.units,
-        },
-        "long_tail": assumed.long_tail,
-        "range": float(one["(max-min)/min"]),
-        "median": float(np.median(x)),
-        "share_between_extremes": inside,
-    }
+    found = _Spread(x, within, rows, assumed, other, options)
     notes = []
-    if blocks is not None and one["independent"] == "tasks":
+    if blocks is not None and found.one["independent"] == "tasks":
         notes.append(f"fewer than {BLOCKS} blocks: the interval takes tasks as independent of each other")
-    return Analysis("spread", title, table, tell, len(x), options.alpha, (), draw, facts, notes)
+    return Analysis(
+        "spread",
+        title,
+        pd.DataFrame(rows),
+        found.tell,
+        len(x),
+        options.alpha,
+        (),
+        partial(found.draw, title),
+        found.facts(),
+        notes,
+    )
 
 
 def core_hours(part: pd.DataFrame) -> tuple[float, float, float, float]:

@@ -267,6 +267,85 @@ def _moments(good: pd.DataFrame) -> np.ndarray | None:
     return good["start"].to_numpy(dtype=float)
 
 
+class _Rhythm:
+    """One sine and cosine of 24 h, fitted to the means of hours.
+
+    start: when tasks began; left: what conditions leave over of the logarithms of their times.
+    """
+
+    def __init__(self, start: np.ndarray, left: np.ndarray, options: Options) -> None:
+        self.start, self.left, self.options = start, left, options
+        self.days = float(start.max() - start.min()) / _DAY
+        by_hour = pd.Series(left).groupby(start // 3600)
+        mean = by_hour.mean()
+        self.hours, self.means = mean.index.to_numpy(), mean.to_numpy()
+        self.counts = by_hour.size().to_numpy()
+        angle = 2 * np.pi * (self.hours + 0.5) / 24
+        self._matrix = np.column_stack([np.ones_like(angle), np.cos(angle), np.sin(angle)])
+        self._weights = self.counts / self.counts.mean()
+        fit = sm.WLS(self.means, self._matrix, weights=self._weights).fit()
+        self.cosine, self.sine = fit.params[1], fit.params[2]
+        self.amplitude = float(np.hypot(self.cosine, self.sine))
+        self._error = float(np.sqrt((fit.bse[1] ** 2 + fit.bse[2] ** 2) / 2))
+        half = stats.norm.ppf(1 - options.alpha / 2) * self._error
+        self.high = self.amplitude + half
+        facts = {"amplitude": self.amplitude, "low": max(0.0, self.amplitude - half), "high": self.high}
+        self.claim = Claim("a daily rhythm", max(float(fit.f_pvalue), self._p_of_order()), facts)
+
+    def _p_of_order(self) -> float:
+        """p by shuffled hours."""
+        w = np.sqrt(self._weights)
+        turns = self._matrix[:, 1:] * w[:, None]
+        q = np.linalg.qr(turns - np.outer(w, w @ turns) / (w @ w))[0]
+
+        def power(v: np.ndarray) -> np.ndarray:
+            v = v * w
+            v = v - (v @ w)[:, None] * w / (w @ w)
+            gain = ((v @ q) ** 2).sum(axis=1)
+            return (gain / np.maximum((v**2).sum(axis=1) - gain, np.maximum(_FLAT * gain, 1e-300)))[:, None]
+
+        rng = np.random.default_rng(self.options.seed)
+        found = permutation_p(
+            power(self.means[None])[0],
+            lambda n: power(permuted(self.means, None, n, rng)),
+            self.options.permutations,
+        )
+        return float(found[0])
+
+    def could_see(self, level: float) -> float:
+        return self._error * float(
+            np.sqrt(_noncentral(level, in_report(self.options.power), len(self.means) - 3))
+        )
+
+    def explains(self, judge: Judge) -> tuple[pd.Series, float] | None:
+        if not judge.holds(self.claim):
+            return None
+        turn = 2 * np.pi * self.start / _DAY
+        effect = self.cosine * np.cos(turn) + self.sine * np.sin(turn)
+        return pd.Series(effect), fall_of_bic(self.left, effect, 2)
+
+    def table(self) -> pd.DataFrame:
+        """Hours of the day."""
+        of_day = (self.hours % 24).astype(int)
+        table = pd.DataFrame({"hour (UTC)": of_day, "against all": np.expm1(self.means), "n": self.counts})
+        return table.groupby("hour (UTC)").agg({"against all": "mean", "n": "sum"}).reset_index()
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        data = f"{len(self.left)} tasks in {len(self.means)} hours over {self.days:.3g} days"
+        if judge.holds(self.claim):
+            slowest = float(np.arctan2(self.sine, self.cosine) / (2 * np.pi) * 24 % 24)
+            return (f"There is a daily rhythm ({judge.p(self.claim)}): +-{percent(self.amplitude)} of the time "
+                    f"[{percent(self.claim.facts['low'])}, {percent(self.claim.facts['high'])}], slowest at {slowest:.1f} h UTC ({data})."), FOUND  # fmt: skip
+        if self.high <= self.options.matters:
+            return f"No daily rhythm of more than +-{percent(self.high)} of the time ({data}).", NONE
+        return (f"Whether the time of day matters cannot be decided ({judge.p(self.claim)}, {data}): "
+                f"{could_have(result, '+-{} of the time')}."), OPEN  # fmt: skip
+
+    def draw(self, title: str, axes: Axes) -> None:
+        axes.plot(self.start % _DAY / 3600, 100 * np.expm1(self.left), ".", alpha=0.5)
+        axes.set(xlabel="hour of the day (UTC)", ylabel="against all (%)", title=title, xlim=(0, 24))
+
+
 def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """A daily rhythm: one sine and cosine of 24 h (UTC) fitted to means of hours, for tasks of one hour share
     what happened in it.
@@ -280,63 +359,9 @@ def time_of_day(frame: pd.DataFrame, options: Options = Options()) -> Analysis: 
     if start is None or covered < 2 * _DAY or len(hours) < 8 or len(np.unique(hours % 24)) < 6:
         return nothing("time_of_day", title, f"Whether the time of day matters cannot be decided: the study's {len(good)} tasks "
                        f"cover {covered / 3600:.3g} h; {need}.", len(good))  # fmt: skip
-    left = residuals(good, options.value, blocks=False)
-    mean = pd.Series(left).groupby(start // 3600).mean()
-    count = pd.Series(left).groupby(start // 3600).size().to_numpy()
-    angle = 2 * np.pi * (mean.index.to_numpy() + 0.5) / 24
-    matrix = np.column_stack([np.ones_like(angle), np.cos(angle), np.sin(angle)])
-    weights = count / count.mean()
-    fit = sm.WLS(mean.to_numpy(), matrix, weights=weights).fit()
-    y, w = mean.to_numpy(), np.sqrt(weights)
-    q = np.linalg.qr(matrix[:, 1:] * w[:, None] - np.outer(w, w @ (matrix[:, 1:] * w[:, None])) / (w @ w))[0]
-
-    def power(v: np.ndarray) -> np.ndarray:
-        v = v * w
-        v = v - (v @ w)[:, None] * w / (w @ w)
-        gain = ((v @ q) ** 2).sum(axis=1)
-        return (gain / np.maximum((v**2).sum(axis=1) - gain, np.maximum(_FLAT * gain, 1e-300)))[:, None]
-
-    rng = np.random.default_rng(options.seed)
-    p_permuted = permutation_p(
-        power(y[None])[0], lambda n: power(permuted(y, None, n, rng)), options.permutations
-    )[0]
-    amplitude = float(np.hypot(fit.params[1], fit.params[2]))
-    error = float(np.sqrt((fit.bse[1] ** 2 + fit.bse[2] ** 2) / 2))
-    half = stats.norm.ppf(1 - options.alpha / 2) * error
-
-    def could_see(level: float) -> float:
-        return error * float(np.sqrt(_noncentral(level, in_report(options.power), len(y) - 3)))
-
-    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
-        if not judge.holds(claim):
-            return None
-        turn = 2 * np.pi * start / _DAY
-        effect = fit.params[1] * np.cos(turn) + fit.params[2] * np.sin(turn)
-        return pd.Series(effect), fall_of_bic(left, effect, 2)
-
-    claim = Claim("a daily rhythm", max(float(fit.f_pvalue), float(p_permuted)),
-                  {"amplitude": amplitude, "low": max(0.0, amplitude - half), "high": amplitude + half})  # fmt: skip
-    slowest = float(np.arctan2(fit.params[2], fit.params[1]) / (2 * np.pi) * 24 % 24)
-    of_day = (mean.index.to_numpy() % 24).astype(int)
-    table = pd.DataFrame({"hour (UTC)": of_day, "against all": np.expm1(mean.to_numpy()), "n": count})
-    table = table.groupby("hour (UTC)").agg({"against all": "mean", "n": "sum"}).reset_index()
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        data = f"{len(good)} tasks in {len(y)} hours over {covered / _DAY:.3g} days"
-        if judge.holds(claim):
-            return (f"There is a daily rhythm ({judge.p(claim)}): +-{percent(amplitude)} of the time "
-                    f"[{percent(claim.facts['low'])}, {percent(claim.facts['high'])}], slowest at {slowest:.1f} h UTC ({data})."), FOUND  # fmt: skip
-        if amplitude + half <= options.matters:
-            return f"No daily rhythm of more than +-{percent(amplitude + half)} of the time ({data}).", NONE
-        return (f"Whether the time of day matters cannot be decided ({judge.p(claim)}, {data}): "
-                f"{could_have(result, '+-{} of the time')}."), OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        axes.plot(start % _DAY / 3600, 100 * np.expm1(left), ".", alpha=0.5)
-        axes.set(xlabel="hour of the day (UTC)", ylabel="against all (%)", title=title, xlim=(0, 24))
-
-    result = Analysis("time_of_day", title, table, tell, len(good), options.alpha, [claim], draw, dict(claim.facts),
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    own = _Rhythm(start, residuals(good, options.value, blocks=False), options)
+    result = Analysis("time_of_day", title, own.table(), lambda judge: own.tell(result, judge), len(good), options.alpha, [own.claim],
+                      partial(own.draw, title), dict(own.claim.facts), explains=own.explains, could_see=own.could_see, power=options.power)  # fmt: skip
     return result
 
 

@@ -7,6 +7,8 @@ not a trend. It is held against shuffled series, and against series that resembl
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,7 +17,7 @@ from scipy import stats
 from ..study.tasks import usable
 from .changes import best_stretch
 from .deviations import freedom
-from .model import fall_of_bic, left_over, percent, span
+from .model import Left, fall_of_bic, left_over, percent, span
 from .power import STUDIES, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -35,6 +37,103 @@ def _against(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return gain / np.maximum((z**2).sum(axis=1) - gain, 1e-9) * (1 - much) / (1 + much), before
 
 
+def _gain(rows: np.ndarray) -> np.ndarray:
+    return line_gain(scores(rows))
+
+
+class _Drift:
+    """The straight line over the times that conditions leave over."""
+
+    def __init__(self, over: Left, options: Options) -> None:
+        self.over, self.options = over, options
+        self.left = left = over.values
+        self.n = n = len(left)
+        self._rng = np.random.default_rng(options.seed)
+        self._null = Null(n, lambda rows: _against(scores(rows)), over.again, self._rng)
+        self.p = self._tested()
+        self.line = line = np.arange(n) - (n - 1) / 2
+        self.slope = float(left @ line / (line @ line))
+        half = float(stats.t.ppf(1 - options.alpha / 2, n - 2)) * self._error()
+        self.whole, self.low, self.high = (
+            float(np.expm1((n - 1) * x)) for x in (self.slope, self.slope - half, self.slope + half)
+        )
+        self.claim = Claim(
+            "the time drifts", self.p, {"effect": self.whole, "low": self.low, "high": self.high}
+        )
+
+    def _shuffled(self, count: int) -> np.ndarray:
+        return _gain(self.over.again(permuted(self.left, None, count, self._rng)))[:, None]
+
+    def _tested(self) -> float:
+        """p, against shuffled series and those that resemble the ones before."""
+        draws = self.options.permutations
+        p = float(permutation_p(_gain(self.left[None]), self._shuffled, draws)[0])
+        return max(p, self._null.p(self.left, draws)) if p <= self.options.alpha else p
+
+    def _error(self) -> float:
+        """The standard error of the slope."""
+        rest = self.left - self.left.mean() - self.slope * self.line
+        # Tasks that resemble the ones before count as fewer than they are.
+        much = float(np.clip(with_before(rest[None])[0], 0, 0.95))
+        return float(
+            np.sqrt((rest @ rest) / (self.n - 2) / (self.line @ self.line) * (1 + much) / (1 - much))
+        )
+
+    def could_see(self, level: float) -> float:
+        """A line in shuffled series that is found and fits better than a change."""
+        n, over = self.n, self.over
+        random = np.random.default_rng(self.options.seed)
+        series = over.again(permuted(self.left, None, STUDIES, random))
+        series = series * deviations_like(freedom(self.left, n - over.basis.shape[1]), random)
+        limit = float(np.quantile(self._shuffled(1999), 1 - level))
+
+        def found(effect: float) -> np.ndarray:
+            raw = over.again(series * over.scale + np.log1p(effect) / (n - 1) * self.line)
+            rows = scores(raw)
+            against, before = _against(rows)
+            raw = raw - raw.mean(axis=1, keepdims=True)
+            total = (raw**2).sum(axis=1)
+            fit = -n * np.log(1 - line_gain(raw) / total) - np.log(n)
+            better = fit > -n * np.log(1 - best_stretch(raw)[0] / total) - 2 * np.log(n) - CLEAR
+            return (line_gain(rows) >= limit) & (against >= self._null.limits(before, level)) & better
+
+        return smallest(found, self.options.power, float(np.expm1(2 * self.left.std() / np.sqrt(n))))
+
+    def explains(self, judge: Judge) -> tuple[pd.Series, float] | None:
+        if not judge.holds(self.claim):
+            return None
+        drift = self.slope * self.line
+        return pd.Series(drift), fall_of_bic(self.left, drift, 1)
+
+    def table(self, times: pd.Series) -> pd.DataFrame:
+        """The first quarter of the tasks, and the last."""
+        edge, left = max(1, self.n // 4), self.left
+        return pd.DataFrame(
+            {
+                "tasks": ["first quarter", "last quarter"],
+                "n": [edge, edge],
+                "median": [float(np.median(times.iloc[:edge])), float(np.median(times.iloc[-edge:]))],
+                "against all": [float(np.expm1(left[:edge].mean())), float(np.expm1(left[-edge:].mean()))],
+            }
+        )
+
+    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
+        p = judge.p(self.claim)
+        if judge.holds(self.claim):
+            return (f"The time drifts ({p}): the last task takes {percent(abs(self.whole))} {'longer' if self.whole > 0 else 'less'} than the "
+                    f"first, by a straight line {span(self.low, self.high)} ({self.n} tasks; base: the first)."), FOUND  # fmt: skip
+        could = could_have(result, "a drift of {} from the first task to the last", ", a smaller one not")
+        return f"No trend is shown ({p}, {self.n} tasks): {could}.", OPEN
+
+    def draw(self, title: str, axes: Axes) -> None:
+        axes.plot(range(self.n), 100 * np.expm1(self.left), ".", alpha=0.6)
+        fitted = self.left.mean() + self.slope * self.line
+        axes.plot(range(self.n), 100 * np.expm1(fitted), color="#a84848")
+        axes.set(
+            xlabel="task, in order of start", ylabel="against all, conditions taken out (%)", title=title
+        )
+
+
 def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa: B008
     """How much longer tasks take at the end of the study than at its beginning, by a straight line."""
     title = "Trend"
@@ -43,75 +142,21 @@ def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     if n < LEAST:
         return nothing("trend", title, f"Whether the time drifts cannot be decided with {n} tasks; it takes {LEAST} and more.", n)  # fmt: skip
     over = left_over(good, options.value, blocks=False)
-    left = over.values
-    if left.std() < 1e-12:
+    if over.values.std() < 1e-12:
         return nothing("trend", title, f"All {n} tasks took the same time.", n)
-    rng = np.random.default_rng(options.seed)
-
-    def gain(rows: np.ndarray) -> np.ndarray:
-        return line_gain(scores(rows))
-
-    def shuffled(count: int) -> np.ndarray:
-        return gain(over.again(permuted(left, None, count, rng)))[:, None]
-
-    null = Null(n, lambda rows: _against(scores(rows)), over.again, rng)
-    p = float(permutation_p(gain(left[None]), shuffled, options.permutations)[0])
-    if p <= options.alpha:
-        p = max(p, null.p(left, options.permutations))
-    line = np.arange(n) - (n - 1) / 2
-    slope = float(left @ line / (line @ line))
-    rest = left - left.mean() - slope * line
-    # Tasks that resemble the ones before count as fewer than they are.
-    much = float(np.clip(with_before(rest[None])[0], 0, 0.95))
-    error = float(np.sqrt((rest @ rest) / (n - 2) / (line @ line) * (1 + much) / (1 - much)))
-    half = float(stats.t.ppf(1 - options.alpha / 2, n - 2)) * error
-    whole, low, high = (float(np.expm1((n - 1) * x)) for x in (slope, slope - half, slope + half))
-    claim = Claim("the time drifts", p, {"effect": whole, "low": low, "high": high})
-    edge = max(1, n // 4)
-    table = pd.DataFrame(
-        {
-            "tasks": ["first quarter", "last quarter"],
-            "n": [edge, edge],
-            "median": [float(np.median(good[options.value].iloc[:edge])), float(np.median(good[options.value].iloc[-edge:]))],
-            "against all": [float(np.expm1(left[:edge].mean())), float(np.expm1(left[-edge:].mean()))],
-        }
-    )  # fmt: skip
-
-    def could_see(level: float) -> float:
-        """A line in shuffled series that is found and fits better than a change."""
-        random = np.random.default_rng(options.seed)
-        series = over.again(permuted(left, None, STUDIES, random))
-        series = series * deviations_like(freedom(left, n - over.basis.shape[1]), random)
-        limit = float(np.quantile(shuffled(1999), 1 - level))
-
-        def found(effect: float) -> np.ndarray:
-            raw = over.again(series * over.scale + np.log1p(effect) / (n - 1) * line)
-            rows = scores(raw)
-            against, before = _against(rows)
-            raw = raw - raw.mean(axis=1, keepdims=True)
-            total = (raw**2).sum(axis=1)
-            fit = -n * np.log(1 - line_gain(raw) / total) - np.log(n)
-            better = fit > -n * np.log(1 - best_stretch(raw)[0] / total) - 2 * np.log(n) - CLEAR
-            return (line_gain(rows) >= limit) & (against >= null.limits(before, level)) & better
-
-        return smallest(found, options.power, float(np.expm1(2 * left.std() / np.sqrt(n))))
-
-    def explains(judge: Judge) -> tuple[pd.Series, float] | None:
-        return (pd.Series(slope * line), fall_of_bic(left, slope * line, 1)) if judge.holds(claim) else None
-
-    def tell(judge: Judge) -> tuple[str, str]:
-        if judge.holds(claim):
-            return (f"The time drifts ({judge.p(claim)}): the last task takes {percent(abs(whole))} {'longer' if whole > 0 else 'less'} than the "
-                    f"first, by a straight line {span(low, high)} ({n} tasks; base: the first)."), FOUND  # fmt: skip
-        return (f"No trend is shown ({judge.p(claim)}, {n} tasks): {could_have(result, 'a drift of {} from the first task to the last', ', a smaller one not')}."), OPEN  # fmt: skip
-
-    def draw(axes: Axes) -> None:
-        axes.plot(range(n), 100 * np.expm1(left), ".", alpha=0.6)
-        axes.plot(range(n), 100 * np.expm1(left.mean() + slope * line), color="#a84848")
-        axes.set(
-            xlabel="task, in order of start", ylabel="against all, conditions taken out (%)", title=title
-        )
-
-    result = Analysis("trend", title, table, tell, n, options.alpha, [claim], draw, dict(claim.facts),
-                      explains=explains, could_see=could_see, power=options.power)  # fmt: skip
+    drift = _Drift(over, options)
+    result = Analysis(
+        "trend",
+        title,
+        drift.table(good[options.value]),
+        lambda judge: drift.tell(result, judge),
+        n,
+        options.alpha,
+        [drift.claim],
+        partial(drift.draw, title),
+        dict(drift.claim.facts),
+        explains=drift.explains,
+        could_see=drift.could_see,
+        power=options.power,
+    )
     return result

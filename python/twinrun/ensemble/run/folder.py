@@ -168,18 +168,13 @@ def _words(study: Study, task: Task, values: Mapping[str, str]) -> list[str]:
         raise TwinrunError(f"the command {line!r:.200} cannot be split into words: {e}") from None
 
 
-def spec_of(
-    folder: StudyFolder, engine: EngineBase, task: Task, attempt: int, own: Path, share: list[int] | None
-) -> dict:
-    """The spec that the watcher runs."""
+def _values(
+    folder: StudyFolder, task: Task, attempt: int, own: Path, cores: list[int] | None
+) -> dict[str, str]:
+    """What the names in a command, a variable, … stand for."""
     study = folder.study
-    values = {f.name: f.value(task.factors[f.name]) for f in study.factors}
-    level = next((f.value(task.factors[f.name]) for f in study.factors if f.kind == "cores"), None)
-    cores = share
-    if share is not None and level is not None:
-        cores = cores_of_level(level, share, study.engine.spare)
-    values = {
-        **values,
+    return {
+        **{f.name: f.value(task.factors[f.name]) for f in study.factors},
         "task": str(task.task),
         "seed": str(task.seed),
         "folder": str(own),
@@ -193,19 +188,30 @@ def spec_of(
         "core_count": str(len(cores)) if cores else "",
         "node": task.node or "",
     }
-    words = _words(study, task, values)
-    chosen = study.commands.get(task.factors.get(COMMAND, ""))
-    prepare = [*study.prepare, *(chosen.prepare if chosen else ())]
+
+
+def _environment(
+    study: Study, engine: EngineBase, task: Task, own: Path, values: Mapping[str, str]
+) -> dict[str, str | None]:
+    """The variables that a task has beside those of this process; None: without it."""
     environment: dict[str, str | None] = {
         k: v for k, v in engine.environment(values).items() if k not in os.environ
     }
     environment |= {k: fill(v, values) for k, v in study.environment.items()}
-    verify = {}
     for factor in study.factors:
-        name = factor.name
         for variable, template in factor.variables.items():
             value = fill(template, values)
             environment[variable] = None if value == UNSET else value
+    interposed = next((task.factors[f.name] for f in study.factors if f.kind == "interpose"), None)
+    preloaded = environment["LD_PRELOAD"] if "LD_PRELOAD" in environment else os.environ.get("LD_PRELOAD")
+    return environment | interposition.variables_of_task(study, interposed, task.seed, own, preloaded)
+
+
+def _verify(study: Study, values: Mapping[str, str]) -> dict[str, dict]:
+    """How the watcher sees the value of each factor."""
+    verify: dict[str, dict] = {}
+    for factor in study.factors:
+        name = factor.name
         if factor.check:
             check = [w if w == "{pid}" else fill(w.replace("{pid}", "{{pid}}"), values) for w in factor.check]
             verify[name] = {"kind": "check", "command": check, "after": factor.check_after}
@@ -218,16 +224,29 @@ def spec_of(
                 next(iter(factor.variables)),
             )
             verify[name] = {"kind": "environment", "variable": variable}
-    interposed = next((task.factors[f.name] for f in study.factors if f.kind == "interpose"), None)
-    preloaded = environment["LD_PRELOAD"] if "LD_PRELOAD" in environment else os.environ.get("LD_PRELOAD")
-    environment |= interposition.variables_of_task(study, interposed, task.seed, own, preloaded)
+    return verify
+
+
+def spec_of(
+    folder: StudyFolder, engine: EngineBase, task: Task, attempt: int, own: Path, share: list[int] | None
+) -> dict:
+    """The spec that the watcher runs."""
+    study = folder.study
+    level = next((f.value(task.factors[f.name]) for f in study.factors if f.kind == "cores"), None)
+    cores = share
+    if share is not None and level is not None:
+        cores = cores_of_level(level, share, study.engine.spare)
+    values = _values(folder, task, attempt, own, cores)
+    words = _words(study, task, values)
+    chosen = study.commands.get(task.factors.get(COMMAND, ""))
+    prepare = [*study.prepare, *(chosen.prepare if chosen else ())]
     directory = Path(fill(study.directory, values)) if study.directory else own
     return watch_spec(
         study,
         engine,
         own,
         engine.command(words, values),
-        environment,
+        _environment(study, engine, task, own, values),
         directory if directory.is_absolute() else study.here / directory,
         share,
         prepare=[[fill(w, values) for w in line] for line in prepare],
@@ -237,5 +256,5 @@ def spec_of(
         },
         cores_level=level,
         own_cores=engine.own_cores(level, share),
-        verify=verify,
+        verify=_verify(study, values),
     )

@@ -146,19 +146,8 @@ def _names(line: CommandLine, texts: Sequence[str]) -> list[str]:
     return found
 
 
-def study_text(line: CommandLine, name: str = "") -> str:
-    """The study.toml. Raises TwinrunError for options that contradict each other."""
-    if len(line.prepare) not in (0, 1, len(line.commands)):
-        raise TwinrunError(
-            f"there are {len(line.commands)} commands and {len(line.prepare)} of --prepare",
-            fix="give one, or one for each command",
-        )
-    shell = shell_of(line)
-    around = shell or "/bin/sh"
-
-    def wrapped(text: str) -> str:
-        return toml_of([*(w for w in shlex.split(around)), "-c", _escaped(text, line.parameters)])
-
+def _check_words(line: CommandLine, shell: str) -> None:
+    """Raises TwinrunError for a command that cannot be run by the shell, or without one."""
     for own in line.commands:
         if shell and len(own) > 1:
             raise TwinrunError(
@@ -173,30 +162,45 @@ def study_text(line: CommandLine, name: str = "") -> str:
                     f"{own[0]!r:.80} cannot be split into words: {str(e).lower()}",
                     fix="close what is open, or give --shell sh",
                 ) from None
-    texts = [own[0] if len(own) == 1 else shlex.join(own) for own in line.commands]
-    names = _names(line, texts)
-    rows = []
-    if name:
-        rows.append(f"name = {toml_of(name)}")
+
+
+def _head(line: CommandLine, name: str, shell: str) -> list[str]:
+    """What holds for all commands."""
+    rows = [f"name = {toml_of(name)}"] if name else []
     rows += [f"repetitions = {line.most}", f"warmup = {line.warmup}"]
     if shell:
         rows.append(f"shell = {toml_of(True if shell == '/bin/sh' else shell)}")
     if line.directory:
         rows.append(f"directory = {toml_of(_escaped(line.directory, {}))}")
     if line.setup:
-        rows.append(f"setup = {wrapped(line.setup)}")
+        rows.append(f"setup = {_in_shell(line, shell, line.setup)}")
     if len(line.prepare) == 1:
-        rows.append(f"prepare = {wrapped(line.prepare[0])}")
+        rows.append(f"prepare = {_in_shell(line, shell, line.prepare[0])}")
     if line.cleanup:
-        rows.append(f"cleanup = {wrapped(line.cleanup)}")
+        rows.append(f"cleanup = {_in_shell(line, shell, line.cleanup)}")
     if line.ignore_failure:
         rows.append(f"success = {toml_of(list(range(256)))}")
+    return rows
+
+
+def _in_shell(line: CommandLine, shell: str, text: str) -> str:
+    """The words that run a line of the user."""
+    return toml_of([*shlex.split(shell or "/bin/sh"), "-c", _escaped(text, line.parameters)])
+
+
+def _commands(line: CommandLine, names: Sequence[str], shell: str) -> list[str]:
+    rows = []
     for number, (level, own) in enumerate(zip(names, line.commands, strict=True)):
         rows += ["", f"[commands.{toml_of(level)}]"]
         escaped = [_escaped(w, line.parameters) for w in own]
         rows.append(f"command = {toml_of(escaped[0] if len(own) == 1 else escaped)}")
         if len(line.prepare) > 1:
-            rows.append(f"prepare = {wrapped(line.prepare[number])}")
+            rows.append(f"prepare = {_in_shell(line, shell, line.prepare[number])}")
+    return rows
+
+
+def _parameters(line: CommandLine) -> list[str]:
+    rows = []
     for parameter, levels in line.parameters.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", parameter):
             raise TwinrunError(
@@ -204,10 +208,30 @@ def study_text(line: CommandLine, name: str = "") -> str:
             )
         # Without it, threads would be what the watcher verifies, and cores would be bound.
         rows += ["", f"[factors.{parameter}]", f"levels = {toml_of(list(levels))}", 'kind = "value"']
-    rows += ["", "[design]", f"order = {line.order}"]
+    return rows
+
+
+def _end(line: CommandLine) -> list[str]:
+    """The order of tasks, and when they are enough."""
+    rows = ["", "[design]", f"order = {line.order}"]
     if line.most > line.least or line.seconds:
         rows += ["", "[stopping]", 'of = "ratios"', f"precision = {line.precision!r}", f"confidence = {line.confidence!r}",
                  f"least = {min(line.least, line.most)}", f"most = {line.most}"]  # fmt: skip
         if line.seconds:
             rows += [f"time = {line.seconds!r}", f"time_after = {line.time_after}"]
+    return rows
+
+
+def study_text(line: CommandLine, name: str = "") -> str:
+    """The study.toml. Raises TwinrunError for options that contradict each other."""
+    if len(line.prepare) not in (0, 1, len(line.commands)):
+        raise TwinrunError(
+            f"there are {len(line.commands)} commands and {len(line.prepare)} of --prepare",
+            fix="give one, or one for each command",
+        )
+    shell = shell_of(line)
+    _check_words(line, shell)
+    texts = [own[0] if len(own) == 1 else shlex.join(own) for own in line.commands]
+    names = _names(line, texts)
+    rows = [*_head(line, name, shell), *_commands(line, names, shell), *_parameters(line), *_end(line)]
     return "\n".join(rows) + "\n"

@@ -15,7 +15,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .templates import PLACES
 
@@ -195,16 +195,11 @@ def _bytes(text: str | None) -> int | None:
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
 
 
-def read_sacct(text: str) -> list[dict]:
-    """Jobs that have ended; of a job with several steps its steps, except `batch`, `extern` and
-    `interactive`.
-    """
-    first = text.split("\n", 1)[0]
-    if first.endswith("|"):  # --parsable
-        text = "\n".join(line.removesuffix("|") for line in text.splitlines())
+def _jobs_or_steps(rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """A row for each job; of a job with several steps one for each of these."""
     steps: dict[str, list[dict[str, str]]] = {}
     jobs: dict[str, dict[str, str]] = {}
-    for row in _rows(text, "|"):
+    for row in rows:
         job, dot, step = row["JobID"].partition(".")
         if not dot:
             jobs[job] = row
@@ -220,37 +215,55 @@ def read_sacct(text: str) -> list[dict]:
             else jobs.get(job)
         )
         tasks += own if len(own) > 1 or whole is None else [whole]
+    return tasks
+
+
+def _wall(row: dict[str, str], start: float | None, end: float | None) -> float | None:
+    """The time of a job in seconds, None where no column has it. Raises ValueError."""
+    wall = number_of(row.get("ElapsedRaw"))
+    wall = _elapsed(row.get("Elapsed")) if wall is None else wall
+    for name in ("ElapsedRaw", "Elapsed"):
+        if wall is None and row.get(name):
+            raise ValueError(f"job {row['JobID']:.40}, column {name}: {row[name]!r:.40} is no time")
+    if wall is None and start is not None and end is not None:
+        wall = end - start
+    return wall
+
+
+_SACCT_FACTORS = {
+    "JobName": "job",
+    "Partition": "partition",
+    "NNodes": "nodes",
+    "NTasks": "tasks",
+    "NCPUS": "cpus",
+    "AllocCPUS": "cpus",
+}
+
+
+def read_sacct(text: str) -> list[dict]:
+    """Jobs that have ended; of a job with several steps its steps, except `batch`, `extern` and
+    `interactive`.
+    """
+    first = text.split("\n", 1)[0]
+    if first.endswith("|"):  # --parsable
+        text = "\n".join(line.removesuffix("|") for line in text.splitlines())
     found = []
-    for row in tasks:
+    for row in _jobs_or_steps(_rows(text, "|")):
         words = row.get("State", "COMPLETED").split()
         status = _STATES.get(words[0].rstrip("+") if words else "")
         if status is None:  # it runs, or waits
             continue
         start, end = moment(row.get("Start")), moment(row.get("End"))
-        wall = number_of(row.get("ElapsedRaw"))
-        wall = _elapsed(row.get("Elapsed")) if wall is None else wall
-        for name in ("ElapsedRaw", "Elapsed"):
-            if wall is None and row.get(name):
-                raise ValueError(f"job {row['JobID']:.40}, column {name}: {row[name]!r:.40} is no time")
-        if wall is None and start is not None and end is not None:
-            wall = end - start
+        wall = _wall(row, start, end)
         if wall is None and status == "ok":
             raise ValueError(
                 f"job {row['JobID']:.40} has no time: give sacct --format with Elapsed, or Start and End"
             )
         code, _, signal = row.get("ExitCode", "").partition(":")
-        names = {
-            "JobName": "job",
-            "Partition": "partition",
-            "NNodes": "nodes",
-            "NTasks": "tasks",
-            "NCPUS": "cpus",
-            "AllocCPUS": "cpus",
-        }
         node = row.get("NodeList", "")
         found.append(
             task_of(
-                {name: row[key] for key, name in names.items() if row.get(key)},
+                {name: row[key] for key, name in _SACCT_FACTORS.items() if row.get(key)},
                 wall=wall,
                 submit=moment(row.get("Submit")),
                 start=start,

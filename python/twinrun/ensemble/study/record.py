@@ -386,10 +386,8 @@ def _expected(study: Study, task: Task, record: Mapping) -> dict[str, str | None
     return found
 
 
-def task_line(
-    study: Study, task: Task, attempt: int, record: Mapping, folder: Path, engine: str
-) -> tuple[dict, dict | None]:
-    """The line of tasks.jsonl for an attempt, and the facts of its environment."""
+def _verified(study: Study, task: Task, record: Mapping, folder: Path) -> dict[str, str | None]:
+    """What was seen of each factor; None where nothing was."""
     verified: dict[str, str | None] = dict.fromkeys(task.factors)
     verified.update({k: v for k, v in record.get("verified", {}).items() if k in verified})
     for factor in study.factors:
@@ -400,6 +398,14 @@ def task_line(
             text = _read_output(folder, factor.match_file)
             match = re.search(factor.match, text, re.M) if text is not None else None
             verified[factor.name] = match[1] if match else None
+    return verified
+
+
+def _contradicted(study: Study, task: Task, record: Mapping, verified: dict[str, str | None]) -> list[str]:
+    """The factors of which something else was seen than their level says.
+
+    What was seen of threads becomes None where the task was too short to see them all.
+    """
     contradicted = []
     for name, expected in _expected(study, task, record).items():
         seen = verified.get(name)
@@ -413,6 +419,31 @@ def task_line(
             wrong = seen not in (expected, task.factors[name])
         if wrong:
             contradicted.append(name)
+    return contradicted
+
+
+def _where_known(study: Study, task: Task, record: Mapping, folder: Path) -> dict[str, Any]:
+    """What only some lines have."""
+    line: dict[str, Any] = {}
+    if killed := interposition.unfinished(folder):
+        line["not_in_profiles"] = killed  # or only up to a flush
+    if study.covariates:
+        line["covariates"] = {name: (record.get("covariates") or {}).get(name) for name in study.covariates}
+    if task.replica is not None:
+        line |= {"replica": task.replica, "slot": record.get("slot"), "released": record.get("released")}
+    if task.node is not None:
+        line["intended_node"] = task.node
+    if record.get("reason"):
+        line["reason"] = record["reason"]
+    return line
+
+
+def task_line(
+    study: Study, task: Task, attempt: int, record: Mapping, folder: Path, engine: str
+) -> tuple[dict, dict | None]:
+    """The line of tasks.jsonl for an attempt, and the facts of its environment."""
+    verified = _verified(study, task, record, folder)
+    contradicted = _contradicted(study, task, record, verified)
     values, missing = metrics(study, folder)
     line = {
         "version": VERSION,
@@ -457,14 +488,5 @@ def task_line(
         "sampling": record.get("sampling"),
         "interrupted": bool(record.get("interrupted")),
     }
-    if killed := interposition.unfinished(folder):
-        line["not_in_profiles"] = killed  # or only up to a flush
-    if study.covariates:
-        line["covariates"] = {name: (record.get("covariates") or {}).get(name) for name in study.covariates}
-    if task.replica is not None:
-        line |= {"replica": task.replica, "slot": record.get("slot"), "released": record.get("released")}
-    if task.node is not None:
-        line["intended_node"] = task.node
-    if record.get("reason"):
-        line["reason"] = record["reason"]
+    line |= _where_known(study, task, record, folder)
     return line, record.get("facts")

@@ -39,6 +39,13 @@ class _Impossible(Exception):
         self.more = more
 
 
+def _not_started(e: _Impossible) -> dict:
+    """What the record of a task that cannot start says besides."""
+    now = time.time()
+    return {"status": "failed", "exit": None, "signal": None, "start": now, "end": now, "wall": None,
+            "reason": str(e), "verified": {}, "interrupted": False, **e.more}  # fmt: skip
+
+
 class Attempt:
     """spec: of spec.json in the attempt's folder."""
 
@@ -66,28 +73,14 @@ class Attempt:
             record["cores"] = cores = self._cores()
             self._prepare(environment)
             before = self._covariates(environment)
-        except _Impossible as e:
-            now = time.time()
-            return {**record, "status": "failed", "exit": None, "signal": None, "start": now, "end": now, "wall": None,
-                    "reason": str(e), "verified": {}, "interrupted": False, **e.more}  # fmt: skip
-        if spec["listen"]:
-            try:
-                self._listener = ExitListener()
-            except OSError:
-                pass
-        figures = Figures()
-        task = Task(spec, self.folder, cores, environment)
-        with open(os.path.join(self.folder, "started.json"), "w", encoding="utf-8") as file:
-            # the facts that remain should this process be killed
-            json.dump({"pid": task.pid, "start": time.time()}, file)
-        gpus, system = Gpus(environment), System(cores)  # outside of the time that is measured
-        if spec.get("gate"):
-            try:
+            self._listen()
+            figures = Figures()
+            task = self._started(cores, environment)
+            gpus, system = Gpus(environment), System(cores)  # outside of the time that is measured
+            if spec.get("gate"):
                 record["released"] = self._at_gate()
-            except _Impossible as e:
-                now = time.time()
-                return {**record, "status": "failed", "exit": None, "signal": None, "start": now, "end": now, "wall": None,
-                        "reason": str(e), "verified": {}, "interrupted": False, **e.more}  # fmt: skip
+        except _Impossible as e:
+            return record | _not_started(e)
         figures.begin(task)
         record["clock"] = clock()
         record["start"] = time.time()
@@ -103,20 +96,40 @@ class Attempt:
         record |= {"counters": system.end(), "gpu": gpus.end()}
         if spec.get("covariates"):
             record["covariates"] = self._covariates_after(before, environment)
+        return record | self._outcome(end - begin, status, ending, problem)
+
+    def _outcome(self, wall: float, status: int | None, ending: str | None, problem: str | None) -> dict:
+        """How the task ended. problem: why it could not be started."""
         exited = status is not None and os.WIFEXITED(status) and problem is None
-        record |= {
+        found = {
             "status": self._said(status, ending, problem),
             "exit": os.WEXITSTATUS(status) if status is not None and exited else None,
             "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
-            "wall": end - begin,
+            "wall": wall,
             "verified": self._verified(),
             "interrupted": ending == "interrupted",
         }
         if problem is not None:
-            record["reason"] = f"{spec['command'][0]} cannot be started: {problem}"
-        return record
+            found["reason"] = f"{self.spec['command'][0]} cannot be started: {problem}"
+        return found
 
     # -- before the task
+
+    def _listen(self) -> None:
+        """Hears of processes that end, where the spec asks for it and the kernel allows it."""
+        if self.spec["listen"]:
+            try:
+                self._listener = ExitListener()
+            except OSError:
+                pass
+
+    def _started(self, cores: list[int], environment: dict[str, str]) -> Task:
+        """The process of the task, which waits for its `begin`."""
+        task = Task(self.spec, self.folder, cores, environment)
+        with open(os.path.join(self.folder, "started.json"), "w", encoding="utf-8") as file:
+            # the facts that remain should this process be killed
+            json.dump({"pid": task.pid, "start": time.time()}, file)
+        return task
 
     def _cores(self) -> list[int]:
         """The task's cores; this process moves to its own."""
