@@ -24,13 +24,11 @@ from ..runs.provenance import python_facts
 from .exchange import Exchange
 from .placements import Held, Sharded, held_parts
 from .replicas import ReplicasDiffer
+from .wrappers import plain_name, state_names
 
 __all__ = ["ParallelRun"]
 
-_WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _DEEPEST = 20
-# A class, so that no import of its own is needed; FSDP2 wraps nothing.
-_DDP = torch.nn.parallel.DistributedDataParallel
 
 
 class ParallelRun(Run):
@@ -104,7 +102,7 @@ class ParallelRun(Run):
         step : int
             Its number, the same on all processes.
         fields : model, optimizer, or container of tensors
-            Names of wrappers (DDP, torch.compile, checkpointing) are left out. Parts of DTensors have the
+            Names of wrappers (DDP, FSDP 1, torch.compile, …) are left out. Parts of DTensors have the
             places that their placements give.
         sharded : dict of str to Sharded, default None
             Globs of plain tensors that are parts of global ones, and how. A warning names unused globs.
@@ -167,14 +165,12 @@ class ParallelRun(Run):
         return super().capture(step, kept, global_place=places)
 
 
-def _name_of(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
 def _unwrapped(what: Any, depth: int = 0) -> Any:
-    """Containers without the wrappers of their models, whose names they would carry."""
-    while isinstance(what, _DDP) or (isinstance(what, torch.nn.Module) and hasattr(what, "_orig_mod")):
-        what = what.module if isinstance(what, _DDP) else what._orig_mod
+    """Containers with the states of their models, in which names of wrappers are left out."""
+    if isinstance(what, torch.nn.Module):
+        state = what.state_dict()
+        names = state_names(what, state)
+        return {names[key]: value for key, value in state.items()}
     if depth < _DEEPEST and type(what) in (dict, OrderedDict):
         return type(what)((key, _unwrapped(one, depth + 1)) for key, one in what.items())
     if depth < _DEEPEST and type(what) in (list, tuple):
@@ -199,7 +195,7 @@ def _divided(
     own: dict[str, object] = {}
     parts: list[Held] = []
     for given, value in flattened("", state_of(fields)).items():
-        name = _name_of(given)
+        name = plain_name(given)
         unused -= {g for g in unused if fnmatch.fnmatchcase(name, g)}
         if any(fnmatch.fnmatchcase(name, g) for g in local):
             if hasattr(value, "placements"):

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import twinrun
-from twinrun.torch import ParallelRun, ReplicasDiffer, Sharded
+from twinrun.torch import ParallelRun, ReplicasDiffer, Sharded, trace
 
 
 def model() -> nn.Module:
@@ -172,6 +172,54 @@ def wrappers(rank: int, ranks: int, folder: Path) -> None:
         with ParallelRun(folder / f"wrapped-{name}") as run:
             run.capture(0, {"model": wrapped(model()), "more": {"list": [wrapped(model())]}})
             run.capture(1, wrapped(model()))
+
+
+class Holding(nn.Module):
+    """A model whose part is wrapped, and which has a module of a wrapper's name that is none."""
+
+    def __init__(self, wrapped) -> None:
+        super().__init__()
+        self.net = wrapped(model())
+        self.other = nn.Module()
+        self.other.module = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other.module(self.net(x))
+
+
+def _holding(ranks: int) -> dict[str, nn.Module]:
+    mesh = init_device_mesh("cpu", (ranks,))
+    fsdp1 = torch.distributed.fsdp.FullyShardedDataParallel
+    ddp = nn.parallel.DistributedDataParallel
+    ways = {
+        "bare": lambda m: m,
+        "ddp": ddp,
+        "compiled": lambda m: torch.compile(m, backend="eager"),
+        "both": lambda m: torch.compile(ddp(m), backend="eager"),
+        "fsdp1": lambda m: fsdp1(m, device_id=torch.device("cpu"), use_orig_params=True),
+        "fsdp2": lambda m: fully_shard(m, mesh=mesh),
+        "averaged": torch.optim.swa_utils.AveragedModel,
+    }
+    return {name: Holding(way) for name, way in ways.items()}
+
+
+def held_wrappers(rank: int, ranks: int, folder: Path) -> None:
+    """The same values of models whose part is wrapped; a state of two names that would become one."""
+    for name, what in _holding(ranks).items():
+        with ParallelRun(folder / f"held-{name}") as run:
+            run.capture(0, {"model": what})
+            run.capture(1, [what])
+    twice = nn.parallel.DistributedDataParallel(model())
+    twice.add_module("0", nn.Linear(2, 2, bias=False))
+    with ParallelRun(folder / "twice") as run:
+        run.capture(0, twice)
+
+
+def traced_wrappers(rank: int, ranks: int, folder: Path) -> None:
+    for name, what in _holding(ranks).items():
+        with trace(what, folder / f"traced-{name}", on_error="raise") as traced:
+            what(torch.ones(2, 6)).sum().backward()
+            traced.step()
 
 
 def errors(rank: int, ranks: int, folder: Path) -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("torch.distributed.tensor", reason="this PyTorch has no DTen
 import twinrun  # noqa: E402
 from twinrun.runs.opening import open_subject  # noqa: E402
 from twinrun.torch.placements import _intervals  # noqa: E402
+from twinrun.trace.reading import TraceSubject  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("sharded_runs.py")
 
@@ -172,6 +173,40 @@ def test_names_of_wrappers_are_left_out_within_containers_too(tmp_path):
         found = twinrun.compare(tmp_path / "wrapped-bare", tmp_path / f"wrapped-{name}")
         assert found.verdict == "same", (name, found.problems)
         assert {"model.0.weight", "more.list.0.2.bias", "2.bias"} <= {f.field for f in found.fields}
+
+
+@pytest.fixture(scope="module")
+def holding(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("holding")
+    job(folder, 2, "held_wrappers", "traced_wrappers")
+    return folder
+
+
+def test_names_of_wrappers_are_left_out_where_a_model_holds_them(holding):
+    for name in ("ddp", "compiled", "both", "fsdp1", "fsdp2", "averaged"):
+        found = twinrun.compare(holding / "held-bare", holding / f"held-{name}", leave_out=["*n_averaged"])
+        assert found.verdict == "same", (name, found.problems)
+        assert {"model.net.0.weight", "model.other.module.bias"} <= {f.field for f in found.fields}
+    with open_subject(str(holding / "held-averaged")).open((0, 0)) as fields:
+        assert "model.net.n_averaged" in fields
+    # No field is lost where two would have one name.
+    kept = set()
+    for rank in (0, 1):
+        with open_subject(str(holding / "twice")).open((0, rank)) as fields:
+            kept |= set(fields)
+    assert kept == {"0.weight", "module.0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_traces_leave_out_the_names_of_wrappers_that_a_model_holds(holding):
+    bare, _, _ = TraceSubject(holding / "traced-bare").events(0, 0)
+    for name in ("ddp", "compiled", "both", "fsdp1", "fsdp2", "averaged"):
+        events, _, _ = TraceSubject(holding / f"traced-{name}").events(0, 0)
+        assert {e.module for e in events} <= {e.module for e in bare}, name
+        assert {"", "net", "other.module"} <= {e.module for e in events}, name
+        owned = {v.name for e in events for v in e.values if v.role in ("parameter", "gradient")}
+        assert not any(part in n.split(".") for n in owned for part in ("_orig_mod", "_fsdp_wrapped_module"))
+        grads = {e.operation for e in events if e.phase == "backward" and e.operation.startswith("net")}
+        assert not any(".module." in n for n in grads), name
 
 
 def test_errors_say_what_to_do_on_all_processes(tmp_path):
