@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Incomparable, TwinrunError
-from ..words import number
+from ..words import counted, number
 from .field import FieldComparison
 from .numbers import holds_no_number
 from .options import CompareOptions
@@ -296,6 +296,12 @@ def compare_distances(
             problems.append(f"field {name!r}: the reference holds nothing but NaN: nothing could be compared")
             for of_run in of_runs:
                 del of_run[name]
+        elif one.infinite == other.infinite > 0:
+            problems.append(
+                f"{_infinite_text(name, one, other)}: as many in both runs, so which of them is farther is not known"
+            )
+            for of_run in of_runs:
+                del of_run[name]
         elif one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
             problems.append(
                 f"field {name!r}: its distances are too large or too small for the mean of their squares"
@@ -330,6 +336,15 @@ def compare_distances(
     )
 
 
+def _infinite_text(name: str, a: Distance, b: Distance) -> str:
+    """How many elements of a field have no finite distance, and where the first of the largest is."""
+    where = _place(a) or _place(b)
+    return (
+        f"field {name!r}: {counted(a.infinite, 'element')} of a and {b.infinite} of b have no finite distance from the "
+        f"reference, because of NaN or infinities{f' (one at {where})' if where else ''}"
+    )
+
+
 def _place(d: Distance) -> str:
     if d.index is None:
         return ""
@@ -358,6 +373,11 @@ def distance_lines(result: Distances) -> list[str]:
     lines = [f"twinrun: {n}" for n in result.notes]
     lines += [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines += [
+        f"{_infinite_text(f.field, f.a, f.b)}: they count as infinitely far"
+        for f in result.fields
+        if f.a.infinite or f.b.infinite
     ]
     lines += [f"not compared: {p}" for p in result.problems]
     worse = [f.field for f in result.fields if f.farther]
