@@ -5,7 +5,7 @@ is captured.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from .. import _core
 from ..errors import TwinrunError
 from ..runs.digest import Digest, digest_of_text, digests_read, digests_started
-from ..runs.events import KEPT, Event, Traced, encoded_events
+from ..runs.events import KEPT, Event, Traced, Wanted, encoded_events
 
 __all__ = ["EventWriter", "StepEvents", "copied", "known_input"]
 
@@ -32,9 +32,10 @@ def copied(array: Any) -> Any:
 class StepEvents:
     """The events of one step, whose digests may be under way."""
 
-    __slots__ = ("events", "kept", "problems", "started", "waiting")
+    __slots__ = ("events", "kept", "problems", "started", "waiting", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Sequence[Wanted] = ()) -> None:
+        self.wanted = wanted
         self.events: list[Event] = []
         # Digests under way, and the values that they belong to, one after the other.
         self.started: list[_core.WordDigests] = []
@@ -59,7 +60,7 @@ class StepEvents:
     def fields(self) -> dict[str, object]:
         """The fields of the step. Reads its digests."""
         self.read()
-        return {**encoded_events(self.events, self.problems), **self.kept}
+        return {**encoded_events(self.events, self.problems, self.wanted), **self.kept}
 
 
 class _Seen(NamedTuple):
@@ -101,17 +102,19 @@ class _Together:
 class EventWriter:
     """Collects the events of one step after the other, and captures each step as a whole.
 
-    The values are digested when they are handed in, so they may change afterwards.
+    The values are digested when they are handed in, so they may change afterwards. wanted: the places whose
+    data the trace is to keep; every step names them.
     """
 
-    def __init__(self, path: str, keeps_data: bool) -> None:
+    def __init__(self, path: str, keeps_data: bool, wanted: Iterable[Wanted] = ()) -> None:
         if not keeps_data:
             raise TwinrunError(
                 "a trace keeps its digests as data, and this run keeps no data",
                 where=path,
                 fix="make it with keep_data=True",
             )
-        self._step = StepEvents()
+        self._wanted = sorted(wanted)
+        self._step = StepEvents(self._wanted)
         self._together: list[_Seen] | None = None
 
     def __len__(self) -> int:
@@ -245,12 +248,12 @@ class EventWriter:
         step = self._step
         if not step.events and not step.problems:
             return None
-        self._step = StepEvents()
+        self._step = StepEvents(self._wanted)
         return step
 
     def drop(self) -> None:
         """Forgets the step under way."""
-        self._step = StepEvents()
+        self._step = StepEvents(self._wanted)
 
     def capture(
         self, capture: Callable[[dict[str, object]], _Facts], beside: Mapping[str, object] | None = None

@@ -12,6 +12,7 @@ import torch
 
 from ..capture.events import EventWriter, copied, known_input
 from ..runs.events import Event, Traced
+from ..trace.escalation import KeptPlaces
 from ..trace.site import Site
 from .generators import Generators
 from .position import Position
@@ -26,7 +27,7 @@ _MOST_SETTINGS = 4096
 class Recorder:
     """Makes the events of an iteration, and hands them to a writer.
 
-    keep: of which places the data is kept beside the digests; None for none.
+    keep: of which places the data is kept beside the digests.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Recorder:
         writer: EventWriter,
         position: Position,
         generators: Generators,
-        keep: Callable[[Site], bool] | None,
+        keep: KeptPlaces,
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
         self._begun = False
@@ -65,22 +66,14 @@ class Recorder:
         self.ensure_begun()
         position = self._position
         number = position.microbatch if microbatch is None else microbatch
-        return self._writer.add(
-            Event(
-                phase,
-                number,
-                module,
-                kind,
-                operation,
-                call,
-                position.enclosing(call) if enclosing is None else enclosing,
-                [],
-            )
-        )
+        within = position.enclosing(call) if enclosing is None else enclosing
+        return self.add(Event(phase, number, module, kind, operation, call, within, []))
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event) -> Event:
         """Adds an event that was made before: it comes after those that were added meanwhile."""
-        self._writer.add(event)
+        if self._keep:
+            self._keep.meets(self._site(event))
+        return self._writer.add(event)
 
     def see(self, event: Event, name: str, what: Any, *, out: bool, role: str = "value") -> None:
         """Adds what a value holds to an event: tensors, and plain values as settings."""
@@ -137,8 +130,8 @@ class Recorder:
         return known
 
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
-        if self._keep is None:
-            return None
+        return copied if self._keep and self._keep.meets(self._site(event)) else None
+
+    def _site(self, event: Event) -> Site:
         at = self._position.iteration
-        site = Site(at, event.microbatch, event.phase, event.module, event.operation)
-        return copied if self._keep(site) else None
+        return Site(at, event.microbatch, event.phase, event.module, event.operation)

@@ -104,7 +104,9 @@ def test_a_distance_that_is_not_finite_is_said_plainly(tmp_path, wrong, where):
     said = command("compare", a, b, "--closer-to", r)
     lines = [line for line in said.out.splitlines() if "no finite distance" in line]
     amounts = {"a": "1 element of a and 0 of b", "b": "0 elements of a and 1 of b"}
-    assert lines and amounts.get(where, "1 element of a and 1 of b") in lines[0] and "(one at [1])" in lines[0]
+    assert (
+        lines and amounts.get(where, "1 element of a and 1 of b") in lines[0] and "(one at [1])" in lines[0]
+    )
     assert "mean of their squares" not in said.out
     assert said.status == {"a": 0, "b": 1}.get(where, 2)
     assert ("which of them is farther is not known" in said.last) == (where in ("ab", "r"))
