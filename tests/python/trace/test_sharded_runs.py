@@ -1,11 +1,9 @@
 """Runs that divide their tensors differently: TP 1 against TP 2, DP 2 against FSDP 2, on gloo."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
-from commands import HANG
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("torch.distributed.tensor", reason="this PyTorch has no DTensor")
@@ -19,28 +17,7 @@ PROGRAM = Path(__file__).with_name("sharded_runs.py")
 
 
 def job(folder, ranks, *scenarios):
-    """What each process printed."""
-    store = folder / f"store{ranks}-{'-'.join(scenarios)}"
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(r), str(ranks), str(store), str(folder), *scenarios],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(ranks)
-    ]
-    told = []
-    try:
-        for p in started:
-            out, err = p.communicate(timeout=HANG)
-            assert p.returncode == 0, err
-            told.append(out)
-    finally:
-        for p in started:
-            p.kill()
-            p.wait()
-    return told
+    return processes.job(PROGRAM, folder, ranks, *scenarios)
 
 
 @pytest.fixture(scope="module")
