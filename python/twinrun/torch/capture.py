@@ -100,8 +100,10 @@ class ParallelRun(Run):
         step: int,
         fields: object,
         *,
+        stream: object = None,
         sharded: Mapping[str, Sharded] | None = None,
         local: Iterable[str] = (),
+        phase: str | None = None,
     ) -> CaptureFacts:
         """Captures a step; every process calls it.
 
@@ -112,10 +114,15 @@ class ParallelRun(Run):
         fields : model, optimizer, or container of tensors
             Names of wrappers (DDP, FSDP 1, torch.compile, …) are left out. Parts of DTensors have the
             places that their placements give.
+        stream : int or stream object, default None
+            As of `Run.capture`.
         sharded : dict of str to Sharded, default None
             Globs of plain tensors that are parts of global ones, and how. A warning names unused globs.
         local : iterable of str, default ()
             Globs of what each process has of its own: kept by each, compared rank by rank.
+        phase : str, default None
+            As of `Run.capture`: what has just been done, the same on all processes. Each keeps the values of
+            its part, and `twinrun.compare_traces` compares rank by rank.
 
         Returns
         -------
@@ -128,35 +135,60 @@ class ParallelRun(Run):
             Processes hold different values, shapes or types of what all must hold alike.
         TwinrunError
             A tensor has no place (a partial sum), on any process; on all of them.
+
+        Notes
+        -----
+        There is no `ids`: rows that are matched by IDs have no place in a global array. There is no
+        `global_place`: placements and `sharded` give it.
         """
+        self._open()
         own: dict[str, object] = {}
         parts: list[Held] = []
         failed = ""
         digests: list[tuple[str, str]] = []
         try:
+            if phase is not None and (not isinstance(phase, str) or not phase):
+                raise TwinrunError(f"a phase is a name, not {phase!r}")
             own, parts = divided(fields, sharded, [*local])
-            found = digests_of({p.name: p.local for p in parts})
+            found = digests_of({p.name: p.local for p in parts}, stream=stream)
             digests = [(str(d), kind) for d, kind, _ in found]
+            if phase is not None:  # what cannot be digested ends the phase on all processes
+                digests_of(own, stream=stream)
+            if not own and not parts:
+                raise TwinrunError("there is no field to capture")
         except TwinrunError as e:
             failed = str(e)
         except Exception as e:  # the others must not wait for this process
             failed = f"{type(e).__name__}: {e}"
         entries = [(p.key, own_digest) for p, own_digest in zip(parts, digests, strict=False)]
-        told = self._exchange.all((failed, entries, step))
-        steps = [number for _, _, number in told]
-        other = next((rank for rank, number in enumerate(steps) if number != steps[0]), None)
-        if other is not None:
-            raise TwinrunError(
-                f"processes capture different steps: process 0 step {steps[0]!r}, process {other} step "
-                f"{steps[other]!r}; neither is captured",
-                where=self._path,
-                fix="let all processes capture the same steps",
-            )
+        told = self._exchange.all((failed, entries, (step, phase)))
+        self._check_together([place for _, _, place in told])
         problems = [(rank, why) for rank, (why, _, _) in enumerate(told) if why]
         if problems:
             rank, why = problems[0]
             raise TwinrunError(f"step {step} is not captured: process {rank}: {why}", where=self._path)
-        holders = _holders(told, step)
+        kept, places = self._kept(own, parts, _holders([entry for _, entry, _ in told], step))
+        if phase is not None:
+            return super().capture(step, kept, phase=phase)
+        return super().capture(step, kept, stream=stream, global_place=places)
+
+    def _check_together(self, places: list[tuple[int, str | None]]) -> None:
+        """Raises TwinrunError where processes capture different steps or phases."""
+        other = next((rank for rank, place in enumerate(places) if place != places[0]), None)
+        if other is None:
+            return
+        said = [f"step {step!r}" + (f", phase {phase!r}" if phase else "") for step, phase in places]
+        what = "steps" if places[0][0] != places[other][0] else "phases"
+        raise TwinrunError(
+            f"processes capture different {what}: process 0 {said[0]}, process {other} {said[other]}; neither is captured",
+            where=self._path,
+            fix=f"let all processes capture the same {what}",
+        )
+
+    def _kept(
+        self, own: dict[str, object], parts: list[Held], holders: Mapping[tuple, int]
+    ) -> tuple[dict[str, object], dict[str, Any]]:
+        """What this process keeps: (fields, places of those that are parts)."""
         kept = dict(own)
         places = {}
         for p in parts:
@@ -170,7 +202,7 @@ class ParallelRun(Run):
             if some is not None:
                 kept[some.name] = some.local[:0]
                 places[some.name] = some.shape, (0,) * len(some.shape)
-        return super().capture(step, kept, global_place=places)
+        return kept, places
 
     # ---- back from a history ----
 
@@ -339,7 +371,7 @@ class ParallelRun(Run):
         return made  # type: ignore[return-value]
 
 
-def _holders(told: list[tuple[str, list[tuple], int]], step: int) -> dict[tuple, int]:
+def _holders(told: list[list[tuple]], step: int) -> dict[tuple, int]:
     """The process that keeps each box: of those that hold it the one that keeps the least so far; of numbers
     the first. Raises ReplicasDiffer where processes hold a box differently.
     """
@@ -350,7 +382,7 @@ def _holders(told: list[tuple[str, list[tuple], int]], step: int) -> dict[tuple,
     forms: dict[
         str, tuple[int, tuple]
     ] = {}  # by name: the first process, its shape of the whole and its type
-    for rank, (_, entries, _) in enumerate(told):
+    for rank, entries in enumerate(told):
         for key, digest in entries:
             name = key[0].removesuffix(SUFFIX)  # a text of one process may be a number of another one
             form = key[0], key[1], digest[1]

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import twinrun
+from twinrun.runs.opening import open_subject
 from twinrun.torch import ParallelRun, ReplicasDiffer, Sharded, trace
 
 
@@ -220,6 +221,36 @@ def traced_wrappers(rank: int, ranks: int, folder: Path) -> None:
         with trace(what, folder / f"traced-{name}", on_error="raise") as traced:
             what(torch.ones(2, 6)).sum().backward()
             traced.step()
+
+
+def phases(rank: int, ranks: int, folder: Path) -> None:
+    """Several captures within a step; in the second run one element of one process's part is another one."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    for name in ("right", "wrong"):
+        with ParallelRun(folder / f"phases-{name}") as run:
+            for step in range(2):
+                x = distribute_tensor(torch.arange(40.0).reshape(10, 4) + step, mesh, [Shard(0)])
+                run.capture(
+                    step,
+                    {"x": x, "all": torch.ones(3), "own": torch.ones(rank + 1)},
+                    local=["own"],
+                    phase="begin",
+                )
+                if (name, step, rank) == ("wrong", 1, ranks - 1):
+                    x.to_local()[2, 3] += 1
+                run.capture(step, {"x": x, "more": [1, 2]}, phase="after forces")
+                if step == 0:
+                    run.capture(step, {"y": x})
+            run.wait()
+            print(f"{name}: {run.steps}", flush=True)
+    with ParallelRun(folder / "phases-refused") as run:
+        _say(run, "differ", {"y": torch.full((3,), float(rank))}, phase="a")
+        _say(run, "phase", {"y": torch.ones(3)}, phase=f"a{rank}")
+        _say(run, "name", {"y": torch.ones(3)}, phase="" if rank else "a")
+        _say(run, "object", {"y": torch.ones(3), "own": object() if rank else 1}, phase="a", local=["own"])
+        _say(run, "empty", {"y": torch.ones(3)} if rank else {}, phase="a")
+        run.capture(0, {"y": torch.ones(3)}, phase="a")
+    print(f"refused: {open_subject(str(folder / 'phases-refused')).places}", flush=True)
 
 
 def errors(rank: int, ranks: int, folder: Path) -> None:

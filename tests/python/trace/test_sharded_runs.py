@@ -1,5 +1,6 @@
 """Runs that divide their tensors differently: TP 1 against TP 2, DP 2 against FSDP 2, on gloo."""
 
+import inspect
 from pathlib import Path
 
 import processes
@@ -10,6 +11,7 @@ pytest.importorskip("torch.distributed.tensor", reason="this PyTorch has no DTen
 
 import twinrun  # noqa: E402
 from twinrun.runs.opening import open_subject  # noqa: E402
+from twinrun.torch import ParallelRun  # noqa: E402
 from twinrun.torch.placements import _intervals  # noqa: E402
 from twinrun.trace.reading import TraceSubject  # noqa: E402
 
@@ -184,6 +186,57 @@ def test_traces_leave_out_the_names_of_wrappers_that_a_model_holds(holding):
         assert not any(part in n.split(".") for n in owned for part in ("_orig_mod", "_fsdp_wrapped_module"))
         grads = {e.operation for e in events if e.phase == "backward" and e.operation.startswith("net")}
         assert not any(".module." in n for n in grads), name
+
+
+def test_phases_of_several_processes(tmp_path):
+    told = [_lines(out) for out in job(tmp_path, 2, "phases")]
+    right, wrong = tmp_path / "phases-right", tmp_path / "phases-wrong"
+    assert twinrun.compare_traces(right, right).same
+    found = twinrun.compare_traces(right, wrong)
+    first = found.first_divergence
+    assert (first.rank, first.site.iteration, first.site.phase) == (1, 1, "after forces")
+    (value,) = first.values
+    assert (value.name, value.different, value.max_abs_diff) == ("x", 1, 1.0)
+    names = [
+        {v.name for e in TraceSubject(right).events(rank, 0)[0] for v in e.values if e.phase == "begin"}
+        for rank in (0, 1)
+    ]
+    assert "x" in names[0] & names[1] and "own" in names[0] & names[1]
+    assert ("all" in names[0]) != ("all" in names[1])  # held alike, and kept once
+    for said in told:
+        assert said["right"] == said["wrong"] == "[0, 1]"
+        assert "('y',)" in said["differ"] and "must hold alike" in said["differ"]
+        assert "different phases: process 0 step 0, phase 'a0', process 1 step 0, phase 'a1'" in said["phase"]
+        assert "step 0, phase 'a', process 1 step 0;" in said["name"]
+        assert "process 1: own" in said["object"] and "process 0: there is no field" in said["empty"]
+        assert said["refused"] == "[(0, 0), (0, 1)]"
+
+
+# Parameters in which the methods of ParallelRun differ from those of Run; the page says why.
+DIFFERENT = {
+    "__init__": {"group"}, "capture": {"ids", "global_place", "sharded", "local"}, "latest": {"history"},
+    "load": {"history"}, "restore": {"sharded", "local", "history"},
+}  # fmt: skip
+
+
+def test_a_parallel_run_takes_what_a_run_takes():
+    page = (Path(__file__).parents[3] / "docs/howto/decompositions.md").read_text()
+    names = [n for n in dir(twinrun.Run) if not n.startswith("_")]
+    assert set(names) <= {n for n in dir(ParallelRun) if not n.startswith("_")} == {*names}
+    for name in ["__init__", *names]:
+        ours, theirs = getattr(ParallelRun, name), getattr(twinrun.Run, name)
+        if isinstance(theirs, property):
+            assert isinstance(ours, property)
+            continue
+        mine, plain = (inspect.signature(f).parameters for f in (ours, theirs))
+        if any(p.kind is p.VAR_KEYWORD for p in mine.values()):  # the settings of Run
+            plain = {n: p for n, p in plain.items() if n in mine}
+        apart = {n for n in {*mine, *plain} - {"settings"} if n not in mine or n not in plain}
+        assert apart == DIFFERENT.get(name, set()), name
+        for n in {*mine, *plain} - apart - {"settings"}:
+            assert (mine[n].kind, mine[n].default) == (plain[n].kind, plain[n].default), (name, n)
+        row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` |")), "")
+        assert all(f"`{n}=`" in row for n in apart), (name, row)
 
 
 def test_errors_say_what_to_do_on_all_processes(tmp_path):
