@@ -32,7 +32,7 @@ def copied(array: Any) -> Any:
 class StepEvents:
     """The events of one step, whose digests may be under way."""
 
-    __slots__ = ("events", "kept", "problems", "started", "waiting", "wanted")
+    __slots__ = ("events", "kept", "places", "problems", "started", "waiting", "wanted")
 
     def __init__(self, wanted: Sequence[Wanted] = ()) -> None:
         self.wanted = wanted
@@ -41,6 +41,8 @@ class StepEvents:
         self.started: list[_core.WordDigests] = []
         self.waiting: list[Traced] = []
         self.kept: dict[str, object] = {}
+        # Of what is kept: (shape, offset) in the global array that it is a part of.
+        self.places: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.problems: list[str] = []
 
     @property
@@ -72,6 +74,7 @@ class _Seen(NamedTuple):
     out: bool
     role: Any
     keep: Any
+    place: Any = None
 
 
 def known_input(name: str, digest: Digest, form: tuple, role: Any) -> Traced:
@@ -133,15 +136,17 @@ class EventWriter:
         out: bool,
         role: Any = "value",
         keep: Any = None,
+        places: Mapping[str, Any] | None = None,
     ) -> None:
         """Digests arrays, and adds them to an event. keep: a function that copies an array which is
-        kept, or None.
+        kept, or None. places: (shape, offset) of parts in global arrays.
 
         An array that has no digest is added too, with the reason: a comparison then reports it.
         """
         if not arrays:
             return
-        seen = [_Seen(event, name, array, out, role, keep) for name, array in arrays.items()]
+        of = places or {}
+        seen = [_Seen(event, name, array, out, role, keep, of.get(name)) for name, array in arrays.items()]
         if self._together is not None:
             self._together.extend(seen)
         else:
@@ -190,7 +195,9 @@ class EventWriter:
         for one in seen:
             self._append(*one)
 
-    def _append(self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any) -> None:
+    def _append(
+        self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any, place: Any = None
+    ) -> None:
         """Adds a value that is the next one of `_started`."""
         traced = Traced(name, out, role, "", ())
         event.values.append(traced)
@@ -198,8 +205,12 @@ class EventWriter:
         if keep is not None and (copy := keep(array)) is not None:
             traced.kept = f"{KEPT}{len(self._step.kept)}"
             self._step.kept[traced.kept] = copy
+            if place is not None:
+                self._step.places[traced.kept] = place
 
-    def _alone(self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any) -> None:
+    def _alone(
+        self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any, place: Any = None
+    ) -> None:
         """As `see` of one array; says why where it has no digest."""
         try:
             self._step.started.append(digests_started({name: array}))
@@ -211,7 +222,7 @@ class EventWriter:
             kind = str(getattr(array, "dtype", "?")).removeprefix("torch.")
             self.missing(event, name, str(e), out=out, role=role, form=(kind, shape))
         else:
-            self._append(event, name, array, out, role, keep)
+            self._append(event, name, array, out, role, keep, place)
 
     def bytes_kept(self, event: Event) -> int:
         """Bytes of the copies of an event's values."""

@@ -76,7 +76,8 @@ class Distance:
         self.infinite += found.infinite
         if found.max_abs_diff > self.max:
             self.max = found.max_abs_diff
-            self.step, self.rank, self.index = found.step, found.rank, found.max_abs_index
+            self.step, self.rank = found.step, found.rank
+            self.index = found.global_index(found.max_abs_index)
             self.value, self.reference = found.max_abs_b, found.max_abs_a
 
     def _is_zero(self) -> bool:

@@ -169,7 +169,7 @@ class ParallelRun(Run):
             raise TwinrunError(f"step {step} is not captured: process {rank}: {why}", where=self._path)
         kept, places = self._kept(own, parts, _holders([entry for _, entry, _ in told], step))
         if phase is not None:
-            return super().capture(step, kept, phase=phase)
+            return self._capture_phase(step_number(step), kept, phase, places)
         return super().capture(step, kept, stream=stream, global_place=places)
 
     def _check_together(self, places: list[tuple[int, str | None]]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..capture.events import EventWriter, copied, known_input
+from ..errors import TwinrunError
 from ..runs.events import Event, Traced
 from ..trace.escalation import KeptPlaces
 from ..trace.site import Site
@@ -81,20 +82,26 @@ class Recorder:
             self._writer.see_one(event, name, what, out=out, role=role, keep=self._keeper(event))
             return
         tensors: dict[str, torch.Tensor] = {}
+        keep, places = self._keeper(event), {}
         for label, one in leaves(name, what):
             text = plain_text(one)
-            if text is None:
-                put(tensors, label, one)
-            else:
+            if text is not None:
                 self.setting(event, label, text, out=out)
-        self.see_tensors(event, tensors, out=out, role=role)
+                continue
+            put(tensors, label, one)
+            if keep is not None and hasattr(one, "placements"):
+                places.update(_place_of(label, one))
+        self._writer.see(event, tensors, out=out, role=role, keep=keep, places=places)
 
     def see_tensor(self, event: Event, name: str, t: torch.Tensor, *, out: bool, role: str) -> None:
         """Adds a tensor to an event."""
         if is_plain(t):
             self._writer.see_one(event, name, t, out=out, role=role, keep=self._keeper(event))
-        else:
-            self.see_tensors(event, dict(local_tensors(name, t)), out=out, role=role)
+            return
+        keep = self._keeper(event)
+        places = _place_of(name, t) if keep is not None and hasattr(t, "placements") else {}
+        tensors = dict(local_tensors(name, t))
+        self._writer.see(event, tensors, out=out, role=role, keep=keep, places=places)
 
     def see_tensors(
         self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool, role: str = "value"
@@ -135,3 +142,12 @@ class Recorder:
     def _site(self, event: Event) -> Site:
         at = self._position.iteration
         return Site(at, event.microbatch, event.phase, event.module, event.operation)
+
+
+def _place_of(name: str, t: torch.Tensor) -> dict[str, Any]:
+    """{name of the local part of a DTensor: (shape, offset) in the global one}, where it is known."""
+    from .placements import held_parts
+
+    with contextlib.suppress(TwinrunError):  # partial sums have no place
+        return {f"{name}@local": (p.shape, p.offset) for p in held_parts(name, t) if p.shape}
+    return {}

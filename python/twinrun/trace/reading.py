@@ -32,6 +32,14 @@ def _values(ref: FieldRef) -> np.ndarray:
     return array.reshape(shape[::-1]).T if ref.fortran_order else array.reshape(shape)
 
 
+class Kept(NamedTuple):
+    """The data of a value, its type as twinrun calls it, and (shape, offset) in a global array, or None."""
+
+    data: np.ndarray
+    dtype: str
+    place: tuple[tuple[int, ...], tuple[int, ...]] | None
+
+
 class TraceSubject:
     """A trace: the events of every rank and iteration. Raises TwinrunError where a folder is no trace."""
 
@@ -100,14 +108,14 @@ class TraceSubject:
                         self.events(rank, site.iteration)
         return sorted(self.wanted - self._met)
 
-    def kept(self, rank: int, iteration: int, name: str) -> tuple[np.ndarray, str]:
-        """The data of a kept value, and its type as twinrun calls it. Raises TwinrunError."""
+    def kept(self, rank: int, iteration: int, name: str) -> Kept:
+        """A kept value. Raises TwinrunError."""
         subject, place = self._places[(rank, iteration)]
         with subject.open(place) as opened:
             if name not in opened:
                 raise DamagedFile(f"the step has no field {name!r}", where=subject.label)
             ref = opened[name]
-            return _values(ref), ref.dtype
+            return Kept(_values(ref), ref.dtype, ref.user_place)
 
 
 class RankOfTrace(NamedTuple):

@@ -223,6 +223,26 @@ def traced_wrappers(rank: int, ranks: int, folder: Path) -> None:
             traced.step()
 
 
+def traced_parts(rank: int, ranks: int, folder: Path) -> None:
+    """One element of a sharded gradient is another one in the second training; both are run again."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    right, wrong = folder / "parts-right", folder / "parts-wrong"
+    for again in (False, True):
+        for path, reference in ((right, wrong), (wrong, right)):
+            torch.manual_seed(5)
+            what = fully_shard(nn.Linear(6, 8), mesh=mesh)
+            optimizer = torch.optim.SGD(what.parameters(), lr=0.1, momentum=0.9)
+            on = {"escalate": True, "reference": reference} if again else {}
+            with trace(what, path, optimizer=optimizer, on_error="raise", **on):
+                for n in range(2):
+                    optimizer.zero_grad()
+                    what(torch.ones(2, 6)).sum().backward()
+                    if (path, rank, n) == (wrong, ranks - 1, 1):
+                        what.weight.grad.to_local()[1, 2] += 1
+                    optimizer.step()
+            dist.barrier()
+
+
 def phases(rank: int, ranks: int, folder: Path) -> None:
     """Several captures within a step; in the second run one element of one process's part is another one."""
     mesh = init_device_mesh("cpu", (ranks,))

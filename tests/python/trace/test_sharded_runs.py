@@ -188,6 +188,21 @@ def test_traces_leave_out_the_names_of_wrappers_that_a_model_holds(holding):
         assert not any(".module." in n for n in grads), name
 
 
+def test_a_part_of_a_distributed_tensor_is_named_by_its_place_in_the_whole(tmp_path):
+    job(tmp_path, 2, "traced_parts")
+    found = twinrun.compare_traces(tmp_path / "parts-right.escalated", tmp_path / "parts-wrong.escalated")
+    first = found.first_divergence
+    assert (first.rank, first.site.iteration, first.site.phase) == (1, 1, "optimizer")
+    (value,) = [v for v in first.values if not v.out]
+    assert (value.name, value.different, value.whole, value.offset) == (
+        "weight.grad@local",
+        1,
+        [8, 6],
+        [4, 0],
+    )
+    assert value.first_index == value.max_index == [5, 2] and value.box == [(5, 6), (2, 3)]
+
+
 def test_phases_of_several_processes(tmp_path):
     told = [_lines(out) for out in job(tmp_path, 2, "phases")]
     right, wrong = tmp_path / "phases-right", tmp_path / "phases-wrong"
@@ -197,6 +212,14 @@ def test_phases_of_several_processes(tmp_path):
     assert (first.rank, first.site.iteration, first.site.phase) == (1, 1, "after forces")
     (value,) = first.values
     assert (value.name, value.different, value.max_abs_diff) == ("x", 1, 1.0)
+    # The part of process 1 begins in row 5 of 10.
+    assert (value.whole, value.offset, value.first_index, value.box) == (
+        [10, 4],
+        [5, 0],
+        [7, 3],
+        [(7, 8), (3, 4)],
+    )
+    assert "1 of 20 elements of a part of [10, 4] that begins at [5, 0]" in str(found)
     names = [
         {v.name for e in TraceSubject(right).events(rank, 0)[0] for v in e.values if e.phase == "begin"}
         for rank in (0, 1)
