@@ -102,8 +102,11 @@ std::optional<ListResults> compare_lists(const FieldList& a, const FieldList& b,
             const Tolerance& theirs = b.fields()[(*of_b)[i]].metadata->settings.tolerance;
             if (tolerance.atol != theirs.atol || tolerance.rtol != theirs.rtol) return std::nullopt;
         }
+        PartPlace place;
+        if (field.metadata != nullptr && field.metadata->global_shape != field.metadata->shape)
+            place = {field.metadata->global_shape, field.metadata->global_offset};
         results.describe({field.text, field.dtype, field.fortran_order, field.shape, number, tolerance},
-                         field.metadata != nullptr);
+                         field.metadata != nullptr, std::move(place));
         if (started == nullptr || !started->has_started(i)) add(i, at);
         ++at;
     }

@@ -44,7 +44,9 @@ ListResults ListResults::part(std::size_t first, std::size_t last) const {
     ListResults some(last - first);
     for (std::size_t at = first; at < last; ++at) {
         if (!results_.has(at)) throw nb::index_error();
-        some.describe(layouts_.get(at), names_of_files_);
+        const auto known = places_.find(at);
+        some.describe(layouts_.get(at), names_of_files_,
+                      known == places_.end() ? PartPlace{} : known->second);
     }
     for (std::size_t at = first; at < last; ++at)
         some.take(at - first, results_.get(at));
@@ -76,23 +78,33 @@ nb::object ListResults::name(std::size_t at) const {
     return nb::str(text.data(), text.size());
 }
 
+nb::object ListResults::place(std::size_t at) const {
+    const auto known = places_.find(at);
+    if (known == places_.end()) return nb::none();
+    return nb::make_tuple(shape_tuple(known->second.shape), shape_tuple(known->second.offset));
+}
+
 ListResults::State ListResults::state() const {
     const auto results = results_.bytes();
     const auto layouts = layouts_.bytes();
+    std::vector<Place> places;
+    for (const auto& [at, place] : places_)
+        places.emplace_back(at, place.shape, place.offset);
     return {nb::bytes(results.data(), results.size()),
             nb::bytes(layouts.data(), layouts.size()),
             different_,
             failed(),
             bytes_,
             bytes_read_,
-            names_of_files_};
+            names_of_files_,
+            std::move(places)};
 }
 
 ListResults ListResults::of(const State& state) {
     const auto bytes = [](const nb::bytes& b) {
         return std::span(static_cast<const std::byte*>(b.data()), b.size());
     };
-    const auto& [results, layouts, different, failed, all_bytes, bytes_read, names_of_files] = state;
+    const auto& [results, layouts, different, failed, all_bytes, bytes_read, names_of_files, places] = state;
     ListResults made(0);
     made.results_ = twinrun::take(PackedResults::from(bytes(results)));
     made.layouts_ = twinrun::take(PackedLayouts::from(bytes(layouts)));
@@ -107,6 +119,11 @@ ListResults ListResults::of(const State& state) {
     made.bytes_ = all_bytes;
     made.bytes_read_ = bytes_read;
     made.names_of_files_ = names_of_files;
+    for (const auto& [at, shape, offset] : places) {
+        if (!known(at) || shape.size() != offset.size() || shape.size() != made.layout(at).shape.size())
+            raise({ErrorCode::damaged, "these are not the places of parts"});
+        made.places_.emplace(at, PartPlace{shape, offset});
+    }
     return made;
 }
 
@@ -119,7 +136,12 @@ void define_list_results(nb::module_& m) {
     using L = NamedLayout;
     results.def("__len__", &ListResults::size)
         .def("result", &ListResults::at, "at"_a)
-        .def("name", &ListResults::name, "at"_a, nb::sig("def name(self, at: int) -> str"));
+        .def("name", &ListResults::name, "at"_a, nb::sig("def name(self, at: int) -> str"))
+        .def(
+            "place", &ListResults::place, "at"_a,
+            nb::sig("def place(self, at: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None"),
+            "Shape of the global array and offset in it, in the order of the stored elements; None where the "
+            "field is no part of one.");
     add("dtype", [](const L& l) { return std::string(dtype_name(l.dtype)); });
     add("shape", [](const L& l) { return shape_tuple({l.shape.begin(), l.shape.end()}); });
     add("fortran_order", [](const L& l) { return l.fortran_order; });

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -18,13 +19,21 @@ namespace twinrun {
 
 namespace nb = nanobind;
 
+// Where a part of a global array lies in it, in the order of the stored elements.
+struct PartPlace {
+    std::vector<std::uint64_t> shape;  // of the global array
+    std::vector<std::uint64_t> offset;
+};
+
 // The results of all fields, in the order of the first run.
 class ListResults {
    public:
     explicit ListResults(std::size_t count) : results_(count), failed_(count) {}
 
     // In the order of fields. names_of_files: names are bytes of files, not texts of Python.
-    void describe(const NamedLayout& layout, bool names_of_files) {
+    // place: empty where the field is no part of a global array.
+    void describe(const NamedLayout& layout, bool names_of_files, PartPlace place = {}) {
+        if (!place.shape.empty()) places_.emplace(layouts_.size(), std::move(place));
         layouts_.add(layout);
         names_of_files_ = names_of_files;
     }
@@ -58,18 +67,22 @@ class ListResults {
     [[nodiscard]] PyFieldResult at(std::size_t at) const;
     [[nodiscard]] NamedLayout layout(std::size_t at) const;
     [[nodiscard]] nb::object name(std::size_t at) const;
+    // None where the field is no part of a global array.
+    [[nodiscard]] nb::object place(std::size_t at) const;
 
     // Somebody interrupted it.
     void interrupt() { interrupted_ = true; }
 
+    using Place = std::tuple<std::size_t, std::vector<std::uint64_t>, std::vector<std::uint64_t>>;
     using State = std::tuple<nb::bytes, nb::bytes, std::vector<std::size_t>, std::vector<std::size_t>,
-                             std::uint64_t, std::uint64_t, bool>;
+                             std::uint64_t, std::uint64_t, bool, std::vector<Place>>;
     [[nodiscard]] State state() const;
     static ListResults of(const State& state);
 
    private:
     PackedResults results_;
     PackedLayouts layouts_;
+    std::map<std::size_t, PartPlace> places_;
     std::vector<bool> failed_;
     std::vector<std::size_t> different_;
     std::uint64_t bytes_ = 0;

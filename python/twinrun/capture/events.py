@@ -5,7 +5,7 @@ is captured.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from .. import _core
 from ..errors import TwinrunError
 from ..runs.digest import Digest, digest_of_text, digests_read, digests_started
-from ..runs.events import KEPT, Event, Traced, encoded_events
+from ..runs.events import KEPT, Event, Traced, Wanted, encoded_events
 
 __all__ = ["EventWriter", "StepEvents", "copied", "known_input"]
 
@@ -32,14 +32,17 @@ def copied(array: Any) -> Any:
 class StepEvents:
     """The events of one step, whose digests may be under way."""
 
-    __slots__ = ("events", "kept", "problems", "started", "waiting")
+    __slots__ = ("events", "kept", "places", "problems", "started", "waiting", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Sequence[Wanted] = ()) -> None:
+        self.wanted = wanted
         self.events: list[Event] = []
         # Digests under way, and the values that they belong to, one after the other.
         self.started: list[_core.WordDigests] = []
         self.waiting: list[Traced] = []
         self.kept: dict[str, object] = {}
+        # Of what is kept: (shape, offset) in the global array that it is a part of.
+        self.places: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.problems: list[str] = []
 
     @property
@@ -59,7 +62,7 @@ class StepEvents:
     def fields(self) -> dict[str, object]:
         """The fields of the step. Reads its digests."""
         self.read()
-        return {**encoded_events(self.events, self.problems), **self.kept}
+        return {**encoded_events(self.events, self.problems, self.wanted), **self.kept}
 
 
 class _Seen(NamedTuple):
@@ -71,6 +74,7 @@ class _Seen(NamedTuple):
     out: bool
     role: Any
     keep: Any
+    place: Any = None
 
 
 def known_input(name: str, digest: Digest, form: tuple, role: Any) -> Traced:
@@ -101,17 +105,19 @@ class _Together:
 class EventWriter:
     """Collects the events of one step after the other, and captures each step as a whole.
 
-    The values are digested when they are handed in, so they may change afterwards.
+    The values are digested when they are handed in, so they may change afterwards. wanted: the places whose
+    data the trace is to keep; every step names them.
     """
 
-    def __init__(self, path: str, keeps_data: bool) -> None:
+    def __init__(self, path: str, keeps_data: bool, wanted: Iterable[Wanted] = ()) -> None:
         if not keeps_data:
             raise TwinrunError(
                 "a trace keeps its digests as data, and this run keeps no data",
                 where=path,
                 fix="make it with keep_data=True",
             )
-        self._step = StepEvents()
+        self._wanted = sorted(wanted)
+        self._step = StepEvents(self._wanted)
         self._together: list[_Seen] | None = None
 
     def __len__(self) -> int:
@@ -130,15 +136,17 @@ class EventWriter:
         out: bool,
         role: Any = "value",
         keep: Any = None,
+        places: Mapping[str, Any] | None = None,
     ) -> None:
         """Digests arrays, and adds them to an event. keep: a function that copies an array which is
-        kept, or None.
+        kept, or None. places: (shape, offset) of parts in global arrays.
 
         An array that has no digest is added too, with the reason: a comparison then reports it.
         """
         if not arrays:
             return
-        seen = [_Seen(event, name, array, out, role, keep) for name, array in arrays.items()]
+        of = places or {}
+        seen = [_Seen(event, name, array, out, role, keep, of.get(name)) for name, array in arrays.items()]
         if self._together is not None:
             self._together.extend(seen)
         else:
@@ -187,7 +195,9 @@ class EventWriter:
         for one in seen:
             self._append(*one)
 
-    def _append(self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any) -> None:
+    def _append(
+        self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any, place: Any = None
+    ) -> None:
         """Adds a value that is the next one of `_started`."""
         traced = Traced(name, out, role, "", ())
         event.values.append(traced)
@@ -195,8 +205,12 @@ class EventWriter:
         if keep is not None and (copy := keep(array)) is not None:
             traced.kept = f"{KEPT}{len(self._step.kept)}"
             self._step.kept[traced.kept] = copy
+            if place is not None:
+                self._step.places[traced.kept] = place
 
-    def _alone(self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any) -> None:
+    def _alone(
+        self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any, place: Any = None
+    ) -> None:
         """As `see` of one array; says why where it has no digest."""
         try:
             self._step.started.append(digests_started({name: array}))
@@ -208,7 +222,7 @@ class EventWriter:
             kind = str(getattr(array, "dtype", "?")).removeprefix("torch.")
             self.missing(event, name, str(e), out=out, role=role, form=(kind, shape))
         else:
-            self._append(event, name, array, out, role, keep)
+            self._append(event, name, array, out, role, keep, place)
 
     def bytes_kept(self, event: Event) -> int:
         """Bytes of the copies of an event's values."""
@@ -245,12 +259,12 @@ class EventWriter:
         step = self._step
         if not step.events and not step.problems:
             return None
-        self._step = StepEvents()
+        self._step = StepEvents(self._wanted)
         return step
 
     def drop(self) -> None:
         """Forgets the step under way."""
-        self._step = StepEvents()
+        self._step = StepEvents(self._wanted)
 
     def capture(
         self, capture: Callable[[dict[str, object]], _Facts], beside: Mapping[str, object] | None = None

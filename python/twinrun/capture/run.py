@@ -488,7 +488,9 @@ class Run:
         self._open()
         number = step_number(step)
         if phase is not None:
-            return self._capture_phase(number, fields, phase, ids, global_place)
+            if ids or global_place:
+                raise TwinrunError("ids and global_place are not for captures with a phase", where=self._path)
+            return self._capture_phase(number, fields, phase)
         writer, self._phases = self._phases, None
         if writer is not None and self._phased != number:
             self._commit_phases(writer)
@@ -499,22 +501,23 @@ class Run:
             mine = next((n for n in named if is_trace_field(n)), None)
             if mine is not None:
                 raise TwinrunError(f"the name {mine!r} is that of a trace", where=self._path, fix="rename it")
-            made = writer.capture(
-                lambda own: self._capture(number, {**own, **named}, stream, ids, global_place)
-            )
-            assert made is not None
-            return made
+            step_events = writer.take()
+            assert step_events is not None
+            places = {**step_events.places, **(global_place or {})}
+            return self._capture(number, {**step_events.fields(), **named}, stream, ids, places)
         return self._capture(number, fields, stream, ids, global_place)
 
     def _capture_phase(
-        self, number: int, fields: Mapping[str, object], phase: str, ids: object, global_place: object
+        self,
+        number: int,
+        fields: Mapping[str, object],
+        phase: str,
+        places: GlobalPlace | None = None,
     ) -> CaptureFacts:
-        """Copies the arrays of a phase; the step is captured when it ends."""
+        """Copies the arrays of a phase; the step is captured when it ends. places: of parts of arrays."""
         from ..runs.events import Event
         from .events import EventWriter, copied
 
-        if ids or global_place:
-            raise TwinrunError("ids and global_place are not for captures with a phase", where=self._path)
         if not isinstance(phase, str) or not phase:
             raise TwinrunError(f"a phase is a name, not {phase!r}", where=self._path)
         start = time.perf_counter()
@@ -527,7 +530,7 @@ class Run:
         if not named:
             raise TwinrunError("there is no field to capture", where=self._path)
         event = Event(phase, 0, "", "", phase, -1, -1, [])
-        self._phases.see(event, named, out=True, keep=copied)
+        self._phases.see(event, named, out=True, keep=copied, places=places)
         missing = next((v for v in event.values if v.missing), None)
         if missing is not None:
             raise TwinrunError(missing.missing, where=self._path)
@@ -536,7 +539,9 @@ class Run:
         return CaptureFacts(number, time.perf_counter() - start, held, 0)
 
     def _commit_phases(self, writer: EventWriter) -> None:
-        writer.capture(lambda own: self._capture(self._phased, own))
+        events = writer.take()
+        if events is not None:
+            self._capture(self._phased, events.fields(), global_place=events.places)
 
     def _capture(
         self,

@@ -60,6 +60,8 @@ class Differences:
     index : numpy.ndarray
         (n, dimensions): where the elements are. Complex numbers have a last 0 (real part) or 1. With a key
         these are the components, without the particle.
+    global_index : numpy.ndarray
+        The same in the global array, where the field is a part of one.
     ids : numpy.ndarray or None
         (n,): with a key, the IDs of the particles.
     a, b : numpy.ndarray
@@ -86,6 +88,15 @@ class Differences:
     in_b: np.ndarray | None = None
     rows_a: np.ndarray | None = None
     parts_a: Sequence[tuple[int, Mapping[str, FieldRef]]] = ()
+
+    @property
+    def global_index(self) -> np.ndarray:
+        """`index` in the global array that the field is a part of; the same where it is none."""
+        offset = self.field.global_offset
+        if offset is None or self.ids is not None:
+            return self.index
+        width = self.index.shape[1]
+        return self.index + np.array((*offset, *[0] * width)[:width], np.int64)
 
     @property
     def count(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Incomparable, TwinrunError
-from ..words import number
+from ..words import counted, number
 from .field import FieldComparison
 from .numbers import holds_no_number
 from .options import CompareOptions
@@ -77,7 +77,8 @@ class Distance:
         self.infinite += found.infinite
         if found.max_abs_diff > self.max:
             self.max = found.max_abs_diff
-            self.step, self.rank, self.index = found.step, found.rank, found.max_abs_index
+            self.step, self.rank = found.step, found.rank
+            self.index = found.global_index(found.max_abs_index)
             self.value, self.reference = found.max_abs_b, found.max_abs_a
 
     def _is_zero(self) -> bool:
@@ -197,6 +198,8 @@ def _unusable(name: str, one: Distance, other: Distance, all_nan: Callable[[], b
         )
     if one._is_zero() and other._is_zero() and all_nan():
         return f"field {name!r}: the reference holds nothing but NaN: nothing could be compared"
+    if one.infinite == other.infinite > 0:
+        return f"{_infinite_text(name, one, other)}: as many in both runs, so which of them is farther is not known"
     if one.infinite == other.infinite and not (one._has_squares() and other._has_squares()):
         return f"field {name!r}: its distances are too large or too small for the mean of their squares"
     return None
@@ -344,6 +347,15 @@ def compare_distances(
     )
 
 
+def _infinite_text(name: str, a: Distance, b: Distance) -> str:
+    """How many elements of a field have no finite distance, and where the first of the largest is."""
+    where = _place(a) or _place(b)
+    return (
+        f"field {name!r}: {counted(a.infinite, 'element')} of a and {b.infinite} of b have no finite distance from the "
+        f"reference, because of NaN or infinities{f' (one at {where})' if where else ''}"
+    )
+
+
 def _place(d: Distance) -> str:
     if d.index is None:
         return ""
@@ -372,6 +384,11 @@ def distance_lines(result: Distances) -> list[str]:
     lines = [f"twinrun: {n}" for n in result.notes]
     lines += [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines += [
+        f"{_infinite_text(f.field, f.a, f.b)}: they count as infinitely far"
+        for f in result.fields
+        if f.a.infinite or f.b.infinite
     ]
     lines += [f"not compared: {p}" for p in result.problems]
     worse = [f.field for f in result.fields if f.farther]

@@ -135,6 +135,11 @@ class FieldComparison:
         Of how many ranks' parts the field was put together, where the runs cut it differently.
     kind : str or None
         What elements are that are no numbers, such as 'text'. |a - b| is then None or 0.
+    first_ranks : (int, int) or None
+        With `ranks`: the rank of each run that holds the element of `first_index`.
+    global_shape, global_offset : tuple of int or None
+        Where the field is a part of a global array, which both runs cut alike: the shape of that array, and
+        where the part begins in it. Indices are those of the part, see `global_index`.
     types : tuple of str or None
         The types of the field in both runs, where they differ and values were compared. `dtype` and `bytes`
         are then those of the numbers that were compared.
@@ -194,6 +199,9 @@ class FieldComparison:
     ranks: int | None = None
     kind: str | None = None
     types: tuple[str, str] | None = None
+    global_shape: tuple[int, ...] | None = None
+    global_offset: tuple[int, ...] | None = None
+    first_ranks: tuple[int, int] | None = None
     # The first two texts that differ, where the field holds digests of texts: for the verdict's
     # line.
     _texts: tuple[str, str] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -211,13 +219,32 @@ class FieldComparison:
 
         return field_html(self)
 
+    def global_index(self, index: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """An index of this field as one of the global array that it is a part of.
+
+        Parameters
+        ----------
+        index : tuple of int or None
+            Such as `first_index` or `max_abs_index`.
+
+        Returns
+        -------
+        tuple of int or None
+            The index there; the same where the field is no part of an array.
+        """
+        if index is None or self.global_offset is None:
+            return index
+        offset = (*self.global_offset, *[0] * len(index))
+        return tuple(i + o for i, o in zip(index, offset, strict=False))
+
     def place(self) -> str:
         """Where the field first differs, as text: 'step 500, rank 0, x[1234, 2]'.
 
         Returns
         -------
         str
-            The place of the first difference, or of the field where nothing differs.
+            The place of the first difference, or of the field where nothing differs. Indices are those of the
+            global array where the field is a part of one.
         """
         return self._place(True)
 
@@ -227,8 +254,11 @@ class FieldComparison:
         if with_rank and self.key is None and self.ranks is None:
             parts.append(f"rank {self.rank}")
         at = [] if self.first_id is None else [f"id {self.first_id}"]
-        at += map(str, self.first_index or ())
+        at += map(str, self.global_index(self.first_index) or ())
         index = "[" + ", ".join(at) + "]" if at else ""
+        if self.first_ranks is not None and self.first_index:
+            a, b = self.first_ranks
+            index += f" (rank {a})" if a == b else f" (rank {a} of the first run, {b} of the second)"
         return ", ".join([*parts, self.field + index])
 
 

@@ -78,7 +78,9 @@ class ListedFields(FieldGroup):
         listed: Sequence[int] | None = None,
         beside: Mapping[int, FieldComparison] | None = None,
         numbers: Sequence[int] | None = None,
+        parts: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
     ) -> None:
+        self._parts = dict(parts or {})
         self._listed = listed
         self._beside = dict(beside or {})
         different = results.different
@@ -108,6 +110,7 @@ class ListedFields(FieldGroup):
         if self._listed is not None:
             at = self._listed[at]
         like = FieldRef(r.name(at), r.dtype(at), "little", r.shape(at), r.fortran_order(at), self._where)
+        like.place = self._parts.get(at) or r.place(at)
         rule = r.rule(at)
         decision = replace(self._decisions[rule], atol=r.atol(at), rtol=r.rtol(at))
         result = r.result(at)

@@ -128,7 +128,7 @@ class Overview:
 
 def _index(f: FieldComparison) -> str:
     at = [] if f.max_abs_id is None else [f"id {f.max_abs_id}"]
-    at += map(str, f.max_abs_index or ())
+    at += map(str, f.global_index(f.max_abs_index) or ())
     return "[" + ", ".join(at) + "]" if at else ""
 
 

@@ -78,7 +78,7 @@ def compare_pieces(
         found.add_entry(one)
     if results is not None:
         group = ListedFields(
-            results, place, rules, request.a.label, used, beside, None if is_whole else numbers
+            results, place, rules, request.a.label, used, beside, None if is_whole else numbers, at_once.parts
         )
         found.results.append((0, group))
     return found
@@ -93,6 +93,7 @@ class _Pairs:
         self._place = place
         self._list = _core.PairList()
         self._files = _core.OpenFiles()
+        self.parts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # their places in global arrays
 
     def __len__(self) -> int:
         return len(self._list)
@@ -113,6 +114,8 @@ class _Pairs:
             sources = [ref.source(settings.cache, self._files) for ref in (a, b)]
         except TwinrunError:  # is found again, and reported, where it is compared alone
             return False
+        if a.place is not None and a.place[0] != a.shape and a.user_place == b.user_place:
+            self.parts[len(self._list)] = a.place
         self._list.add(
             a.name,
             a.dtype,

@@ -14,6 +14,7 @@ from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import FLOATING, scalars_of
 from ..runs.fields import FieldRef
 from ..runs.order import columns_of
+from ..runs.parts import Box
 from ..runs.subject import Place
 from .field import FieldComparison, facts_of, place_text
 from .merge import Found, Values, merged
@@ -93,7 +94,7 @@ class FieldPart:
 
     found: what was found. first: its first scalar. like: name, type and shape of the field, without data.
     ranks: of how many ranks' parts the field was put together, else None. types: of the field in both runs,
-    where they differ.
+    where they differ. boxes: which rank of each run holds what, if it was put together.
     """
 
     found: Found
@@ -105,6 +106,7 @@ class FieldPart:
     seconds: float
     ranks: int | None = None
     types: tuple[str, str] | None = None
+    boxes: tuple[Sequence[Box], Sequence[Box]] | None = None
 
 
 @dataclass
@@ -127,7 +129,22 @@ def put_together(parts: Sequence[FieldPart]) -> FieldComparison:
     seconds = sum(part.seconds for part in parts)
     result = facts_of(found, first.like, first.place, first.decision, first.reason, seconds)
     result.ranks, result.types = first.ranks, first.types
+    place = first.like.user_place
+    if place is not None and place[0] != first.like.user_shape:
+        result.global_shape, result.global_offset = place
+    if first.boxes is not None and result.first_index is not None:
+        holders = [_holder(boxes, result.first_index) for boxes in first.boxes]
+        result.first_ranks = holders[0], holders[1]
     return result
+
+
+def _holder(boxes: Sequence[Box], index: tuple[int, ...]) -> int:
+    """The rank that holds an element of a global array."""
+    return next(
+        rank
+        for rank, offset, shape in boxes
+        if all(o <= i < o + n for i, o, n in zip(index, offset, shape, strict=False))
+    )
 
 
 def types_of(a: FieldRef, b: FieldRef) -> tuple[str, str] | None:
@@ -206,6 +223,7 @@ def compare_part(
         except TwinrunError as e:
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
     like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
+    like.place = a.place if a.user_place == b.user_place else None
     readable = None if like.kind is None else _readable(compared, a, b)
     first = 0 if not ranges else ranges[0][0]
     found = Found(compared, readable=readable, built=built)

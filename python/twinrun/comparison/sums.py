@@ -228,7 +228,7 @@ def compare_placed(
         part.found = sums.result(found, wanted, by_tree)
         part.first = asked[0][0] if asked else 0
         part.reason = f"{cuts}: by sums of digests"
-    part.ranks = max(x.count, y.count)
+    part.ranks, part.boxes = max(x.count, y.count), (x.boxes, y.boxes)
     part.seconds = time.perf_counter() - start
     return part
 

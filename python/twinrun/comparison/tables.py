@@ -19,7 +19,8 @@ _COLUMNS = (
     "step", "rank", "field", "dtype", "shape", "elements", "different", "infinite", "first_index", "first_id",
     "first_a", "first_b", "first_abs_diff", "max_abs_diff", "max_abs_diff_is_bound", "max_abs_diff_at_least",
     "max_abs_index", "max_abs_id", "max_rel_diff", "rms_diff", "rms_diff_all", "rms_diff_all_is_bound", "atol",
-    "rtol", "ulps", "key", "ranks", "method", "bytes", "elements_read", "seconds", "device",
+    "rtol", "ulps", "key", "ranks", "method", "bytes", "elements_read", "seconds", "device", "global_shape",
+    "global_offset",
 )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def arrow_table(c: Comparison) -> pyarrow.Table:
             types[name] = pa.float64()
         elif name in texts:
             types[name] = pa.string()
-        elif name.endswith("index") or name == "shape":
+        elif name.endswith(("index", "shape", "offset")):
             types[name] = pa.list_(pa.int64())
         elif name.endswith("_is_bound"):
             types[name] = pa.bool_()

@@ -19,7 +19,7 @@ from ..capture.events import EventWriter, copied
 from ..capture.run import Run
 from ..errors import TwinrunError
 from ..runs.events import Event
-from ..trace.escalation import second_run, sites_of
+from ..trace.escalation import KeptPlaces, second_run, sites_of
 from ..trace.site import Site
 from .values import Missing, Slot, Text, slots_of
 
@@ -84,8 +84,8 @@ class Trace:
     def __init__(self, run: Run, own_run: bool, keep: frozenset[Site], start: int, raises: bool) -> None:
         self.run, self.iteration = run, start
         self.problems: list[str] = []
-        self._own_run, self._keep, self._raises = own_run, keep, raises
-        self._writer = EventWriter(run.path, run.keeps_data)
+        self._own_run, self._keep, self._raises = own_run, KeptPlaces(keep), raises
+        self._writer = EventWriter(run.path, run.keeps_data, keep)
         self._lock = threading.RLock()
         self._stack: list[_Call] = []
         self._calls = 0
@@ -181,6 +181,8 @@ class Trace:
             _active.remove(self)
             if self._own_run:
                 self.run.close()
+        if error is None:
+            self._keep.warn_of_others()
 
     # ---- where callbacks are made ----
 
@@ -285,7 +287,7 @@ class Trace:
 
     def _see(self, event: Event, slots: list[Slot], *, out: bool) -> None:
         site = Site(self.iteration, event.microbatch, event.phase, event.module, event.operation)
-        keep = copied if site in self._keep else None
+        keep = copied if self._keep.meets(site) else None
         try:
             for role in ("parameter", "value"):
                 arrays = {

@@ -267,7 +267,7 @@ def _place(f: FieldComparison) -> list[tuple[str, object]]:
     if f.first_id is not None:
         pairs.append(("ID", f.first_id))
     if f.first_index:
-        pairs.append(("index", "[" + ", ".join(map(str, f.first_index)) + "]"))
+        pairs.append(("index", "[" + ", ".join(map(str, f.global_index(f.first_index) or ())) + "]"))
     return pairs
 
 
@@ -618,7 +618,7 @@ def _rows_table(c: Comparison) -> Table:
             f.field,
             f"{f.different:,}",
             f"{f.elements:,}",
-            "[" + ", ".join(map(str, f.first_index)) + "]" if f.first_index else "",
+            "[" + ", ".join(map(str, f.global_index(f.first_index) or ())) + "]" if f.first_index else "",
             "" if f.kind is not None else ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff),
             number(f.max_rel_diff) if f.different and f.kind is None else "",
             tolerance_text(f),

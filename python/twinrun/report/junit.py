@@ -83,7 +83,7 @@ def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
         case.message = f"{f.different} of {f.elements} elements differ, first at {f._place(f.rank != 0)}"
         case.lines = (
             f"first at {f._place(f.rank != 0)}: a = {f.first_a!r}, b = {f.first_b!r}, |a-b| = {number(f.first_abs_diff)}",
-            f"largest at {list(f.max_abs_index or ())}: |a-b| = {number(f.max_abs_diff)}",
+            f"largest at {list(f.global_index(f.max_abs_index) or ())}: |a-b| = {number(f.max_abs_diff)}",
         )
     return case
 

@@ -141,7 +141,7 @@ class _Parquet:
                     pa.nulls(n, pa.int64()) if step is None else pa.repeat(pa.scalar(step, pa.int64()), n),
                     pa.repeat(pa.scalar(part.field.rank, pa.int32()), n),
                     pa.repeat(_text(part.field.field), n),
-                    pa.ListArray.from_arrays(offsets, pa.array(part.index.reshape(-1))),
+                    pa.ListArray.from_arrays(offsets, pa.array(part.global_index.reshape(-1))),
                     pa.nulls(n, self._id) if part.ids is None else _column(pa, part.ids, self._id, None),
                     *values,
                     pa.array(part.abs_diff),
@@ -203,7 +203,7 @@ class _Csv:
             )
         ids = [""] * part.count if part.ids is None else part.ids.tolist()
         for index, name, a, b, diff in zip(
-            part.index.tolist(), ids, *values, part.abs_diff.tolist(), strict=True
+            part.global_index.tolist(), ids, *values, part.abs_diff.tolist(), strict=True
         ):
             exact = (a if long[0] else "", b if long[1] else "")
             self._rows.writerow((*front, " ".join(map(str, index)), name, a, b, repr(diff), *exact))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -23,8 +23,10 @@ __all__ = [
     "DIGESTS",
     "EVENTS",
     "KEPT",
+    "Decoded",
     "Event",
     "Traced",
+    "Wanted",
     "decoded_events",
     "encoded_events",
     "is_trace_field",
@@ -85,11 +87,24 @@ class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fals
     values: list[Traced]
 
 
-class _Table(msgspec.Struct, forbid_unknown_fields=True):
+# Iteration, microbatch, phase, module and operation of a place.
+Wanted = tuple[int, int, str, str, str]
+
+
+class _Table(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     format: str
     version: int
     problems: list[str]
     events: list[Event]
+    wanted: list[Wanted] = []
+
+
+class Decoded(NamedTuple):
+    """The events of a step. wanted: the places whose data the whole trace is to keep."""
+
+    events: list[Event]
+    problems: list[str]
+    wanted: list[Wanted]
 
 
 class _Version(msgspec.Struct):
@@ -102,12 +117,14 @@ def is_trace_field(name: str) -> bool:
     return name in (EVENTS, DIGESTS) or _KEPT_NAME.fullmatch(name) is not None
 
 
-def encoded_events(events: Sequence[Event], problems: Iterable[str] = ()) -> dict[str, np.ndarray]:
-    """The fields that hold the events of a step."""
+def encoded_events(
+    events: Sequence[Event], problems: Iterable[str] = (), wanted: Iterable[Wanted] = ()
+) -> dict[str, np.ndarray]:
+    """The fields that hold the events of a step. wanted: see `Decoded`."""
     numbers = [v.digest for e in events for v in e.values]
     packed = b"".join(n.to_bytes(16, "big") for n in numbers)
     digests = np.frombuffer(packed, ">u8").astype(np.uint64).reshape(len(numbers), 2)
-    table = _Table("twinrun trace", VERSION, list(problems), list(events))
+    table = _Table("twinrun trace", VERSION, list(problems), list(events), list(wanted))
     try:
         for e in events:
             for v in e.values:
@@ -119,8 +136,8 @@ def encoded_events(events: Sequence[Event], problems: Iterable[str] = ()) -> dic
     return {EVENTS: np.frombuffer(text, np.uint8), DIGESTS: digests}
 
 
-def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> tuple[list[Event], list[str]]:
-    """(events, problems) of a step. Raises FormatError where the fields are no trace."""
+def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> Decoded:
+    """The events of a step. Raises FormatError where the fields are no trace."""
     text = events.tobytes()
     try:
         if events.dtype != np.uint8 or events.ndim != 1:
@@ -150,4 +167,4 @@ def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> tuple
         raise FormatError(f"its trace cannot be read: {e}", where=where, fix="capture it again") from None
     for v, (high, low) in zip(values, digests.tolist(), strict=True):
         v.digest = high << 64 | low
-    return table.events, table.problems
+    return Decoded(table.events, table.problems, table.wanted)

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["Parts", "give_places", "parts_of_both"]
+__all__ = ["Box", "Parts", "give_places", "parts_of_both"]
+
+
+# The part of a rank: (rank, offset in the global array, shape).
+Box = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass
@@ -212,6 +216,12 @@ class Parts:
         pieces.sort(key=lambda p: p.base)
         self._pieces = pieces
         self.storage = storage_dtype(first.dtype)
+
+    @property
+    def boxes(self) -> list[Box]:
+        """Which rank holds what: (rank, offset, shape), as the user knows them."""
+        turn = slice(None, None, -1 if self.first.fortran_order else 1)
+        return [(p.rank, tuple(p.offset[turn]), tuple(p.ref.shape[turn])) for p in self._pieces]
 
     @property
     def refs(self) -> list[FieldRef]:

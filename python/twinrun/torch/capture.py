@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import fnmatch
+import contextlib
+import functools
 import math
 import os
-import warnings
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from .. import _core
+from ..arguments import checked_path, step_number
 from ..capture.run import CaptureFacts, Run
 from ..errors import TwinrunError
 from ..formats.texts import SUFFIX
-from ..runs.containers import flattened, state_of
+from ..runs.boxes import StepBoxes, values_of
 from ..runs.digest import digests_of
 from ..runs.provenance import python_facts
+from .division import divided
 from .exchange import Exchange
-from .placements import Held, Sharded, held_parts
+from .placements import Held, Sharded
 from .replicas import ReplicasDiffer
+from .restoration import Restoration
 
 __all__ = ["ParallelRun"]
 
-_WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-_DEEPEST = 20
-# A class, so that no import of its own is needed; FSDP2 wraps nothing.
-_DDP = torch.nn.parallel.DistributedDataParallel
+_Made = TypeVar("_Made")
 
 
 class ParallelRun(Run):
@@ -67,13 +65,17 @@ class ParallelRun(Run):
     def _begun(self, settings: _core.SessionSettings) -> _core.Session:
         return _core.Session(self._path, settings, python_facts(), ranks=self._exchange.ranks())
 
-    def latest(self, not_after: int | None = None) -> int | None:
+    def latest(
+        self, not_after: int | None = None, *, history: str | os.PathLike[str] | None = None
+    ) -> int | None:
         """Finds the newest step that all processes committed; every process calls it. See `Run.latest`.
 
         Parameters
         ----------
         not_after : int, default None
             The largest step to return; None for no limit.
+        history : path, default None
+            Another history, which any number of processes captured; None for that of this run.
 
         Returns
         -------
@@ -83,19 +85,25 @@ class ParallelRun(Run):
         Raises
         ------
         TwinrunError
-            The run is closed, or `not_after` is no integer.
+            The run is closed, `not_after` is no integer, or `history` is none.
         """
         self._open()
         self._exchange.all(None)  # a step is there when the slowest process has committed it
-        return super().latest(not_after)
+        if history is None:
+            return super().latest(not_after)
+        last = math.inf if not_after is None else step_number(not_after)
+        steps = [s.step for s in _core.open_history(checked_path(history)).steps if s.step <= last]
+        return max(steps, default=None)
 
     def capture(  # type: ignore[override]
         self,
         step: int,
         fields: object,
         *,
+        stream: object = None,
         sharded: Mapping[str, Sharded] | None = None,
         local: Iterable[str] = (),
+        phase: str | None = None,
     ) -> CaptureFacts:
         """Captures a step; every process calls it.
 
@@ -104,12 +112,17 @@ class ParallelRun(Run):
         step : int
             Its number, the same on all processes.
         fields : model, optimizer, or container of tensors
-            Names of wrappers (DDP, torch.compile, checkpointing) are left out. Parts of DTensors have the
+            Names of wrappers (DDP, FSDP 1, torch.compile, …) are left out. Parts of DTensors have the
             places that their placements give.
+        stream : int or stream object, default None
+            As of `Run.capture`.
         sharded : dict of str to Sharded, default None
             Globs of plain tensors that are parts of global ones, and how. A warning names unused globs.
         local : iterable of str, default ()
             Globs of what each process has of its own: kept by each, compared rank by rank.
+        phase : str, default None
+            As of `Run.capture`: what has just been done, the same on all processes. Each keeps the values of
+            its part, and `twinrun.compare_traces` compares rank by rank.
 
         Returns
         -------
@@ -122,35 +135,60 @@ class ParallelRun(Run):
             Processes hold different values, shapes or types of what all must hold alike.
         TwinrunError
             A tensor has no place (a partial sum), on any process; on all of them.
+
+        Notes
+        -----
+        There is no `ids`: rows that are matched by IDs have no place in a global array. There is no
+        `global_place`: placements and `sharded` give it.
         """
+        self._open()
         own: dict[str, object] = {}
         parts: list[Held] = []
         failed = ""
         digests: list[tuple[str, str]] = []
         try:
-            own, parts = _divided(fields, {} if sharded is None else sharded, [*local])
-            found = digests_of({p.name: p.local for p in parts})
+            if phase is not None and (not isinstance(phase, str) or not phase):
+                raise TwinrunError(f"a phase is a name, not {phase!r}")
+            own, parts = divided(fields, sharded, [*local])
+            found = digests_of({p.name: p.local for p in parts}, stream=stream)
             digests = [(str(d), kind) for d, kind, _ in found]
+            if phase is not None:  # what cannot be digested ends the phase on all processes
+                digests_of(own, stream=stream)
+            if not own and not parts:
+                raise TwinrunError("there is no field to capture")
         except TwinrunError as e:
             failed = str(e)
         except Exception as e:  # the others must not wait for this process
             failed = f"{type(e).__name__}: {e}"
         entries = [(p.key, own_digest) for p, own_digest in zip(parts, digests, strict=False)]
-        told = self._exchange.all((failed, entries, step))
-        steps = [number for _, _, number in told]
-        other = next((rank for rank, number in enumerate(steps) if number != steps[0]), None)
-        if other is not None:
-            raise TwinrunError(
-                f"processes capture different steps: process 0 step {steps[0]!r}, process {other} step "
-                f"{steps[other]!r}; neither is captured",
-                where=self._path,
-                fix="let all processes capture the same steps",
-            )
+        told = self._exchange.all((failed, entries, (step, phase)))
+        self._check_together([place for _, _, place in told])
         problems = [(rank, why) for rank, (why, _, _) in enumerate(told) if why]
         if problems:
             rank, why = problems[0]
             raise TwinrunError(f"step {step} is not captured: process {rank}: {why}", where=self._path)
-        holders = _holders(told, step)
+        kept, places = self._kept(own, parts, _holders([entry for _, entry, _ in told], step))
+        if phase is not None:
+            return self._capture_phase(step_number(step), kept, phase, places)
+        return super().capture(step, kept, stream=stream, global_place=places)
+
+    def _check_together(self, places: list[tuple[int, str | None]]) -> None:
+        """Raises TwinrunError where processes capture different steps or phases."""
+        other = next((rank for rank, place in enumerate(places) if place != places[0]), None)
+        if other is None:
+            return
+        said = [f"step {step!r}" + (f", phase {phase!r}" if phase else "") for step, phase in places]
+        what = "steps" if places[0][0] != places[other][0] else "phases"
+        raise TwinrunError(
+            f"processes capture different {what}: process 0 {said[0]}, process {other} {said[other]}; neither is captured",
+            where=self._path,
+            fix=f"let all processes capture the same {what}",
+        )
+
+    def _kept(
+        self, own: dict[str, object], parts: list[Held], holders: Mapping[tuple, int]
+    ) -> tuple[dict[str, object], dict[str, Any]]:
+        """What this process keeps: (fields, places of those that are parts)."""
         kept = dict(own)
         places = {}
         for p in parts:
@@ -164,74 +202,176 @@ class ParallelRun(Run):
             if some is not None:
                 kept[some.name] = some.local[:0]
                 places[some.name] = some.shape, (0,) * len(some.shape)
-        return super().capture(step, kept, global_place=places)
+        return kept, places
 
+    # ---- back from a history ----
 
-def _name_of(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    def load(
+        self,
+        step: int,
+        names: Iterable[str] | None = None,
+        *,
+        history: str | os.PathLike[str] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Reads fields of a step into new arrays, whole on every process; every process calls it.
 
+        Parameters
+        ----------
+        step : int
+            A committed step.
+        names : iterable of str, default None
+            The fields to read; None for all.
+        history : path, default None
+            Another history, which any number of processes captured; None for that of this run.
 
-def _unwrapped(what: Any, depth: int = 0) -> Any:
-    """Containers without the wrappers of their models, whose names they would carry."""
-    while isinstance(what, _DDP) or (isinstance(what, torch.nn.Module) and hasattr(what, "_orig_mod")):
-        what = what.module if isinstance(what, _DDP) else what._orig_mod
-    if depth < _DEEPEST and type(what) in (dict, OrderedDict):
-        return type(what)((key, _unwrapped(one, depth + 1)) for key, one in what.items())
-    if depth < _DEEPEST and type(what) in (list, tuple):
-        return type(what)(_unwrapped(one, depth + 1) for one in what)
-    return what
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            New arrays: of what processes held in parts, the global ones; of what each had of its own
+            (`local`), that of this process. bf16 comes as its bits, in uint16.
 
+        Raises
+        ------
+        MissingFile
+            The history has no such step or field, or its data was not kept; or a field is of each process
+            alone, and this process had none.
+        DamagedFile
+            A checksum does not fit, or a part is missing.
+        TwinrunError
+            The run is closed, processes name different steps, or another process failed.
+        """
+        wanted = None if names is None else list(names)
 
-def _divided(
-    fields: object, sharded: Mapping[str, Sharded], local: list[str]
-) -> tuple[dict[str, object], list[Held]]:
-    """What this process has of its own, and its parts of what all hold together."""
-    if not isinstance(sharded, Mapping):
-        raise TwinrunError("sharded is a mapping of globs", fix='give {"*.weight": Sharded(…)}')
-    for glob, given_as in sharded.items():
-        if not isinstance(given_as, Sharded):
-            raise TwinrunError(
-                f"sharded[{glob!r}] is no Sharded, but {type(given_as).__name__!r}",
-                fix="give twinrun.torch.Sharded(dim, sizes, group)",
+        def read(boxes: StepBoxes) -> dict[str, np.ndarray]:
+            found = {}
+            for name in boxes.names if wanted is None else wanted:
+                if name in boxes and boxes.is_own(name):
+                    found[name] = values_of(boxes.own(name, self._exchange.rank, self._exchange.size)).copy()
+                else:
+                    shape = boxes.whole(name).shape
+                    found[name] = boxes.read(name, (0,) * len(shape), shape)
+            return found
+
+        return self._from(step, history, "loaded", read)
+
+    def restore(
+        self,
+        step: int,
+        fields: object,
+        *,
+        sharded: Mapping[str, Sharded] | None = None,
+        local: Iterable[str] = (),
+        history: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Puts a step back into what was captured; every process calls it, with what it gives to `capture`.
+
+        Parameters
+        ----------
+        step : int
+            A committed step.
+        fields : model, optimizer, or container of tensors
+            Tensors are written in place, DTensors in the part of this process. Numbers in dicts, lists,
+            optimizers and schedulers are set. An optimizer that made no step yet gets its states.
+        sharded : dict of str to Sharded, default None
+            As of `capture`, for the tensors of now.
+        local : iterable of str, default ()
+            As of `capture`: each process gets what it had of its own.
+        history : path, default None
+            Another history, which any number of processes captured, however their tensors were divided; None
+            for that of this run.
+
+        Raises
+        ------
+        Incomparable
+            A value has another type or shape than was captured, or a text is another one; or `local` names
+            something, and another number of processes captured the step.
+        MissingFile
+            The history has no such step or field, or its data was not kept.
+        DamagedFile
+            A checksum does not fit, or a part is missing.
+        Unsupported
+            An optimizer without states, of which it is not known how it makes them.
+        TwinrunError
+            The run is closed, processes name different steps, a value cannot be written, or another process
+            failed.
+
+        Notes
+        -----
+        Everything is looked up before anything is written, and every byte is checked. After a later error
+        some values may be those of the step, and others the old ones. Of texts only digests are kept, so they
+        must be what they were.
+        """
+        globs = [*local]
+
+        def checked(boxes: StepBoxes) -> Restoration:
+            made = Restoration(boxes, fields, self._exchange.rank, self._exchange.size)
+            made.check(sharded, globs)
+            return made
+
+        self._from(step, history, "restored", checked, Restoration.write, Restoration.finish)
+
+    def _from(
+        self,
+        step: int,
+        history: str | os.PathLike[str] | None,
+        what: str,
+        first: Callable[[StepBoxes], Any],
+        *then: Callable[[Any], None],
+    ) -> Any:
+        """Opens a step, and does one thing after the other with it. No process goes on before all did one,
+        and none at all where one of them failed.
+        """
+        self._open()
+
+        def begun() -> tuple[int, str]:
+            if history is None:
+                super(ParallelRun, self).wait()
+            return step_number(step), os.path.abspath(
+                self._path if history is None else checked_path(history)
             )
-    unused = {*sharded, *local}
-    fields = _unwrapped(fields)
-    own: dict[str, object] = {}
-    parts: list[Held] = []
-    for given, value in flattened("", state_of(fields)).items():
-        name = _name_of(given)
-        unused -= {g for g in unused if fnmatch.fnmatchcase(name, g)}
-        if any(fnmatch.fnmatchcase(name, g) for g in local):
-            if hasattr(value, "placements"):
-                raise TwinrunError(
-                    "is a DTensor, and is named by local=",
-                    where=name,
-                    fix="leave it out, or give its to_local()",
-                )
-            own[name] = value
-            continue
-        if not isinstance(value, torch.Tensor):
-            array = value if isinstance(value, np.ndarray) else np.asarray(value)
-            parts.append(Held(name, array.shape, (0,) * array.ndim, array))
-            continue
-        how = next((s for g, s in sharded.items() if fnmatch.fnmatchcase(name, g)), None)
-        if how is not None and hasattr(value, "placements"):
+
+        number, path = self._all_of(step, what, begun)
+        places = self._exchange.all((number, path))
+        other = next((rank for rank, place in enumerate(places) if place != places[0]), None)
+        if other is not None:
             raise TwinrunError(
-                "is a DTensor, which tells its own places", where=name, fix="leave it out of sharded"
+                f"processes name different steps: process 0 step {places[0][0]} of {places[0][1]}, process {other} step "
+                f"{places[other][0]} of {places[other][1]}; nothing is {what}",
+                where=self._path,
+                fix="let all processes name the same step",
             )
-        t = value.detach()
-        parts += held_parts(name, t) if how is None else how.parts(name, t)
-    if unused:
-        said = ", ".join(map(repr, sorted(unused)))
-        warnings.warn(f"twinrun: sharded= or local= names no field: {said}", RuntimeWarning, stacklevel=4)
-    names = [p.name for p in parts] + [*own]
-    if len(names) != len(set(names)):
-        twice = sorted({n for n in names if names.count(n) > 1})
-        raise TwinrunError(f"two fields of the name {twice[0]!r}", fix="rename one")
-    return own, parts
+        with contextlib.ExitStack() as opened:
+            made = self._all_of(step, what, lambda: first(opened.enter_context(StepBoxes(path, number))))
+            for one in then:
+                self._all_of(step, what, functools.partial(one, made))
+        return made
+
+    def _all_of(self, step: int, what: str, attempt: Callable[[], _Made]) -> _Made:
+        """What an attempt gives in this process. Raises where it failed in any of them."""
+        made: _Made | None = None
+        error: Exception | None = None
+        try:
+            made = attempt()
+        except Exception as e:  # the others must not wait for this process
+            error = e
+        told = self._exchange.all(
+            ""
+            if error is None
+            else str(error)
+            if isinstance(error, TwinrunError)
+            else f"{type(error).__name__}: {error}"
+        )
+        if error is not None:
+            raise error
+        failed = next(((rank, why) for rank, why in enumerate(told) if why), None)
+        if failed is not None:
+            raise TwinrunError(
+                f"step {step} is not {what}: process {failed[0]}: {failed[1]}", where=self._path
+            )
+        return made  # type: ignore[return-value]
 
 
-def _holders(told: list[tuple[str, list[tuple], int]], step: int) -> dict[tuple, int]:
+def _holders(told: list[list[tuple]], step: int) -> dict[tuple, int]:
     """The process that keeps each box: of those that hold it the one that keeps the least so far; of numbers
     the first. Raises ReplicasDiffer where processes hold a box differently.
     """
@@ -242,7 +382,7 @@ def _holders(told: list[tuple[str, list[tuple], int]], step: int) -> dict[tuple,
     forms: dict[
         str, tuple[int, tuple]
     ] = {}  # by name: the first process, its shape of the whole and its type
-    for rank, (_, entries, _) in enumerate(told):
+    for rank, entries in enumerate(told):
         for key, digest in entries:
             name = key[0].removesuffix(SUFFIX)  # a text of one process may be a number of another one
             form = key[0], key[1], digest[1]

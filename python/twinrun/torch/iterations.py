@@ -71,7 +71,8 @@ class Iterations:
     def _capture_waiting(self) -> None:
         if self._waiting is not None and not capturing():
             waiting, self._waiting = self._waiting, None
-            waiting.run.capture(waiting.iteration, waiting.step.fields())
+            fields, places = waiting.step.fields(), waiting.step.places
+            waiting.run.capture(waiting.iteration, fields, global_place=places or None)
 
     def capture_last(self) -> None:
         """Captures the iteration in which the trace stopped: now, or after a CUDA graph's capture,

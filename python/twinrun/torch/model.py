@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .wrappers import paths_of
+
 __all__ = [
     "Owned", "Owner", "Owners", "Watched", "hook_after", "hook_before", "kind_of", "modules_of", "owners_of",
     "watched_modules",
 ]  # fmt: skip
-
-# What wrappers put into the names of modules.
-_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 class Owned(NamedTuple):
@@ -89,11 +88,9 @@ def hook_after(module: torch.nn.Module, hook: Callable[..., None], *, always: bo
     return module.register_forward_hook(hook, with_kwargs=True, always_call=always)
 
 
-def _path(label: str, name: str, model: torch.nn.Module) -> str:
-    parts = [p for p in name.split(".") if p not in _WRAPPERS]
-    if isinstance(model, torch.nn.parallel.DistributedDataParallel) and parts and parts[0] == "module":
-        del parts[0]
-    return ".".join(p for p in (label, ".".join(parts)) if p)
+def _paths(label: str, model: torch.nn.Module) -> dict[str, str]:
+    """{name of each module: its path in the trace}."""
+    return {name: ".".join(filter(None, (label, path))) for name, path in paths_of(model).items()}
 
 
 def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[str]) -> list[Watched]:
@@ -104,8 +101,9 @@ def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[st
     watched: list[Watched] = []
     for label, model in models.items():
         nearest: dict[str, Watched] = {}
+        paths = _paths(label, model)
         for name, module, within in modules_of(model):
-            path = _path(label, name, model)
+            path = paths[name]
             parent = nearest.get(name.rpartition(".")[0])
             same = name != "" and parent is not None and path == parent.path
             if name == "" or (
@@ -125,8 +123,9 @@ def owners_of(models: Mapping[str, torch.nn.Module]) -> Owners:
     """Which module each parameter belongs to: the first one that holds it."""
     owners: dict[int, Owner] = {}
     for label, model in models.items():
+        paths = _paths(label, model)
         for name, module in model.named_modules():
-            path = _path(label, name, model)
+            path = paths[name]
             for key, p in module._parameters.items():
                 if p is not None:
                     owners.setdefault(id(p), Owner(path, f"{path}.{key}".lstrip(".")))

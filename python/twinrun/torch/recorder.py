@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from ..capture.events import EventWriter, copied, known_input
+from ..errors import TwinrunError
 from ..runs.events import Event, Traced
+from ..trace.escalation import KeptPlaces
 from ..trace.site import Site
 from .generators import Generators
 from .position import Position
@@ -26,7 +28,7 @@ _MOST_SETTINGS = 4096
 class Recorder:
     """Makes the events of an iteration, and hands them to a writer.
 
-    keep: of which places the data is kept beside the digests; None for none.
+    keep: of which places the data is kept beside the digests.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class Recorder:
         writer: EventWriter,
         position: Position,
         generators: Generators,
-        keep: Callable[[Site], bool] | None,
+        keep: KeptPlaces,
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
         self._begun = False
@@ -65,22 +67,14 @@ class Recorder:
         self.ensure_begun()
         position = self._position
         number = position.microbatch if microbatch is None else microbatch
-        return self._writer.add(
-            Event(
-                phase,
-                number,
-                module,
-                kind,
-                operation,
-                call,
-                position.enclosing(call) if enclosing is None else enclosing,
-                [],
-            )
-        )
+        within = position.enclosing(call) if enclosing is None else enclosing
+        return self.add(Event(phase, number, module, kind, operation, call, within, []))
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event) -> Event:
         """Adds an event that was made before: it comes after those that were added meanwhile."""
-        self._writer.add(event)
+        if self._keep:
+            self._keep.meets(self._site(event))
+        return self._writer.add(event)
 
     def see(self, event: Event, name: str, what: Any, *, out: bool, role: str = "value") -> None:
         """Adds what a value holds to an event: tensors, and plain values as settings."""
@@ -88,20 +82,26 @@ class Recorder:
             self._writer.see_one(event, name, what, out=out, role=role, keep=self._keeper(event))
             return
         tensors: dict[str, torch.Tensor] = {}
+        keep, places = self._keeper(event), {}
         for label, one in leaves(name, what):
             text = plain_text(one)
-            if text is None:
-                put(tensors, label, one)
-            else:
+            if text is not None:
                 self.setting(event, label, text, out=out)
-        self.see_tensors(event, tensors, out=out, role=role)
+                continue
+            put(tensors, label, one)
+            if keep is not None and hasattr(one, "placements"):
+                places.update(_place_of(label, one))
+        self._writer.see(event, tensors, out=out, role=role, keep=keep, places=places)
 
     def see_tensor(self, event: Event, name: str, t: torch.Tensor, *, out: bool, role: str) -> None:
         """Adds a tensor to an event."""
         if is_plain(t):
             self._writer.see_one(event, name, t, out=out, role=role, keep=self._keeper(event))
-        else:
-            self.see_tensors(event, dict(local_tensors(name, t)), out=out, role=role)
+            return
+        keep = self._keeper(event)
+        places = _place_of(name, t) if keep is not None and hasattr(t, "placements") else {}
+        tensors = dict(local_tensors(name, t))
+        self._writer.see(event, tensors, out=out, role=role, keep=keep, places=places)
 
     def see_tensors(
         self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool, role: str = "value"
@@ -137,8 +137,17 @@ class Recorder:
         return known
 
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
-        if self._keep is None:
-            return None
+        return copied if self._keep and self._keep.meets(self._site(event)) else None
+
+    def _site(self, event: Event) -> Site:
         at = self._position.iteration
-        site = Site(at, event.microbatch, event.phase, event.module, event.operation)
-        return copied if self._keep(site) else None
+        return Site(at, event.microbatch, event.phase, event.module, event.operation)
+
+
+def _place_of(name: str, t: torch.Tensor) -> dict[str, Any]:
+    """{name of the local part of a DTensor: (shape, offset) in the global one}, where it is known."""
+    from .placements import held_parts
+
+    with contextlib.suppress(TwinrunError):  # partial sums have no place
+        return {f"{name}@local": (p.shape, p.offset) for p in held_parts(name, t) if p.shape}
+    return {}

@@ -27,14 +27,14 @@ _OLDEST = (2, 4)
 class Settings:
     """The parameters of `trace`, as a trace needs them.
 
-    keep: of which places the data is kept; None for none. raises: whether errors reach the training.
+    keep: the places whose data is kept. raises: whether errors reach the training.
     replicas: of every how many iterations; 0 for none. group: the processes that hold the same values.
     """
 
     every: int
     modules: tuple[str, ...]
     level: str
-    keep: Callable[[Site], bool] | None
+    keep: frozenset[Site]
     start: int
     raises: bool
     rng: str
@@ -65,7 +65,7 @@ class Settings:
         _check_word("on_error", on_error, ("warn", "raise"))
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise TwinrunError(f"every must be a positive integer, not {every!r}")
-        keep = _keeper(escalate)
+        keep = _places(escalate)
         if not callable(on_divergence) and on_divergence not in ("warn", "stop"):
             raise TwinrunError(f"on_divergence must be a function, 'warn' or 'stop', not {on_divergence!r}")
         among = _group_of_replicas(replicas, group)
@@ -92,7 +92,7 @@ class Settings:
         from ..trace.escalation import second_run
 
         folder, sites = second_run(run, reference)
-        return folder, replace(self, keep=sites.__contains__)
+        return folder, replace(self, keep=sites)
 
 
 def _check_word(name: str, given: str, words: tuple[str, ...]) -> None:
@@ -101,12 +101,12 @@ def _check_word(name: str, given: str, words: tuple[str, ...]) -> None:
         raise TwinrunError(f"{name} must be {', '.join(others)} or {last}, not {given!r}")
 
 
-def _keeper(escalate: Any) -> Callable[[Site], bool] | None:
+def _places(escalate: Any) -> frozenset[Site]:
     if escalate is None:
-        return None
+        return frozenset()
     from ..trace.escalation import sites_of
 
-    return sites_of(escalate).__contains__
+    return sites_of(escalate)
 
 
 def _group_of_replicas(replicas: bool | int, group: Any) -> Any:

@@ -15,6 +15,7 @@ import torch
 
 from ..capture.events import EventWriter
 from ..capture.run import Run
+from ..trace.escalation import KeptPlaces
 from ..trace.result import Origin
 from .divergence import Divergence
 from .generators import Generators
@@ -76,11 +77,12 @@ class Trace:
             if settings.reference is None
             else Divergence(settings.reference, settings.on_divergence, self.problems)
         )
-        writer = EventWriter(run.path, run.keeps_data)
+        self._kept = KeptPlaces(settings.keep)
+        writer = EventWriter(run.path, run.keeps_data, settings.keep)
         self._iterations = Iterations(run, writer, position, self._divergence)
         guard = self._guard = Guard(position, self._iterations, self._handles, self.problems, settings.raises)
         generators = Generators(settings.rng, writer)
-        recorder = self._recorder = Recorder(writer, position, generators, settings.keep)
+        recorder = self._recorder = Recorder(writer, position, generators, self._kept)
         owners: Owners = {}
         watched: list[Watched] = []
         with guard.work("the modules of the model"):
@@ -187,6 +189,8 @@ class Trace:
         finally:
             self._unhook()
             self._close(error is None)
+        if error is None and not self._guard.stopped:
+            self._kept.warn_of_others()
 
     def _close(self, alone: bool) -> None:
         if not self._own_run:

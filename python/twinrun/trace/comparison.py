@@ -138,6 +138,22 @@ def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject, common: b
         result.notes.append(f"fields beside the trace differ: first {first}")
 
 
+def _kept_places(result: TraceComparison, subjects: Sequence[TraceSubject]) -> None:
+    """Says what became of the places whose data the traces were to keep (`escalate`)."""
+    missed = {s.label: s.not_reached() for s in subjects}
+    result.problems[:0] = [
+        f"{label}: did not come to {site}, whose data it was to keep (escalate): nothing was compared there; "
+        "run the program again as it was when it made the first trace"
+        for label, sites in missed.items()
+        for site in sites
+    ]
+    wanted = set.union(*(s.wanted for s in subjects)) - {site for sites in missed.values() for site in sites}
+    if not result.different_values and not result.unmatched:
+        result.notes += [
+            f"this time nothing differs at {site}, whose data was kept" for site in sorted(wanted)
+        ]
+
+
 _Walks = tuple[TraceComparison, list[Walk], dict[int, tuple[RankOfTrace, RankOfTrace]]]
 
 
@@ -247,14 +263,18 @@ def compare_traces(
     module and operation in their order; what only one run has is a problem, and never equal.
     """
     start = time.perf_counter()
+    subjects: tuple[TraceSubject, ...]
     if replicas is not False and replicas is not None:
         if b is not None:
             raise TwinrunError("replicas are the ranks of one trace", fix="give one trace")
-        result, walks, sides = _compared_replicas(TraceSubject(a), common, replicas)
+        subjects = (one,) = (TraceSubject(a),)
+        result, walks, sides = _compared_replicas(one, common, replicas)
     elif b is None:
         raise TwinrunError("there is nothing to compare the trace with", fix="give two traces, or replicas")
     else:
-        result, walks, sides = _compared_runs(TraceSubject(a), TraceSubject(b), common)
+        subjects = ours, theirs = TraceSubject(a), TraceSubject(b)
+        result, walks, sides = _compared_runs(ours, theirs, common)
+    _kept_places(result, subjects)
     if not result.events:
         result.problems.append("no event of the two traces could be compared")
     firsts = [(o.site.iteration, o.number, rank, o) for rank, o in result.firsts.items()]

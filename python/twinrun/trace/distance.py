@@ -38,7 +38,7 @@ def measure(differs: ValueDifference, a: RankOfTrace, b: RankOfTrace, iteration:
     """Says by how much a value differs, where both runs kept it."""
     if not all(differs._kept):
         return
-    (x, kind), (y, other) = (
+    (x, kind, place), (y, other, place_b) = (
         s.subject.kept(s.rank, iteration, name) for s, name in ((a, differs._kept[0]), (b, differs._kept[1]))
     )
     if kind != other or x.shape != y.shape:
@@ -69,6 +69,19 @@ def measure(differs: ValueDifference, a: RankOfTrace, b: RankOfTrace, iteration:
                 differs.max_index = [int(i) for i in np.unravel_index(largest, x.shape)] if x.shape else []
                 differs.max_a, differs.max_b = wide[0][largest].item(), wide[1][largest].item()
     differs.max_ulp = ulps(x, y, kind)
+    if place is not None and place == place_b and place[0] != x.shape:
+        _move(differs, *place)
+
+
+def _move(differs: ValueDifference, whole: tuple[int, ...], offset: tuple[int, ...]) -> None:
+    """Makes places in a part those in the global array."""
+    differs.whole, differs.offset = list(whole), list(offset)
+    for name in ("first_index", "max_index"):
+        index = getattr(differs, name)
+        if index is not None:
+            setattr(differs, name, [i + o for i, o in zip(index, offset, strict=True)])
+    if differs.box is not None:
+        differs.box = [(low + o, high + o) for (low, high), o in zip(differs.box, offset, strict=True)]
 
 
 def _wide(x: np.ndarray, kind: str) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,10 +11,38 @@ from ..errors import TwinrunError
 from .comparison import compare_traces
 from .site import Site
 
-__all__ = ["ESCALATED", "second_run", "sites_of"]
+__all__ = ["ESCALATED", "KeptPlaces", "second_run", "sites_of"]
 
 # What follows the name of a trace in that of the second run, which keeps the data of a place.
 ESCALATED = ".escalated"
+
+
+class KeptPlaces:
+    """The places whose data a run keeps, and which of them it came to."""
+
+    def __init__(self, sites: Iterable[Site] = ()) -> None:
+        self.sites = frozenset(sites)
+        self._met: set[Site] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self.sites)
+
+    def meets(self, site: Site) -> bool:
+        """Whether the data of a place, to which the run came, is to be kept."""
+        if site not in self.sites:
+            return False
+        self._met.add(site)
+        return True
+
+    def warn_of_others(self) -> None:
+        """At the end of a run: warns of places to which it did not come."""
+        for site in sorted(self.sites - self._met):
+            warnings.warn(
+                f"twinrun: escalate: this run did not come to {site}, whose data was to be kept: none is kept. Run "
+                "the program as it was when it made the first trace",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 def second_run(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import NamedTuple
 
 import numpy as np
 
 from .. import _core
-from ..errors import DamagedFile, FormatError
+from ..errors import DamagedFile, FormatError, TwinrunError
 from ..formats.element_types import storage_dtype
 from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
 from ..runs.fields import FieldRef
@@ -17,6 +18,7 @@ from ..runs.metadata import check_content
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Place
 from ..runs.traces import histories_of_ranks
+from .site import Site
 
 __all__ = ["RankOfTrace", "TraceSubject"]
 
@@ -30,6 +32,14 @@ def _values(ref: FieldRef) -> np.ndarray:
     return array.reshape(shape[::-1]).T if ref.fortran_order else array.reshape(shape)
 
 
+class Kept(NamedTuple):
+    """The data of a value, its type as twinrun calls it, and (shape, offset) in a global array, or None."""
+
+    data: np.ndarray
+    dtype: str
+    place: tuple[tuple[int, ...], tuple[int, ...]] | None
+
+
 class TraceSubject:
     """A trace: the events of every rank and iteration. Raises TwinrunError where a folder is no trace."""
 
@@ -40,6 +50,9 @@ class TraceSubject:
             # As any other path that is no history: what is wrong is said once.
             folders = {0: self.label}
         self._subjects = {rank: HistorySubject(folder) for rank, folder in folders.items()}
+        # Of the steps that were read: the places whose data it keeps, and those to which it came.
+        self.wanted: set[Site] = set()
+        self._met: set[Site] = set()
         self.notes = [note for s in self._subjects.values() for note in s.notes]
         self._places: dict[tuple[int, int], tuple[HistorySubject, Place]] = {}
         for folder_rank, subject in self._subjects.items():
@@ -77,17 +90,32 @@ class TraceSubject:
                 raise DamagedFile(f"the step has no field {missing[0]!r}", where=where)
             metadata = subject.metadata(place)
             check_content(metadata, [fields[EVENTS], fields[DIGESTS]])
-            events, problems = decoded_events(_values(fields[EVENTS]), _values(fields[DIGESTS]), where)
+            events, problems, wanted = decoded_events(
+                _values(fields[EVENTS]), _values(fields[DIGESTS]), where
+            )
+        if wanted:
+            self.wanted.update(Site(*place) for place in wanted)
+            here = (Site(iteration, e.microbatch, e.phase, e.module, e.operation) for e in events)
+            self._met.update(self.wanted.intersection(here))
         return events, problems, others
 
-    def kept(self, rank: int, iteration: int, name: str) -> tuple[np.ndarray, str]:
-        """The data of a kept value, and its type as twinrun calls it. Raises TwinrunError."""
+    def not_reached(self) -> list[Site]:
+        """The places whose data the trace was to keep, and to which no rank of it came."""
+        for site in self.wanted - self._met:  # iterations that were not compared
+            for rank in self.ranks:
+                with contextlib.suppress(TwinrunError):
+                    if (rank, site.iteration) in self._places:
+                        self.events(rank, site.iteration)
+        return sorted(self.wanted - self._met)
+
+    def kept(self, rank: int, iteration: int, name: str) -> Kept:
+        """A kept value. Raises TwinrunError."""
         subject, place = self._places[(rank, iteration)]
         with subject.open(place) as opened:
             if name not in opened:
                 raise DamagedFile(f"the step has no field {name!r}", where=subject.label)
             ref = opened[name]
-            return _values(ref), ref.dtype
+            return Kept(_values(ref), ref.dtype, ref.user_place)
 
 
 class RankOfTrace(NamedTuple):

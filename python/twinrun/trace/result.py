@@ -46,6 +46,9 @@ class ValueDifference:
         behind the last.
     infinite : int or None
         Elements where a NaN or an infinity meets something else.
+    whole, offset : list of int or None
+        Of a part of a global tensor: the shape of that tensor, and where the part of this rank begins in it.
+        All indices are then those of the global tensor.
     """
 
     name: str
@@ -65,6 +68,8 @@ class ValueDifference:
     max_b: object = None
     box: list[tuple[int, int]] | None = None
     infinite: int | None = None
+    whole: list[int] | None = None
+    offset: list[int] | None = None
     _kept: tuple[str, str] = field(default=("", ""), repr=False, compare=False)
 
 

@@ -28,6 +28,8 @@ def _amount(v: ValueDifference) -> str:
     if not v.different:
         return f"{v.a}, kept data agree"
     said = f"{v.different} of {counted(v.elements, 'element')}"
+    if v.whole is not None and v.offset is not None:
+        said += f" of a part of {_at(v.whole)} that begins at {_at(v.offset)}"
     if v.max_abs_diff is not None:
         said += f", |a-b| up to {number(v.max_abs_diff)}"
     if v.max_ulp is not None:
@@ -167,7 +169,7 @@ def _value(v: ValueDifference) -> dict[str, Any]:
         "different": v.different, "max_abs_diff": v.max_abs_diff, "max_ulp": v.max_ulp,
         "first_index": v.first_index, "first_a": _plain(v.first_a), "first_b": _plain(v.first_b),
         "max_index": v.max_index, "max_a": _plain(v.max_a), "max_b": _plain(v.max_b),
-        "box": v.box, "infinite": v.infinite,
+        "box": v.box, "infinite": v.infinite, "whole": v.whole, "offset": v.offset,
     }  # fmt: skip
 
 

@@ -95,6 +95,23 @@ def test_nothing_but_infinite_distances_tells_nothing(tmp_path, reference, run):
     assert said.status == 2 and "nothing could be compared" in said.last
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize("where", ["a", "b", "ab", "r"])
+def test_a_distance_that_is_not_finite_is_said_plainly(tmp_path, wrong, where):
+    for name, values in (("a", [1.0, 2, 2]), ("b", [1.0, 2, 3]), ("r", [1.0, 2, 2])):
+        np.save(tmp_path / f"{name}.npy", np.array([values[0], wrong if name in where else 2, values[2]]))
+    a, b, r = (str(tmp_path / f"{name}.npy") for name in "abr")
+    said = command("compare", a, b, "--closer-to", r)
+    lines = [line for line in said.out.splitlines() if "no finite distance" in line]
+    amounts = {"a": "1 element of a and 0 of b", "b": "0 elements of a and 1 of b"}
+    assert (
+        lines and amounts.get(where, "1 element of a and 1 of b") in lines[0] and "(one at [1])" in lines[0]
+    )
+    assert "mean of their squares" not in said.out
+    assert said.status == {"a": 0, "b": 1}.get(where, 2)
+    assert ("which of them is farther is not known" in said.last) == (where in ("ab", "r"))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex128])
 def test_a_reference_full_of_nan_tells_nothing(tmp_path, dtype):
     """Not even of runs that are NaN where it is."""

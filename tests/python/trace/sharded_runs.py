@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import twinrun
-from twinrun.torch import ParallelRun, ReplicasDiffer, Sharded
+from twinrun.runs.opening import open_subject
+from twinrun.torch import ParallelRun, ReplicasDiffer, Sharded, trace
 
 
 def model() -> nn.Module:
@@ -172,6 +173,104 @@ def wrappers(rank: int, ranks: int, folder: Path) -> None:
         with ParallelRun(folder / f"wrapped-{name}") as run:
             run.capture(0, {"model": wrapped(model()), "more": {"list": [wrapped(model())]}})
             run.capture(1, wrapped(model()))
+
+
+class Holding(nn.Module):
+    """A model whose part is wrapped, and which has a module of a wrapper's name that is none."""
+
+    def __init__(self, wrapped) -> None:
+        super().__init__()
+        self.net = wrapped(model())
+        self.other = nn.Module()
+        self.other.module = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other.module(self.net(x))
+
+
+def _holding(ranks: int) -> dict[str, nn.Module]:
+    mesh = init_device_mesh("cpu", (ranks,))
+    fsdp1 = torch.distributed.fsdp.FullyShardedDataParallel
+    ddp = nn.parallel.DistributedDataParallel
+    ways = {
+        "bare": lambda m: m,
+        "ddp": ddp,
+        "compiled": lambda m: torch.compile(m, backend="eager"),
+        "both": lambda m: torch.compile(ddp(m), backend="eager"),
+        "fsdp1": lambda m: fsdp1(m, device_id=torch.device("cpu"), use_orig_params=True),
+        "fsdp2": lambda m: fully_shard(m, mesh=mesh),
+        "averaged": torch.optim.swa_utils.AveragedModel,
+    }
+    return {name: Holding(way) for name, way in ways.items()}
+
+
+def held_wrappers(rank: int, ranks: int, folder: Path) -> None:
+    """The same values of models whose part is wrapped; a state of two names that would become one."""
+    for name, what in _holding(ranks).items():
+        with ParallelRun(folder / f"held-{name}") as run:
+            run.capture(0, {"model": what})
+            run.capture(1, [what])
+    twice = nn.parallel.DistributedDataParallel(model())
+    twice.add_module("0", nn.Linear(2, 2, bias=False))
+    with ParallelRun(folder / "twice") as run:
+        run.capture(0, twice)
+
+
+def traced_wrappers(rank: int, ranks: int, folder: Path) -> None:
+    for name, what in _holding(ranks).items():
+        with trace(what, folder / f"traced-{name}", on_error="raise") as traced:
+            what(torch.ones(2, 6)).sum().backward()
+            traced.step()
+
+
+def traced_parts(rank: int, ranks: int, folder: Path) -> None:
+    """One element of a sharded gradient is another one in the second training; both are run again."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    right, wrong = folder / "parts-right", folder / "parts-wrong"
+    for again in (False, True):
+        for path, reference in ((right, wrong), (wrong, right)):
+            torch.manual_seed(5)
+            what = fully_shard(nn.Linear(6, 8), mesh=mesh)
+            optimizer = torch.optim.SGD(what.parameters(), lr=0.1, momentum=0.9)
+            on = {"escalate": True, "reference": reference} if again else {}
+            with trace(what, path, optimizer=optimizer, on_error="raise", **on):
+                for n in range(2):
+                    optimizer.zero_grad()
+                    what(torch.ones(2, 6)).sum().backward()
+                    if (path, rank, n) == (wrong, ranks - 1, 1):
+                        what.weight.grad.to_local()[1, 2] += 1
+                    optimizer.step()
+            dist.barrier()
+
+
+def phases(rank: int, ranks: int, folder: Path) -> None:
+    """Several captures within a step; in the second run one element of one process's part is another one."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    for name in ("right", "wrong"):
+        with ParallelRun(folder / f"phases-{name}") as run:
+            for step in range(2):
+                x = distribute_tensor(torch.arange(40.0).reshape(10, 4) + step, mesh, [Shard(0)])
+                run.capture(
+                    step,
+                    {"x": x, "all": torch.ones(3), "own": torch.ones(rank + 1)},
+                    local=["own"],
+                    phase="begin",
+                )
+                if (name, step, rank) == ("wrong", 1, ranks - 1):
+                    x.to_local()[2, 3] += 1
+                run.capture(step, {"x": x, "more": [1, 2]}, phase="after forces")
+                if step == 0:
+                    run.capture(step, {"y": x})
+            run.wait()
+            print(f"{name}: {run.steps}", flush=True)
+    with ParallelRun(folder / "phases-refused") as run:
+        _say(run, "differ", {"y": torch.full((3,), float(rank))}, phase="a")
+        _say(run, "phase", {"y": torch.ones(3)}, phase=f"a{rank}")
+        _say(run, "name", {"y": torch.ones(3)}, phase="" if rank else "a")
+        _say(run, "object", {"y": torch.ones(3), "own": object() if rank else 1}, phase="a", local=["own"])
+        _say(run, "empty", {"y": torch.ones(3)} if rank else {}, phase="a")
+        run.capture(0, {"y": torch.ones(3)}, phase="a")
+    print(f"refused: {open_subject(str(folder / 'phases-refused')).places}", flush=True)
 
 
 def errors(rank: int, ranks: int, folder: Path) -> None:

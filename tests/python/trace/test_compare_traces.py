@@ -155,9 +155,16 @@ def test_no_event_is_said_to_have_made_a_value_that_is_not_known(tmp_path) -> No
 def test_events_survive_storage(given_: list, problems: list[str]) -> None:
     events = [event(m, d, out=bool(d % 2)) for m, d in given_]
     fields = encoded_events(events, problems)
-    again, told = decoded_events(fields[EVENTS], fields[DIGESTS], "here")
+    again, told, _ = decoded_events(fields[EVENTS], fields[DIGESTS], "here")
     assert (again, told) == (events, problems)
     assert [e.values[0].digest for e in events] == [d for _, d in given_]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.text(), st.text(), st.text())))
+def test_places_whose_data_is_kept_survive_storage(wanted: list) -> None:
+    fields = encoded_events([event("m", 1)], (), wanted)
+    assert decoded_events(fields[EVENTS], fields[DIGESTS], "here").wanted == wanted
+    assert (b"wanted" in fields[EVENTS].tobytes()) == bool(wanted)
 
 
 @given(st.binary(max_size=200), st.integers(0, 3))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -345,6 +346,14 @@ def test_a_second_run_keeps_the_data_of_the_place(tmp_path):
     run(b, 0.5, escalate=True, reference=a)
     value = twinrun.compare_traces(f"{a}.escalated", f"{b}.escalated").first_divergence.values[0]
     assert (value.different, value.max_abs_diff) == (4, 0.5)
+    with warnings.catch_warnings(record=True) as said:  # a program without the place
+        warnings.simplefilter("always")
+        with trace(a, escalate=True, reference=b, existing="replace") as t:
+            t.record("z", 1)
+            t.step()
+    assert any("did not come to iteration" in str(w.message) for w in said)
+    missed = twinrun.compare_traces(f"{a}.escalated", f"{a}.escalated")
+    assert missed.verdict == "incomparable" and "did not come to" in missed.problems[0]
     with pytest.raises(twinrun.TwinrunError, match="needs the other trace"):
         trace(a, escalate=True)
     with pytest.raises(twinrun.TwinrunError, match="reference is for escalate=True"):

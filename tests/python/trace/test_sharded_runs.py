@@ -1,45 +1,25 @@
 """Runs that divide their tensors differently: TP 1 against TP 2, DP 2 against FSDP 2, on gloo."""
 
-import subprocess
-import sys
+import inspect
 from pathlib import Path
 
+import processes
 import pytest
-from commands import HANG
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("torch.distributed.tensor", reason="this PyTorch has no DTensor")
 
 import twinrun  # noqa: E402
 from twinrun.runs.opening import open_subject  # noqa: E402
+from twinrun.torch import ParallelRun  # noqa: E402
 from twinrun.torch.placements import _intervals  # noqa: E402
+from twinrun.trace.reading import TraceSubject  # noqa: E402
 
 PROGRAM = Path(__file__).with_name("sharded_runs.py")
 
 
 def job(folder, ranks, *scenarios):
-    """What each process printed."""
-    store = folder / f"store{ranks}-{'-'.join(scenarios)}"
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(r), str(ranks), str(store), str(folder), *scenarios],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(ranks)
-    ]
-    told = []
-    try:
-        for p in started:
-            out, err = p.communicate(timeout=HANG)
-            assert p.returncode == 0, err
-            told.append(out)
-    finally:
-        for p in started:
-            p.kill()
-            p.wait()
-    return told
+    return processes.job(PROGRAM, folder, ranks, *scenarios)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +152,114 @@ def test_names_of_wrappers_are_left_out_within_containers_too(tmp_path):
         found = twinrun.compare(tmp_path / "wrapped-bare", tmp_path / f"wrapped-{name}")
         assert found.verdict == "same", (name, found.problems)
         assert {"model.0.weight", "more.list.0.2.bias", "2.bias"} <= {f.field for f in found.fields}
+
+
+@pytest.fixture(scope="module")
+def holding(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("holding")
+    job(folder, 2, "held_wrappers", "traced_wrappers")
+    return folder
+
+
+def test_names_of_wrappers_are_left_out_where_a_model_holds_them(holding):
+    for name in ("ddp", "compiled", "both", "fsdp1", "fsdp2", "averaged"):
+        found = twinrun.compare(holding / "held-bare", holding / f"held-{name}", leave_out=["*n_averaged"])
+        assert found.verdict == "same", (name, found.problems)
+        assert {"model.net.0.weight", "model.other.module.bias"} <= {f.field for f in found.fields}
+    with open_subject(str(holding / "held-averaged")).open((0, 0)) as fields:
+        assert "model.net.n_averaged" in fields
+    # No field is lost where two would have one name.
+    kept = set()
+    for rank in (0, 1):
+        with open_subject(str(holding / "twice")).open((0, rank)) as fields:
+            kept |= set(fields)
+    assert kept == {"0.weight", "module.0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_traces_leave_out_the_names_of_wrappers_that_a_model_holds(holding):
+    bare, _, _ = TraceSubject(holding / "traced-bare").events(0, 0)
+    for name in ("ddp", "compiled", "both", "fsdp1", "fsdp2", "averaged"):
+        events, _, _ = TraceSubject(holding / f"traced-{name}").events(0, 0)
+        assert {e.module for e in events} <= {e.module for e in bare}, name
+        assert {"", "net", "other.module"} <= {e.module for e in events}, name
+        owned = {v.name for e in events for v in e.values if v.role in ("parameter", "gradient")}
+        assert not any(part in n.split(".") for n in owned for part in ("_orig_mod", "_fsdp_wrapped_module"))
+        grads = {e.operation for e in events if e.phase == "backward" and e.operation.startswith("net")}
+        assert not any(".module." in n for n in grads), name
+
+
+def test_a_part_of_a_distributed_tensor_is_named_by_its_place_in_the_whole(tmp_path):
+    job(tmp_path, 2, "traced_parts")
+    found = twinrun.compare_traces(tmp_path / "parts-right.escalated", tmp_path / "parts-wrong.escalated")
+    first = found.first_divergence
+    assert (first.rank, first.site.iteration, first.site.phase) == (1, 1, "optimizer")
+    (value,) = [v for v in first.values if not v.out]
+    assert (value.name, value.different, value.whole, value.offset) == (
+        "weight.grad@local",
+        1,
+        [8, 6],
+        [4, 0],
+    )
+    assert value.first_index == value.max_index == [5, 2] and value.box == [(5, 6), (2, 3)]
+
+
+def test_phases_of_several_processes(tmp_path):
+    told = [_lines(out) for out in job(tmp_path, 2, "phases")]
+    right, wrong = tmp_path / "phases-right", tmp_path / "phases-wrong"
+    assert twinrun.compare_traces(right, right).same
+    found = twinrun.compare_traces(right, wrong)
+    first = found.first_divergence
+    assert (first.rank, first.site.iteration, first.site.phase) == (1, 1, "after forces")
+    (value,) = first.values
+    assert (value.name, value.different, value.max_abs_diff) == ("x", 1, 1.0)
+    # The part of process 1 begins in row 5 of 10.
+    assert (value.whole, value.offset, value.first_index, value.box) == (
+        [10, 4],
+        [5, 0],
+        [7, 3],
+        [(7, 8), (3, 4)],
+    )
+    assert "1 of 20 elements of a part of [10, 4] that begins at [5, 0]" in str(found)
+    names = [
+        {v.name for e in TraceSubject(right).events(rank, 0)[0] for v in e.values if e.phase == "begin"}
+        for rank in (0, 1)
+    ]
+    assert "x" in names[0] & names[1] and "own" in names[0] & names[1]
+    assert ("all" in names[0]) != ("all" in names[1])  # held alike, and kept once
+    for said in told:
+        assert said["right"] == said["wrong"] == "[0, 1]"
+        assert "('y',)" in said["differ"] and "must hold alike" in said["differ"]
+        assert "different phases: process 0 step 0, phase 'a0', process 1 step 0, phase 'a1'" in said["phase"]
+        assert "step 0, phase 'a', process 1 step 0;" in said["name"]
+        assert "process 1: own" in said["object"] and "process 0: there is no field" in said["empty"]
+        assert said["refused"] == "[(0, 0), (0, 1)]"
+
+
+# Parameters in which the methods of ParallelRun differ from those of Run; the page says why.
+DIFFERENT = {
+    "__init__": {"group"}, "capture": {"ids", "global_place", "sharded", "local"}, "latest": {"history"},
+    "load": {"history"}, "restore": {"sharded", "local", "history"},
+}  # fmt: skip
+
+
+def test_a_parallel_run_takes_what_a_run_takes():
+    page = (Path(__file__).parents[3] / "docs/howto/decompositions.md").read_text()
+    names = [n for n in dir(twinrun.Run) if not n.startswith("_")]
+    assert set(names) <= {n for n in dir(ParallelRun) if not n.startswith("_")} == {*names}
+    for name in ["__init__", *names]:
+        ours, theirs = getattr(ParallelRun, name), getattr(twinrun.Run, name)
+        if isinstance(theirs, property):
+            assert isinstance(ours, property)
+            continue
+        mine, plain = (inspect.signature(f).parameters for f in (ours, theirs))
+        if any(p.kind is p.VAR_KEYWORD for p in mine.values()):  # the settings of Run
+            plain = {n: p for n, p in plain.items() if n in mine}
+        apart = {n for n in {*mine, *plain} - {"settings"} if n not in mine or n not in plain}
+        assert apart == DIFFERENT.get(name, set()), name
+        for n in {*mine, *plain} - apart - {"settings"}:
+            assert (mine[n].kind, mine[n].default) == (plain[n].kind, plain[n].default), (name, n)
+        row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` |")), "")
+        assert all(f"`{n}=`" in row for n in apart), (name, row)
 
 
 def test_errors_say_what_to_do_on_all_processes(tmp_path):

@@ -320,6 +320,46 @@ def test_the_same_training_run_again_keeps_the_data_of_the_place(tmp_path) -> No
                 )
 
 
+def _again(path, *, short: bool = False, other: bool = False) -> None:
+    """The second run of a training, which ends sooner, or is of another model."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), *([] if other else [nn.Linear(4, 2)]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    reference = path.with_name("b" if path.name == "a" else "a")
+    with trace(model, path, optimizer=optimizer, reference=reference, escalate=True):
+        for n in range(1 if short else 3):
+            optimizer.zero_grad()
+            model(torch.full((3, 4), float(n))).sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("sides, how", [("ab", "short"), ("a", "short"), ("ab", "other"), ("", "")])
+def test_a_place_that_the_second_run_does_not_come_to_is_a_problem(tmp_path, sides, how) -> None:
+    def plant(n: int, model: nn.Module, traced) -> None:
+        if n == 2:
+            with torch.no_grad():
+                model[2].weight[1, 1] += 2**-10
+
+    small(tmp_path / "a")
+    small(tmp_path / "b", plant)
+    site = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence.site
+    assert (site.iteration, site.module) == (2, "2")
+    for name in "ab":
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            _again(tmp_path / name, **({how: True} if name in sides else {}))
+        told = [str(w.message) for w in said if "escalate" in str(w.message)]
+        assert len(told) == (name in sides) and all(str(site) in text for text in told), told
+    found = twinrun.compare_traces(tmp_path / "a.escalated", tmp_path / "b.escalated", common=how == "short")
+    missed = [p for p in found.problems if f"did not come to {site}" in p]
+    assert [p.split(".escalated")[0][-1] for p in missed] == [*sides]
+    assert found.verdict == ("incomparable" if sides else "same") and found.different_values == 0
+    if sides:
+        assert found.problems[: len(missed)] == missed and not found.notes[1:]
+    else:
+        assert found.notes == [f"this time nothing differs at {site}, whose data was kept"]
+
+
 def _kept(path, site, name):
     trace = TraceSubject(path)
     for event in trace.events(0, site.iteration)[0]:

@@ -140,12 +140,12 @@ class _Table:
         ]
         corrected = holm(self.raw)
         self.rows = [
-            self._row(c, p, float(holm), alike)
-            for c, p, holm, alike in zip(known, self.raw, corrected, self.resemblances, strict=True)
+            self._row(c, p, float(adjusted), alike)
+            for c, p, adjusted, alike in zip(known, self.raw, corrected, self.resemblances, strict=True)
         ]
         self.claims = [Claim(row["covariate"], row["p, Holm"], row) for row in self.rows]
 
-    def _row(self, c: _Covariate, p: float, holm: float, alike: Resemblance) -> dict[str, Any]:
+    def _row(self, c: _Covariate, p: float, adjusted: float, alike: Resemblance) -> dict[str, Any]:
         r = float(c.correlation(c.left.values[None])[0])
         half = stats.norm.ppf(1 - self.options.alpha / 2) * np.sqrt((1 + r * r / 2) / max(c.n - 3, 1))
         z = float(np.arctanh(np.clip(r, -0.999999, 0.999999)))
@@ -157,7 +157,7 @@ class _Table:
             "low": low,
             "high": high,
             "p": p,
-            "p, Holm": holm,
+            "p, Holm": adjusted,
         }
 
     @property
