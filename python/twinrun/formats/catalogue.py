@@ -117,6 +117,15 @@ BUILT_IN = (
     _entry("amrex", "amrex", "AMReX plotfile", "is_folder", options=frozenset({"place"}), order=10),
     _entry("dcp", "dcp", "torch.distributed.checkpoint", "is_folder"),
     _entry(
+        "fits",
+        "fits",
+        "FITS",
+        suffixes=(".fits", ".fit", ".fts"),
+        magic=(b"SIMPLE  =       ",),
+        options=frozenset({"attributes", "patience"}),
+        aside=frozenset({"patience"}),
+    ),
+    _entry(
         "gadget",
         "gadget",
         "GADGET-1/2 snapshot",
