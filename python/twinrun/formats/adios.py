@@ -54,7 +54,7 @@ def open_adios(path: str, attributes: object = False, patience: object = PATIENC
     reader = _Reader(path, adios_worker.__file__, "adios2", seconds)
     try:
         with reading(path, "ADIOS2"):
-            facts, _ = reader.ask({})
+            facts = reader.open()
             frames = []
             for number, variables in enumerate(facts["steps"]):
                 frame = Frame(number, [])

@@ -117,6 +117,14 @@ BUILT_IN = (
     _entry("amrex", "amrex", "AMReX plotfile", "is_folder", options=frozenset({"place"}), order=10),
     _entry("dcp", "dcp", "torch.distributed.checkpoint", "is_folder"),
     _entry(
+        "dcd",
+        "dcd",
+        "DCD trajectory",
+        suffixes=(".dcd",),
+        magic=(b"T\0\0\0CORD", b"\0\0\0TCORD", b"T\0\0\0VELD", b"\0\0\0TVELD"),
+        many_steps=True,
+    ),
+    _entry(
         "fits",
         "fits",
         "FITS",
@@ -145,6 +153,16 @@ BUILT_IN = (
         magic=(b"HACC01L", b"HACC01B"),
         options=frozenset({"verify"}),
         aside=frozenset({"verify"}),
+    ),
+    _entry(
+        "grib",
+        "grib",
+        "GRIB",
+        suffixes=(".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".gb1", ".gb2"),
+        magic=(b"GRIB",),
+        options=frozenset({"patience"}),
+        aside=frozenset({"patience"}),
+        many_steps=True,
     ),
     _entry(
         "hdf5",
@@ -255,6 +273,26 @@ BUILT_IN = (
             f".{kind}{name}" for kind in ("", "p") for name in ("vtu", "vtp", "vti", "vtr", "vts")
         ),
         order=20,
+    ),
+    _entry(
+        "xarray_engine",
+        "xarray",
+        "what xarray opens, by option engine",
+        "claims",
+        "is_folder",
+        options=frozenset({"engine", "attributes", "patience"}),
+        aside=frozenset({"patience"}),
+        order=300,
+    ),
+    _entry(
+        "xtc",
+        "xtc",
+        "GROMACS compressed trajectory",
+        suffixes=(".xtc",),
+        magic=(struct.pack(">i", 1995), struct.pack(">i", 2023)),
+        options=frozenset({"patience"}),
+        aside=frozenset({"patience"}),
+        many_steps=True,
     ),
     _entry(
         "zarr",

@@ -74,7 +74,7 @@ def apply(content: FileContent, rows: Rows) -> None:
         return
     for label in {field.name for _, field, _ in moving}:
         del content.fields[label]
-    for label in names.used:
+    for label in names.consumed():
         content.fields.pop(label, None)
     del content.fields["time_whole"]
     # What is said of a variable is said of what it is called now.
@@ -101,18 +101,29 @@ def _part(name: str, field: Field, at: int | None, step: int) -> Field:
 
 
 class _Names:
-    """The names of results. `used` are the variables of the file whose texts all became names of fields."""
+    """The names of results."""
 
     def __init__(self, content: FileContent, rows: Rows) -> None:
         self._content, self._rows = content, rows
         self._known: dict[str, list[str]] = {}
         self._given: set[str] = set()
-        self.used: set[str] = set()
+        self._kept: set[str] = set()
+        self._used: set[str] = set()
+
+    def consumed(self) -> set[str]:
+        """The variables whose texts are names of fields now, and nothing else."""
+        return self._used - self._kept
 
     def _texts(self, variable: str) -> list[str]:
-        """The texts of a variable if they can be names: each is there once, and none is empty."""
+        """The texts of a variable if they can be names: each is there once, and none is empty.
+
+        A text ends at its first zero. If there is more behind, the variable stays a field too.
+        """
         if variable not in self._known:
-            texts = self._rows(variable)
+            rows = [text.rstrip("\0 ") for text in self._rows(variable)]
+            texts = [text.split("\0")[0].strip() for text in rows]
+            if texts != rows:
+                self._kept.add(variable)
             is_usable = len(set(texts)) == len(texts) and all(texts)
             self._known[variable] = [text.replace("@", "_") for text in texts] if is_usable else []
         return self._known[variable]
@@ -129,7 +140,7 @@ class _Names:
         old = f"vals_{kind}_var/{at + 1}"
         if at >= len(texts):
             return self._unique(old, old)
-        self.used.add(f"name_{kind}_var")
+        self._used.add(f"name_{kind}_var")
         return self._unique(f"{word}/{texts[at]}", old)
 
     def of(self, found: re.Match[str], old: str) -> str:
@@ -139,7 +150,7 @@ class _Names:
         texts = self._texts(f"name_{kind}_var")
         if not 1 <= number <= len(texts) or (mark or "") != own_mark:
             return self._unique(old, old)
-        self.used.add(f"name_{kind}_var")
+        self._used.add(f"name_{kind}_var")
         if not own_mark:
             return self._unique(f"{word}/{texts[number - 1]}", old)
         where = self._block(int(block[:9]), block_names, block_numbers)

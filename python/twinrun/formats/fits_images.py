@@ -35,8 +35,8 @@ class Decoder:
     def worker(self) -> Worker:
         if self._worker is None:
             check_installed("astropy", "twinrun[fits]", self._path)
-            self._worker = Worker(self._path, fits_worker.__file__, "astropy", self._patience)
-            self._worker.ask({})
+            self._worker = Worker(self._path, fits_worker.__file__, "astropy", self._patience, again=True)
+            self._worker.open()
         return self._worker
 
     def close(self) -> None:

@@ -180,7 +180,7 @@ def _rows(content: FileContent, name: str) -> list[str]:
     if field is None or field.kind != "text" or not 0 < field.size <= _MOST_CHARACTERS:
         return []
     rows = field.elements().reshape(field.shape[0], -1)
-    return [row.tobytes().split(b"\0")[0].decode("utf-8", "replace").strip() for row in rows]
+    return [row.tobytes().decode("utf-8", "backslashreplace") for row in rows]
 
 
 def _parse(cursor: _Cursor) -> _Header:

@@ -78,4 +78,4 @@ def _rows(h5py: Any, file: Any, name: str) -> list[str]:
     if not isinstance(item, h5py.Dataset) or item.dtype.kind != "S" or not 0 < item.size <= _MOST_CHARACTERS:
         return []
     rows = item[()].reshape(item.shape[0], -1)
-    return [row.tobytes().split(b"\0")[0].decode("utf-8", "replace").strip() for row in rows]
+    return [row.tobytes().decode("utf-8", "backslashreplace") for row in rows]

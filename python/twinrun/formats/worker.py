@@ -2,9 +2,9 @@
 
 In a process of its own the package does no harm. MODULE is the file of a module beside this one. Its function
 `opened(path, report_progress)` opens the file, and returns facts of it (for JSON) and a function that answers
-requests: `read(request)` returns bytes.
+requests: `read(request)` returns bytes, or facts.
 
-Requests are lines of JSON on stdin; the first one opens the file. Answers are lines of JSON on stdout, each
+Requests are lines of JSON on stdin; the first one opens the file, and one with "open" another file. Answers are lines of JSON on stdout, each
 followed by as many bytes as its "bytes" says. Lines with "progress" may precede an answer, and show that the
 process still works. The process ends when its stdin is closed, even if the package hangs.
 """
@@ -84,11 +84,16 @@ def main(place: str, path: str) -> None:
     for line in sys.stdin.buffer:
         try:
             request = json.loads(line)
-            if read is None:
-                facts, read = module.opened(path, report_progress)
+            if read is None or "open" in request:
+                read = None  # closes what was open
+                facts, read = module.opened(request.get("open", path), report_progress)
                 answer(**facts)
             else:
-                answer(read(request))
+                found = read(request)
+                if isinstance(found, dict):
+                    answer(**found)
+                else:
+                    answer(found)
         except Exception as error:
             answer(error=f"{type(error).__name__}: {error}"[:1000])
 

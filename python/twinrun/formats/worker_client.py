@@ -5,6 +5,7 @@ See `worker` for the process. It has a limit of time, and ends when the process 
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import math
@@ -12,6 +13,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -48,22 +50,79 @@ def check_installed(package: str, extra: str, path: str) -> None:
         raise MissingPackage.of(package, extra, where=path)
 
 
+# Processes without a file, by the process that started them (a fork must not share them), by module
+# and by the places where they look for packages.
+_waiting: dict[tuple[int, str, str], list[subprocess.Popen[bytes]]] = {}
+_MOST_WAITING = 2
+_lock = threading.Lock()
+
+
+def _packages() -> str:
+    return os.pathsep.join(place for place in sys.path if place)
+
+
+def _idle(module: str) -> subprocess.Popen[bytes] | None:
+    """A process that waits for a file to read by a module; None if there is none."""
+    with _lock:
+        waiting = _waiting.get((os.getpid(), module, _packages()), [])
+        while waiting:
+            process = waiting.pop()
+            if process.poll() is None:
+                return process
+            _kill(process)
+    return None
+
+
+def _keep(module: str, process: subprocess.Popen[bytes]) -> bool:
+    """Keeps a process for the next file; False if enough of them wait already."""
+    with _lock:
+        waiting = _waiting.setdefault((os.getpid(), module, _packages()), [])
+        if len(waiting) >= _MOST_WAITING:
+            return False
+        waiting.append(process)
+        return True
+
+
+@atexit.register
+def _end_waiting() -> None:
+    for (starter, *_), waiting in _waiting.items():
+        if starter == os.getpid():
+            for process in waiting:
+                _kill(process)
+            waiting.clear()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
 class Worker:
     """The process that reads the file `path` by the module in the file `module`. Thread-safe by its cache's
     lock.
 
     package: the name of the package that it reads with, for messages. patience: seconds without progress (a
-    variable listed, a byte read) after which reading fails.
+    variable listed, a byte read) after which reading fails. again: whether a process that closed its file may
+    read the next one, so that the package is imported once for many files.
     """
 
-    def __init__(self, path: str, module: str, package: str, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, path: str, module: str, package: str, patience: float = PATIENCE, again: bool = False
+    ) -> None:
         self.path, self.package, self.patience = path, package, patience
         self.cache = BandCache(_CACHE_BYTES)
         self.problem: FormatError | None = None
-        command = [sys.executable, worker.__file__, module, path]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        with reading(path, package):
-            self._process = subprocess.Popen(
+        self._module, self._again = module, again
+        self._process = (_idle(module) if again else None) or self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, worker.__file__, self._module, self.path]
+        environment = {**os.environ, "PYTHONPATH": _packages()}
+        with reading(self.path, self.package):
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -72,20 +131,29 @@ class Worker:
                 bufsize=0,
             )
 
+    def open(self, **how: object) -> dict[str, Any]:
+        """Opens the file; returns what the module says of it. Raises as `ask`.
+
+        how: what the module needs besides its path. Then it gets a mapping with "path" among them.
+        """
+        facts, _ = self.ask({"open": {"path": self.path, **how} if how else self.path})
+        return facts
+
     def close(self) -> None:
-        """Ends the process. Later requests raise FormatError."""
+        """Ends the process, or keeps it for the next file. Later requests raise FormatError."""
         with self.cache.lock:
             self.cache.clear()
-            if self.problem is None:
-                self._end(FormatError("the file was closed", where=self.path))
+            if self.problem is not None:
+                return
+            closed = FormatError("the file was closed", where=self.path)
+            if self._again and _keep(self._module, self._process):
+                self.problem = closed
+            else:
+                self._end(closed)
 
     def _end(self, problem: FormatError) -> FormatError:
         self.problem = problem
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        _kill(self._process)
         return problem
 
     def _how_it_ended(self) -> str:
@@ -119,6 +187,10 @@ class Worker:
             except (OSError, EOFError) as error:
                 message = f"the {self.package} package crashed on it ({self._how_it_ended()})"
                 raise self._end(DamagedFile(message, where=self.path)) from error
+            except BaseException:  # half an answer is still to come
+                if self.problem is None:
+                    self._end(FormatError("reading was interrupted", where=self.path))
+                raise
             if "error" in facts:
                 raise DamagedFile(facts["error"], where=self.path)
             return facts, bytes(data)
