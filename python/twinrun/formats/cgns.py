@@ -3,7 +3,8 @@
 Fields get the names of nodes: `Base/Zone 1/FlowSolution#1/Pressure`. Arrays are column-major, as CGNS counts
 them. Texts such as `GridLocation` are facts of their node.
 
-Source: "CGNS/HDF5 File Mapping Manual" and the "Standard Interface Data Structures" of CGNS, versions 3 and 4.
+Source: "CGNS/HDF5 File Mapping Manual" and the "Standard Interface Data Structures" of CGNS, versions 3 and
+4.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DCD trajectories of CHARMM, NAMD, X-PLOR and others: frames of f32 positions, or velocities, and the cell.
 
-A file is a sequence of Fortran records. After three records of the header every frame has the record of the cell
-(6 x f64, if there are cells) and one for each axis, all of one length. Every record is an extent. Positions lie
-axis by axis, so the field is column-major: its index is (atom, axis).
+A file is a sequence of Fortran records. After three records of the header every frame has the record of the
+cell (6 x f64, if there are cells) and one for each axis, all of one length. Every record is an extent.
+Positions lie axis by axis, so the field is column-major: its index is (atom, axis).
 
 Source: the reader of CHARMM's documentation (dynio), and the layout that NAMD and VMD write.
 """
@@ -78,9 +78,11 @@ def open_dcd(path: str) -> FileContent:
         atoms = struct.unpack(order + "i", records.read(4, "number of atoms"))[0]
         add_frames(content, _frames(records, size, numbers, _KINDS[mark[4:]], atoms, content))
         lines = struct.unpack(order + "i", title[:4])[0] if len(title) >= 4 else 0
-        content.say("", "(title)", [lines, title[4:].decode("latin-1").rstrip()])
+        content.say("", "(title)", [lines, title[4:].rstrip(b" ").decode("latin-1")])
         # All but the number of frames and the time step, which are compared otherwise.
         content.say("", "(header)", [*numbers[1:9], *numbers[11:]])
+        if numbers[19]:  # of X-PLOR it is half of the time step
+            content.say("", "(has cells)", numbers[10])
     return content
 
 
@@ -128,12 +130,14 @@ def _frames(
         )
         content.skipped.append((f"frames from {len(frames)} on", why))
     elif said < len(frames):
+        content.say("", "(frames of the header)", said)
         content.notes.append(f"its header says {said} frames, and it has {len(frames)}: all are compared")
     return frames
 
 
 def _period(cell: np.ndarray) -> tuple[float, ...] | None:
-    """Lengths of an orthogonal cell; None if it is tilted or invalid. Angles are degrees, or their cosines."""
+    """Lengths of an orthogonal cell; None if it is tilted or invalid. Angles are degrees, or their
+    cosines."""
     a, gamma, b, beta, alpha, c = cell.tolist()
     lengths = (a, b, c)
     if any(angle not in (0.0, 90.0) for angle in (alpha, beta, gamma)):

@@ -1,10 +1,10 @@
 """FITS: images, compressed images, and tables.
 
-Headers are read here. Images without compression and the columns of binary tables are extents (big-endian), or
-gathered. Integers that FITS stores with a shift of half of their range, because it has no unsigned types (BZERO =
-32768), are unsigned integers. Other numbers are compared as stored; BSCALE, BZERO and their like are facts that
-change the meaning of numbers. Compressed images are decoded by astropy (an optional package), tile by tile, in a
-process of its own, see `worker_client`.
+Headers are read here. Images without compression and the columns of binary tables are extents (big-endian),
+or gathered. Integers that FITS stores with a shift of half of their range, because it has no unsigned types
+(BZERO = 32768), are unsigned integers. Other numbers are compared as stored; BSCALE, BZERO and their like
+are facts that change the meaning of numbers. Compressed images are decoded by astropy (an optional
+package), tile by tile, in a process of its own, see `worker_client`.
 
 Fields are named by EXTNAME, the first image `PRIMARY`: `SCI`; a second one `SCI-2`; columns `EVENTS/ENERGY`.
 

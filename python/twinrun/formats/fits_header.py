@@ -64,7 +64,8 @@ class Header:
 
 
 def parse_header(file: BinaryIO, at: int, size: int, path: str) -> Header:
-    """The header that begins at offset `at` of a file of `size` bytes. Raises DamagedFile if it has no end."""
+    """The header that begins at offset `at` of a file of `size` bytes. Raises DamagedFile if it has no
+    end."""
     header = Header()
     last = None  # the keyword whose text the next card may continue
     begin = at

@@ -45,7 +45,8 @@ class Decoder:
 
 
 def is_shift(code: str, scale: object, zero: object) -> bool:
-    """Whether a scale is the one by which FITS stores integers of the other sign: 1, and half of their range."""
+    """Whether a scale is the one by which FITS stores integers of the other sign: 1, and half of their
+    range."""
     if code not in _OTHER_SIGN or (scale is not None and scale != 1):
         return False
     half = 1 << (8 * ITEMSIZE[code] - 1)

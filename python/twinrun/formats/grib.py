@@ -1,12 +1,12 @@
 """GRIB, editions 1 and 2: every field of every message, through eccodes (an optional package).
 
-Fields are named by the keys that users of eccodes know: `t/isobaricInhPa/500`, then `number-3` for a member of
-an ensemble and `accum` for a value over a time. So the order of messages in a file is no difference. The forecast
-step is the step, in hours where all steps are whole hours. In a file of several base times the step is the base
-time (`2026010106`), and the forecast step belongs to the name. Missing values are NaN.
+Fields are named by the keys that users of eccodes know: `t/isobaricInhPa/500`, then `number-3` for a member
+of an ensemble and `accum` for a value over a time. So the order of messages in a file is no difference. The
+forecast step is the step, in hours where all steps are whole hours. In a file of several base times the
+step is the base time (`2026010106`), and the forecast step belongs to the name. Missing values are NaN.
 
-Lengths are checked here, see `grib_messages`. A process of its own decodes, because eccodes may crash on damaged
-files, see `worker_client`.
+Lengths are checked here, see `grib_messages`. A process of its own decodes, because eccodes may crash on
+damaged files, see `worker_client`.
 """
 
 from __future__ import annotations

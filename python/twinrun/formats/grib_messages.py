@@ -1,4 +1,5 @@
-"""The messages of GRIB files, editions 1 and 2: where each lies, and its sections. Values are not decoded here.
+"""The messages of GRIB files, editions 1 and 2: where each lies, and its sections. Values are not decoded
+here.
 
 A message of edition 2 may hold several fields: its later sections are repeated for each. Each field is then a
 message of its own, put together from sections.
@@ -32,8 +33,8 @@ class Message:
     """One field.
 
     offset: of the message in the file. edition: 1 or 2. pieces: (offset, bytes) of its parts, the sections
-    behind section 0 if it was `cut` out of a message of several fields, else the whole message. head: bytes of
-    the sections that say what the values are, by number, without those that say how they are packed.
+    behind section 0 if it was `cut` out of a message of several fields, else the whole message. head: bytes
+    of the sections that say what the values are, by number, without those that say how they are packed.
     """
 
     offset: int

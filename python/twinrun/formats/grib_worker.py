@@ -27,8 +27,9 @@ _MISSING = -1.2345678901234567e300
 def opened(
     path: str, report_progress: Callable[[], None]
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], bytes]]:
-    """No facts, and a function that answers requests: `describe`, a list of messages, and `values`, some values
-    of one message. A message is {"pieces": [[offset, bytes], …], "cut": whether section 0 is missing}.
+    """No facts, and a function that answers requests: `describe`, a list of messages, and `values`, some
+    values of one message. A message is {"pieces": [[offset, bytes], …], "cut": whether section 0 is
+    missing}.
     """
     import eccodes
 
@@ -66,8 +67,8 @@ class _Reader:
         return self._eccodes.codes_new_from_message(data)
 
     def describe(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The keys of a message as texts; `size`, the number of its values; `mars` and `geography`, all keys of
-        these kinds; `error`, if eccodes cannot read it.
+        """The keys of a message as texts; `size`, the number of its values; `mars` and `geography`, all
+        keys of these kinds; `error`, if eccodes cannot read it.
         """
         self._report_progress()
         try:

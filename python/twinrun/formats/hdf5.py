@@ -53,8 +53,8 @@ def open_hdf5(
 
     cache: bytes of decoded chunks to cache. attributes: if true, numeric attributes become fields
     `dataset@attribute`, which may have tolerances; otherwise they are facts. convention: 'auto' applies the
-    conventions of openPMD, VTKHDF, GADGET, CGNS and NetCDF-4 to files that follow one; 'none' reads every file as
-    plain HDF5.
+    conventions of openPMD, VTKHDF, GADGET, CGNS and NetCDF-4 to files that follow one; 'none' reads every
+    file as plain HDF5.
 
     Fields are named by their path in the file, without the leading slash. Soft and external links are
     followed. A group is entered once, so links may form loops.

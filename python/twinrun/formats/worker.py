@@ -4,9 +4,10 @@ In a process of its own the package does no harm. MODULE is the file of a module
 `opened(path, report_progress)` opens the file, and returns facts of it (for JSON) and a function that answers
 requests: `read(request)` returns bytes, or facts.
 
-Requests are lines of JSON on stdin; the first one opens the file, and one with "open" another file. Answers are lines of JSON on stdout, each
-followed by as many bytes as its "bytes" says. Lines with "progress" may precede an answer, and show that the
-process still works. The process ends when its stdin is closed, even if the package hangs.
+Requests are lines of JSON on stdin; the first one opens the file, and one with "open" another file. Answers
+are lines of JSON on stdout, each followed by as many bytes as its "bytes" says. Lines with "progress" may
+precede an answer, and show that the process still works. The process ends when its stdin is closed, even if
+the package hangs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Whatever has a backend of xarray (an optional package): --format xarray --format-option engine=NAME.
 
-So a format that twinrun does not know is compared where the user's xarray opens it. Variables of all groups are
-fields, `group/variable`, with their numbers as stored (decode_cf=False), and attributes and dimensions are facts.
-They are read in pieces, in a process of its own, because backends may crash, see `worker_client`.
+So a format that twinrun does not know is compared where the user's xarray opens it. Variables of all groups
+are fields, `group/variable`, with their numbers as stored (decode_cf=False), and attributes and dimensions
+are facts. They are read in pieces, in a process of its own, because backends may crash, see
+`worker_client`.
 
 It is never detected: the formats that twinrun knows are read without xarray.
 """
@@ -34,8 +35,8 @@ def open_with_xarray(
     """Opens a file or folder with xarray.
 
     engine: the name of the backend; None lets xarray choose. attributes: if true, numeric attributes become
-    fields `variable@attribute`, which may have tolerances; otherwise they are facts. patience: seconds without
-    progress after which reading fails.
+    fields `variable@attribute`, which may have tolerances; otherwise they are facts. patience: seconds
+    without progress after which reading fails.
 
     Raises FormatError if xarray cannot open it, MissingPackage without xarray.
     """
@@ -43,7 +44,7 @@ def open_with_xarray(
     seconds = seconds_of(patience, path)
     if engine is not None and not isinstance(engine, str):
         raise FormatError(f"engine must be a name of a backend of xarray, not {engine!r:.40}", where=path)
-    check_installed("xarray", "xarray", path)
+    check_installed("xarray", "twinrun[xarray]", path)
     content = FileContent(path, "xarray")
     worker = Worker(path, xarray_worker.__file__, "xarray", seconds, again=True)
     content.on_close = worker.close
@@ -72,7 +73,7 @@ def open_with_xarray(
     return content
 
 
-def _value(kind: str, value: Any) -> object:
+def _value(kind: str, value: Any) -> Any:
     """The value of an attribute: a text, or numbers of a type of NumPy."""
     if kind == "text":
         return value

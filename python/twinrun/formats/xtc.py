@@ -1,8 +1,8 @@
 """GROMACS .xtc trajectories: frames of positions that were rounded and packed, and the box.
 
-The headers of frames are read here, and so are the positions of at most 9 atoms, which are not packed. Others are
-unpacked by chemfiles (an optional package), in a process of its own, because libraries that read them are not safe
-with damaged files, see `worker_client`. Positions are in nm, as GROMACS has them.
+The headers of frames are read here, and so are the positions of at most 9 atoms, which are not packed.
+Others are unpacked by chemfiles (an optional package), in a process of its own, because libraries that read
+them are not safe with damaged files, see `worker_client`. Positions are in nm, as GROMACS has them.
 
 Source: libxdrf and xtcio of GROMACS.
 """
