@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile
 from .facts import Fact
+from .files import open_regular, read_exact
 from .fits_header import Header
 from .fits_images import is_shift, note_scale, shifted
 from .layout import Stored, array_fields
@@ -171,22 +172,23 @@ class _Column:
         element = np.dtype(_NUMPY[found[1]])
         heap = self.header.size("THEAP", self.path, self.width * self.rows)
 
-        def one(count: int, offset: int) -> object:
+        def one(file: BinaryIO, count: int, offset: int) -> object:
             stored = -(-count // 8) if found[1] == "X" else count
             begin = heap + offset
             if begin + stored * element.itemsize > self.size:
                 message = f"{self.what}: a list of {count} elements at byte {offset} is outside of the table"
                 raise DamagedFile(message, where=self.path)
-            if not stored:
-                return np.zeros(0, element)
-            raw = read_records(self.path, self.at + begin, 1, 1, stored * element.itemsize).reshape(-1)
-            return raw.tobytes() if found[1] in "AX" else raw.view(element)
+            raw = read_exact(file, self.at + begin, stored * element.itemsize, self.path, self.what)
+            # Bits and texts are bytes. How many bits there are is not in these.
+            return [count, raw] if found[1] in "AX" else np.frombuffer(raw, element)
 
         def lists(first: int, count: int) -> list[object]:
             start = self.at + place + first * self.width
             raw = read_records(self.path, start, self.width, count, descriptor.itemsize)
             pairs = raw.reshape(-1).view(descriptor.base).reshape(count, 2).tolist()
-            return [one(*pair) for pair in pairs]
+            file, _ = open_regular(self.path)
+            with file:
+                return [one(file, *pair) for pair in pairs]
 
         shape = checked_shape((self.rows,), 8, self.path, self.what)
         self.content.add(coded(self.label, f"list of {found[1]}", shape, self.path, lists))

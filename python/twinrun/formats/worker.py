@@ -2,16 +2,18 @@
 
 In a process of its own the package does no harm. MODULE is the file of a module beside this one. Its function
 `opened(path, report_progress)` opens the file, and returns facts of it (for JSON) and a function that answers
-requests: `read(request)` returns bytes, or facts.
+requests: `read(request)` returns bytes, or facts. Its function `closed()`, if it has one,
+closes what is open.
 
-Requests are lines of JSON on stdin; the first one opens the file, and one with "open" another file. Answers
-are lines of JSON on stdout, each followed by as many bytes as its "bytes" says. Lines with "progress" may
-precede an answer, and show that the process still works. The process ends when its stdin is closed, even if
-the package hangs.
+Requests are lines of JSON on stdin; the first one opens the file, one with "open" another file, and one
+with "close" closes it. Answers are lines of JSON on stdout, each followed by as many bytes as its "bytes"
+says. Lines with "progress" may precede an answer, and show that the process still works. The process ends
+when its stdin is closed, even if the package hangs.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -72,6 +74,7 @@ def main(place: str, path: str) -> None:
         answers.write(data)
         answers.flush()
 
+    module_closed = getattr(module, "closed", lambda: None)
     last_report = time.monotonic()
 
     def report_progress() -> None:
@@ -85,8 +88,13 @@ def main(place: str, path: str) -> None:
     for line in sys.stdin.buffer:
         try:
             request = json.loads(line)
-            if read is None or "open" in request:
-                read = None  # closes what was open
+            if "close" in request or "open" in request:
+                read = None
+                module_closed()
+                gc.collect()  # a file that stayed open could be locked, or show what it was
+            if "close" in request:
+                answer()
+            elif read is None:
                 facts, read = module.opened(request.get("open", path), report_progress)
                 answer(**facts)
             else:

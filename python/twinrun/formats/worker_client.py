@@ -25,6 +25,7 @@ from .files import reading
 __all__ = ["PATIENCE", "Worker", "check_installed", "seconds_of"]
 
 PATIENCE = 120.0  # default seconds without progress; a read of 16 MiB takes milliseconds
+_CLOSING = 10.0  # seconds: then a process is ended that does not close its file
 _CACHE_BYTES = 256 << 20
 _LONGEST_ANSWER = 1 << 30
 
@@ -146,10 +147,21 @@ class Worker:
             if self.problem is not None:
                 return
             closed = FormatError("the file was closed", where=self.path)
-            if self._again and _keep(self._module, self._process):
+            if self._again and self._let_go() and _keep(self._module, self._process):
                 self.problem = closed
-            else:
+            elif self.problem is None:
                 self._end(closed)
+
+    def _let_go(self) -> bool:
+        """Closes the file in the process; False if that fails, after which the process is ended."""
+        self.patience = min(self.patience, _CLOSING)
+        try:
+            self.ask({"close": True})
+        except FormatError as error:
+            if self.problem is None:
+                self._end(error)
+            return False
+        return True
 
     def _end(self, problem: FormatError) -> FormatError:
         self.problem = problem

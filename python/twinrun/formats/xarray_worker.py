@@ -8,6 +8,14 @@ from typing import Any
 
 _DECODERS = ("mask_and_scale", "decode_times", "decode_timedelta", "decode_coords", "concat_characters")
 
+_open: list[Any] = []  # datasets of the file that was opened last
+
+
+def closed() -> None:
+    """Closes the file: HDF5 locks a file that is open."""
+    while _open:
+        _open.pop().close()
+
 
 def opened(
     request: dict[str, Any], report_progress: Callable[[], None]
@@ -20,6 +28,7 @@ def opened(
     import xarray
 
     groups, notes = _groups(xarray, request["path"], request["engine"])
+    _open.extend(groups.values())
     skipped: list[tuple[str, str]] = []
     found: dict[str, Any] = {}
     for group, dataset in groups.items():
@@ -46,20 +55,25 @@ def opened(
     def read(request: dict[str, Any]) -> Any:
         variable = names[request["group"]][request["name"]]
         if "texts" in request:
-            first, count = request["first"], request["texts"]
-            flat = np.asarray(variable.values).reshape(-1)[first : first + count]
-            return {
-                "values": [
-                    v.decode("utf-8", "backslashreplace") if isinstance(v, bytes) else str(v)
-                    for v in flat.tolist()
-                ]
-            }
+            return {"values": _texts(np, variable, request["first"], request["texts"])}
         part = np.asarray(variable[tuple(slice(*ends) for ends in request["box"])].values)
         if part.dtype.kind in "mM":
             part = part.view("i8")
         return np.ascontiguousarray(part).astype(part.dtype.newbyteorder("="), copy=False).tobytes()
 
     return {"groups": found, "skipped": skipped, "notes": notes}, read
+
+
+def _texts(np: Any, variable: Any, first: int, count: int) -> list[str]:
+    """Elements of the flattened variable as texts. Whole rows of its first axis are read."""
+    inner = int(np.prod(variable.shape[1:], dtype=object))
+    start, stop = first // inner, -(-(first + count) // inner)
+    rows = np.asarray((variable[start:stop] if variable.ndim else variable).values).reshape(-1)
+    skip = first - start * inner if variable.ndim else first
+    return [
+        value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+        for value in rows[skip : skip + count].tolist()
+    ]
 
 
 def _groups(xarray: Any, path: str, engine: str | None) -> tuple[dict[str, Any], list[str]]:

@@ -295,3 +295,20 @@ def test_mutations_end_in_format_errors(tmp_path, data):
     if not path.exists():
         all_kinds(path)
     survives(tmp_path / "x.fits", data.draw(mutations(path.read_bytes())), format="fits")
+
+
+def test_a_file_that_is_written_again_in_its_place_shows_what_it_is_now(tmp_path):
+    data = np.arange(200, dtype="i2").reshape(10, 20)
+    for name in ("a", "b"):
+        fits.HDUList([fits.PrimaryHDU(), fits.CompImageHDU(data, name="N")]).writeto(
+            tmp_path / f"{name}.fits"
+        )
+    assert twinrun.compare(tmp_path / "a.fits", tmp_path / "b.fits").same
+    other = data.copy()
+    other[3, 4] = 9
+    fits.HDUList([fits.PrimaryHDU(), fits.CompImageHDU(other, name="N")]).writeto(tmp_path / "c.fits")
+    with open(tmp_path / "b.fits", "r+b") as file:  # the same file, with other bytes
+        file.truncate(0)
+        file.write((tmp_path / "c.fits").read_bytes())
+    result = twinrun.compare(tmp_path / "a.fits", tmp_path / "b.fits")
+    assert [(f.field, f.different, f.first_index) for f in result.fields] == [("N", 1, (3, 4))]

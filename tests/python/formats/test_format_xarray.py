@@ -129,3 +129,18 @@ def test_engines_and_files_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(MissingPackage, match="pip install"):
         open_file(tmp_path / "a.nc", format="xarray", engine="scipy")
+
+
+@pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
+def test_a_file_that_is_written_again_in_its_place_shows_what_it_is_now(tmp_path, engine):
+    netCDF4 = pytest.importorskip("netCDF4")
+    pytest.importorskip("netCDF4" if engine == "netcdf4" else engine)
+    write(tmp_path / "a.nc", group=False)
+    write(tmp_path / "b.nc", group=False)
+    assert twinrun.compare(tmp_path / "a.nc", tmp_path / "b.nc", options=options(engine)).same
+    with netCDF4.Dataset(tmp_path / "b.nc", "a") as file:  # the same file, with another number in it
+        file["real"][7] = 5.0
+    result = twinrun.compare(tmp_path / "a.nc", tmp_path / "b.nc", options=options(engine))
+    assert [(f.field, f.different, f.first_index) for f in result.fields if f.different] == [
+        ("real", 1, (7,))
+    ]

@@ -149,3 +149,13 @@ def test_headers_that_contradict_themselves(tmp_path):
         (tmp_path / "b.xtc").write_bytes(good[:at] + value + good[at + 4 :])
         with pytest.raises(DamagedFile, match=words):
             open_file(tmp_path / "b.xtc", format="xtc")
+
+
+def test_a_file_that_is_written_again_in_its_place_shows_what_it_is_now(tmp_path):
+    for name, change in (("a", None), ("b", None), ("c", (200, 7))):
+        write(tmp_path / f"{name}.xtc", change=change)
+    assert twinrun.compare(tmp_path / "a.xtc", tmp_path / "b.xtc").same
+    with open(tmp_path / "b.xtc", "r+b") as file:
+        file.truncate(0)
+        file.write((tmp_path / "c.xtc").read_bytes())
+    assert twinrun.compare(tmp_path / "a.xtc", tmp_path / "b.xtc").verdict == "different"
