@@ -116,6 +116,41 @@ def test_a_format_that_twinrun_does_not_know(tmp_path, monkeypatch):
         open_file(tmp_path / "c.mine", format="xarray", engine="mine")
 
 
+def test_large_variables_are_read_in_pieces(tmp_path, monkeypatch):
+    """The backend refuses to give more than 5 million elements at once, of 12 million."""
+    package = tmp_path / "packages"
+    (package / "lazy-1.dist-info").mkdir(parents=True)
+    (package / "lazy-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: lazy\nVersion: 1\n")
+    (package / "lazy-1.dist-info" / "entry_points.txt").write_text("[xarray.backends]\nlazy = lazy:Backend\n")
+    (package / "lazy.py").write_text(
+        "import numpy as np, xarray\n"
+        "from xarray.backends import BackendArray, BackendEntrypoint\n"
+        "from xarray.core import indexing\n"
+        "class Part(BackendArray):\n"
+        "    shape, dtype = (12_000_000,), np.dtype('f4')\n"
+        "    def __init__(self, path): self.path = path\n"
+        "    def __getitem__(self, key):\n"
+        "        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.get)\n"
+        "    def get(self, key):\n"
+        "        first, stop, _ = key[0].indices(self.shape[0])\n"
+        "        if stop - first > 5_000_000: raise MemoryError('too much at once')\n"
+        "        return np.fromfile(self.path, 'f4', stop - first, offset=4 * first)\n"
+        "class Backend(BackendEntrypoint):\n"
+        "    def open_dataset(self, filename_or_obj, *, drop_variables=None):\n"
+        "        data = indexing.LazilyIndexedArray(Part(filename_or_obj))\n"
+        "        return xarray.Dataset({'values': (('n',), data)})\n"
+    )
+    monkeypatch.syspath_prepend(str(package))
+    for name in ("a", "b"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(48_000_000)
+            if name == "b":
+                file.seek(4 * 11_000_000)
+                file.write(np.array([1], "f4").tobytes())
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b", options=options("lazy"))
+    assert [(f.different, f.first_index) for f in result.fields] == [(1, (11_000_000,))]
+
+
 def test_engines_and_files_that_are_not_there(tmp_path, monkeypatch):
     (tmp_path / "a.nc").write_bytes(b"nothing that anybody opens" * 100)
     assert detect(tmp_path / "a.nc").name != "xarray" and "xarray" in formats()
