@@ -120,7 +120,7 @@ class _Names:
         A text ends at its first zero. If there is more behind, the variable stays a field too.
         """
         if variable not in self._known:
-            rows = [text.rstrip("\0 ") for text in self._rows(variable)]
+            rows = [text.rstrip("\0") for text in self._rows(variable)]
             texts = [text.split("\0")[0].strip() for text in rows]
             if texts != rows:
                 self._kept.add(variable)

@@ -129,6 +129,17 @@ def test_names_that_tell_nothing_leave_those_of_the_file(tmp_path, names):
         assert "name_nod_var" in content.fields
 
 
+def test_what_stands_behind_a_name_is_compared(tmp_path):
+    write(tmp_path / "a.exo")
+    write(tmp_path / "b.exo")
+    with netCDF4.Dataset(tmp_path / "b.exo", "a") as file:
+        file["name_nod_var"][1, 20] = b" "  # behind the zero that ends `pressure`
+    with open_file(tmp_path / "b.exo") as content:
+        assert "step-1/nodal/pressure" in content.fields and "name_nod_var" in content.fields
+    with pytest.raises(twinrun.TwinrunError, match="name_nod_var"):
+        twinrun.compare(tmp_path / "a.exo", tmp_path / "b.exo")
+
+
 def test_one_step_and_none(tmp_path):
     write(tmp_path / "a.exo", steps=1)
     with open_file(tmp_path / "a.exo") as content:
