@@ -326,6 +326,7 @@ def _of_no_format(path: str) -> str:
     return (
         "of a raw file give --dtype (f32, f64, i32, ...) and, if it has axes, --shape; else --format, one of: "
         + " ".join(formats())
+        + "; xarray is for what a backend of that package opens"
     )
 
 

@@ -5,47 +5,37 @@ in a global array, become a field for each block, `name/block-3`. The package de
 built with that compressor.
 
 The package crashes on some damaged files and hangs on others. Therefore `adios_files` first checks the files
-of a folder against its index, and a process of its own reads them, see `adios_worker`. This process has a
-time limit, and ends when the parent process ends.
+of a folder against its index, and a process of its own reads them, see `worker_client`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import math
 import os
 import re
-import select
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DamagedFile, FormatError, MissingPackage
 from . import adios_worker
 from .adios_files import check_files, looks_like
 from .attributes import add_attribute
-from .blocks import BandCache, BandReader, Box
+from .blocks import BandReader, Box
 from .element_types import ITEMSIZE, dtype_of, storage_dtype
 from .files import reading
 from .frames import Frame, add_frames
 from .layout import add_others
 from .model import Field, FileContent, Format, checked_shape, coded, decoded, flag
+from .worker_client import PATIENCE, Worker, check_installed, seconds_of
 
 if TYPE_CHECKING:
     import numpy as np
 else:
     from ..later import numpy as np
 
-_CACHE_BYTES = 256 << 20
-_PATIENCE = 120.0  # default seconds without progress; a read of 16 MiB takes milliseconds
-_LONGEST_ANSWER = 1 << 30
 _NOT_DATA = ("profiling.json", "profiling.log")
 _OF_FOLDER = re.compile(r"md\.idx|(md|mmd|data)\.\d+|active|\.md\.idx\.lock")
 
 
-def open_adios(path: str, attributes: object = False, patience: object = _PATIENCE) -> FileContent:
+def open_adios(path: str, attributes: object = False, patience: object = PATIENCE) -> FileContent:
     """Opens a BP folder or file.
 
     attributes: if true, numeric attributes become fields `@attribute`, which may have tolerances; otherwise
@@ -55,21 +45,16 @@ def open_adios(path: str, attributes: object = False, patience: object = _PATIEN
     Raises FormatError if the file is damaged or reading fails, MissingPackage without adios2.
     """
     with_attributes = flag(attributes, "attributes", path)
-    seconds = _seconds(patience, path)
-    try:
-        found = importlib.util.find_spec("adios2")
-    except ValueError:
-        found = None
-    if found is None:
-        raise MissingPackage.of("adios2", "twinrun[adios]", where=path)
+    seconds = seconds_of(patience, path)
+    check_installed("adios2", "twinrun[adios]", path)
     content = FileContent(path, "adios", sources=_sources(path))
     if os.path.isdir(path):
         with reading(path, "ADIOS2"):
             content.skipped += check_files(path)
-    reader = _Reader(path, seconds)
+    reader = _Reader(path, adios_worker.__file__, "adios2", seconds)
     try:
         with reading(path, "ADIOS2"):
-            facts, _ = reader.ask({})
+            facts = reader.open()
             frames = []
             for number, variables in enumerate(facts["steps"]):
                 frame = Frame(number, [])
@@ -101,16 +86,6 @@ def open_adios(path: str, attributes: object = False, patience: object = _PATIEN
     return content
 
 
-def _seconds(patience: object, path: str) -> float:
-    try:
-        seconds = float(patience)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if not 0 < seconds <= 1e6:
-        raise FormatError(f"patience must be a number of seconds, not {patience!r:.40}", where=path)
-    return seconds
-
-
 def _sources(path: str) -> tuple[str, ...]:
     """The files that hold its data: those of the folder, or of the folder `path.dir` beside a BP3 file."""
     folder = path if os.path.isdir(path) else path + ".dir"
@@ -130,99 +105,8 @@ def _parts(path: str) -> list[str]:
         return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
 
 
-class _Reader:
-    """Starts the reading process and sends requests to it. Thread-safe by the cache's lock."""
-
-    def __init__(self, path: str, patience: float) -> None:
-        self.path, self.patience, self.cache = path, patience, BandCache(_CACHE_BYTES)
-        self.problem: FormatError | None = None
-        command = [sys.executable, adios_worker.__file__, path]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        with reading(path, "ADIOS2"):
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                bufsize=0,
-            )
-
-    def close(self) -> None:
-        """Ends the process. Later requests raise FormatError."""
-        with self.cache.lock:
-            self.cache.clear()
-            if self.problem is None:
-                self._end(FormatError("the file was closed", where=self.path))
-
-    def _end(self, problem: FormatError) -> FormatError:
-        self.problem = problem
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        return problem
-
-    def _how_it_ended(self) -> str:
-        try:
-            code = self._process.wait(self.patience)
-        except subprocess.TimeoutExpired:  # it closed its output, but hangs before its exit
-            return "its process does not end"
-        return f"signal {-code}" if code < 0 else f"status {code}"
-
-    def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """(answer, the bytes after it).
-
-        Raises DamagedFile if the package fails, crashes, or makes no progress.
-        """
-        with self.cache.lock:
-            if self.problem is not None:
-                raise self.problem
-            assert self._process.stdin is not None
-            buffer = bytearray()
-            try:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                facts = None
-                while facts is None or "progress" in facts:
-                    while b"\n" not in buffer:
-                        self._more(buffer)
-                    line, _, rest = bytes(buffer).partition(b"\n")
-                    facts, buffer = json.loads(line), bytearray(rest)
-                data = buffer
-                while len(data) < facts["bytes"]:
-                    self._more(data)
-            except (OSError, EOFError) as error:
-                raise self._end(
-                    DamagedFile(f"the adios2 package crashed on it ({self._how_it_ended()})", where=self.path)
-                ) from error
-            if "error" in facts:
-                raise DamagedFile(facts["error"], where=self.path)
-            return facts, bytes(data)
-
-    def _more(self, buffer: bytearray) -> None:
-        """Appends the next bytes of the process.
-
-        Raises DamagedFile after the time limit, EOFError if it ended.
-        """
-        assert self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
-        deadline = time.monotonic() + self.patience
-        poll = select.poll()  # select() is limited to descriptors below 1024
-        poll.register(pipe, select.POLLIN | select.POLLHUP)
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            message = (
-                f"no progress of the adios2 package in {self.patience:g} s: "
-                "is the file cut short, or still being written?"
-            )
-            fix = "if the storage is slow, give more time by the option patience=SECONDS"
-            raise self._end(DamagedFile(message, where=self.path, fix=fix))
-        piece = os.read(pipe, 1 << 20)
-        if not piece:
-            raise EOFError
-        buffer += piece
-        if len(buffer) > _LONGEST_ANSWER:
-            raise self._end(DamagedFile(f"an answer of more than {_LONGEST_ANSWER} bytes", where=self.path))
+class _Reader(Worker):
+    """The process that reads a data set, and the fields of its variables."""
 
     def fields(self, variable: dict[str, Any], frame: Frame) -> list[Field]:
         """The fields of a variable in one step."""

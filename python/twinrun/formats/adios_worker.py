@@ -1,19 +1,8 @@
-"""The process that reads ADIOS2 files for `adios`: python adios_worker.py PATH.
-
-The adios2 package may crash or hang on truncated files; in a process of its own this does no harm. Requests
-are lines of JSON on stdin. Answers are lines of JSON on stdout, each followed by as many bytes as its "bytes"
-says. Lines with "progress" may precede an answer, and show that the process still works. The process ends
-when its stdin is closed, even if the package hangs.
-"""
+"""How the process that reads ADIOS2 files (see `worker`) asks the adios2 package, which may crash or hang on
+truncated files."""
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,36 +13,6 @@ DTYPES = {
     "uint32_t": "u4", "uint64_t": "u8", "float": "f4", "double": "f8", "float complex": "c8",
     "double complex": "c16", "char": "i1",
 }  # fmt: skip
-
-
-_PROGRESS_EVERY = 1.0  # seconds
-
-
-def end_with_stdin() -> None:
-    """Forks a process that kills this one when stdin is closed.
-
-    A thread could not do that, because the package holds Python's global lock while it hangs.
-    PR_SET_PDEATHSIG would not do either: it sends the signal when the thread that started this process ends,
-    not the process.
-    """
-    worker = os.getpid()
-    alive, held = os.pipe()  # `held` is closed when this process ends
-    if os.fork():
-        os.close(alive)
-        return
-    # A terminal sends them to all processes.
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    os.close(held)
-    os.close(1)
-    poll = select.poll()
-    poll.register(0, 0)  # only its hang-up, not its input
-    poll.register(alive, 0)
-    while not poll.poll():
-        pass
-    if os.getppid() == worker:
-        os.kill(worker, signal.SIGKILL)
-    os._exit(0)
 
 
 def steps(package: Any, path: str, report_progress: Callable[[], None]) -> list[list[dict[str, Any]]]:
@@ -143,42 +102,12 @@ def read(file: Any, request: dict[str, Any]) -> bytes:
     return part.tobytes()
 
 
-def main(path: str) -> None:
-    """Answers requests until stdin is closed."""
-    end_with_stdin()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # the package prints to stdout
+def opened(
+    path: str, report_progress: Callable[[], None]
+) -> tuple[dict[str, Any], Callable[[dict[str, Any]], bytes]]:
+    """The steps and attributes of a data set, and a function that reads from it."""
+    import adios2
 
-    def answer(data: bytes = b"", **facts: object) -> None:
-        answers.write(json.dumps({**facts, "bytes": len(data)}).encode() + b"\n" + data)
-        answers.flush()
-
-    last_report = time.monotonic()
-
-    def report_progress() -> None:
-        nonlocal last_report
-        if time.monotonic() - last_report > _PROGRESS_EVERY:
-            last_report = time.monotonic()
-            answers.write(b'{"progress": true}\n')
-            answers.flush()
-
-    file: Any = None
-    for line in sys.stdin.buffer:
-        try:
-            request = json.loads(line)
-            if file is None:
-                import adios2
-
-                found = steps(adios2, path, report_progress)
-                file = adios2.FileReader(path)
-                answer(steps=found, attributes=attributes(file))
-            else:
-                answer(read(file, request))
-        except Exception as error:
-            answer(error=f"{type(error).__name__}: {error}"[:1000])
-
-
-if __name__ == "__main__":
-    # The folder of this file, whose modules must not hide packages of the same name.
-    del sys.path[0]
-    main(sys.argv[1])
+    found = steps(adios2, path, report_progress)
+    file = adios2.FileReader(path)
+    return {"steps": found, "attributes": attributes(file)}, lambda request: read(file, request)

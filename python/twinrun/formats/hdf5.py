@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
 from ..remote import object_of
-from . import gadget_hdf5, netcdf4, openpmd, vtkhdf
+from . import cgns, gadget_hdf5, netcdf4, openpmd, vtkhdf
 from .attributes import add_attribute
 from .blocks import BandCache
 from .catalogue import has_hdf5_signature
@@ -53,8 +53,8 @@ def open_hdf5(
 
     cache: bytes of decoded chunks to cache. attributes: if true, numeric attributes become fields
     `dataset@attribute`, which may have tolerances; otherwise they are facts. convention: 'auto' applies the
-    conventions of openPMD, VTKHDF, GADGET and NetCDF-4 to files that follow one; 'none' reads every file as
-    plain HDF5.
+    conventions of openPMD, VTKHDF, GADGET, CGNS and NetCDF-4 to files that follow one; 'none' reads every
+    file as plain HDF5.
 
     Fields are named by their path in the file, without the leading slash. Soft and external links are
     followed. A group is entered once, so links may form loops.
@@ -80,7 +80,9 @@ def open_hdf5(
         with reading(path, "HDF5"):
             walker.walk()
             if convention == "auto":
-                known = next((m for m in (openpmd, vtkhdf, gadget_hdf5, netcdf4) if m.recognises(file)), None)
+                known = next(
+                    (m for m in (openpmd, vtkhdf, gadget_hdf5, cgns, netcdf4) if m.recognises(file)), None
+                )
                 if known is not None:
                     known.apply(h5py, file, walker.content)
     except BaseException:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, Unsupported
+from . import exodus
 from .attributes import MEANING, note_meaning
 from .element_types import ITEMSIZE, storage_dtype
 from .facts import shown
@@ -35,6 +36,7 @@ _TYPES = {
 }  # fmt: skip
 _CHAR = 2
 _LONGEST_HEADER = 1 << 24
+_MOST_CHARACTERS = 1 << 24
 _MOST_DIMENSIONS = 1024  # NC_MAX_VAR_DIMS
 # An extent costs the caller about a microsecond and 28 bytes of metadata. With more records a
 # reader is cheaper.
@@ -167,7 +169,18 @@ def open_netcdf(path: str, attributes: object = False) -> FileContent:
             for v in header.variables
         ),
     )
+    if exodus.is_exodus(header.attributes, content.fields):
+        exodus.apply(content, lambda name: _rows(content, name))
     return content
+
+
+def _rows(content: FileContent, name: str) -> list[str]:
+    """The texts of a variable of characters; [] if there is none, or it is too long for names."""
+    field = content.fields.get(name)
+    if field is None or field.kind != "text" or not 0 < field.size <= _MOST_CHARACTERS:
+        return []
+    rows = field.elements().reshape(field.shape[0], -1)
+    return [row.tobytes().decode("utf-8", "backslashreplace") for row in rows]
 
 
 def _parse(cursor: _Cursor) -> _Header:

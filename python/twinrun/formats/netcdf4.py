@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from . import exodus
 from .attributes import MEANING, note_meaning
 from .model import FileContent
 
@@ -15,6 +16,8 @@ else:
 
 # The NetCDF library writes this as NAME of a dimension that has no variable of its own.
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
+
+_MOST_CHARACTERS = 1 << 24
 
 
 def recognises(file: Any) -> bool:
@@ -65,3 +68,14 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         if found:
             entries.append((name, found))
     note_meaning(content, entries)
+    if exodus.is_exodus(file.attrs, content.fields):
+        exodus.apply(content, lambda name: _rows(h5py, file, name))
+
+
+def _rows(h5py: Any, file: Any, name: str) -> list[str]:
+    """The texts of a variable of characters; [] if there is none, or it is too long for names."""
+    item = file.get(name)
+    if not isinstance(item, h5py.Dataset) or item.dtype.kind != "S" or not 0 < item.size <= _MOST_CHARACTERS:
+        return []
+    rows = item[()].reshape(item.shape[0], -1)
+    return [row.tobytes().decode("utf-8", "backslashreplace") for row in rows]

@@ -5,9 +5,6 @@ then the parts whose size is not 0: box, virial and pressure (3 x 3), positions,
 x 3). Every part is one extent. Atoms have the order of the topology, which is the same in every frame and for
 any number of ranks.
 
-.xtc files are not supported: their positions are rounded when they are written, and the libraries that read
-them are not safe with damaged files.
-
 Source: trrio.cpp of GROMACS.
 """
 

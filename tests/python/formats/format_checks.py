@@ -14,7 +14,8 @@ import pytest
 from commands import HANG
 from hypothesis import strategies as st
 
-from twinrun.errors import FormatError
+import twinrun
+from twinrun.errors import FormatError, TwinrunError
 from twinrun.formats import Field, FileContent, open_file
 
 SCALARS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16"]
@@ -166,3 +167,47 @@ def survives(
                     assert end <= len(data), "an extent passes the end of the file"
     except FormatError as error:
         assert str(error).isprintable() and len(str(error)) < 2100
+
+
+def damaged_versions(good: bytes, seed: int, cuts: int = 12, flips: int = 60) -> list[bytes]:
+    """`good`, cut short at many places, and with one bit changed at many others."""
+    rng = random.Random(seed)
+    ends = {0, 1, len(good) - 1, *(rng.randrange(len(good)) for _ in range(cuts))}
+    found = [good[:end] for end in sorted(ends)]
+    for _ in range(flips):
+        data = bytearray(good)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        found.append(bytes(data))
+    return found
+
+
+def no_false_same(
+    a: Path,
+    versions: list[bytes],
+    shown: Callable[[Path], object],
+    **how: object,
+) -> dict[str, int]:
+    """Damaged copies of a file are never the same as it where the format's own library shows another content.
+
+    shown: what the library shows of a file, for ==; it may raise. Returns how often each verdict was.
+    """
+    truth = shown(a)
+    b = a.with_name("damaged" + a.suffix)
+    verdicts: dict[str, int] = {}
+    for data in versions:
+        b.write_bytes(data)
+        try:
+            verdict = twinrun.compare(a, b, **how).verdict
+        except TwinrunError as error:
+            assert str(error).isprintable()
+            verdict = "error"
+        verdicts[verdict] = verdicts.get(verdict, 0) + 1
+        if verdict == "same":
+            try:
+                found = shown(b)
+            except Exception as error:
+                raise AssertionError("same as a file that the library cannot read") from error
+            assert found == truth, [
+                at for at in range(len(data)) if data[at : at + 1] != a.read_bytes()[at : at + 1]
+            ]
+    return verdicts

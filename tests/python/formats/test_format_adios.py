@@ -15,7 +15,7 @@ from format_checks import check_content, check_field, not_numbers, texts, writte
 
 import twinrun
 from twinrun.errors import DamagedFile, FormatError, MissingPackage
-from twinrun.formats import adios, adios_worker, detect, open_file
+from twinrun.formats import adios, adios_worker, detect, open_file, worker
 from twinrun.formats.adios_files import check_files
 from twinrun.formats.folder import list_folder
 
@@ -227,13 +227,13 @@ def test_the_process_that_reads_ends_with_the_one_that_asks(tmp_path, ending):
     if ending == "killed":
         command = [sys.executable, "-c", _OPENS, os.fspath(FILES / "bp5.bp")]
     else:
-        command = [sys.executable, adios_worker.__file__, os.fspath(FILES / "bp5.bp")]
+        command = [sys.executable, worker.__file__, adios_worker.__file__, os.fspath(FILES / "bp5.bp")]
     asks = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     if ending == "closed":
         asks.stdin.write(b"{}\n")
         asks.stdin.flush()
     end = os.open(fifo, os.O_RDONLY)  # waits until the package is there
-    worker = int(os.read(end, 100))
+    reads = int(os.read(end, 100))
     try:
         if ending == "killed":
             asks.kill()
@@ -242,7 +242,7 @@ def test_the_process_that_reads_ends_with_the_one_that_asks(tmp_path, ending):
         assert asks.wait(60) == -signal.SIGKILL
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGKILL)
+            os.kill(reads, signal.SIGKILL)
         raise
     finally:
         os.close(end)
@@ -250,23 +250,23 @@ def test_the_process_that_reads_ends_with_the_one_that_asks(tmp_path, ending):
 
 def test_progress_is_told_before_an_answer():
     pytest.importorskip("adios2")
-    code = Path(adios_worker.__file__).read_text().replace("_PROGRESS_EVERY = 1.0", "_PROGRESS_EVERY = -1.0")
-    command = [sys.executable, "-c", code, os.fspath(FILES / "bp5.bp")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-        worker.stdin.write(b"{}\n")
-        worker.stdin.flush()
-        assert json.loads(worker.stdout.readline()) == {"progress": True}
-        lines = iter(worker.stdout.readline, b"")
+    code = Path(worker.__file__).read_text().replace("_PROGRESS_EVERY = 1.0", "_PROGRESS_EVERY = -1.0")
+    command = [sys.executable, "-c", code, adios_worker.__file__, os.fspath(FILES / "bp5.bp")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(b"{}\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == {"progress": True}
+        lines = iter(process.stdout.readline, b"")
         assert len(next(facts["steps"] for facts in map(json.loads, lines) if "steps" in facts)) == 4
-        worker.stdin.close()
-        assert worker.stdout.read() == b""
+        process.stdin.close()
+        assert process.stdout.read() == b""
 
 
 def test_progress_is_no_answer(tmp_path, monkeypatch):
     pytest.importorskip("adios2")
-    code = Path(adios_worker.__file__).read_text().replace("_PROGRESS_EVERY = 1.0", "_PROGRESS_EVERY = -1.0")
+    code = Path(worker.__file__).read_text().replace("_PROGRESS_EVERY = 1.0", "_PROGRESS_EVERY = -1.0")
     (tmp_path / "worker.py").write_text(code)
-    monkeypatch.setattr(adios_worker, "__file__", os.fspath(tmp_path / "worker.py"))
+    monkeypatch.setattr(worker, "__file__", os.fspath(tmp_path / "worker.py"))
     check(FILES / "bp5.bp")
 
 
