@@ -18,6 +18,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "platform/anchored.hpp"
 #include "platform/file_io_internal.hpp"
 #include "platform/names_posix.hpp"
+#include "platform/reserved_space.hpp"
 
 namespace twinrun {
 
@@ -146,24 +148,12 @@ class PosixOutputFile final : public OutputFile {
         direct_ = direct;
     }
 
-    // fallocate and not posix_fallocate: where the file system cannot, glibc's would write every
-    // block. The size stays as it is, so that a file's length is always that of its data.
-    Result<> reserve(std::uint64_t bytes) try {
-        if (bytes == 0) return success();
-        if (bytes > kLastOffset)
-            return system_error(path_, "reserve " + std::to_string(bytes) + " bytes", EFBIG);
-        int result = 0;
-        do {
-            result = ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
-        } while (result != 0 && errno == EINTR);
-        if (result == 0) {
-            reserved_ = bytes;
-            return success();
-        }
-        const int why = errno;
-        // Anything else (EOPNOTSUPP, ENOSYS, EINVAL of odd file systems) leaves the answer to the
-        // writes.
-        if (why != ENOSPC && why != EDQUOT && why != EFBIG && why != EIO) return success();
+    // sized: the file gets this size at once; otherwise its length is always that of its data.
+    Result<> reserve(std::uint64_t bytes, bool sized) try {
+        sized_ = sized;
+        const int why =
+            bytes > kLastOffset ? EFBIG : file_io::reserve_space(descriptor_, bytes, sized, reserved_);
+        if (why == 0) return success();
         return system_error(path_, "reserve " + std::to_string(bytes) + " bytes", why);
     } catch (const std::bad_alloc&) {
         return file_io::out_of_memory(path_);
@@ -180,6 +170,8 @@ class PosixOutputFile final : public OutputFile {
             direct >= 0 && bytes.size() >= kDirectWrite && aligned(offset) && aligned(bytes.size()) &&
             aligned(reinterpret_cast<std::uintptr_t>(bytes.data())))
             to = direct;
+        std::unique_lock turn(writing_, std::defer_lock);
+        if (reserved_.one_writer) turn.lock();
         for (std::size_t done = 0; done < bytes.size();) {
             const ssize_t put =
                 ::pwrite(to, bytes.data() + done, std::min(bytes.size() - done, kLargestWrite),
@@ -212,6 +204,8 @@ class PosixOutputFile final : public OutputFile {
 
     Result<> sync() override {
         if (descriptor_ < 0) return closed();
+        // Before the length is synced with the data.
+        if (sized_) TWR_CHECK(trim());
         if (sync_failure_ == 0) {
             while (::fsync(descriptor_) != 0) {
                 if (errno == EINTR) continue;
@@ -225,21 +219,31 @@ class PosixOutputFile final : public OutputFile {
 
     Result<> close() override {
         if (descriptor_ < 0) return success();
-        // Gives back what was reserved and not used. A failure costs space, not data.
-        if (reserved_ > end_.load(std::memory_order_relaxed)) {
-            if (::ftruncate(descriptor_, static_cast<off_t>(end_.load(std::memory_order_relaxed))) != 0)
-                reserved_ = 0;
-        }
+        const auto trimmed = trim();
         close_direct();
         const int result = ::close(descriptor_);
         const int why = errno;
         // Closed even if it failed: to close again could hit another thread's file.
         descriptor_ = -1;
+        if (!trimmed) return trimmed;
         if (result != 0 && why != EINTR) return system_error(path_, "close", why);
         return success();
     }
 
    private:
+    // Gives back what was reserved and not used.
+    Result<> trim() {
+        const std::uint64_t end = end_.load(std::memory_order_relaxed);
+        if (reserved_.bytes <= end) return success();
+        reserved_.bytes = 0;
+        // A failure costs space; of a file that has its size already, the right length too.
+        while (::ftruncate(descriptor_, static_cast<off_t>(end)) != 0) {
+            if (errno == EINTR) continue;
+            if (!sized_) break;
+            return system_error(path_, "cut to " + std::to_string(end) + " bytes", errno);
+        }
+        return success();
+    }
     void close_direct() {
         if (const int direct = direct_.exchange(-1); direct >= 0) ::close(direct);
     }
@@ -253,7 +257,9 @@ class PosixOutputFile final : public OutputFile {
     int descriptor_ = -1;
     std::atomic<int> direct_ = -1;
     bool created_;
-    std::uint64_t reserved_ = 0;
+    bool sized_ = false;  // it has had its expected size since it was made
+    file_io::ReservedSpace reserved_;
+    std::mutex writing_;  // held while writing, if reserved_.one_writer
     std::atomic<std::uint64_t> end_{0};
     int sync_failure_ = 0;
 };
@@ -274,9 +280,11 @@ class PosixFileSystem final : public FileSystem {
 
     Result<std::unique_ptr<OutputFile>> create(const std::string& path, std::uint64_t expected_bytes) override
         try {
-        TWR_TRY(auto file, open(path, O_EXCL, true));
-        TWR_CHECK(file->reserve(expected_bytes));  // the destructor removes the file
-        if (expected_bytes >= kDirectFrom && direct_writes_wanted()) file->write_directly();
+        const bool large = expected_bytes >= kDirectFrom;
+        // Read access too: reserve() maps large files of tmpfs.
+        TWR_TRY(auto file, open(path, O_EXCL | (large ? O_RDWR : O_WRONLY), true));
+        TWR_CHECK(file->reserve(expected_bytes, large));  // the destructor removes the file
+        if (large && direct_writes_wanted()) file->write_directly();
         return std::unique_ptr<OutputFile>(std::move(file));
     } catch (const std::bad_alloc&) {
         return file_io::out_of_memory(path);
@@ -285,7 +293,7 @@ class PosixFileSystem final : public FileSystem {
     Result<std::unique_ptr<OutputFile>> open_append(const std::string& path, std::uint64_t& size) override
         try {
         // Not O_APPEND, with which pwrite would ignore its offset.
-        TWR_TRY(auto file, open(path, 0, false, &size));
+        TWR_TRY(auto file, open(path, O_WRONLY, false, &size));
         return std::unique_ptr<OutputFile>(std::move(file));
     } catch (const std::bad_alloc&) {
         return file_io::out_of_memory(path);
@@ -428,8 +436,7 @@ class PosixFileSystem final : public FileSystem {
         // Before the open, so that nothing between it and the object that closes can throw.
         auto file = std::make_unique<PosixOutputFile>(path, std::move(place), created);
         // O_NONBLOCK: a pipe without a reader must not hold us up.
-        const int descriptor =
-            open_place(file->place(), O_WRONLY | O_CREAT | O_NONBLOCK | O_NOFOLLOW | flags, 0666);
+        const int descriptor = open_place(file->place(), O_CREAT | O_NONBLOCK | O_NOFOLLOW | flags, 0666);
         if (descriptor < 0) {
             if (errno == EEXIST) return taken(path);
             return Place::refused(path, "open for writing", errno);

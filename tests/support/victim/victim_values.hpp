@@ -3,12 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 namespace twinrun::testing {
 
+// Set: steps of 36 MB, whose files have their size before they are written.
+constexpr const char* kVictimLarge = "TWINRUN_VICTIM_LARGE";
+
 inline std::vector<std::vector<double>> victim_state() {
-    return {std::vector<double>(1), std::vector<double>(300), std::vector<double>(200'000),
+    const std::size_t largest = std::getenv(kVictimLarge) != nullptr ? 4'400'000 : 200'000;
+    return {std::vector<double>(1), std::vector<double>(300), std::vector<double>(largest),
             std::vector<double>(40'000)};
 }
 
