@@ -282,7 +282,7 @@ BUILT_IN = (
         "is_folder",
         options=frozenset({"engine", "attributes", "patience"}),
         aside=frozenset({"patience"}),
-        order=300,
+        order=95,
     ),
     _entry(
         "xtc",

@@ -157,7 +157,7 @@ def _set_steps(items: Sequence[_Item], content: FileContent) -> None:
     """Sets the step of every message: the forecast step, or the base time in a file that has several."""
     bases = {item.base for item in items}
     seconds = {item.seconds for item in items}
-    if len(bases) == 1 and None not in seconds:
+    if len(bases) == 1 and all(s is not None and s >= 0 for s in seconds):
         size, unit = next((n, u) for n, u in _UNITS if all(s is not None and s % n == 0 for s in seconds))
         if unit != "h":
             content.say("", "(unit of steps)", unit)

@@ -138,5 +138,5 @@ FORMAT = Format(
     is_folder=_never,
     options=frozenset({"engine", "attributes", "patience"}),
     aside=frozenset({"patience"}),
-    order=300,
+    order=95,
 )

@@ -193,6 +193,23 @@ def test_members_levels_and_times_have_names_of_their_own(tmp_path):
     assert names(message(**accumulated, stepRange="0-6")) == ["tp/surface/0/accum"]
 
 
+@pytest.mark.parametrize(
+    ("keys", "step", "name"),
+    [
+        ({"step": 6}, 6, "t/isobaricInhPa/500"),
+        ({"stepUnits": "m", "forecastTime": 90}, 90, "t/isobaricInhPa/500"),
+        ({"stepUnits": "m", "forecastTime": 120}, 2, "t/isobaricInhPa/500"),
+        # A step is not negative: then the base time takes its place.
+        ({"forecastTime": -6}, 2007032312, "t/isobaricInhPa/500/step--6"),
+    ],
+)
+def test_steps_are_hours_or_minutes_and_not_negative(tmp_path, keys, step, name):
+    (tmp_path / "a.grib").write_bytes(message(**keys))
+    with open_file(tmp_path / "a.grib") as content:
+        assert content.steps() == [step] and list(content.fields) == [name]
+        assert ("@(unit of steps)" in content.facts) == (step == 90)
+
+
 def test_keys_and_grids_are_attributes(tmp_path):
     (tmp_path / "a.grib").write_bytes(message())
     changes = {
