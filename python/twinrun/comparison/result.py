@@ -404,8 +404,10 @@ class Comparison:
             "step": f.step,
             "rank": f.rank,
             "field": f.field,
-            "index": list(f.global_index(f.first_index) or ()),
-            **({} if f.global_offset is None else {"index_in_part": list(f.first_index or ())}),
+            "index": list(f.first_index or ()),
+            **(
+                {} if f.global_offset is None else {"global_index": list(f.global_index(f.first_index) or ())}
+            ),
             **({} if f.first_ranks is None else {"ranks": list(f.first_ranks)}),
             **({} if f.key is None else {"key": f.key, "id": f.first_id}),
             "a": f.first_a,

@@ -23,6 +23,7 @@ __all__ = [
     "DIGESTS",
     "EVENTS",
     "KEPT",
+    "KERNELS",
     "Decoded",
     "Event",
     "Traced",
@@ -35,6 +36,7 @@ __all__ = [
 EVENTS = TRACE_EVENTS
 DIGESTS = "trace.digests"
 KEPT = "trace.kept."
+KERNELS = "kernels: "  # how the kind of an operation begins whose kernels are known
 VERSION = 1
 _KEPT_NAME = re.compile(re.escape(KEPT) + r"[0-9]+")
 _MOST_DIMENSIONS = 64

@@ -9,8 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..runs.events import Event
+from ..runs.events import KERNELS, Event
 from .guard import Guard
+from .kernels import Kernels
 from .modes import compiling, in_backward
 from .node_gradients import module_of_node
 from .position import Position
@@ -142,6 +143,10 @@ class OperationEvents:
             return event
         return None
 
+    def keeps(self, event: Event | None) -> bool:
+        """Whether this is a place whose data is kept."""
+        return event is not None and self._recorder.keeps(event)
+
     def end(self, event: Event | None, result: Any, written: dict[str, Any]) -> None:
         """What an operation gave. Its event comes after those that ran inside of it."""
         if event is None or self._guard.stopped:
@@ -186,6 +191,7 @@ class OperationMode(TorchDispatchMode):
         super().__init__()
         self._guard, self._events = guard, events
         self._schemas: dict[Any, _Schema] = {}
+        self._kernels = Kernels()
 
     def is_innermost(self) -> bool:
         """Whether leaving this mode would leave no other one. One that stays does nothing: its
@@ -220,7 +226,11 @@ class OperationMode(TorchDispatchMode):
         named = self._named(func, args, kwargs)
         seen = self._events.begin(func, {n: v for n, v in named.items() if n not in schema.fills})
         before = _bytes_of(named.get("self")) if schema.name in _RESIZES else 0
-        result = func(*args, **kwargs)
+        if seen is not None and self._events.keeps(seen):
+            result, ran = self._kernels.ran(lambda: func(*args, **kwargs))
+            seen.kind = f"{KERNELS}{ran}" if ran else ""
+        else:
+            result = func(*args, **kwargs)
         if schema.unwritten:
             self._events.allocated(schema.name, result, before)
         else:

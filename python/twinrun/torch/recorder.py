@@ -136,6 +136,10 @@ class Recorder:
             self._settings[name, text] = known
         return known
 
+    def keeps(self, event: Event) -> bool:
+        """Whether this is a place whose data is kept."""
+        return bool(self._keep) and self._keep.meets(self._site(event))
+
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
         return copied if self._keep and self._keep.meets(self._site(event)) else None
 

@@ -92,7 +92,7 @@ class Origin:
     module : str
         The module whose code is meant; '' for the model itself. Of an input it is the module that called.
     kind : str
-        The class of the module at the site.
+        The class of the module at the site; of an operation whose data was kept, the kernels that ran it.
     number : int
         The place in the order of events of this iteration.
     values : list of ValueDifference
@@ -105,6 +105,8 @@ class Origin:
         Whether the text names rank 0, too: ranks of one run were compared.
     unknown : str
         For 'unknown': which value was not digested, and why.
+    signature : str
+        Of an operation: what it takes and gives, with types and shapes; else ''.
     """
 
     rank: int
@@ -118,6 +120,7 @@ class Origin:
     only_in: str = ""
     names_rank: bool = False
     unknown: str = ""
+    signature: str = ""
 
     def __str__(self) -> str:
         from .words import origin_text

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import Incomparable
-from ..runs.events import Event, Traced
+from ..runs.events import KERNELS, Event, Traced
 from .alignment import aligned
 from .result import Around, Origin, Passed, TraceComparison, ValueDifference
 from .site import Site
@@ -17,10 +17,23 @@ __all__ = ["Walk", "first_of_events"]
 _MOST_ORIGINS = 1000
 _MOST_PROBLEMS = 1000
 _AROUND = 5
+_SHOWN = 8  # values of a signature
 
 
 def _form(v: Traced | None) -> str:
     return "(not there)" if v is None else f"{v.dtype}[{','.join(map(str, v.shape))}]"
+
+
+def _signature(e: Event) -> str:
+    """What an operation takes and gives. No other event has both: those of modules come one by one."""
+    taken, given = ([v for v in e.values if v.out is out and v.role == "value"] for out in (False, True))
+    if not taken or not given:
+        return ""
+    said = [
+        ", ".join(f"{v.name} {_form(v)}" for v in side[:_SHOWN]) + (", …" if len(side) > _SHOWN else "")
+        for side in (taken, given)
+    ]
+    return f"{e.operation}({said[0]}) -> {said[1]}"
 
 
 @dataclass
@@ -112,6 +125,7 @@ class Walk:
             int, Site
         ] = {}  # by digest: the last event of run a (or of b, where a has none) that gave it
         self.after = 0
+        self.event: Event | None = None  # the one under way
 
     def problem(self, text: str) -> None:
         if len(self.result.problems) < _MOST_PROBLEMS:
@@ -120,6 +134,8 @@ class Walk:
             self.result.problems.append("more problems are not listed")
 
     def origin(self, origin: Origin) -> None:
+        if self.event is not None:
+            origin.signature = _signature(self.event)
         origin.generator = self.generator[0] if self.generator else ""
         origin.names_rank = self.names_rank
         if self.first is None:
@@ -162,6 +178,14 @@ class Walk:
             e = one or other
             assert e is not None
             site = Site(number, e.microbatch, e.phase, e.module, e.operation)
+            self.event = e
+            if (
+                one is not None
+                and other is not None
+                and one.kind != other.kind
+                and one.kind.startswith(KERNELS)
+            ):
+                one.kind = f"{one.kind} in a, {other.kind.removeprefix(KERNELS) or 'not known'} in b"
             if one is None or other is None:
                 self._unmatched(site, e, at, "a" if other is None else "b", calls, wheres)
                 continue
@@ -255,6 +279,7 @@ class Walk:
         self.origin(Origin(self.rank, site, "input", module, e.kind, at, found.ins))
 
     def end(self) -> None:
+        self.event = None
         if self.first is None and self.generator is not None:
             self.origin(self.generator[1])
             self.generator[1].generator = ""

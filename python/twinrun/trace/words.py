@@ -132,6 +132,8 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
             lines.append(one_line(f"  {marks.get(near.state, ' ')} {near.site}: {near.state}"))
         lines.append("")
         lines.append(f"what differs at {first.site}:")
+        if first.signature:
+            lines.append(f"  operation: {first.signature}")
         shown_values = first.values[: None if verbose else 10]
         lines.extend(f"  {value_text(v)}" for v in shown_values)
         if len(first.values) > len(shown_values):
@@ -178,7 +180,7 @@ def _origin(o: Origin | None) -> dict[str, Any] | None:
         return None
     return {
         "rank": o.rank, **o.site._asdict(), "reason": o.reason, "named_module": o.module, "kind": o.kind,
-        "number": o.number, "generator": o.generator, "only_in": o.only_in, "unknown": o.unknown, "values": [_value(v) for v in o.values],
+        "number": o.number, "generator": o.generator, "only_in": o.only_in, "unknown": o.unknown, "signature": o.signature, "values": [_value(v) for v in o.values],
         "text": str(o),
     }  # fmt: skip
 

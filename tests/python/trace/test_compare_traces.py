@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import random
 import re
 import shutil
 import subprocess
+import warnings
 
 import numpy as np
 import pytest
@@ -681,6 +684,37 @@ def test_what_goes_in_comes_from_an_event_before(tmp_path) -> None:
     assert [p.differs for p in at.values] == [True]
     told = json.loads(json.dumps(trace_document(found)))
     assert told["around"][0]["values"][0]["producer"] is None
+
+
+def test_no_file_stays_open(tmp_path) -> None:
+    for name in ("a", "b"):
+        simulated(tmp_path / name, "forces" if name == "b" else "")
+    ranks = parallel(tmp_path / "ranks", 3)
+
+    def compared_all() -> None:
+        twinrun.compare_traces(tmp_path / "a", tmp_path / "b").to_html(tmp_path / "page.html")
+        twinrun.compare_traces(ranks, replicas=True)
+        with contextlib.suppress(twinrun.TwinrunError):
+            twinrun.compare_traces(tmp_path / "a", ranks)
+
+    compared_all()  # what is imported stays
+    gc.collect()
+    before = {
+        os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if n.isdigit() and _is_open(n)
+    }
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", ResourceWarning)
+        compared_all()
+        gc.collect()
+    assert not [str(w.message) for w in said if issubclass(w.category, ResourceWarning)]
+    after = {
+        os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if n.isdigit() and _is_open(n)
+    }
+    assert not [path for path in after - before if str(tmp_path) in path]
+
+
+def _is_open(number: str) -> bool:
+    return os.path.islink(f"/proc/self/fd/{number}")
 
 
 def test_a_status_for_git_bisect(tmp_path) -> None:

@@ -1,5 +1,6 @@
 """Traces of trainings: nothing that they do changes a training or ends it, and what they say is true."""
 
+import contextlib
 import random
 import warnings
 
@@ -22,6 +23,7 @@ from trainings import (  # noqa: E402
 import twinrun  # noqa: E402
 from twinrun.torch import trace  # noqa: E402
 from twinrun.trace.reading import TraceSubject  # noqa: E402
+from twinrun.trace.words import trace_lines  # noqa: E402
 
 
 def untraced(kind: str) -> dict[str, str]:
@@ -358,6 +360,67 @@ def test_a_place_that_the_second_run_does_not_come_to_is_a_problem(tmp_path, sid
         assert found.problems[: len(missed)] == missed and not found.notes[1:]
     else:
         assert found.notes == [f"this time nothing differs at {site}, whose data was kept"]
+
+
+def _operations(path, wrong: bool = False, profiled: bool = False, **options) -> list[str]:
+    """A training whose second product is another one from iteration 1 on. Gives its weights."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    weights = []
+    with trace(model, path, level="ops", on_error="raise", **options) as traced:
+        for n in range(2):
+            x = model(torch.full((3, 4), n + 1.0))
+            with torch.profiler.profile() if profiled else contextlib.nullcontext() as profiler:
+                y = torch.mm(x.t(), x * (1 + 2**-20 * (wrong and n == 1)))
+            if profiled:
+                assert any(e.name == "aten::mm" for e in profiler.events())
+            y.sum().backward()
+            weights.append(str(twinrun.digest(model[0].weight.grad)))
+            traced.step()
+    return weights
+
+
+def test_an_operation_is_named_with_its_shapes_and_what_ran_it(tmp_path, monkeypatch) -> None:
+    plain = _operations(tmp_path / "a"), _operations(tmp_path / "b", wrong=True)
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (first.site.operation, first.kind) == ("aten.mul.Tensor", "")
+    assert first.signature == "aten.mul.Tensor(self float32[3,2]) -> output float32[3,2]"
+    site = first.site._replace(operation="aten.mm.default", phase="outside", module="")
+    _operations(tmp_path / "a2", escalate=site)
+    again = _operations(tmp_path / "b2", wrong=True, escalate=site)
+    assert again == plain[1]
+    found = twinrun.compare_traces(tmp_path / "a2", tmp_path / "b2")
+    (mm,) = [
+        e
+        for e in TraceSubject(tmp_path / "a2").events(0, 1)[0]
+        if e.operation == "aten.mm.default" and e.phase == "outside"
+    ]
+    assert mm.kind.startswith("kernels: aten::mm")
+    assert (
+        found.first_divergence.signature
+        and f"  operation: {found.first_divergence.signature}" in trace_lines(found)
+    )
+    # Of no other operation a profiler was begun; another profiler is left alone.
+    assert (
+        sum(
+            e.kind != ""
+            for n in (0, 1)
+            for e in TraceSubject(tmp_path / "a2").events(0, n)[0]
+            if "aten" in e.operation
+        )
+        == 1
+    )
+    assert _operations(tmp_path / "a3", profiled=True, escalate=site) == plain[0]
+    assert all(e.kind == "" for e in TraceSubject(tmp_path / "a3").events(0, 1)[0] if "aten" in e.operation)
+    for name in ("__enter__", "events"):  # a profiler that fails
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.profiler.profile, name, _raises)
+            assert _operations(tmp_path / f"broken{name}", escalate=site) == plain[0]
+        assert twinrun.compare_traces(tmp_path / "a", tmp_path / f"broken{name}").same
+
+
+def _raises(*given, **more):
+    raise RuntimeError("no profiler")
 
 
 def _kept(path, site, name):
