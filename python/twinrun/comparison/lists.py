@@ -244,7 +244,7 @@ class _Places:
         at, first, begin = 0, 0, 0  # a place; the first step and place of those that are together
         for number, match in enumerate(self._matches):
             end = at + len(match.ranks_a)
-            if any(place in failed for place in range(at, end)):
+            if failed and any(place in failed for place in range(at, end)):
                 if number > first:
                     found.append(self._group(results, (first, number), (begin, at)))
                 if interrupt is not None:

@@ -119,7 +119,10 @@ def match_steps(
         )
     # Ranks are chosen within steps: a step stays matched where one run lost the chosen ranks.
     for x, y in pairs:
-        match = StepMatch(x, y, sorted(filter(wanted, in_a[x])), sorted(filter(wanted, in_b[y])))
+        of_a, of_b = in_a[x], in_b[y]
+        if ranks is not None:
+            of_a, of_b = list(filter(ranks, of_a)), list(filter(ranks, of_b))
+        match = StepMatch(x, y, sorted(of_a), sorted(of_b))
         if match.ranks_a or match.ranks_b:
             result.matches.append(match)
     if pairs and not result.matches:

@@ -157,12 +157,10 @@ def _steps_together(request: Request, matches: Iterable[StepMatch]) -> list[Step
         places += len(match.ranks_a)
         if not same_ranks(match) or places > _TOGETHER:
             break
-        part += sum(
-            max(
-                request.a.part_of_list((match.step_a, rank_a)), request.b.part_of_list((match.step_b, rank_b))
-            )
-            for rank_a, rank_b in zip(match.ranks_a, match.ranks_b, strict=True)
-        )
+        for rank_a, rank_b in zip(match.ranks_a, match.ranks_b, strict=True):
+            of_a = request.a.part_of_list((match.step_a, rank_a))
+            of_b = request.b.part_of_list((match.step_b, rank_b))
+            part += max(of_a, of_b)
         if part > 1:
             break
         found.append(match)

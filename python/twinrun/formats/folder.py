@@ -230,7 +230,7 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
             continue
         if is_folder:
             found = _data_set(path, forced)
-        elif any(part.startswith(".") for part in relative.split("/")):
+        elif relative.startswith(".") or "/." in relative:  # hidden, or in a hidden folder
             found = None
         elif forced is not None:
             found = forced if forced.opens_files else None

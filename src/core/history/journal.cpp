@@ -67,6 +67,46 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
     return success();
 }
 
+// Takes what the first line of a manifest says. May throw Bad or an error of Json.
+Result<> take_settings(const Json& j, const std::string& path, History& history, LocalHistory* local) {
+    history.has_id = j.contains("id");
+    history.id = history.has_id ? id_of(j.at("id")) : hash_id(j.dump());
+    if (j.contains("replaced")) {
+        for (const Json& id : j.at("replaced"))
+            history.replaced.push_back(id_of(id));
+    }
+    const int version = whole_number<int>(j, "twinrun_history");
+    if (version > kHistoryVersion) {
+        return Error{ErrorCode::unsupported, path + ": a history of version " + std::to_string(version) +
+                                                 ", this twinrun reads up to " +
+                                                 std::to_string(kHistoryVersion) + ": upgrade twinrun"};
+    }
+    history.settings = settings_from_json(j);
+    if (j.contains("ranks")) history.ranks = whole_number<std::uint32_t>(j, "ranks");
+    if (history.ranks == 0 || history.ranks > kMostRanks) throw bad("an impossible number of ranks");
+    if (local != nullptr) {
+        local->rank = whole_number<std::uint32_t>(j, "rank");
+        if (j.contains("of")) local->history_id = id_of(j.at("of"));
+        local->history = path_from_json(j.at("history"));
+        if (local->rank >= history.ranks) throw bad("a rank that is not below the number of ranks");
+    }
+    return success();
+}
+
+// The first line of a file, without its end; nullopt: it is longer than most are, or not there.
+std::optional<std::string> first_line(const std::string& file) {
+    std::error_code failure;
+    if (fs::symlink_status(file, failure).type() != fs::file_type::regular) return std::nullopt;
+    std::ifstream stream(file, std::ios::binary);
+    std::string line(kLongestHead, '\0');
+    stream.read(line.data(), static_cast<std::streamsize>(line.size()));
+    line.resize(static_cast<std::size_t>(std::max<std::streamsize>(stream.gcount(), 0)));
+    const std::size_t end = line.find('\n');
+    if (end == std::string::npos) return std::nullopt;
+    line.resize(end);
+    return line;
+}
+
 }  // namespace
 
 Result<> read_manifest(const std::string& path, History& history, Journal& journal, LocalHistory* local) {
@@ -78,28 +118,7 @@ Result<> read_manifest(const std::string& path, History& history, Journal& journ
             take_line(j, 0, journal);
             return success();
         }
-        history.has_id = j.contains("id");
-        history.id = history.has_id ? id_of(j.at("id")) : hash_id(j.dump());
-        if (j.contains("replaced")) {
-            for (const Json& id : j.at("replaced"))
-                history.replaced.push_back(id_of(id));
-        }
-        const int version = whole_number<int>(j, "twinrun_history");
-        if (version > kHistoryVersion) {
-            return Error{ErrorCode::unsupported, path + ": a history of version " + std::to_string(version) +
-                                                     ", this twinrun reads up to " +
-                                                     std::to_string(kHistoryVersion) + ": upgrade twinrun"};
-        }
-        history.settings = settings_from_json(j);
-        if (j.contains("ranks")) history.ranks = whole_number<std::uint32_t>(j, "ranks");
-        if (history.ranks == 0 || history.ranks > kMostRanks) throw bad("an impossible number of ranks");
-        if (local != nullptr) {
-            local->rank = whole_number<std::uint32_t>(j, "rank");
-            if (j.contains("of")) local->history_id = id_of(j.at("of"));
-            local->history = path_from_json(j.at("history"));
-            if (local->rank >= history.ranks) throw bad("a rank that is not below the number of ranks");
-        }
-        return success();
+        return take_settings(j, path, history, local);
     }));
     if (journal.whole_bytes == 0) {
         return Error{
@@ -109,15 +128,26 @@ Result<> read_manifest(const std::string& path, History& history, Journal& journ
     return success();
 }
 
+Result<> read_manifest_head(const std::string& path, History& history) {
+    if (const auto line = first_line(manifest_path(path))) {
+        history.path = path;
+        try {
+            if (const auto object = open_line(*line))
+                return take_settings(Json::parse(*object), path, history, nullptr);
+        } catch (const std::bad_alloc&) {
+            throw;
+        } catch (const std::exception&) {  // read_manifest() says what is wrong with it
+        }
+        history = {};
+    }
+    Journal ignored;
+    return read_manifest(path, history, ignored);
+}
+
 std::optional<JournalHead> journal_head(const std::string& file) try {
-    if (fs::symlink_status(file).type() != fs::file_type::regular) return std::nullopt;
-    std::ifstream stream(file, std::ios::binary);
-    std::string line(kLongestHead, '\0');
-    stream.read(line.data(), static_cast<std::streamsize>(line.size()));
-    line.resize(static_cast<std::size_t>(std::max<std::streamsize>(stream.gcount(), 0)));
-    const std::size_t end = line.find('\n');
-    if (end == std::string::npos) return std::nullopt;
-    const auto object = open_line(line.substr(0, end));
+    const auto line = first_line(file);
+    if (!line) return std::nullopt;
+    const auto object = open_line(*line);
     if (!object) return std::nullopt;
     const Json j = Json::parse(*object);
     if (!j.contains("twinrun_journal")) return std::nullopt;

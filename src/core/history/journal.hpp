@@ -22,6 +22,9 @@ inline constexpr std::uint32_t kMostRanks = 1U << 24;
 Result<> read_manifest(const std::string& path, History& history, Journal& journal,
                        LocalHistory* local = nullptr);
 
+// Reads only the settings. What follows them is not checked.
+Result<> read_manifest_head(const std::string& path, History& history);
+
 // Content of the first line of a rank's journal.
 struct JournalHead {
     std::string id;  // of its history; empty: it was begun before there were IDs

@@ -16,8 +16,7 @@ namespace {
 
 Result<History> read_first_line(const std::string& path) {
     History history;
-    Journal ignored;
-    TWR_CHECK(read_manifest(path, history, ignored));
+    TWR_CHECK(read_manifest_head(path, history));
     return history;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <new>
 
+#include "base/aligned.hpp"
 #include "history/writer.hpp"
 
 namespace twinrun {
@@ -15,6 +16,11 @@ constexpr int kMostLevels = 64;  // of records against records, and of tiers
 // Most bytes that reading needs for each chunk besides its content: lists of chunks to read, by
 // location and by block, when no two chunks are neighbours.
 constexpr std::uint64_t kBesideChunk = 512;
+// Parts of this size stay in the processor's cache between reading, checking and writing them. But
+// a block of payload that two parts need is read twice, so that runs that are shorter than kLongRun
+// on average are read in parts as large as may be.
+constexpr std::uint64_t kCachedPart = 8 << 20;
+constexpr std::uint64_t kLongRun = 1 << 20;
 }  // namespace
 
 Result<> RecordStore::load() {
@@ -183,11 +189,14 @@ Result<> RecordStore::stream(const StepMap& map, std::size_t segment, std::uint6
     const std::uint64_t chunk = map.chunk_bytes;
     const std::uint64_t most = memory / (chunk + kBesideChunk) * chunk / kRecordPart * kRecordPart;
     const bool whole = offset == 0 && bytes == source.bytes;
-    std::vector<std::byte> part(std::min(bytes, std::max(most, kRecordPart)));
+    std::uint64_t part_bytes = std::min(bytes, std::max(most, kRecordPart));
+    if (map.mean_run(segment) >= kLongRun) part_bytes = std::min(part_bytes, kCachedPart);
+    AlignedBytes part;
+    part.reserve(part_bytes);
     std::uint64_t content = 0;
     for (const std::uint64_t end = offset + bytes; offset < end;) {
-        const std::uint64_t stop = std::min(end, (offset + part.size()) / kRecordPart * kRecordPart);
-        const auto here = std::span(part).first((stop <= offset ? end : stop) - offset);
+        const std::uint64_t stop = std::min(end, (offset + part_bytes) / kRecordPart * kRecordPart);
+        const std::span here(part.data(), (stop <= offset ? end : stop) - offset);
         TWR_CHECK(retry([&] { return chain_->read(map, segment, offset, here); }));
         if (whole && source.content != 0) content += chain_->content_of(map, offset, here);
         TWR_CHECK(take(offset, here));

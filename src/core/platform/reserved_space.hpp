@@ -12,8 +12,8 @@ struct ReservedSpace {
     bool one_writer = false;
 };
 
-// Reserves `bytes` for an empty file, open for reading and writing. Returns 0, or the errno of a file that does not fit. A file
-// system that cannot reserve is no error.
+// Reserves `bytes` for an empty file, open for reading and writing. Returns 0, or the errno of a
+// file that does not fit. A file system that cannot reserve is no error.
 //
 // sized: the file gets this size too, and reads as zeros until it is written. Writes that do not
 // lengthen a file run side by side where they go around the page cache (ext4, XFS). A file of tmpfs

@@ -131,6 +131,19 @@ const RecordSegment* StepMap::find(const std::string& name) const {
     return nullptr;
 }
 
+std::uint64_t StepMap::mean_run(std::size_t segment) const {
+    const auto place = [&](std::uint64_t chunk) {
+        return std::lower_bound(runs.begin(), runs.end(), chunk,
+                                [](const Run& run, std::uint64_t at) { return run.begin + run.count <= at; });
+    };
+    const auto first = place(firsts[segment]);
+    auto end = first;
+    while (end != runs.end() && end->begin < firsts[segment + 1])
+        ++end;
+    const auto count = static_cast<std::uint64_t>(end - first);
+    return count == 0 ? 0 : directory.segments[segment].bytes / count;
+}
+
 // Payload that is to come to a place of the output.
 struct RecordChain::Request {
     Location source;

@@ -30,6 +30,8 @@ struct StepMap {
     std::vector<Run> runs;              // of the whole image, ascending
 
     [[nodiscard]] const RecordSegment* find(const std::string& name) const;
+    // Bytes of a segment's runs on average. 0: it has none.
+    [[nodiscard]] std::uint64_t mean_run(std::size_t segment) const;
 };
 
 // Thread-safe.

@@ -12,6 +12,8 @@
 #include <thread>
 
 #include "history/history.hpp"
+#include "history/journal.hpp"
+#include "history/journal_line.hpp"
 #include "history/others.hpp"
 #include "history/writer.hpp"
 #include "metadata/metadata.hpp"
@@ -572,6 +574,46 @@ TEST_F(WritersTest, WhatIsOfAnotherHistoryIsTold) {
     std::ofstream(run / step_folder(3, 0) / marker_name(HistoryId(32, 'b'))).close();
     std::ofstream(run / step_folder(3, 0) / "mine").close();
     EXPECT_EQ(entries_of_others(run_).value(), Names());
+}
+
+// Who asks for the settings alone is told the same, however long the line is, and wherever it is damaged.
+TEST_F(WritersTest, TheHeadOfAManifestSaysWhatTheWholeSays) {
+    ASSERT_TRUE(open(0, 1, Existing::refuse));
+    const std::string text = content(manifest_path(run_));
+    const std::string object = open_line(text.substr(0, text.find('\n'))).value();
+    std::string ids;
+    for (int i = 0; i < 150; ++i)
+        ids += (i == 0 ? "\"" : ",\"") + HistoryId(32, 'a') + "\"";
+    const std::string many = object.substr(0, object.size() - 1) + ",\"replaced\":[" + ids + "]}";
+    for (const std::string& settings : {object, many}) {
+        const std::string first = seal_line(settings) + "\n";
+        const bool is_long = first.size() > 4096;
+        EXPECT_EQ(is_long, settings == many);
+        for (std::size_t at = first.size() % 41; at <= first.size(); at += 41) {
+            std::string damaged = first;
+            if (at < first.size()) damaged[at] = static_cast<char>(damaged[at] ^ 1);
+            std::ofstream(manifest_path(run_), std::ios::binary | std::ios::trunc) << damaged;
+            History whole, head;
+            Journal ignored;
+            const auto by_whole = read_manifest(run_, whole, ignored);
+            const auto by_head = read_manifest_head(run_, head);
+            ASSERT_EQ(by_whole.ok(), by_head.ok()) << at;
+            EXPECT_EQ(by_whole.ok(), at == first.size()) << at;
+            if (!by_whole) {
+                EXPECT_EQ(by_whole.error().message, by_head.error().message);
+            } else {
+                EXPECT_EQ(head.path, whole.path);
+                EXPECT_EQ(head.id, whole.id);
+                EXPECT_EQ(head.has_id, whole.has_id);
+                EXPECT_EQ(head.replaced, whole.replaced);
+                EXPECT_EQ(head.ranks, whole.ranks);
+            }
+        }
+        // What follows is not its business.
+        std::ofstream(manifest_path(run_), std::ios::binary | std::ios::trunc) << first << "damaged\n";
+        History head;
+        EXPECT_EQ(read_manifest_head(run_, head).ok(), !is_long);
+    }
 }
 
 // A run was killed: before the line that names a step, or after the one that lets it go.
