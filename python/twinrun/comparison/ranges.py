@@ -8,17 +8,20 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import FLOATING, scalars_of
 from ..runs.fields import FieldRef
 from ..runs.order import columns_of
-from ..runs.parts import Box
 from ..runs.subject import Place
 from .field import FieldComparison, facts_of, place_text
 from .merge import Found, Values, merged
 from .settings import Decision, Settings
+
+if TYPE_CHECKING:
+    from ..runs.parts import Box
 
 __all__ = ["DIRECT", "NOT_WORTH_IT", "FieldPart", "compare_part", "divisible", "is_small", "put_together"]
 

@@ -35,6 +35,11 @@ def _later(module: str, what: str) -> Callable[..., Any]:
     return function
 
 
+def _never(path: str) -> bool:
+    """What is only read where a user names the format: no file is looked at."""
+    return False
+
+
 def _entry(
     module: str,
     name: str,
@@ -278,8 +283,8 @@ BUILT_IN = (
         "xarray_engine",
         "xarray",
         "what xarray opens, by option engine",
-        "claims",
-        "is_folder",
+        claims=_never,
+        is_folder=_never,
         options=frozenset({"engine", "attributes", "patience"}),
         aside=frozenset({"patience"}),
         order=95,

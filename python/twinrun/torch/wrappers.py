@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -14,17 +13,15 @@ __all__ = ["paths_of", "plain_name", "state_names"]
 
 # What wrappers call the module within them. No other module has such an attribute.
 _NAMES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-# Wrappers that call it `module`, as modules of users may do, too: known by their classes.
-_WITH_MODULE = (
-    ("torch.nn.parallel", "DistributedDataParallel"),
-    ("torch.nn.parallel", "DataParallel"),
-    ("torch.optim.swa_utils", "AveragedModel"),
-)
 
 
 @cache
 def _classes() -> tuple[type, ...]:
-    return tuple(getattr(importlib.import_module(place), name) for place, name in _WITH_MODULE)
+    """Wrappers that call it `module`, as modules of users may do, too: known by their classes."""
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
+    from torch.optim.swa_utils import AveragedModel
+
+    return DistributedDataParallel, DataParallel, AveragedModel
 
 
 def _wraps(module: Any, key: str) -> bool:
