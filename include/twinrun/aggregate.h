@@ -44,10 +44,10 @@ typedef struct twr_aggregate twr_aggregate;
  * release. */
 TWR_API const char* twr_aggregate_error_message(void);
 
-/* For bindings to other languages: this thread's next [collective] call fails with this text, whatever
- * its other arguments are, and on the other ranks with TWR_ERROR_OTHER_RANK. So a rank whose caller
- * gave an array that C cannot judge makes the call all the same, and nobody waits for it. A call of
- * twr_aggregate_wait or twr_aggregate_free does not use it up.
+/* For bindings to other languages: this thread's next [collective] call fails with this text,
+ * whatever its other arguments are, and on the other ranks with TWR_ERROR_OTHER_RANK. So a rank
+ * whose caller gave an array that C cannot judge makes the call all the same, and nobody waits for
+ * it. A call of twr_aggregate_wait or twr_aggregate_free does not use it up.
  * Returns TWR_ERROR_INVALID_ARGUMENT: why is NULL or empty. */
 TWR_API int twr_aggregate_refuse(const char* why);
 

@@ -82,8 +82,8 @@ class Aggregate:
     -----
     Arrays are on the host. That of a `Block` has the block's type and shape, and is contiguous in its
     order, or is a flat one of as many items. That of a `Variable` or of records is contiguous and has the
-    declared bytes at least; or the items of its first axis are as far apart as `memory_stride` says. Masked arrays and those
-    with objects are refused. `close` it before MPI ends; a `with` block does.
+    declared bytes at least; or the items of its first axis are as far apart as `memory_stride` says. Masked
+    arrays and those with objects are refused. `close` it before MPI ends; a `with` block does.
     """
 
     def __init__(

@@ -53,8 +53,8 @@ Result<> remove_index(const std::string& path, bool sync);
 // Damaged: two of the index' places have a byte in common, or its whole file is longer than they
 // reach. The index is read already; this takes as long as the check of a declaration.
 Result<> check_places(const std::string& path, const Index& index);
-// Removes the sub-files of an index from number `first` on that are still the files it identifies, and have
-// no second name.
+// Removes the sub-files of an index from number `first` on that are still the files it identifies,
+// and have no second name.
 void remove_sub_files(const std::string& path, const Index& index, std::size_t first);
 
 }  // namespace twinrun::aggregation

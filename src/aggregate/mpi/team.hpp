@@ -191,8 +191,8 @@ class Team {
 
     // [collective] An agreement of all ranks. If `mine` is success on all of them, `on_node` runs
     // on one rank of each node, then `on_root` on rank 0; an error of these fails the agreement.
-    // `same` must be equal on all ranks; otherwise the error begins with `differs`. Returns the outcome,
-    // or this rank's own error, or other_rank with the number and text of the failed rank.
+    // `same` must be equal on all ranks; otherwise the error begins with `differs`. Returns the
+    // outcome, or this rank's own error, or other_rank with the number and text of the failed rank.
     struct Vote {
         Result<> mine = success();
         std::uint64_t same = 0;
