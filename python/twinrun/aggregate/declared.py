@@ -215,7 +215,7 @@ def _check_variable(name: str, array: np.ndarray, declared: Declared) -> None:
         )
 
 
-def _check_block(name: str, array: np.ndarray, declared: Declared) -> None:
+def _check_block(name: str, array: np.ndarray, declared: Declared, writes: bool) -> None:
     dtype = declared.dtype
     untyped = dtype is not None and dtype.type is np.void and dtype.names is None
     flat = untyped and array.dtype == np.uint8 and array.ndim == 1 and array.nbytes == declared.bytes
@@ -233,14 +233,17 @@ def _check_block(name: str, array: np.ndarray, declared: Declared) -> None:
             fix="give an array of the block's shape (local_shape, where it has one), or a flat one of as many items",
         )
     order = declared.order
-    if not (array.flags.c_contiguous if order == "C" else array.flags.f_contiguous):
-        other = array.flags.c_contiguous or array.flags.f_contiguous
-        raise TwinrunError(
-            f"{name} is {'contiguous in the other order' if other else 'not contiguous'}, and its block has "
-            f"order={order!r}",
-            fix=f"give an array of that order (numpy.{'ascontiguousarray' if order == 'C' else 'asfortranarray'}"
-            + (f"), or declare order={'F' if order == 'C' else 'C'!r}" if other else ")"),
-        )
+    if array.flags.c_contiguous if order == "C" else array.flags.f_contiguous:
+        return
+    other = array.flags.c_contiguous or array.flags.f_contiguous
+    copy = "ascontiguousarray" if order == "C" else "asfortranarray"
+    way = f"give numpy.{copy} of it" if writes else f"read into one made with order={order!r}, and copy it"
+    declare = f", or declare order={'F' if order == 'C' else 'C'!r}" if other else ""
+    raise TwinrunError(
+        f"{name} is {'contiguous in the other order' if other else 'not contiguous'}, and its block has "
+        f"order={order!r}",
+        fix=way + declare,
+    )
 
 
 def pointers(
@@ -263,5 +266,8 @@ def pointers(
             raise TwinrunError(f"{name} has pointers to objects, which mean nothing in a file")
         if not writes and not array.flags.writeable:
             raise TwinrunError(f"{name} is read-only")
-        (_check_variable if one.dtype is None else _check_block)(name, array, one)
+        if one.dtype is None:
+            _check_variable(name, array, one)
+        else:
+            _check_block(name, array, one, writes)
     return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))

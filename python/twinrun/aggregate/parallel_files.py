@@ -96,6 +96,8 @@ class Aggregate:
         self._pointer = ctypes.c_void_p()
         self._declared: list[Declared] = []
         self._library = _load(library)
+        if not isinstance(comm, MPI.Comm):
+            raise TwinrunError(f"comm is {comm!r:.60}, and no communicator of mpi4py")
         handle = MPI._handleof(comm)
         width = MPI._sizeof(MPI.Comm)
         made = ctypes.c_void_p()

@@ -29,8 +29,10 @@ def test_arrays_are_contiguous_in_the_order_of_their_block(order: str) -> None:
     assert _take(block, right) == SQUARE.tobytes(order)  # type: ignore[arg-type]
     # In a flat array the items lie as in the block.
     assert _take(block, right.ravel(order)) == SQUARE.tobytes(order)  # type: ignore[call-overload, arg-type]
-    for writes in (True, False):
-        with pytest.raises(TwinrunError, match=f"array 0 is contiguous in the other order.*order='{order}'"):
+    for writes, way in ((True, "give numpy"), (False, "read into one")):
+        with pytest.raises(
+            TwinrunError, match=f"array 0 is contiguous in the other order.*order='{order}'; {way}"
+        ):
             _take(block, wrong, writes=writes)
     with pytest.raises(TwinrunError, match="not contiguous"):
         _take(block, np.zeros((4, 3), "i4", order=order)[::2])  # type: ignore[call-overload]
