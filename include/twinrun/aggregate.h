@@ -44,6 +44,13 @@ typedef struct twr_aggregate twr_aggregate;
  * release. */
 TWR_API const char* twr_aggregate_error_message(void);
 
+/* For bindings to other languages: this thread's next [collective] call fails with this text,
+ * whatever its other arguments are, and on the other ranks with TWR_ERROR_OTHER_RANK. So a rank
+ * whose caller gave an array that C cannot judge makes the call all the same, and nobody waits for
+ * it. A call of twr_aggregate_wait or twr_aggregate_free does not use it up.
+ * Returns TWR_ERROR_INVALID_ARGUMENT: why is NULL or empty. */
+TWR_API int twr_aggregate_refuse(const char* why);
+
 /* ---- settings ----
  * As text, or as a structure. Names and meanings are the same; docs/reference/aggregate.md lists
  * them. */
@@ -248,8 +255,9 @@ TWR_API int twr_aggregate_declare_types(twr_aggregate* aggregate, const twr_aggr
 /* [collective] Writes the declared arrays. data: a pointer for each declared variable, to host
  * memory. path: equal on all ranks. With several files, file k is PATH.kkkkk (at least five
  * digits), and the index PATH.twr-index has their number. It is written last, when all have their
- * names, and removed before they are replaced. If an earlier write had more files, its surplus
- * files are removed, provided that its index shows that they are unchanged.
+ * names (not with `no_index`), and an old one is removed before they are replaced. If an earlier
+ * write had more files, its surplus files are removed, provided that its index shows that they are
+ * unchanged.
  *
  * Until it is complete a file has the name PATH.twr-partial. and 16 random hexadecimal digits.
  * After TWR_OK the file is complete. After an error an old file is unchanged, with two exceptions:

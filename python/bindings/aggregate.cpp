@@ -1,5 +1,6 @@
 // Aggregation: topologies and the planner. Nothing here needs MPI.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "aggregate/plan/overlap.hpp"
 #include "aggregate/plan/planner.hpp"
 #include "shared.hpp"
 
@@ -156,6 +158,14 @@ void define_aggregation(nb::module_& m) {
             return take(volumes_of(model, ranks));
         },
         "kind"_a, "ranks"_a, "mean"_a, "unit"_a, "spread"_a, "every"_a, "seed"_a);
+    m.def(
+        "first_overlap",
+        [](const std::vector<SetNumbers>& sets) {
+            const nb::gil_scoped_release released;
+            return first_overlap(sets);
+        },
+        "sets"_a,
+        "A byte that two strided sets (offset, width, count, stride) have in common; None: there is none.");
     m.def(
         "topology_nodes",
         [](const std::string& description, std::uint32_t nodes) {

@@ -106,6 +106,8 @@ def utf8(text: str, what: str, where: str | None = None) -> str:
 def checked_path(path: str | os.PathLike[str]) -> str:
     """The path of a file or folder as the core can take it."""
     text = os.fspath(path)
+    if "\0" in text:  # the core would take what stands before it
+        raise FormatError("a path has no zero byte", where=repr(text), fix="check the path")
     return utf8(text, "its name", text)
 
 

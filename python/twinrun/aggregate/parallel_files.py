@@ -5,72 +5,22 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import json
-import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DamagedFile, MissingFile, MissingPackage, TwinrunError, Unsupported
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+from ..arguments import any_path
+from ..errors import DamagedFile, MissingFile, MissingPackage, TwinrunError, Unsupported, one_line
+from .declared import Block, Declared, Variable, c_blocks, c_variables, lengths, number, pointers
 
 __all__ = ["LIBRARY", "Aggregate", "Block", "Place", "Variable"]
 
 LIBRARY = "TWINRUN_AGGREGATE_LIBRARY"  # names the library, where the system does not find it
 _KINDS = {2: MissingFile, 5: DamagedFile, 6: Unsupported}  # by twr_status; others are TwinrunError
 _LAYOUTS = {"records": 0, "blocks": 1, "variables": 2}
-_ORDERS = {"C": 0, "F": 1}
-
-
-class Variable(NamedTuple):
-    """An array of this rank: `items` items of `item_bytes`, the first of which goes to `file_offset`.
-
-    Strides are bytes from item to item, in the file and in memory; 0 means dense.
-    """
-
-    item_bytes: int
-    items: int
-    file_offset: int
-    file_stride: int = 0
-    memory_stride: int = 0
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block of a global array, and its place in an array of this rank.
-
-    >>> Block("f8", global_shape=(100, 100), start=(50, 0), shape=(50, 100))
-    Block(dtype='f8', global_shape=(100, 100), start=(50, 0), shape=(50, 100), order='C', ...)
-
-    Parameters
-    ----------
-    dtype : dtype
-        Of an item; any of numpy's, also structured ones.
-    global_shape : tuple of int
-        The whole array, which lies in the file without gaps.
-    start, shape : tuple of int
-        The block's first item in it, and its lengths.
-    order : 'C' or 'F', default 'C'
-        Which index runs fastest, in the file and in memory.
-    file_offset : int, default 0
-        Where the global array begins.
-    local_shape, local_start : tuple of int, default None
-        The array in memory, with its halo, and the block's first item in it. None: the block is the array.
-    """
-
-    dtype: DTypeLike
-    global_shape: Sequence[int]
-    start: Sequence[int]
-    shape: Sequence[int]
-    order: str = "C"
-    file_offset: int = 0
-    local_shape: Sequence[int] | None = None
-    local_start: Sequence[int] | None = None
 
 
 class Place(NamedTuple):
@@ -82,31 +32,16 @@ class Place(NamedTuple):
     ranks: int
 
 
-class _CVariable(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in ("item_bytes", "items", "file_offset", "file_stride", "memory_stride")
-    ]
-
-
-_Lengths = ctypes.POINTER(ctypes.c_uint64)
-
-
-class _CBlock(ctypes.Structure):
-    _fields_ = [
-        ("item_bytes", ctypes.c_uint64),
-        ("dimensions", ctypes.c_int),
-        ("order", ctypes.c_int),
-        ("file_offset", ctypes.c_uint64),
-        *((name, _Lengths) for name in ("global_shape", "start", "shape", "local_shape", "local_start")),
-    ]
-
-
 def _load(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
     name = path or os.environ.get(LIBRARY) or ctypes.util.find_library("twinrun_aggregate")
     try:
         library = ctypes.CDLL(os.fspath(name or "libtwinrun_aggregate.so.0"))
-    except OSError as e:
+        library.twr_aggregate_refuse  # noqa: B018
+    except AttributeError:
+        raise TwinrunError(
+            f"libtwinrun_aggregate is older than this package: {name}", fix="install that of this version"
+        ) from None
+    except (OSError, ValueError) as e:
         raise TwinrunError(
             f"libtwinrun_aggregate cannot be loaded: {e}",
             fix=f"install it for the MPI of this program, and name the file in {LIBRARY}",
@@ -116,12 +51,6 @@ def _load(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
     library.twr_aggregate_free.restype = None
     library.twr_aggregate_settings_destroy.restype = None
     return library
-
-
-def _lengths(values: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
-    if any(value < 0 for value in values):
-        raise TwinrunError(f"lengths and places are not negative: {tuple(values)}")
-    return (ctypes.c_uint64 * max(len(values), 1))(*values)
 
 
 class Aggregate:
@@ -151,8 +80,10 @@ class Aggregate:
 
     Notes
     -----
-    Arrays are contiguous (of C or of Fortran, as the block says), and on the host. `close` it before MPI
-    ends; a `with` block does.
+    Arrays are on the host. That of a `Block` has the block's type and shape, and is contiguous in its
+    order, or is a flat one of as many items. That of a `Variable` or of records is contiguous and has the
+    declared bytes at least; or the items of its first axis are as far apart as `memory_stride` says. Masked
+    arrays and those with objects are refused. `close` it before MPI ends; a `with` block does.
     """
 
     def __init__(
@@ -163,28 +94,16 @@ class Aggregate:
         except ImportError:
             raise MissingPackage.of("mpi4py", "twinrun[mpi]") from None
         self._pointer = ctypes.c_void_p()
-        self._needed: list[int] = []
+        self._declared: list[Declared] = []
         self._library = _load(library)
+        if not isinstance(comm, MPI.Comm):
+            raise TwinrunError(f"comm is {comm!r:.60}, and no communicator of mpi4py")
         handle = MPI._handleof(comm)
         width = MPI._sizeof(MPI.Comm)
         made = ctypes.c_void_p()
         self._check(self._library.twr_aggregate_settings_create(ctypes.byref(made)))
         try:
-            problem: TwinrunError | None = None
-            for name, value in settings.items():
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                try:
-                    self._check(
-                        self._library.twr_aggregate_settings_set(made, name.encode(), os.fsencode(text))
-                    )
-                except TwinrunError as e:
-                    problem = e
-                    break
-            if problem is not None:
-                # The other ranks wait in create: a topology that is none makes it fail on all.
-                self._library.twr_aggregate_settings_set(
-                    made, b"topology", b"an invalid setting of another rank"
-                )
+            problem = self._refused(lambda: self._set(made, settings))
             status = self._library.twr_aggregate_create_with(
                 ctypes.byref(self._pointer),
                 ctypes.c_int(handle) if width == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p(handle),
@@ -195,6 +114,35 @@ class Aggregate:
             self._check(status)
         finally:
             self._library.twr_aggregate_settings_destroy(made)
+
+    def _set(self, made: ctypes.c_void_p, settings: dict[str, object]) -> None:
+        for name, value in settings.items():
+            text = (
+                str(value).lower()
+                if isinstance(value, bool)
+                else os.fspath(value)
+                if isinstance(value, os.PathLike)
+                else str(value)
+            )
+            if "\0" in name + os.fsdecode(text):
+                raise TwinrunError(f"setting {name!r:.60}: a text has no zero byte")
+            self._check(self._library.twr_aggregate_settings_set(made, name.encode(), os.fsencode(text)))
+
+    def _refused(self, check: Callable[[], None]) -> TwinrunError | None:
+        """Runs what only this rank knows of the collective call that is next. Its error, which makes that
+        call fail on all ranks.
+        """
+        try:
+            check()
+        except TwinrunError as e:
+            problem = e
+        except Exception as e:
+            problem = TwinrunError(one_line(f"a wrong argument: {type(e).__name__}: {e}"))
+            problem.__cause__ = e
+        else:
+            return None
+        self._library.twr_aggregate_refuse(str(problem).encode(errors="replace"))
+        return problem
 
     def _check(self, status: int) -> None:
         if status == 0:
@@ -216,51 +164,71 @@ class Aggregate:
 
     def declare(self, variables: Iterable[Variable]) -> None:
         """Declares the arrays that this rank will write or read, in place of earlier ones."""
-        given: list[Variable] = []
-        self._needed = []
-        with self._on_all_ranks("twr_aggregate_declare"):
-            given = [Variable(*variable) for variable in variables]
-            own = (_CVariable * max(len(given), 1))(*(_CVariable(*_lengths(v)) for v in given))
-        self._call("twr_aggregate_declare", own, len(given))
-        self._needed = [
-            0 if v.items == 0 else (v.items - 1) * (v.memory_stride or v.item_bytes) + v.item_bytes
-            for v in given
-        ]
+
+        def make() -> tuple[tuple[object, ...], list[Declared]]:
+            own, declared = c_variables(variables)
+            return (own, len(declared)), declared
+
+        self._declare("twr_aggregate_declare", make, (None, 0))
 
     def declare_records(
         self, item_bytes: Sequence[int], items: int, layout: str = "records", file_offset: int = 0
     ) -> None:
         """Declares variables with `items` items each on this rank. layout: records, blocks or variables."""
-        self._needed = []
-        with self._on_all_ranks("twr_aggregate_declare_records", ctypes.c_uint64(0), 0, ctypes.c_uint64(0)):
-            sizes = _lengths(item_bytes)
-            counts = _lengths([items, file_offset])
+
+        def make() -> tuple[tuple[object, ...], list[Declared]]:
+            sizes = lengths("item_bytes", item_bytes)
+            count, offset = number("items", items), number("file_offset", file_offset)
             if layout not in _LAYOUTS:
                 raise TwinrunError(f"layout is {layout!r}, and may be {', '.join(_LAYOUTS)}")
-        self._call(
-            "twr_aggregate_declare_records",
-            *(
-                sizes,
-                len(item_bytes),
-                ctypes.c_uint64(counts[0]),
-                _LAYOUTS[layout],
-                ctypes.c_uint64(counts[1]),
-            ),
-        )
-        self._needed = [size * items for size in item_bytes]
+            declared = [Declared(size * count, size) for size in sizes[: len(item_bytes)]]
+            given = (sizes, len(declared), ctypes.c_uint64(count), _LAYOUTS[layout], ctypes.c_uint64(offset))
+            return given, declared
+
+        nothing = (None, 0, ctypes.c_uint64(0), 0, ctypes.c_uint64(0))
+        self._declare("twr_aggregate_declare_records", make, nothing)
 
     def declare_blocks(self, blocks: Iterable[Block]) -> None:
         """Declares blocks of global arrays, one array each."""
         keep: list[object] = []
-        self._needed = []
-        with self._on_all_ranks("twr_aggregate_declare_blocks"):
-            given = list(blocks)
-            own = (_CBlock * max(len(given), 1))(*(_block(block, keep) for block in given))
-        self._call("twr_aggregate_declare_blocks", own, len(given))
-        self._needed = [
-            np.dtype(b.dtype).itemsize * math.prod(b.shape if b.local_shape is None else b.local_shape)
-            for b in given
-        ]
+
+        def make() -> tuple[tuple[object, ...], list[Declared]]:
+            own, declared = c_blocks(blocks, keep)
+            return (own, len(declared)), declared
+
+        self._declare("twr_aggregate_declare_blocks", make, (None, 0))
+
+    def _declare(
+        self,
+        function: str,
+        make: Callable[[], tuple[tuple[object, ...], list[Declared]]],
+        nothing: tuple[object, ...],
+    ) -> None:
+        self._declared = []
+        declared: list[Declared] = []
+
+        def arguments() -> tuple[object, ...]:
+            given, found = make()
+            declared.extend(found)
+            return given
+
+        self._call_with(function, arguments, nothing)
+        self._declared = declared
+
+    def _call_with(
+        self, function: str, make: Callable[[], tuple[object, ...]], nothing: tuple[object, ...]
+    ) -> None:
+        """A collective call with what `make` returns. Where that fails, the call is made with `nothing` all
+        the same, and fails on all ranks.
+        """
+        if not self._pointer:
+            raise TwinrunError("the aggregate is closed")
+        made: list[tuple[object, ...]] = []
+        problem = self._refused(lambda: made.append(make()))
+        status = getattr(self._library, function)(self._pointer, *(made[0] if made else nothing))
+        if problem is not None:
+            raise problem
+        self._check(status)
 
     def write(self, path: str | os.PathLike[str], arrays: Sequence[np.ndarray]) -> None:
         """Writes a file, or the files, of the declared arrays: complete when it returns."""
@@ -287,11 +255,14 @@ class Aggregate:
     def _transfer(
         self, function: str, path: str | os.PathLike[str], arrays: Sequence[np.ndarray], *, writes: bool
     ) -> None:
-        # Without a path the call fails, and so it does on all ranks.
-        with self._on_all_ranks(function, None, without=True):
-            pointers = _pointers(arrays, self._needed, writes)
-            name = os.fsencode(path)
-        self._call(function, name, pointers)
+        def make() -> tuple[object, ...]:
+            given = pointers(arrays, self._declared, writes)
+            try:
+                return os.fsencode(any_path(path)), given
+            except TypeError:
+                raise TwinrunError(f"path is {path!r:.60}, and no path", fix="give a text") from None
+
+        self._call_with(function, make, (None, None))
 
     def report(self) -> dict[str, Any]:
         """Facts of the last declaration, write and read (docs/reference/aggregate.md)."""
@@ -312,58 +283,3 @@ class Aggregate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _on_all_ranks(self, function: str, *rest: object, without: bool = False) -> _OnAllRanks:
-        return _OnAllRanks(self, function, (None, None) if without else (None, -1, *rest))
-
-
-class _OnAllRanks:
-    """What only this rank knows of a collective call: an error here makes the call fail on all ranks."""
-
-    def __init__(self, aggregate: Aggregate, function: str, wrong: tuple[object, ...]) -> None:
-        self._aggregate, self._function, self._wrong = aggregate, function, wrong
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception):
-            pointer = self._aggregate._pointer
-            getattr(self._aggregate._library, self._function)(pointer, *self._wrong)
-
-
-def _block(block: Block, keep: list[object]) -> _CBlock:
-    dimensions = len(block.global_shape)
-    given = [block.global_shape, block.start, block.shape, block.local_shape, block.local_start]
-    if any(values is not None and len(values) != dimensions for values in given):
-        raise TwinrunError(f"shapes and places of a block have as many numbers as its global shape: {block}")
-    if block.order not in _ORDERS:
-        raise TwinrunError(f"order is {block.order!r}, and may be C or F")
-    arrays = [None if values is None else _lengths(values) for values in given]
-    keep += arrays
-    return _CBlock(
-        np.dtype(block.dtype).itemsize,
-        dimensions,
-        _ORDERS[block.order],
-        block.file_offset,
-        *(None if array is None else ctypes.cast(array, _Lengths) for array in arrays),
-    )
-
-
-def _pointers(
-    arrays: Sequence[np.ndarray], needed: Sequence[int], writes: bool
-) -> ctypes.Array[ctypes.c_void_p]:
-    if len(arrays) != len(needed):
-        raise TwinrunError(f"{len(arrays)} arrays are given, and {len(needed)} are declared")
-    for number, (array, length) in enumerate(zip(arrays, needed, strict=True)):
-        if not isinstance(array, np.ndarray):
-            raise TwinrunError(f"array {number} is no array of numpy")
-        if not (array.flags.c_contiguous or array.flags.f_contiguous):
-            raise TwinrunError(f"array {number} is not contiguous", fix="give a copy, or declare its stride")
-        if array.nbytes < length:
-            raise TwinrunError(f"array {number} has {array.nbytes} bytes, and {length} are declared")
-        if not writes and not array.flags.writeable:
-            raise TwinrunError(f"array {number} is read-only")
-    return (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))

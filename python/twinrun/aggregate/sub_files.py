@@ -1,65 +1,25 @@
-"""Sub-files of aggregated writes: their index, and one file made of them."""
+"""Sub-files of aggregated writes: one file made of them, by their index."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError, Unsupported
+from ..arguments import any_path
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
+from .sub_index import Index, Placed, identity_of, index_path, read_index
 
 __all__ = ["Index", "Joined", "Placed", "join_sub_files", "read_index"]
 
-_FORMAT = "twinrun sub-files"
-_LARGEST = 1 << 62
 _WINDOW = 32 << 20  # bytes of the whole file that are put together at a time
 _COPY = 8 << 20
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Bytes of the whole file in one sub-file: `count` pieces of `width` bytes, `stride` bytes from one to
-    the next, which lie one behind the other from `at` on.
-    """
-
-    file: int
-    at: int
-    offset: int
-    width: int
-    count: int
-    stride: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + (self.count - 1) * self.stride + self.width
-
-    @property
-    def bytes(self) -> int:
-        return self.width * self.count
-
-
-@dataclass(frozen=True)
-class Index:
-    """PATH.twr-index: which files belong together, and where their bytes lie in the whole."""
-
-    path: str
-    text: bytes
-    files: tuple[tuple[int, int, int], ...]  # bytes, inode, nanoseconds since 1970
-    whole_bytes: int
-    placed: tuple[Placed, ...]
-    identity: tuple[int, int, int]  # of the index itself, as it was read
-
-    def name(self, number: int) -> str:
-        """The path of a sub-file."""
-        return f"{self.path}.{number:05}"
 
 
 @dataclass(frozen=True)
@@ -75,10 +35,10 @@ class Joined:
     bytes : int
         Its size.
     removed : bool
-        Whether the index and the sub-files were removed.
+        Whether the index and the sub-files were removed, but for those in `kept`.
     kept : list of str
-        Files that were not removed: an index that is not the one that was read, and sub-files that are
-        not those that it names.
+        Files that were not removed: sub-files that are not those that the index names, and all of them
+        with the index where it is not the one that was read.
     """
 
     path: str
@@ -88,92 +48,20 @@ class Joined:
     kept: list[str] = field(default_factory=list)
 
 
-def _index_path(path: str) -> str:
-    return f"{path}.twr-index"
+def _changed(where: str) -> TwinrunError:
+    return TwinrunError(
+        "changed or went while the files were joined, by a program that writes them or by another join",
+        where=where,
+        fix="look whether they are joined already, or join them when no program writes them",
+    )
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
-
-
-def _placed(document: dict[str, Any], files: list[tuple[int, int, int]], whole_bytes: int) -> list[Placed]:
-    """The sets of version 2. Raises ValueError where they are not what twinrun writes."""
-    places = document["places"]
-    if not isinstance(places, list) or len(places) != len(files):
-        raise ValueError("one list of places for each file")
-    placed = []
-    for number, sets in enumerate(places):
-        at = 0
-        for offset, width, count, stride in sets:
-            if not all(map(_is_count, (offset, width, count, stride))) or not width or not count:
-                raise ValueError("a set of bytes")
-            one = Placed(number, at, offset, width, count, stride)
-            if stride < width or one.end > whole_bytes:
-                raise ValueError("a set within the whole file")
-            placed.append(one)
-            at += one.bytes
-        if at != files[number][0]:
-            raise ValueError("as many bytes as the file has")
-    return placed
-
-
-def read_index(path: str) -> Index:
-    """The index of the sub-files of `path`.
-
-    Raises
-    ------
-    MissingFile
-        There is none.
-    FormatError
-        A file of that name is not an index, or a damaged one, or of a newer version.
-    """
-    name = _index_path(path)
-    try:
-        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise MissingFile(
-            "no index of sub-files", where=name, fix="name the path that the program wrote to"
-        ) from None
-    except OSError as e:
-        raise FormatError(f"cannot be opened: {e.strerror}", where=name) from e
-    with open(handle, "rb") as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise FormatError("not an index of sub-files: no regular file", where=name)
-        text = file.read()
-    try:
-        document = json.loads(text)
-        ours = isinstance(document, dict) and document.get("format") == _FORMAT
-    except ValueError:
-        ours = False
-    if not ours:
-        raise FormatError("not an index of sub-files", where=name, fix="check the path")
-    if document.get("version") not in (1, 2):
-        raise Unsupported(
-            f"version {document.get('version')!r} of an index", where=name, fix="update twinrun"
-        )
-    try:
-        files = [(a, b, c) for a, b, c in document["files"]]
-        if not files or not all(_is_count(a) and _is_count(b) and isinstance(c, int) for a, b, c in files):
-            raise ValueError("files")
-        if document["version"] == 1:
-            whole_bytes, placed, at = sum(f[0] for f in files), [], 0
-            for number, (length, _, _) in enumerate(files):
-                if length:
-                    placed.append(Placed(number, 0, at, length, 1, length))
-                at += length
-        else:
-            whole_bytes = document["whole"]["bytes"]
-            if not _is_count(whole_bytes) or whole_bytes > _LARGEST:
-                raise ValueError("bytes of the whole")
-            placed = _placed(document["whole"], files, whole_bytes)
-    except (ValueError, KeyError, TypeError) as e:
-        raise DamagedFile("cut or altered", where=name, fix="write the files again") from e
-    return Index(path, text, tuple(files), whole_bytes, tuple(placed), _identity(about))
-
-
-def _identity(about: os.stat_result) -> tuple[int, int, int]:
-    return about.st_size, about.st_ino, about.st_mtime_ns
+def _still_there(index: Index) -> bool:
+    """Whether the index is the one that was read."""
+    with contextlib.suppress(TwinrunError):
+        now = read_index(index.path)
+        return (now.text, now.identity) == (index.text, index.identity)
+    return False
 
 
 class _Files:
@@ -197,13 +85,17 @@ class _Files:
                     where=name,
                     fix="write the files again",
                 )
-            self._seen[number] = _identity(about)
+            self._seen[number] = identity_of(about)
 
     def handle(self, number: int) -> int:
         if number not in self._open:
             if len(self._open) >= 64:
                 os.close(self._open.pop(next(iter(self._open))))
-            self._open[number] = os.open(self._index.name(number), os.O_RDONLY | os.O_CLOEXEC)
+            name = self._index.name(number)
+            try:
+                self._open[number] = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as e:
+                raise _changed(name) from e
         return self._open[number]
 
     def read(self, number: int, at: int, length: int) -> memoryview:
@@ -211,7 +103,13 @@ class _Files:
         into = bytearray(length)
         view, done = memoryview(into), 0
         while done < length:
-            got = os.preadv(self.handle(number), [view[done : done + (1 << 30)]], at + done)
+            handle = self.handle(number)
+            try:
+                got = os.preadv(handle, [view[done : done + (1 << 30)]], at + done)
+            except OSError as e:
+                raise TwinrunError(
+                    f"a sub-file cannot be read: {e.strerror}", where=self._index.name(number)
+                ) from e
             if got == 0:
                 raise DamagedFile("a sub-file ends early", where=self._index.name(number))
             done += got
@@ -219,14 +117,16 @@ class _Files:
 
     def check_unchanged(self) -> None:
         """Raises TwinrunError where a program wrote the files or the index meanwhile."""
-        changed = [n for n, was in self._seen.items() if _identity(os.stat(self._index.name(n))) != was]
-        where = self._index.name(changed[0]) if changed else _index_path(self._index.path)
-        with contextlib.suppress(TwinrunError):
-            if not changed and read_index(self._index.path).text == self._index.text:
-                return
-        raise TwinrunError(
-            "changed while the files were joined", where=where, fix="join them when no program writes them"
-        )
+        for number, was in self._seen.items():
+            name = self._index.name(number)
+            try:
+                same = identity_of(os.stat(name)) == was
+            except OSError:
+                same = False
+            if not same:
+                raise _changed(name)
+        if not _still_there(self._index):
+            raise _changed(index_path(self._index.path))
 
     def close(self) -> None:
         while self._open:
@@ -338,38 +238,74 @@ def _put_in_place(temporary: str, output: str, replace: bool) -> None:
         os.close(folder)
 
 
-def _remove(index: Index) -> list[str]:
-    """Removes the index and its sub-files. Returns those that are not the index that was read and the files
-    that it names, which stay.
-    """
-    kept = []
-    named = [(_index_path(index.path), index.identity)]
-    named += [(index.name(number), entry) for number, entry in enumerate(index.files)]
-    for name, entry in named:
+def _remove(index: Index, made: str) -> list[str]:
+    """Removes the index and its sub-files. Returns those that are not the files it names, which stay."""
+    kept, name = [], index_path(index.path)
+    if not _still_there(index):  # a program wrote the files again since, or somebody moved them
+        return [name, *(index.name(number) for number in range(len(index.files)))]
+    try:
         with contextlib.suppress(FileNotFoundError):
-            about = os.lstat(name)
-            if stat.S_ISREG(about.st_mode) and _identity(about) == entry:
-                os.unlink(name)
-            else:
-                kept.append(name)
+            os.unlink(name)
+        for number, entry in enumerate(index.files):
+            name = index.name(number)
+            with contextlib.suppress(FileNotFoundError):
+                about = os.lstat(name)
+                if stat.S_ISREG(about.st_mode) and about.st_nlink == 1 and identity_of(about) == entry:
+                    os.unlink(name)
+                else:
+                    kept.append(name)
+    except OSError as e:
+        raise TwinrunError(
+            f"cannot be removed: {e.strerror}; {made} is made, and whole",
+            where=name,
+            fix="remove what is left yourself",
+        ) from e
     return kept
 
 
+def _check_removal(index: Index) -> None:
+    """Raises TwinrunError where the sub-files may not or should not be removed."""
+    if not index.checked:
+        raise TwinrunError(
+            "has no checksum, as an earlier twinrun wrote it, so the sub-files are not removed by it",
+            where=index_path(index.path),
+            fix="join without --remove, look at the new file, and remove the sub-files yourself",
+        )
+    folder = os.path.dirname(index.path) or "."
+    about = os.stat(folder)
+    own = os.geteuid()
+    theirs = bool(about.st_mode & stat.S_ISVTX) and own not in (0, about.st_uid)
+    names = [index_path(index.path), *(index.name(number) for number in range(len(index.files)))]
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids) or (
+        theirs and any(os.lstat(name).st_uid != own for name in names)
+    ):
+        raise TwinrunError(
+            "its files may not be removed by this user, and nothing was made",
+            where=folder,
+            fix="leave out --remove",
+        )
+
+
 def _check_output(output: str, index: Index, replace: bool) -> None:
-    own = {_index_path(index.path), *(index.name(number) for number in range(len(index.files)))}
+    own = {index_path(index.path), *(index.name(number) for number in range(len(index.files)))}
     if os.path.abspath(output) in {os.path.abspath(name) for name in own}:
         raise TwinrunError("one of the files that are joined", where=output, fix="name another output")
+    if output.endswith(os.sep) or os.path.isdir(output):
+        raise TwinrunError("is a folder, and stays", where=output, fix="name a file with --output")
+    folder = os.path.dirname(output)
+    if folder and not os.path.isdir(folder):
+        raise TwinrunError("its folder is not there", where=output, fix="make the folder")
     if not os.path.lexists(output):
         return
+    if not stat.S_ISREG(os.lstat(output).st_mode):
+        raise TwinrunError(
+            "is no regular file, and stays", where=output, fix="name another file with --output"
+        )
     if not replace:
         raise TwinrunError(
             "is there already, and stays",
             where=output,
             fix="name another file with --output, or give --replace",
-        )
-    if not stat.S_ISREG(os.lstat(output).st_mode):
-        raise TwinrunError(
-            "is no regular file, and stays", where=output, fix="name another file with --output"
         )
 
 
@@ -395,7 +331,7 @@ def join_sub_files(
         Replace a file that is there.
     remove : bool, default False
         Remove the index and the sub-files when the new file is on storage. A file that somebody changed,
-        copied or linked since the write stays.
+        copied or linked since the write stays. An index without a checksum is refused.
 
     Returns
     -------
@@ -413,11 +349,14 @@ def join_sub_files(
     The new file has the bytes that one shared file would have, with zeros where nobody wrote. It gets its
     name when it is complete and on storage.
     """
-    index = read_index(os.fspath(path))
-    target = os.fspath(output) if output is not None else index.path
+    source = any_path(path)
+    target = source if output is None else any_path(output)
+    index = read_index(source)
     _check_output(target, index, replace)
-    temporary = f"{target}.twr-partial.{secrets.token_hex(8)}"
     files = _Files(index)
+    if remove:
+        _check_removal(index)
+    temporary = f"{target}.twr-partial.{secrets.token_hex(8)}"
     try:
         out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
@@ -437,5 +376,6 @@ def join_sub_files(
         raise TwinrunError(f"cannot be written: {e.strerror}", where=target) from e
     finally:
         files.close()
-    kept = _remove(index) if remove else []
-    return Joined(target, len(index.files), index.whole_bytes, remove, kept)
+    kept = _remove(index, target) if remove else []
+    removed = remove and len(kept) <= len(index.files)  # the index is one more
+    return Joined(target, len(index.files), index.whole_bytes, removed, kept)

@@ -160,7 +160,11 @@ def join(path: str, output: str | None, replace: bool, remove: bool) -> int:
     joined = join_sub_files(
         any_path(path), None if output is None else any_path(output), replace=replace, remove=remove
     )
-    removed = ", which are removed" if joined.removed else ""
+    removed = ""
+    if joined.removed:
+        # Where the index stays, all stay.
+        gone = joined.files - len(joined.kept)
+        removed = f"; {gone} of them are removed" if joined.kept else ", which are removed"
     console().print(
         one_line(f"{joined.path}: {byte_size(joined.bytes)} of {joined.files} sub-files{removed}"),
         soft_wrap=True,

@@ -56,6 +56,8 @@ def is_trace(path: object) -> bool:
     """Whether a path is a trace: a history whose first step has events, or folders of ranks with such."""
     if not isinstance(path, (str, os.PathLike)):
         return False
+    if "\0" in os.fsdecode(path):
+        return False
     folders = histories_of_ranks(os.fspath(path))
     for folder in list(folders.values())[:1]:
         try:

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "aggregate/mpi/refusal.hpp"
 #include "base/caught.hpp"
 
 using namespace twinrun;
@@ -34,6 +35,10 @@ int answer(const char* function, Body&& body) noexcept {
 // one.
 template <class Body>
 int answer_of_all(const char* function, twr_aggregate* aggregate, Body&& body) noexcept {
+    struct Forget {
+        ~Forget() { forget_refusal(); }
+    };
+    const Forget forget;
     try {
         const Result<> result = std::forward<Body>(body)();
         return result ? static_cast<int>(TWR_OK) : failed(function, result.error());
@@ -49,6 +54,14 @@ int answer_of_all(const char* function, twr_aggregate* aggregate, Body&& body) n
 extern "C" {
 
 const char* twr_aggregate_error_message(void) { return twr_error_message(); }
+
+int twr_aggregate_refuse(const char* why) {
+    return answer("twr_aggregate_refuse", [&]() -> Result<> {
+        if (why == nullptr || *why == '\0') return refuse("why is NULL or empty");
+        refuse_next(why);
+        return success();
+    });
+}
 
 int twr_aggregate_settings_create(twr_aggregate_settings** settings) {
     return answer("twr_aggregate_settings_create", [&]() -> Result<> {

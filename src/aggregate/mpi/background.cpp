@@ -83,7 +83,7 @@ Result<> Background::suit(const char* path, Result<> mine) {
     int provided = MPI_THREAD_SINGLE;
     MPI_Query_thread(&provided);
     Team::Vote vote;
-    vote.same_of = "path";
+    vote.differs = "the path differs from that of rank 0";
     vote.mine = std::move(mine);
     vote.figures.largest[0] = provided >= MPI_THREAD_MULTIPLE ? 0 : 1;
     TWR_TRY(const Outcome outcome, team.agree(vote));

@@ -8,6 +8,7 @@
 #include "aggregate/mpi/aggregate.hpp"
 #include "aggregate/mpi/index.hpp"
 #include "aggregate/mpi/rank_places.hpp"
+#include "aggregate/mpi/refusal.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "base/caught.hpp"
 
@@ -117,6 +118,7 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const std::function<Re
         return refuse("the communicator joins two groups: merge it with MPI_Intercomm_merge");
     // From here on every rank takes part, whatever its arguments.
     Result<Settings> settings = caught([&]() -> Result<Settings> {
+        TWR_CHECK(not_refused());
         TWR_TRY(Settings own, given());
         return complete(std::move(own));
     });
@@ -135,7 +137,7 @@ Result<> create(twr_aggregate** aggregate, MPI_Comm comm, const std::function<Re
     if (!team) return team.error();
     a->team = std::move(*team);
     Team::Vote vote;
-    vote.same_of = "settings";
+    vote.differs = "settings differ from those of rank 0";
     vote.mine = caught([&]() -> Result<> {
         if (!settings) return settings.error();
         a->settings = std::move(*settings);

@@ -9,6 +9,7 @@
 
 #include "aggregate/mpi/aggregate.hpp"
 #include "aggregate/mpi/datatype.hpp"
+#include "aggregate/mpi/refusal.hpp"
 #include "aggregate/plan/layout.hpp"
 #include "aggregate/plan/stored.hpp"
 #include "aggregate/plan/stream.hpp"
@@ -157,21 +158,33 @@ Result<> put(twr_aggregate* a, Result<std::vector<RankSet>> sets, std::uint64_t 
 
 }  // namespace
 
+namespace {
+
+template <class Body>
+Result<std::vector<RankSet>> unless_refused(Body&& body) {
+    return caught([&]() -> Result<std::vector<RankSet>> {
+        TWR_CHECK(not_refused());
+        return body();
+    });
+}
+
+}  // namespace
+
 Result<> declare_blocks(twr_aggregate* a, const twr_aggregate_block* blocks, int count) {
     if (a == nullptr) return refuse("aggregate is NULL");
-    return put(a, caught([&] { return sets_of_blocks(blocks, count); }),
+    return put(a, unless_refused([&] { return sets_of_blocks(blocks, count); }),
                static_cast<std::uint64_t>(std::max(count, 0)));
 }
 
 Result<> declare_types(twr_aggregate* a, const twr_aggregate_typed* types, int count) {
     if (a == nullptr) return refuse("aggregate is NULL");
-    return put(a, caught([&] { return sets_of_types(types, count); }),
+    return put(a, unless_refused([&] { return sets_of_types(types, count); }),
                static_cast<std::uint64_t>(std::max(count, 0)));
 }
 
 Result<> declare(twr_aggregate* a, const twr_aggregate_variable* variables, int count) {
     if (a == nullptr) return refuse("aggregate is NULL");
-    return put(a, caught([&] { return sets_of(variables, count); }),
+    return put(a, unless_refused([&] { return sets_of(variables, count); }),
                static_cast<std::uint64_t>(std::max(count, 0)));
 }
 
@@ -181,7 +194,7 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
     settle(*a);
     const FileGroup& group = a->whole ? a->everyone : a->group;
     Team::Vote vote;
-    vote.same_of = "item_bytes, count, layout or file_offset";
+    vote.differs = "item_bytes, count, layout or file_offset differ from those of rank 0";
     std::vector<std::uint64_t> bytes;
     struct Wires {
         std::uint64_t items = 0;
@@ -191,6 +204,7 @@ Result<> declare_records(twr_aggregate* a, const std::uint64_t* item_bytes, int 
     kept->items = items;
     std::vector<std::uint64_t>& of_all = kept->all;
     vote.mine = caught([&]() -> Result<> {
+        TWR_CHECK(not_refused());
         if (count < 0 || (item_bytes == nullptr && count != 0))
             return refuse("item_bytes is NULL, or count is negative");
         if (layout != TWR_RECORDS && layout != TWR_BLOCKS && layout != TWR_VARIABLES) {

@@ -3,14 +3,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/text_file.hpp"
+#include "aggregate/plan/overlap.hpp"
 #include "base/checked.hpp"
+#include "base/checksum.hpp"
 
 namespace twinrun::aggregation {
 
@@ -20,6 +24,9 @@ constexpr const char* kFormat = "twinrun sub-files";
 constexpr const char* kWhat = "an index of sub-files";
 constexpr int kPlain = 1;  // versions
 constexpr int kWhole = 2;
+constexpr int kChecked = 3;
+constexpr std::string_view kChecksum = ",\"checksum\":\"";  // then 16 digits, and kEnd
+constexpr std::string_view kEnd = "\"}\n";
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;  // bytes of an index that is read
 constexpr std::uint64_t kLargestWhole = std::uint64_t{1} << 62;
 
@@ -78,6 +85,23 @@ bool add_places(const nlohmann::json& whole, Index& index) {
     return true;
 }
 
+// What has to be before a checksum's key of such a document, and the end that goes behind it.
+std::string end_of(std::string_view before) {
+    return std::string(kChecksum) + hex_of(xxh3(before)) + std::string(kEnd);
+}
+
+bool has_right_end(std::string_view text) {
+    const std::size_t length = kChecksum.size() + 16 + kEnd.size();
+    return text.size() > length &&
+           text.substr(text.size() - length) == end_of(text.substr(0, text.size() - length));
+}
+
+// Whether the index says no more and no less than its version does.
+bool fits_version(const nlohmann::json& document, int version, std::string_view text) {
+    if (version == kChecked) return has_right_end(text);
+    return !document.contains("checksum") && document.contains("whole") == (version == kWhole);
+}
+
 std::optional<Index> index_in(const nlohmann::json& document, bool whole) {
     const nlohmann::json files = document.value("files", nlohmann::json());
     if (!files.is_array() || files.empty()) return std::nullopt;
@@ -92,6 +116,10 @@ std::optional<Index> index_in(const nlohmann::json& document, bool whole) {
     }
     if (whole && !add_places(document.value("whole", nlohmann::json()), index)) return std::nullopt;
     return index;
+}
+
+Error altered(const std::string& name) {
+    return Error{ErrorCode::damaged, name + ": is cut or altered: remove it, and write the files again"};
 }
 
 }  // namespace
@@ -112,13 +140,14 @@ Result<std::optional<Index>> read_index(const std::string& path) {
     if (!document.is_object() || document.value("format", nlohmann::json()) != kFormat)
         return not_ours(name, "other bytes", kWhat);
     const nlohmann::json version = document.value("version", nlohmann::json());
-    if (version != kPlain && version != kWhole) {
-        return Error{ErrorCode::unsupported,
-                     name + ": version " + version.dump() +
-                         ", and this twinrun reads 1 and 2: a newer twinrun wrote it"};
+    if (version != kPlain && version != kWhole && version != kChecked) {
+        return Error{ErrorCode::unsupported, name + ": version " + version.dump() +
+                                                 ", and this twinrun reads 1 to 3: a newer twinrun wrote it"};
     }
-    std::optional<Index> index = index_in(document, version == kWhole);
-    if (!index) return Error{ErrorCode::damaged, name + ": is cut or altered: write the files again"};
+    std::optional<Index> index;
+    if (fits_version(document, version.get<int>(), *text))
+        index = index_in(document, document.contains("whole"));
+    if (!index) return altered(name);
     return index;
 }
 
@@ -138,8 +167,7 @@ Result<> write_index(const std::string& path, const Index& index, bool replace, 
     nlohmann::json files = nlohmann::json::array();
     for (const SubFile& file : index.files)
         files.push_back({file.bytes, file.inode, file.modified});
-    nlohmann::json document = {
-        {"format", kFormat}, {"version", index.whole() ? kWhole : kPlain}, {"files", std::move(files)}};
+    nlohmann::json document = {{"format", kFormat}, {"version", kChecked}, {"files", std::move(files)}};
     if (index.whole()) {
         nlohmann::json places = nlohmann::json::array();
         for (const std::vector<StridedSet>& sets : index.places) {
@@ -150,7 +178,9 @@ Result<> write_index(const std::string& path, const Index& index, bool replace, 
         }
         document["whole"] = {{"bytes", index.whole_bytes}, {"places", std::move(places)}};
     }
-    return put_text_file(name, document.dump() + "\n", replace, sync);
+    std::string text = document.dump();
+    text.pop_back();  // the brace, which the end has
+    return put_text_file(name, text + end_of(text), replace, sync);
 }
 
 Result<> remove_index(const std::string& path, bool sync) {
@@ -159,11 +189,29 @@ Result<> remove_index(const std::string& path, bool sync) {
     return sync ? sync_folder_of(name) : success();
 }
 
+Result<> check_places(const std::string& path, const Index& index) {
+    if (!index.whole()) return success();
+    std::vector<SetNumbers> sets;
+    std::uint64_t end = 0;
+    for (const auto& of_file : index.places) {
+        for (const StridedSet& set : of_file) {
+            sets.push_back({set.offset, set.width, set.count, set.stride});
+            end = std::max(end, set.end());
+        }
+    }
+    if (end != index.whole_bytes) return altered(index_name(path));
+    const auto overlap = first_overlap(sets);
+    if (!overlap) return success();
+    return Error{ErrorCode::damaged, index_name(path) + ": gives the byte at offset " +
+                                         std::to_string(*overlap) +
+                                         " of the whole file twice: it is altered; write the files again"};
+}
+
 void remove_sub_files(const std::string& path, const Index& index, std::size_t first) {
     for (std::size_t number = first; number < index.size(); ++number) {
         const std::string name = sub_file_name(path, number);
         struct stat about {};
-        if (::lstat(name.c_str(), &about) != 0 || !S_ISREG(about.st_mode) ||
+        if (::lstat(name.c_str(), &about) != 0 || !S_ISREG(about.st_mode) || about.st_nlink != 1 ||
             !(known_by(about) == index.files[number]))
             continue;
         ::unlink(name.c_str());

@@ -25,8 +25,8 @@ struct SubFile {
     bool operator==(const SubFile&) const = default;
 };
 
-// Version 1 of the file has no places: each sub-file is a file of its own. Version 2 has them: each
-// has parts of a whole file.
+// Version 3 is written. It ends with a checksum of all before it, and has places if each file has
+// parts of a whole file. Of the versions without a checksum, 1 has no places and 2 has them.
 struct Index {
     std::vector<SubFile> files;
     // Of each file, the sets of the whole file that it has, one behind the other, without holes.
@@ -41,7 +41,7 @@ struct Index {
 [[nodiscard]] std::string index_name(const std::string& path);
 [[nodiscard]] std::string sub_file_name(const std::string& path, std::size_t number);
 
-// nullopt: no index. An error if a file with the index' name is not an index.
+// nullopt: no index. An error if a file with the index' name is not an index, or an altered one.
 Result<std::optional<Index>> read_index(const std::string& path);
 // The index of existing sub-files.
 Result<Index> look_at_sub_files(const std::string& path, std::size_t count);
@@ -50,7 +50,11 @@ Result<Index> look_at_sub_files(const std::string& path, std::size_t count);
 // sync: the index survives a power cut.
 Result<> write_index(const std::string& path, const Index& index, bool replace, bool sync);
 Result<> remove_index(const std::string& path, bool sync);
-// Removes the sub-files of an index from number `first` on that are still the files it identifies.
+// Damaged: two of the index' places have a byte in common, or its whole file is longer than they
+// reach. The index is read already; this takes as long as the check of a declaration.
+Result<> check_places(const std::string& path, const Index& index);
+// Removes the sub-files of an index from number `first` on that are still the files it identifies,
+// and have no second name.
 void remove_sub_files(const std::string& path, const Index& index, std::size_t first);
 
 }  // namespace twinrun::aggregation

@@ -120,6 +120,7 @@ Result<Words> look(const twr_aggregate& a, const char* path) {
                      std::string(path) + ": is there, and so are sub-files of it (" + index_name(path) +
                          "): set offsets = whole to read the sub-files, or remove what is not meant"};
     }
+    TWR_CHECK(check_places(path, **index));
     for (std::size_t number = 0; number < (*index)->size(); ++number) {
         const std::string name = sub_file_name(path, number);
         TWR_TRY(const std::uint64_t bytes, file_size(name));
@@ -214,7 +215,7 @@ Result<bool> read_stored(twr_aggregate& a, const char* path, void* const* data) 
     };
     const Kept<Wires> kept(*a.team);
     Team::Vote vote;
-    vote.same_of = "path";
+    vote.differs = "the path differs from that of rank 0";
     vote.mine = caught([&]() -> Result<> {
         if (path != nullptr) vote.same = xxh3(std::string_view(path));
         if (!a.stored) a.stored = std::make_shared<StoredRead>();

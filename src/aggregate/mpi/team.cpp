@@ -365,8 +365,7 @@ Result<> Team::combine(const Vote& vote) {
         set_text(outcome.message, text);
     };
     char differ[256];
-    std::snprintf(differ, sizeof differ, "%s differ from those of rank 0, and must be the same on all ranks",
-                  vote.same_of);
+    std::snprintf(differ, sizeof differ, "%s, and must be the same on all ranks", vote.differs);
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const RankSlot& slot = *slots_[i];
         for (std::size_t k = 0; k < kFigures; ++k) {

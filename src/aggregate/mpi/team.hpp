@@ -191,12 +191,12 @@ class Team {
 
     // [collective] An agreement of all ranks. If `mine` is success on all of them, `on_node` runs
     // on one rank of each node, then `on_root` on rank 0; an error of these fails the agreement.
-    // `same` must be equal on all ranks; otherwise the error names `same_of`. Returns the outcome,
-    // or this rank's own error, or other_rank with the number and text of the failed rank.
+    // `same` must be equal on all ranks; otherwise the error begins with `differs`. Returns the
+    // outcome, or this rank's own error, or other_rank with the number and text of the failed rank.
     struct Vote {
         Result<> mine = success();
         std::uint64_t same = 0;
-        const char* same_of = "arguments";
+        const char* differs = "arguments differ from those of rank 0";
         Figures figures;
         std::function<Result<>(Outcome&)> on_node;
         std::function<Result<>(Outcome&)> on_root;

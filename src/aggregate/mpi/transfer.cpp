@@ -11,6 +11,7 @@
 #include "aggregate/mpi/aggregate.hpp"
 #include "aggregate/mpi/index.hpp"
 #include "aggregate/mpi/pipeline.hpp"
+#include "aggregate/mpi/refusal.hpp"
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "aggregate/mpi/transfer.hpp"
@@ -30,10 +31,11 @@ std::string files_text(std::size_t count) {
     return count == 1 ? std::string("one file") : std::to_string(count) + " files";
 }
 
-// On rank 0: the index of an earlier write; nullopt if there is none or indices are turned off. On
-// other ranks nullopt.
+// On rank 0: the index of an earlier write; nullopt if there is none. Also where indices are turned
+// off: an old one would say of the new files where the bytes of the old ones were. On other ranks
+// nullopt.
 Result<std::optional<Index>> earlier_index(const twr_aggregate& a, const char* path) {
-    if (!a.settings.index || a.team->rank() != 0) return std::optional<Index>();
+    if (a.team->rank() != 0) return std::optional<Index>();
     auto found = read_index(path);
     // A single file needs no index: a foreign file with the index' name is left alone.
     if (!found && a.group.files == 1 && found.error().code == ErrorCode::invalid_argument)
@@ -54,6 +56,7 @@ Result<> same_number(const twr_aggregate& a, const char* path, const Index& inde
 }  // namespace
 
 Result<> check_arguments(const twr_aggregate& a, const char* path, const void* const* data) {
+    TWR_CHECK(not_refused());
     if (!a.plan->declared())
         return refuse("nothing is declared (twr_aggregate_declare), or the last declaration failed");
     if (path == nullptr || *path == '\0') return refuse("path is NULL or empty");
@@ -83,7 +86,7 @@ namespace {
 // [collective] Before several files are read or updated: checks that the index names as many files
 // as this aggregate has. Otherwise a rank would miss a file, or make one too many.
 Result<> check_index(twr_aggregate& a, const char* path, const void* const* data, bool reads) {
-    if (!a.settings.index) return success();
+    if (!a.settings.index && reads) return success();
     Team::Vote vote;
     vote.mine = caught([&] { return check_arguments(a, path, data); });
     vote.on_root = [&](Outcome&) {
@@ -159,7 +162,7 @@ Result<std::unique_ptr<Pipeline>> begin(twr_aggregate& a, const Subject& subject
         });
     };
     Team::Vote vote;
-    vote.same_of = "path";
+    vote.differs = "the path differs from that of rank 0";
     vote.mine = caught([&]() -> Result<> {
         if (path != nullptr) vote.same = xxh3(std::string_view(path));
         TWR_CHECK(std::move(mine));
@@ -288,7 +291,8 @@ class FileWrite {
     // On rank 0, after all ranks have written.
     Result<> finish_on_root(Outcome& outcome) {
         if (files_ == 1) TWR_CHECK(commit(outcome.payload[0]));
-        if (!earlier_ || updates()) return success();
+        // An update with an index writes that one again, at the end.
+        if (!earlier_ || (updates() && a_.settings.index)) return success();
         // One file is in place now, and replaces the sub-files of an earlier write. Several files
         // get their names next: until all have them there is no index, because they are of two
         // writes.
@@ -296,7 +300,7 @@ class FileWrite {
             // Somebody may have put another file there since it was read.
             TWR_TRY(const std::optional<Index> there, earlier_index(a_, path_));
             if (there) TWR_CHECK(remove_index(path_, a_.settings.sync));
-            if (files_ == 1) remove_sub_files(path_, *earlier_, 0);
+            if (files_ == 1 && !updates()) remove_sub_files(path_, *earlier_, 0);
             return success();
         });
     }
@@ -305,12 +309,14 @@ class FileWrite {
     Result<> commit_sub_files(Outcome& outcome) {
         Team::Vote vote;
         if (a_.group.rank == 0) vote.mine = commit(outcome.payload[0]);
-        if (a_.settings.index) {
+        if (a_.settings.index || earlier_) {
             vote.on_root = [&](Outcome&) {
                 return caught([&]() -> Result<> {
-                    TWR_TRY(Index index, look_at_sub_files(path_, files_));
-                    add_places(a_, index);
-                    TWR_CHECK(write_index(path_, index, updates(), a_.settings.sync));
+                    if (a_.settings.index) {
+                        TWR_TRY(Index index, look_at_sub_files(path_, files_));
+                        add_places(a_, index);
+                        TWR_CHECK(write_index(path_, index, updates(), a_.settings.sync));
+                    }
                     if (earlier_) remove_sub_files(path_, *earlier_, files_);
                     return success();
                 });

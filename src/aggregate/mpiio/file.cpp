@@ -504,7 +504,7 @@ Answer File::aggregate(const Call& call) {
     Team::Vote vote;
     vote.patient = !hints_.limited;
     vote.same = static_cast<std::uint64_t>(call.mode) * 8 + static_cast<std::uint64_t>(call.where) + 1;
-    vote.same_of = "collective calls of one file";
+    vote.differs = "collective calls of one file differ from those of rank 0";
     vote.mine = std::move(own.checked);
     put_figures(own, vote.figures.largest);
     vote.on_root = [&](Outcome& outcome) { return look_at_storage(outcome); };

@@ -196,7 +196,72 @@ def refusals(folder: Path) -> None:
         fails(lambda: aggregate.read(folder / "none", [np.zeros(10, "f4")]), "none")
         assert aggregate.test()
     fails(aggregate.wait, "closed")
+    reasons(folder, last)
     aggregate.close()
+
+
+def reasons(folder: Path, last: int) -> None:
+    """All ranks read what is wrong on one of them, in the same words; and no file is changed."""
+    path, mine = folder / "reasons", WORLD.rank == last
+    square = np.arange(6, dtype="i4").reshape(2, 3)
+    with Aggregate(WORLD, time_limit=60) as aggregate:
+
+        def both(call: object, words: str) -> None:
+            try:
+                call()  # type: ignore[operator]
+            except TwinrunError as e:
+                assert words in str(e), (words, str(e))
+                assert mine or f"rank {last}" in str(e), str(e)
+            else:
+                raise AssertionError(f"no error: {words}")
+
+        block = Block("i4", (2 * WORLD.size, 3), (2 * WORLD.rank, 0), (2, 3))
+        aggregate.declare_blocks([block])
+        aggregate.write(path, [square])
+        wrong = np.asfortranarray(square)
+        for call in (aggregate.write, aggregate.read):
+            both(functools.partial(call, path, [wrong if mine else square.copy()]), "the other order")
+            both(functools.partial(call, f"{path}\0x" if mine else path, [square.copy()]), "zero byte")
+            both(functools.partial(call, "" if mine else path, [square.copy()]), "not empty")
+            both(functools.partial(call, 3 if mine else path, [square.copy()]), "no path")
+        both(lambda: aggregate.write(path, [square.astype("f4") if mine else square]), "float32")
+        background = functools.partial(aggregate.write_begin, path)
+        background([square])
+        aggregate.wait()
+        if mine:
+            both(lambda: background([wrong]), "the other order")
+        else:
+            background([square])
+        both(aggregate.wait, "the other order")
+        WORLD.Barrier()
+        assert path.read_bytes() == square.tobytes() * WORLD.size, "a refused write changed the file"
+        both(lambda: aggregate.declare_blocks("abc" if mine else [block]), "no Block")
+        both(lambda: aggregate.declare_blocks([Block("O", (2,), (0,), (2,)) if mine else block]), "objects")
+        both(lambda: aggregate.declare([Variable(8, 2, 1 << 64 if mine else 0)]), "2^63")
+        both(lambda: aggregate.declare([5] if mine else []), "no Variable")
+        both(lambda: aggregate.declare_records([8], 2, "columns" if mine else "records"), "columns")
+        both(lambda: aggregate.declare_records(8 if mine else [8], 2), "TypeError")
+    both(lambda: Aggregate(WORLD, **({"colour": "red"} if mine else {})), "colour")
+    both(lambda: Aggregate(WORLD, **({"plan": "a\0b"} if mine else {})), "zero byte")
+    old_index(folder)
+
+
+def old_index(folder: Path) -> None:
+    """A write without an index over files that have one, with other places: nobody reads by the old ones."""
+    path = folder / "old"
+    with Aggregate(WORLD, files="rank", offsets="whole") as aggregate:
+        aggregate.declare([Variable(8, 6, 8 * WORLD.rank, 8 * WORLD.size)])
+        aggregate.write(path, [np.arange(6.0)])
+    with Aggregate(WORLD, files="rank", no_index=True) as aggregate:
+        aggregate.declare([Variable(8, 6, 0)])
+        aggregate.write(path, [np.full(6, float(WORLD.rank))])
+    WORLD.Barrier()
+    with Aggregate(WORLD, offsets="whole") as aggregate:
+        aggregate.declare([Variable(8, 6, 48 * WORLD.rank)])
+        if WORLD.size == 1:
+            aggregate.read(path, [np.zeros(6)])
+        else:
+            fails(lambda: aggregate.read(path, [np.zeros(6)]), "old")
 
 
 def leave(why: str) -> None:

@@ -129,6 +129,18 @@ void invalid(const std::string& folder) {
                  twr_aggregate_write(aggregate, (me == last ? path + "x" : path).c_str(), sample.data.data()),
                  TWR_ERROR_INVALID_ARGUMENT, {"path differ"});
     }
+    // A reason of the caller's own: the next call takes it up.
+    const auto with_reason = [&](auto&& call) {
+        if (me == last) well(twr_aggregate_refuse("array 0 is a fruit"), "refuse");
+        fails_on(last, call(), TWR_ERROR_INVALID_ARGUMENT, {"array 0 is a fruit"});
+    };
+    with_reason([&] { return twr_aggregate_write(aggregate, path.c_str(), sample.data.data()); });
+    with_reason([&] { return twr_aggregate_read(aggregate, path.c_str(), sample.data.data()); });
+    with_reason([&] {
+        twr_aggregate* made = nullptr;
+        return twr_aggregate_create(&made, MPI_COMM_WORLD, nullptr);
+    });
+    expect(twr_aggregate_refuse(nullptr) == TWR_ERROR_INVALID_ARGUMENT, "no reason");
     fails_on(0, twr_aggregate_write(aggregate, folder.c_str(), sample.data.data()),
              TWR_ERROR_INVALID_ARGUMENT, {"regular"});
     fails_on(0, twr_aggregate_write(aggregate, (folder + "/no/data").c_str(), sample.data.data()),

@@ -201,7 +201,7 @@ void sub_files(const std::string& folder) {
         files.write(2, 15, wanted, {index});
         files.read(2, 15, wanted, {index});
     };
-    refused("{\"format\": \"twinrun sub-files\", \"version\": 3, \"files\": []}", TWR_ERROR_UNSUPPORTED);
+    refused("{\"format\": \"twinrun sub-files\", \"version\": 4, \"files\": []}", TWR_ERROR_UNSUPPORTED);
     // Places that are not those of these files.
     for (const char* const places :
          {"", ", \"whole\": 1", ", \"whole\": {\"bytes\": 9, \"places\": []}",
@@ -217,12 +217,97 @@ void sub_files(const std::string& folder) {
         refused(text.c_str(), TWR_ERROR_DAMAGED);
     }
     refused("{\"format\": \"twinrun sub-files\", \"version\": 1, \"files\": [[1, 2]]}", TWR_ERROR_DAMAGED);
+    // One that says more than its version has, or has no checksum where it should have one.
+    for (const char* const text :
+         {"\"version\": 1, \"files\": [[5, 2, 3]], \"whole\": {\"bytes\": 5, \"places\": [[[0, 5, 1, 5]]]}",
+          "\"version\": 1, \"files\": [[5, 2, 3]], \"checksum\": \"0123456789abcdef\"",
+          "\"version\": 3, \"files\": [[5, 2, 3]]"}) {
+        refused((std::string("{\"format\": \"twinrun sub-files\", ") + text + "}").c_str(),
+                TWR_ERROR_DAMAGED);
+    }
+    by_one([&] { ::unlink(index.c_str()); });
+    // A changed digit.
+    files.write(2, 15);
+    by_one([&] {
+        std::vector<std::uint8_t> text = contents(index);
+        const std::string as_text(text.begin(), text.end());
+        const std::size_t at = as_text.find("[1000,");
+        expect(at != std::string::npos, "the length of a file in the index");
+        text[at + 6] = text[at + 6] == '1' ? '2' : '1';
+        put_contents(index, text);
+    });
+    files.read(2, 15, TWR_ERROR_DAMAGED, {index, "altered"});
+    files.write(2, 15, TWR_ERROR_DAMAGED, {index, "remove it"});
+    by_one([&] { ::unlink(index.c_str()); });
+    // Places that two files have, and a whole that no file reaches the end of.
+    files.write(2, 15);
+    by_one([&] { ::unlink(files.path.c_str()); });
+    for (const char* const whole :
+         {"\"bytes\": 1500, \"places\": [[[0, 1000, 1, 1000]], [[500, 1000, 1, 1000]]]",
+          "\"bytes\": 2000, \"places\": [[[0, 1, 1000, 2]], [[2, 500, 1, 500], [1500, 500, 1, 500]]]",
+          "\"bytes\": 1000, \"places\": [[[0, 500, 1, 500], [0, 500, 1, 500]], [[0, 1000, 1, 1000]]]",
+          "\"bytes\": 2001, \"places\": [[[0, 1000, 1, 1000]], [[1000, 1000, 1, 1000]]]"}) {
+        const std::string text = std::string(
+                                     "{\"format\": \"twinrun sub-files\", \"version\": 2, \"files\": "
+                                     "[[1000, 2, 3], [1000, 4, 5]], \"whole\": {") +
+                                 whole + "}}";
+        by_one([&] { put_contents(index, std::vector<std::uint8_t>(text.begin(), text.end())); });
+        files.read(1, 15, TWR_ERROR_DAMAGED, {index, "altered"});
+    }
+    by_one([&] { ::unlink(index.c_str()); });
+    // A file with a second name is not removed.
+    files.write(3, 15);
+    by_one([&] { expect(::link(sub(2).c_str(), (folder + "/second").c_str()) == 0, "link"); });
+    files.write(2, 16);
+    by_one([&] {
+        expect(there(sub(2)), "a file with a second name is gone");
+        ::unlink(sub(2).c_str());
+    });
     by_one([&] { ::unlink(index.c_str()); });
     // Programs that keep account themselves.
     files.no_index = true;
     files.write(3, 16);
     by_one([&] { expect(!there(index), "an index that nobody asked for"); });
     files.read(3, 16);
+    // They write over files that have an index: it goes, and with it what only it names.
+    files.no_index = false;
+    files.write(3, 17);
+    files.no_index = true;
+    files.write(2, 18);
+    by_one(
+        [&] { expect(!there(index) && !there(sub(2)), "the index of an earlier write, or its third file"); });
+    files.read(2, 18);
+    files.no_index = false;
+    files.read(2, 18, TWR_ERROR_NOT_FOUND, {index});
+    files.write(3, 19);
+    files.no_index = true;
+    files.update = true;
+    files.write(2, 20, TWR_ERROR_MISMATCH, {"written as 3 files", "2 files would be updated"});
+    files.write(3, 20);
+    by_one([&] { expect(!there(index), "the index of files that were updated without one"); });
+    files.read(3, 20);
+    files.update = false;
+    files.no_index = false;
+    files.write(3, 21);
+    files.no_index = true;
+    files.write(1, 22);
+    by_one([&] { expect(!there(index) && !there(sub(0)), "sub-files below a new single file"); });
+    files.read(1, 22);
+    // The old files have no index from before the first one is replaced.
+    files.no_index = false;
+    files.write(2, 23);
+    files.no_index = true;
+    if (me == 0) faults::fail("rename", 0, EIO);
+    files.write(2, 24, TWR_ERROR_IO, {"Input/output error", "/data"});
+    faults::fail("", 0, 0);
+    by_one([&] { expect(!there(index), "an index of files of two writes"); });
+    // What is not an index of ours stays, and so do the files.
+    files.write(2, 25);
+    by_one([&] { put_contents(index, own); });
+    files.write(2, 26, TWR_ERROR_INVALID_ARGUMENT, {index, "left alone"});
+    by_one([&] { same_bytes(contents(index), own, "another's file"); });
+    files.read(2, 25);
+    by_one([&] { ::unlink(index.c_str()); });
 }
 
 }  // namespace aggregate_ranks

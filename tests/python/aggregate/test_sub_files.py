@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from commands import check_error, command
 
-from twinrun import TwinrunError
+from twinrun import TwinrunError, _core
 from twinrun.aggregate import sub_files
 from twinrun.aggregate.sub_files import join_sub_files
 
@@ -76,12 +76,16 @@ def _index(path: Path) -> Path:
     return Path(f"{path}.twr-index")
 
 
-def _write_index(path: Path, count: int, whole: dict | None) -> None:
+def _write_index(path: Path, count: int, whole: dict | None, *, checked: bool = True) -> None:
     files = [_identity(_part(path, number)) for number in range(count)]
-    document: dict = {"format": "twinrun sub-files", "version": 1 if whole is None else 2, "files": files}
+    version = 3 if checked else 1 if whole is None else 2
+    document: dict = {"format": "twinrun sub-files", "version": version, "files": files}
     if whole is not None:
         document["whole"] = whole
-    _index(path).write_text(json.dumps(document))
+    text = json.dumps(document)
+    if checked:
+        text = f'{text[:-1]},"checksum":"{_core.xxh3(text[:-1].encode()):016x}"}}\n'
+    _index(path).write_text(text)
 
 
 def _names(folder: Path) -> list[str]:
@@ -149,7 +153,7 @@ def test_what_is_there_stays(written: Path) -> None:
 def test_remove_takes_only_what_was_written(written: Path) -> None:
     _part(written, 2).write_bytes(b"somebody's")
     done = command("aggregate", "join", written, "--remove")
-    assert done.status == 0 and "removed" in done.out
+    assert done.status == 0 and "which are removed" in done.out
     assert _names(written.parent) == ["data", "data.00002"]
 
 
@@ -186,8 +190,13 @@ def test_remove_leaves_an_index_that_is_not_the_one_that_was_read(
 
     monkeypatch.setattr(sub_files, "_put_in_place", disturbed)
     joined = join_sub_files(written, remove=True)
-    assert written.read_bytes() == bytes(range(240)) and joined.kept == [str(_index(written))]
-    assert [n for n in _names(written.parent) if n != "moved"] == ["data", "data.twr-index"]
+    parts = [f"{written}.{number:05}" for number in range(joined.files)]
+    assert written.read_bytes() == bytes(range(240)) and joined.kept == [str(_index(written)), *parts]
+    assert all(Path(part).exists() for part in joined.kept) and not joined.removed
+
+
+def _rewrite(path: Path, files: list[Sets], length: int = 240, *, checked: bool = True) -> None:
+    _write_index(path, 2, {"bytes": length, "places": files}, checked=checked)
 
 
 @pytest.mark.parametrize(
@@ -195,10 +204,25 @@ def test_remove_leaves_an_index_that_is_not_the_one_that_was_read(
     [
         (lambda p: _index(p).unlink(), "no index"),
         (lambda p: _index(p).write_text("a note"), "not an index"),
-        (lambda p: _index(p).write_text('{"format": "twinrun sub-files", "version": 3}'), "update twinrun"),
+        (lambda p: _index(p).write_text('{"format": "twinrun sub-files", "version": 4}'), "update twinrun"),
         (lambda p: _index(p).write_text('{"format": "twinrun sub-files", "version": 2}'), "cut or altered"),
         (lambda p: _index(p).write_text(_index(p).read_text().replace("30", "31")), "cut or altered"),
         (lambda p: _index(p).write_text(_index(p).read_text().replace("240", "239")), "cut or altered"),
+        (
+            lambda p: _index(p).write_text(_index(p).read_text().replace('"checksum"', '"check"')),
+            "cut or altered",
+        ),
+        (
+            lambda p: _index(p).write_text(_index(p).read_text().replace('sion": 3', 'sion": 2')),
+            "cut or altered",
+        ),
+        (lambda p: _index(p).write_text("[" * 100_000), "not an index"),
+        (lambda p: _rewrite(p, [[[0, 4, 30, 8]], [[4, 4, 29, 8], [0, 4, 1, 4]]]), "cut or altered"),
+        (lambda p: _rewrite(p, [[[0, 4, 30, 8]], [[4, 4, 29, 8], [232, 4, 1, 4]]]), "cut or altered"),
+        (lambda p: _rewrite(p, [[[0, 4, 15, 8], [0, 4, 15, 8]], [[4, 4, 30, 8]]]), "cut or altered"),
+        (lambda p: _rewrite(p, [[[0, 4, 30, 8]], [[0, 4, 30, 8]]], checked=False), "cut or altered"),
+        (lambda p: _rewrite(p, [[[0, 4, 30, 8]], [[4, 4, 30, 8]]], length=241), "cut or altered"),
+        (lambda p: _write_index(p, 2, {"bytes": 240, "places": None}), "cut or altered"),
         (lambda p: _part(p, 1).unlink(), "No such file"),
         (lambda p: os.truncate(_part(p, 1), 119), "119 bytes, and the index says 120"),
         (lambda p: (_part(p, 1).unlink(), _part(p, 1).mkdir()), "no regular file"),
@@ -208,8 +232,9 @@ def test_remove_leaves_an_index_that_is_not_the_one_that_was_read(
 def test_what_is_not_whole_is_refused(written: Path, change: object, words: str) -> None:
     change(written)  # type: ignore[operator]
     before = _names(written.parent)
-    check_error(command("aggregate", "join", written, "--remove"), words)
-    assert _names(written.parent) == before
+    for remove in ([], ["--remove"]):
+        check_error(command("aggregate", "join", written, *remove), words)
+        assert _names(written.parent) == before
 
 
 def test_files_that_change_meanwhile_are_refused(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +245,7 @@ def test_files_that_change_meanwhile_are_refused(written: Path, monkeypatch: pyt
         os.utime(_part(written, 0), ns=(1, 1))
 
     monkeypatch.setattr(sub_files, "_write_whole", disturbed)
-    with pytest.raises(TwinrunError, match="changed while"):
+    with pytest.raises(TwinrunError, match="changed or went while"):
         join_sub_files(written)
     assert _names(written.parent) == ["data.00000", "data.00001", "data.twr-index"]
 
@@ -247,3 +272,130 @@ def test_a_full_disk_leaves_nothing(written: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(TwinrunError, match="No space left"):
         join_sub_files(written)
     assert _names(written.parent) == ["data.00000", "data.00001", "data.twr-index"]
+
+
+@pytest.mark.parametrize("places", [True, False])
+def test_an_index_without_a_checksum_is_read_and_removes_nothing(written: Path, places: bool) -> None:
+    whole = {"bytes": 240, "places": [[[0, 4, 30, 8]], [[4, 4, 30, 8]]]} if places else None
+    _write_index(written, 2, whole, checked=False)
+    before = _names(written.parent)
+    check_error(command("aggregate", "join", written, "--remove"), "no checksum", "without --remove")
+    assert _names(written.parent) == before
+    assert join_sub_files(written).bytes == 240
+    assert (written.read_bytes() == bytes(range(240))) == places
+
+
+def test_version_1_has_no_places(written: Path) -> None:
+    text = json.loads(_index(written).read_text())
+    del text["checksum"]
+    _index(written).write_text(json.dumps({**text, "version": 1}))
+    check_error(command("aggregate", "join", written), "cut or altered")
+
+
+def test_a_file_with_a_second_name_stays_and_is_counted(written: Path) -> None:
+    os.link(_part(written, 1), written.with_name("second"))
+    done = command("aggregate", "join", written, "--remove")
+    assert done.status == 0 and "of 2 sub-files; 1 of them are removed" in done.out, done
+    assert "data.00001: stays" in done.err
+    assert _names(written.parent) == ["data", "data.00001", "second"]
+
+
+def test_without_the_right_to_remove_nothing_is_made(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = written.parent / "elsewhere"
+    elsewhere.mkdir()
+    before = _names(written.parent)
+    asked: list[object] = []
+
+    def no_access(path: str, mode: int, **_options: object) -> bool:
+        asked.append(path)
+        return not mode & os.W_OK or Path(path) != written.parent
+
+    monkeypatch.setattr(os, "access", no_access)
+    with pytest.raises(TwinrunError, match="may not be removed by this user, and nothing was made"):
+        join_sub_files(written, elsewhere / "whole", remove=True)
+    assert asked and not _names(elsewhere) and _names(written.parent) == before
+
+
+def test_files_that_cannot_be_removed_after_all_are_named(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.unlink
+
+    def refuse(path: str, **_options: object) -> None:
+        if str(path).endswith(".00001"):
+            raise PermissionError(13, "Permission denied")
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(TwinrunError, match=r"data\.00001: cannot be removed.*data is made, and whole"):
+        join_sub_files(written, remove=True)
+    assert written.read_bytes() == bytes(range(240))
+
+
+def test_files_that_were_written_again_are_not_removed(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sub_files._put_in_place
+
+    def disturbed(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        _part(written, 0).write_bytes(b"x" * 240)
+        _write_index(written, 2, None)
+
+    monkeypatch.setattr(sub_files, "_put_in_place", disturbed)
+    joined = join_sub_files(written, remove=True)
+    assert len(joined.kept) == 2
+    assert _names(written.parent) == ["data", "data.00000", "data.00001", "data.twr-index"]
+
+
+@pytest.mark.parametrize("step", ["_write_whole", "_put_in_place"])
+def test_files_that_another_join_removes_meanwhile(
+    written: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    real = sub_files._Files.check_unchanged if step == "_put_in_place" else sub_files._write_whole
+
+    def disturbed(*arguments: object) -> None:
+        for number in range(2):
+            _part(written, number).unlink()
+        _index(written).unlink()
+        real(*arguments)  # type: ignore[arg-type]
+
+    if step == "_put_in_place":
+        monkeypatch.setattr(sub_files._Files, "check_unchanged", disturbed)
+    else:
+        monkeypatch.setattr(sub_files, "_write_whole", disturbed)
+    with pytest.raises(TwinrunError, match=r"changed or went while.*another join"):
+        join_sub_files(written, remove=True)
+    assert not _names(written.parent)
+
+
+def test_names_that_are_no_sub_files(tmp_path: Path, written: Path) -> None:
+    check_error(command("aggregate", "join", _part(written, 1)), f"name {written}")
+    check_error(command("aggregate", "join", _index(written)), f"name {written}")
+    _index(written).unlink()
+    check_error(command("aggregate", "join", written), "their write did not end", "again")
+    alone = tmp_path / "alone"
+    check_error(command("aggregate", "join", alone), "no index of sub-files", "name the path")
+    alone.write_bytes(b"by one rank")
+    check_error(command("aggregate", "join", alone), "nothing to join", "one file")
+    for path in ("a\0b", ""):
+        with pytest.raises(TwinrunError, match="zero byte"):
+            join_sub_files(path)
+        with pytest.raises(TwinrunError, match="zero byte"):
+            join_sub_files(written, path)
+
+
+def test_outputs_that_are_no_files_are_not_to_be_replaced(written: Path) -> None:
+    folder = written.with_name("folder")
+    folder.mkdir()
+    for output, words in (
+        (folder, "is a folder"),
+        (f"{folder}/", "is a folder"),
+        (f"{written.with_name('none')}/", "is a folder"),
+        ("/dev/null", "no regular file"),
+        (written.with_name("none") / "whole", "its folder is not there"),
+    ):
+        for replace in ([], ["--replace"]):
+            done = command("aggregate", "join", written, "-o", output, *replace)
+            check_error(done, words)
+            assert "--replace" not in done.err
