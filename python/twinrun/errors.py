@@ -76,8 +76,9 @@ def in_words_of_the_caller(text: str) -> str:
 
 def one_line(text: str, longest: int = _LONGEST) -> str:
     """`text` with line breaks, terminal escapes and undecodable bytes written as escapes, cut to
-    `longest`.
+    `longest`. URLs in it show no secrets.
     """
+    text = without_secrets(text)  # before a URL may be cut
     if len(text) > longest:
         text = text[: longest // 2] + "…" + text[-(longest // 2) :]
     if text.isprintable():
@@ -121,12 +122,12 @@ class TwinrunError(Exception):
     ) -> None:
         self.what = without_secrets(what)
         self.where = None if where is None else without_secrets(os.fspath(where))
-        self.fix = fix
+        self.fix = None if fix is None else without_secrets(fix)
         place = "" if self.where is None else f"{self.where}: "
         fix = None if fix is None else in_words_of_the_caller(fix)
         # One string in args: such an error survives pickling, so that it can come back from a
         # worker process.
-        super().__init__(without_secrets(one_line(place + what + (f"; {fix}" if fix else ""))))
+        super().__init__(one_line(place + what + (f"; {fix}" if fix else "")))
 
 
 class FormatError(TwinrunError):

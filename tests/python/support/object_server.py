@@ -93,7 +93,7 @@ class ObjectServer:
 @contextmanager
 def serving(objects: Mapping[str, bytes]) -> Iterator[ObjectServer]:
     server = ObjectServer(objects)
-    thread = threading.Thread(target=server.server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield server
