@@ -102,7 +102,7 @@ def attach(url: str, ends: str = "", name: str | None = None) -> str:
 
     Raises MissingFile if there is none, MissingPackage where fsspec or a package of the store is missing.
     """
-    from .transport import transport  # with asyncio
+    from .protocols import transport  # with asyncio
 
     if ends:
         path, mark, query = url.partition("?") if url.lower().startswith("http") else (url, "", "")

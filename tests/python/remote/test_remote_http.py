@@ -16,8 +16,8 @@ from object_server import ObjectServer, serving
 
 import twinrun
 from twinrun import FormatError, MissingFile, Unsupported, golden
+from twinrun.remote.protocols import file_system
 from twinrun.remote.store import Copies, RemoteStore
-from twinrun.remote.transport import file_system
 
 pytest.importorskip("fsspec", reason="objects of stores need fsspec: pip install 'twinrun[remote]'")
 pytest.importorskip("aiohttp", reason="objects of web servers need aiohttp: pip install 'twinrun[remote]'")
