@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["foreign_scheme", "is_url", "numbered", "without_secrets"]
+__all__ = [
+    "call_copies",
+    "foreign_scheme",
+    "forget_copies",
+    "is_url",
+    "numbered",
+    "shown",
+    "without_secrets",
+]
 
 _PROTOCOLS = "https?|s3a?|gs|gcs"
 _URL = re.compile(rf"(?:{_PROTOCOLS})://", re.IGNORECASE)
@@ -70,6 +78,31 @@ def without_secrets(text: str) -> str:
 def _behind(query: str) -> str:
     """The signs at its end that belong to the sentence."""
     return query[len(query.rstrip(":,;.")) :]
+
+
+_copies: dict[str, str] = {}  # folders with copies of objects: what messages call them
+
+
+def call_copies(folder: str, name: str) -> None:
+    """Lets messages name the objects, and not the copies of them in a folder of this machine."""
+    _copies[folder] = name
+
+
+def forget_copies(folder: str) -> None:
+    _copies.pop(folder, None)
+
+
+def shown(text: str) -> str:
+    """A text as messages have it: without secrets, and with URLs for copies of objects.
+
+    >>> call_copies("/tmp/x", "s3://bucket/run")
+    >>> shown("/tmp/x/manifest.jsonl: damaged, of https://me:pw@host/x?s=1")
+    's3://bucket/run/manifest.jsonl: damaged, of https://host/x'
+    >>> forget_copies("/tmp/x")
+    """
+    for folder, name in list(_copies.items()) if _copies else ():
+        text = text.replace(folder, name)
+    return without_secrets(text)
 
 
 def numbered(name: str, number: int) -> str:

@@ -67,7 +67,7 @@ class S3(Transport):
         import asyncio
 
         import aiohttp
-        from botocore.exceptions import HTTPClientError, IncompleteReadError
+        from botocore.exceptions import HTTPClientError, IncompleteReadError  # type: ignore[import-untyped]
 
         try:
             return await read_most(reply["Body"].read, count, self.name)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, MissingFile, Unsupported
-from ..urls import numbered, without_secrets
+from ..urls import call_copies, forget_copies, numbered, without_secrets
 from .objects import RemoteObject, detach, enter, object_of
 
 if TYPE_CHECKING:
@@ -222,6 +222,7 @@ class Copies:
 
         self._store = store
         self.folder = tempfile.mkdtemp(prefix="twinrun-remote-")
+        call_copies(self.folder, store.name)
         self._end = weakref.finalize(self, _remove, self.folder, store)
         self._there: set[str] = set()
         self._lock = threading.Lock()
@@ -258,6 +259,7 @@ def _remove(folder: str, store: RemoteStore) -> None:
     import shutil
 
     store.close()
+    forget_copies(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 

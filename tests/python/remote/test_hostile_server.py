@@ -210,7 +210,7 @@ def test_a_redirect_to_an_endless_answer(server: ObjectServer) -> None:
         server.send = send
         with pytest.raises(FormatError, match="gave more bytes than it was asked for"):
             twinrun.compare(f"{server.url}/bucket/x.npy", {"x": np.zeros(3)})
-        assert 0 < endless.sent < MOST
+        assert other.asked and endless.sent < MOST
 
 
 def test_schemes_in_upper_case(server: ObjectServer) -> None:
