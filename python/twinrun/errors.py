@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from .urls import without_secrets
+from .urls import shown
 
 __all__ = [
     "DamagedFile",
@@ -76,8 +76,9 @@ def in_words_of_the_caller(text: str) -> str:
 
 def one_line(text: str, longest: int = _LONGEST) -> str:
     """`text` with line breaks, terminal escapes and undecodable bytes written as escapes, cut to
-    `longest`.
+    `longest`. URLs in it show no secrets, and copies of objects have their URLs.
     """
+    text = shown(text)  # before a URL may be cut
     if len(text) > longest:
         text = text[: longest // 2] + "…" + text[-(longest // 2) :]
     if text.isprintable():
@@ -119,14 +120,14 @@ class TwinrunError(Exception):
     def __init__(
         self, what: str, *, where: str | os.PathLike[str] | None = None, fix: str | None = None
     ) -> None:
-        self.what = without_secrets(what)
-        self.where = None if where is None else without_secrets(os.fspath(where))
-        self.fix = fix
+        self.what = shown(what)
+        self.where = None if where is None else shown(os.fspath(where))
+        self.fix = None if fix is None else shown(fix)
         place = "" if self.where is None else f"{self.where}: "
         fix = None if fix is None else in_words_of_the_caller(fix)
         # One string in args: such an error survives pickling, so that it can come back from a
         # worker process.
-        super().__init__(without_secrets(one_line(place + what + (f"; {fix}" if fix else ""))))
+        super().__init__(one_line(place + what + (f"; {fix}" if fix else "")))
 
 
 class FormatError(TwinrunError):

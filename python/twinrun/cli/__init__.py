@@ -12,6 +12,7 @@ import click
 
 from ..errors import TwinrunError, name_options, one_line
 from ..streams import STDOUT, prepare
+from ..urls import without_secrets
 from .help import GROUPS, write_overview
 
 __all__ = ["main"]
@@ -133,9 +134,10 @@ def _failed(error: BaseException) -> int:
     if os.environ.get(_TRACEBACK):
         import traceback
 
-        traceback.print_exception(error)
+        # Words of a library may repeat URLs, with their secrets.
+        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
     if isinstance(error, _NO_VERB):
-        print(error.format_message(), file=sys.stderr)
+        print(without_secrets(error.format_message()), file=sys.stderr)
     else:
         print(f"twinrun: {one_line(_said(error))}", file=sys.stderr)
     return 2

@@ -34,9 +34,12 @@ def open_table(path: str) -> FileContent:
     file, size = open_regular(path)
     with file:
         head = read_exact(file, 0, min(size, len(_PARQUET)), path, "header")
+    elsewhere = object_of(path)
     if head != _PARQUET:
+        if elsewhere is not None:
+            elsewhere.bring()  # lines are found in it, and then read
         return open_text(path)
-    if object_of(path) is not None:  # pyarrow would open the URL itself
+    if elsewhere is not None:  # pyarrow would open the URL itself
         raise Unsupported("Parquet files are not read from stores", where=path, fix="download it first")
     return open_parquet(path)
 

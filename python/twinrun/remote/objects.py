@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from .. import _core
 from ..errors import MissingFile
@@ -17,6 +18,8 @@ __all__ = ["RemoteObject", "attach", "detach", "enter", "object_of"]
 
 BLOCK = 32 << 10  # bytes: headers are read in such blocks, each once
 _KEPT = 256  # blocks of one object
+_MOST_OF_HEADER = 4 * BLOCK  # bytes: larger reads are of elements
+_PIECE = 8 << 20  # bytes
 
 
 class RemoteObject:
@@ -27,6 +30,8 @@ class RemoteObject:
         self.name, self._how = name, how
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._bringing = threading.Lock()
+        self._whole: BinaryIO | None = None
         if size is None:
             first = how.first(BLOCK)
             size, tag = first.size, first.tag
@@ -43,16 +48,38 @@ class RemoteObject:
 
     def read(self, offset: int, count: int) -> bytes:
         """Exactly these bytes. No others are asked for."""
+        if self._whole is not None:
+            return os.pread(self._whole.fileno(), count, offset)
         kept = self._known(offset, count)
         return kept if kept is not None else self._how.read(offset, count, self.size, self._tag)
 
     def read_block(self, offset: int, count: int) -> bytes:
         """These bytes, by whole blocks, which are kept: for headers, which are read in small pieces."""
-        if count >= BLOCK:
+        if count >= _MOST_OF_HEADER or self._whole is not None:
             return self.read(offset, count)
         first, last = offset // BLOCK, (offset + count - 1) // BLOCK
         parts = b"".join(self._block(number) for number in range(first, last + 1))
         return parts[offset - first * BLOCK :][:count]
+
+    def bring(self) -> None:
+        """Downloads the object, once, into a temporary file: for formats that read all of it, some more than
+        once.
+        """
+        import tempfile
+
+        with self._bringing:
+            if self._whole is not None:
+                return
+            whole = tempfile.TemporaryFile(prefix="twinrun-remote-")
+            at = 0
+            while at < self.size:
+                block = self._known(at, min(BLOCK, self.size - at))  # header
+                at += whole.write(block if block else self._piece(at))
+            whole.flush()
+            self._whole = whole
+
+    def _piece(self, at: int) -> bytes:
+        return self._how.read(at, min(_PIECE, self.size - at), self.size, self._tag)
 
     def _known(self, offset: int, count: int) -> bytes | None:
         """Bytes that lie in one block that is kept, None if they do not."""
@@ -102,7 +129,7 @@ def attach(url: str, ends: str = "", name: str | None = None) -> str:
 
     Raises MissingFile if there is none, MissingPackage where fsspec or a package of the store is missing.
     """
-    from .transport import transport  # with asyncio
+    from .protocols import transport  # with asyncio
 
     if ends:
         path, mark, query = url.partition("?") if url.lower().startswith("http") else (url, "", "")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, MissingFile, Unsupported
-from ..urls import numbered, without_secrets
+from ..urls import call_copies, forget_copies, numbered, without_secrets
 from .objects import RemoteObject, detach, enter, object_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ __all__ = ["RemoteStore", "below", "forget_store", "store_of"]
 # What tells that a URL is a folder: of histories, golden files, Zarr.
 _MARKERS = ("manifest.jsonl", "golden.json", "zarr.json", ".zgroup", ".zarray")
 _MOST_OBJECTS = 1_000_000
+_LISTINGS = 10  # limits of time in which a store lists its objects, a thousand an answer
 
 
 class RemoteStore:
@@ -103,33 +104,56 @@ def below(url: str, format: str | None = None) -> RemoteStore | None:
 
     Raises MissingFile if there is nothing, MissingPackage where a package is missing.
     """
-    from .transport import file_system  # with asyncio
+    from .protocols import file_system  # with asyncio
 
     fs, path, kind = file_system(url)
     name = without_secrets(url)
     if url.partition("://")[0].lower() in ("http", "https"):
         return _on_web(url, fs, path, kind, format)
-    try:
-        fs.invalidate_cache()
-        if not url.endswith("/") and fs.info(path)["type"] == "file":
-            return None
-        found = fs.find(path, detail=True)
-    except FileNotFoundError:
-        raise MissingFile("nothing there", where=name, fix="check the URL and the credentials") from None
-    except Exception as error:
-        raise FormatError(
-            f"cannot be listed ({type(error).__name__})", where=name, fix="check the URL and the credentials"
-        ) from None
+    if not url.endswith("/") and _is_object(fs, path, name):
+        return None
+    found = _found(fs, path, name)
     root = fs._strip_protocol(path).rstrip("/")
     keys = {k[len(root) + 1 :]: info for k, info in found.items() if k.startswith(root + "/")}
     return RemoteStore(url, fs, path, kind, _checked(keys, name))
+
+
+def _is_object(fs: Any, path: str, name: str) -> bool:
+    from .transport import time_limit, wait
+
+    async def info() -> bool:
+        fs.invalidate_cache()
+        try:
+            return bool((await fs._info(path))["type"] == "file")
+        except FileNotFoundError:
+            raise _nothing(name) from None
+
+    return wait(fs, info, name, time_limit())
+
+
+def _found(fs: Any, path: str, name: str) -> dict[str, Any]:
+    """What the store lists below a path."""
+    from .transport import time_limit, wait
+
+    async def find() -> dict[str, Any]:
+        fs.invalidate_cache()
+        try:
+            return dict(await fs._find(path, detail=True))
+        except FileNotFoundError:
+            raise _nothing(name) from None
+
+    return wait(fs, find, name, _LISTINGS * time_limit(), attempts=1)
+
+
+def _nothing(name: str) -> MissingFile:
+    return MissingFile("nothing there", where=name, fix="check the URL and the credentials")
 
 
 def _checked(keys: dict[str, Any], name: str) -> dict[str, Any]:
     """Keys that are names below a folder, and nothing else. Markers of empty folders are left out."""
     found = {k: info for k, info in keys.items() if k and not k.endswith("/")}
     if not found:
-        raise MissingFile("nothing there", where=name, fix="check the URL and the credentials")
+        raise _nothing(name)
     if len(found) > _MOST_OBJECTS:
         raise Unsupported(f"more than {_MOST_OBJECTS} objects", where=name, fix="name a part of them")
     for key in found:
@@ -198,6 +222,7 @@ class Copies:
 
         self._store = store
         self.folder = tempfile.mkdtemp(prefix="twinrun-remote-")
+        call_copies(self.folder, store.name)
         self._end = weakref.finalize(self, _remove, self.folder, store)
         self._there: set[str] = set()
         self._lock = threading.Lock()
@@ -234,6 +259,7 @@ def _remove(folder: str, store: RemoteStore) -> None:
     import shutil
 
     store.close()
+    forget_copies(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 

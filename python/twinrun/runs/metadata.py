@@ -27,6 +27,8 @@ __all__ = [
     "untouched",
 ]
 
+_AGAIN = "index it again with 'twinrun index'"
+_RESTORE = "restore the history from a copy"
 _OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that belong to no file
 
 
@@ -81,7 +83,7 @@ def untouched(metadata: _core.Metadata, files: Iterable[str] | None = None) -> b
             raise DamagedFile(
                 f"truncated: {recorded.bytes} bytes when it was indexed, {now.st_size} now",
                 where=path,
-                fix="restore it, or index it again with 'twinrun index'",
+                fix=_RESTORE if _of_history(metadata) else f"restore it, or {_AGAIN}",
             )
         if now.st_size != recorded.bytes:
             raise _stale(metadata, path)
@@ -99,12 +101,23 @@ def status_code(found: Iterable[os.stat_result]) -> int:
     return _core.xxh3(packed) or 1
 
 
-def _stale(metadata: _core.Metadata, path: str) -> Stale:
-    return Stale(
-        f"older than its data file {path}, which was changed since",
-        where=metadata.path,
-        fix="index it again with 'twinrun index'",
-    )
+def _of_history(metadata: _core.Metadata) -> bool:
+    """Whether a captured history has this metadata: its data is of no format."""
+    return bool(metadata.data_files and metadata.fields) and not metadata.fields[0].format
+
+
+def _stale(metadata: _core.Metadata, path: str) -> TwinrunError:
+    """The error for a data file with other content than its metadata says.
+
+    To index a step of a history again would take damage for its data.
+    """
+    if _of_history(metadata):
+        return DamagedFile(
+            f"does not hold what its metadata {metadata.path} says: one of them was changed or damaged",
+            where=path,
+            fix=_RESTORE,
+        )
+    return Stale(f"older than its data file {path}, which was changed since", where=metadata.path, fix=_AGAIN)
 
 
 def _layout(ref: FieldRef) -> tuple:
@@ -161,7 +174,7 @@ def check_layout(
 def check_content(metadata: _core.Metadata, fields: list[FieldRef]) -> list[str]:
     """Compares the data with the checksums of the metadata: for files that were touched or copied.
 
-    Returns notes. Raises Stale unless all data is unchanged.
+    Returns notes. Raises Stale, or DamagedFile in a history, unless all data is unchanged.
     """
     for ref in fields:
         source = ref.source()

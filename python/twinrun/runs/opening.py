@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from .. import _core
 from ..arguments import checked_path
-from ..errors import MissingFile
+from ..errors import MissingFile, Unsupported
 from ..formats import FileContent, formats
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.opaque import NAME as BYTES
 from ..marks import METADATA_SUFFIX
-from ..urls import is_url
+from ..urls import foreign_scheme, is_url
 from .fields import refs_of_metadata
 from .files import Files, one_array_format
 from .histories import HistorySubject
@@ -88,6 +88,9 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
 
         return open_remote(path, options)
     if not os.path.exists(path):
+        if scheme := foreign_scheme(path):
+            fix = "name it by https://, s3:// or gs://, or download it first"
+            raise Unsupported(f"{scheme}:// is not read", where=path, fix=fix)
         raise MissingFile("no such file or folder", where=path, fix="check the path")
     if not os.path.isdir(path):
         if path.endswith(METADATA_SUFFIX):

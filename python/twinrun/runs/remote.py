@@ -7,11 +7,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .. import _core
-from ..errors import MissingFile, TwinrunError, Unsupported
+from ..errors import MissingFile, Unsupported
 from ..formats.folder import told_format
 from ..formats.raw import may_have_sidecar, sidecar
 from ..marks import MANIFEST, STEP_MARK, TRACE_EVENTS
 from ..remote import Copies, RemoteStore, attach, below, detach, enter_store, forget_store, top_level
+from ..urls import shown
 from .files import Files
 from .histories import HistorySubject
 from .subject import Listed, ListedPlaces, Opened, Place, Subject
@@ -84,17 +85,6 @@ class _RemoteHistory(HistorySubject):
         if data and files.difference is not None:  # made of steps before
             self._copies.bring(self._store.keys or ())
 
-    def _named(self, text: str) -> str:
-        """A text that names objects of the store, and not their copies."""
-        return text.replace(self._copies.folder, self.label)
-
-    def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
-        error = super().explained(error, step)
-        error.what = self._named(error.what)
-        error.where = None if error.where is None else self._named(error.where)
-        error.args = tuple(self._named(arg) if isinstance(arg, str) else arg for arg in error.args)
-        return error
-
     def metadata(self, place: Place) -> _core.Metadata:
         self._bring(place, False)
         found = super().metadata(place)
@@ -106,7 +96,7 @@ class _RemoteHistory(HistorySubject):
     def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
         self._bring(place, True)
         with super()._open(place, use_metadata) as opened:
-            opened.notes = [self._named(note) for note in opened.notes]
+            opened.notes = [shown(note) for note in opened.notes]
             yield opened
 
     @contextlib.contextmanager

@@ -287,9 +287,7 @@ Result<std::vector<std::string>> HistoryRun::changed(OpenPlace& place, const Str
         if (parts.empty()) continue;
         const auto& extents = metadata.directory().fields[field.side.field].extents;
         const std::string data = extents.empty() ? metadata.path() : metadata.data_path(extents[0].file);
-        return error_at(ErrorCode::stale, metadata.path(),
-                        "older than its data file " + data + ", which was changed since",
-                        "index it again with 'twinrun index'");
+        return metadata.is_not_of(data);
     }
     const std::string since = metadata.directory().status == 0 ? "may have been" : "was";
     return std::vector<std::string>{metadata.path() + ": its data " + since +

@@ -425,6 +425,38 @@ Result<> check_measure(const Measure& measure) {
                  "a period must be finite and not negative, of 1 to 4 components"};
 }
 
+// Whether digests could decide if NaNs were taken for equal. Digests do not tell where NaNs are.
+bool only_nans_forbid(const FieldMetadata& a, const FieldMetadata& b, const CompareOptions& options) {
+    DifferenceRule equal = options.rule;
+    equal.nan_equal = true;
+    return !options.rule.nan_equal && why_not_staged(a, b, options.method, equal).empty();
+}
+
+// By which method two fields are compared, and why not by digests.
+Result<> choose_method(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
+                       FieldResult& result) {
+    result.method = options.method;
+    if (options.method == Method::direct) return success();
+    const FieldMetadata* meta_a = metadata_of(a);
+    const FieldMetadata* meta_b = metadata_of(b);
+    const bool both = meta_a != nullptr && meta_b != nullptr;
+    std::string why =
+        both ? why_not_staged(*meta_a, *meta_b, options.method, options.rule) : "no metadata at hand";
+    if (why.empty()) {
+        const bool published = meta_a->settings.kind == DigestKind::published;
+        result.method = published ? Method::published : Method::staged;
+        return success();
+    }
+    // All methods find the same differences: a NaN among them is no reason to find none.
+    const bool elements = a.elements != nullptr && b.elements != nullptr;
+    const bool forgiven = both && elements && only_nans_forbid(*meta_a, *meta_b, options);
+    if (options.method != Method::automatic && !forgiven)
+        return Error{ErrorCode::invalid_argument, std::move(why)};
+    result.method = Method::direct;
+    result.reason = std::move(why);
+    return success();
+}
+
 }  // namespace
 
 std::uint64_t range_unit(DType dtype, const FieldMetadata* metadata) {
@@ -494,21 +526,7 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
         result.device_reason = "nothing was left to choose a device for";
     }
 
-    result.method = options.method;
-    if (options.method != Method::direct) {
-        const std::string why = meta_a == nullptr || meta_b == nullptr
-                                    ? std::string("no metadata at hand")
-                                    : why_not_staged(*meta_a, *meta_b, options.method, options.rule);
-        if (why.empty()) {
-            const bool published = meta_a->settings.kind == DigestKind::published;
-            result.method = published ? Method::published : Method::staged;
-        } else if (options.method == Method::automatic) {
-            result.method = Method::direct;
-            result.reason = why;
-        } else {
-            return Error{ErrorCode::invalid_argument, why};
-        }
-    }
+    TWR_CHECK(choose_method(a, b, options, result));
     TWR_CHECK(result.method == Method::direct ? run_direct(a, b, options, compared, result)
                                               : run_staged(a, b, options, result));
     conclude(dtype, options.rule,

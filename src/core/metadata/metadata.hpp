@@ -157,10 +157,14 @@ class MetadataFile {
     [[nodiscard]] std::string data_path(std::uint32_t file) const;
     // A data file that was changed after the metadata, or was only copied or touched: its content
     // tells. Errors: stale: a data file has grown since the metadata was made; damaged: one is
-    // truncated; not_found.
+    // truncated, or has grown in a history; not_found.
     Result<std::optional<std::string>> newer_data_file() const;
     // As newer_data_file(), and such a file is an error too (stale).
     Result<> check_data_files() const;
+    // Whether a captured history has this metadata: its data is of no format.
+    [[nodiscard]] bool of_history() const;
+    // The error for a data file of a history with other content than the metadata says.
+    [[nodiscard]] Error is_not_of(const std::string& data) const;
 
     // Checksums of a section's pages, read and checked at first use.
     Result<std::span<const std::uint64_t>> page_sums(std::size_t field, Section section);

@@ -138,11 +138,13 @@ Result<std::optional<std::string>> MetadataFile::newer_data_file() const {
         std::string data = data_path(i);
         TWR_TRY(const FileStamp now, stamp_of(data));
         if (now.size < known.stamp.size) {
-            return Error{ErrorCode::damaged, data + ": truncated: " + std::to_string(known.stamp.size) +
-                                                 " bytes when it was indexed, " + std::to_string(now.size) +
-                                                 " now: restore it, or index it again with 'twinrun index'"};
+            return Error{ErrorCode::damaged,
+                         data + ": truncated: " + std::to_string(known.stamp.size) +
+                             " bytes when it was indexed, " + std::to_string(now.size) + " now: " +
+                             (of_history() ? "restore the history from a copy"
+                                           : "restore it, or index it again with 'twinrun index'")};
         }
-        if (now.size != known.stamp.size) return is_older_than(data);
+        if (now.size != known.stamp.size) return of_history() ? is_not_of(data) : is_older_than(data);
         // A copy has other times than its original, but then its metadata was copied too, after it
         // or with the times.
         if (!newer && now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns)
@@ -155,6 +157,17 @@ Result<> MetadataFile::check_data_files() const {
     TWR_TRY(const auto newer, newer_data_file());
     if (newer) return is_older_than(*newer);
     return success();
+}
+
+bool MetadataFile::of_history() const {
+    return !directory_.data_files.empty() && !directory_.fields.empty() &&
+           directory_.fields.front().format.empty();
+}
+
+Error MetadataFile::is_not_of(const std::string& data) const {
+    return {ErrorCode::damaged,
+            data + ": does not hold what its metadata " + path() +
+                " says: one of them was changed or damaged: restore the history from a copy"};
 }
 
 Error MetadataFile::is_older_than(const std::string& data) const {

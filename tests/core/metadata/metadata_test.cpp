@@ -186,6 +186,7 @@ TEST(MetadataFile, SaysWhetherItsDataChanged) {
     content.directory.data_files.push_back({"data.bin", {}});
     content.directory.fields.push_back(make_field("x", DType::u8, {100}, {}, 0));
     content.directory.fields[0].extents.push_back({0, 0, 1, 100});
+    content.directory.fields[0].format = "raw";
     const Bytes items = random_items(content.directory.fields[0], 1);
     spill(folder / "data.bin", items);
     content.sections.push_back(sections_of(content.directory.fields[0], items));
@@ -210,6 +211,16 @@ TEST(MetadataFile, SaysWhetherItsDataChanged) {
     EXPECT_NE(truncated.error().message.find("truncated"), std::string::npos) << truncated.error().message;
     fs::resize_file(folder / "data.bin", 101);
     EXPECT_EQ(check().error().code, ErrorCode::stale);
+    EXPECT_NE(check().error().message.find("index it again"), std::string::npos);
+
+    // Data of a history has no format. To index it again would take damage for its data.
+    content.directory.fields[0].format.clear();
+    ASSERT_TRUE(write_file(posix_file_system(), path, content).ok());
+    const auto grown = check();
+    EXPECT_EQ(grown.error().code, ErrorCode::damaged);
+    EXPECT_NE(grown.error().message.find("restore the history"), std::string::npos) << grown.error().message;
+    fs::resize_file(folder / "data.bin", 99);
+    EXPECT_NE(check().error().message.find("restore the history"), std::string::npos);
     fs::remove(folder / "data.bin");
     EXPECT_EQ(check().error().code, ErrorCode::not_found);
 }

@@ -121,7 +121,12 @@ def test_truncated_history_data(keep: int, pair: tuple[Path, Path], tmp_path: Pa
     os.truncate(data, keep)
     for method in ("auto", "direct"):
         cannot_compare(
-            *pair, tmp_path, str(data), "truncated: 32768 bytes", "restore it", options=("--method", method)
+            *pair,
+            tmp_path,
+            str(data),
+            "truncated: 32768 bytes",
+            "restore the history from a copy",
+            options=("--method", method),
         )
     verified = command("verify", pair[1])
     assert verified.status == 1 and f"{data}: damaged: {keep} bytes, the manifest says 32768" in verified.out

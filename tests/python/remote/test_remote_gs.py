@@ -33,12 +33,12 @@ class Store:
 
 
 def test_each_read_names_the_generation() -> None:
+    from twinrun.remote.gs import Gs
     from twinrun.remote.objects import BLOCK, RemoteObject
-    from twinrun.remote.transport import _Gs
 
     content = bytes(range(256)) * 1000
     store = Store(content)
-    found = RemoteObject("gs://bucket/x.npy", _Gs(store, "bucket/x.npy", "gs://bucket/x.npy"))
+    found = RemoteObject("gs://bucket/x.npy", Gs(store, "bucket/x.npy", "gs://bucket/x.npy"))
     assert found.size == len(content)
     assert found.read(100_000, 300) == content[100_000:100_300]
     assert store.asked == [(0, BLOCK, "1"), (100_000, 100_300, "1")]
@@ -47,6 +47,6 @@ def test_each_read_names_the_generation() -> None:
     with pytest.raises(FormatError, match="was changed while it was read"):
         found.read(100_000, 300)
     with pytest.raises(MissingFile, match="no such object"):
-        RemoteObject("gs://bucket/y", _Gs(store, "bucket/y", "gs://bucket/y"))
+        RemoteObject("gs://bucket/y", Gs(store, "bucket/y", "gs://bucket/y"))
     empty = Store(b"")
-    assert RemoteObject("gs://bucket/x.npy", _Gs(empty, "bucket/x.npy", "x")).size == 0
+    assert RemoteObject("gs://bucket/x.npy", Gs(empty, "bucket/x.npy", "x")).size == 0

@@ -16,8 +16,8 @@ from object_server import ObjectServer, noise, npy, serving
 
 import twinrun
 from twinrun import FormatError, MissingFile, Unsupported, golden
+from twinrun.remote.protocols import file_system
 from twinrun.remote.store import Copies, RemoteStore
-from twinrun.remote.transport import file_system
 
 pytest.importorskip("fsspec", reason="objects of stores need fsspec: pip install 'twinrun[remote]'")
 pytest.importorskip("aiohttp", reason="objects of web servers need aiohttp: pip install 'twinrun[remote]'")
@@ -243,6 +243,17 @@ def test_golden_files_and_their_run(tmp_path: Path) -> None:
             golden.check(f"{server.url}/x.npy", tmp_path / "x.npy")
 
 
+def test_damaged_golden_files_are_told_of_their_url(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", noise(1000))
+    golden.save(tmp_path / "x.npy", tmp_path / "golden", atol=1e-6)
+    objects = {f"golden/{p.name}": p.read_bytes() for p in (tmp_path / "golden").iterdir()}
+    for key, content in objects.items():
+        with serving({**objects, key: content[:-9]}) as server:
+            done = command("golden", "check", f"{server.url}/golden/", tmp_path / "x.npy")
+            assert done.status == 2 and f"{server.url}/{key}: " in done.err
+            assert "twinrun-remote" not in done.out + done.err
+
+
 # ---- objects that change ----
 
 
@@ -347,6 +358,15 @@ def test_tables_and_archives() -> None:
         assert twinrun.compare(f"{server.url}/a.csv", f"{server.url}/a.csv").verdict == "same"
         result = twinrun.compare(f"{server.url}/x.npz", {"x": noise(10_000), "y": noise(10)})
         assert result.verdict == "same" and {f.field for f in result.fields} == {"x", "y"}
+
+
+def test_a_table_is_downloaded_once() -> None:
+    lines = "".join(f"{v!r},{at}\n" for at, v in enumerate(map(float, noise(40_000))))
+    with serving({"a.csv": f"a,b\n{lines}".encode()}) as server:
+        size = len(server.objects["a.csv"])
+        result = twinrun.compare(f"{server.url}/a.csv", {"a": noise(40_000), "b": np.arange(40_000)})
+        assert result.verdict == "same"
+        assert server.bytes_asked == size
 
 
 def test_several_ranges_are_under_way_at_once() -> None:

@@ -170,6 +170,24 @@ def test_a_damaged_history_is_named_by_its_url(bucket: Bucket, tmp_path: Path) -
         assert "twinrun-remote" not in str(error.value)
 
 
+def test_damage_of_each_file_is_told_of_its_url(bucket: Bucket, tmp_path: Path) -> None:
+    """Metadata that was copied later than its data is no sign that to index it again would help."""
+    captured(tmp_path / "a")
+    bucket.put_folder(tmp_path / "a", "damage")
+    step = "step-0000000001"
+    for key in ("manifest.jsonl", f"{step}/rank-00000.twm", f"{step}/rank-00000.data"):
+        whole = (tmp_path / "a" / key).read_bytes()
+        damaged = bytearray(whole)
+        damaged[20 if key.endswith(".twm") else len(whole) // 2] ^= 1  # not every page of metadata is read
+        bucket.put(f"damage/{key}", bytes(damaged))
+        done = command("compare", tmp_path / "a", "s3://bucket/damage")
+        assert done.status == 2 and f"s3://bucket/damage/{key}: " in done.err
+        assert "twinrun-remote" not in done.err
+        assert key.endswith(".twm") or ("index" not in done.err and "from a copy" in done.err)
+        bucket.put(f"damage/{key}", whole)
+    assert command("compare", tmp_path / "a", "s3://bucket/damage").status == 0
+
+
 def test_a_trace_is_refused(bucket: Bucket, tmp_path: Path) -> None:
     with twinrun.Run(tmp_path / "t") as run:
         run.capture(0, {"x": noise(10)}, phase="one")

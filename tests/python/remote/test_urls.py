@@ -1,6 +1,7 @@
 import pytest
 
 from twinrun import TwinrunError
+from twinrun.errors import one_line
 from twinrun.urls import is_url, numbered, without_secrets
 
 
@@ -31,6 +32,19 @@ def test_what_is_a_url(path: object, is_one: bool) -> None:
         ("/work/https:/me:pw@h/a?t: gone", "/work/https:/h/a: gone"),
         ("HTTPS://me:pw@h/a?t", "HTTPS://h/a"),
         ("file://me@h/a?t", "file://me@h/a?t"),
+        ("ftp://me:pw@h/a.npy?t=1: no such file", "ftp://h/a.npy: no such file"),
+        ("abfs+x://box@account/a?sig=1", "abfs+x://account/a"),
+        ("/work/ftp:/me:pw@h/a?t: gone", "/work/ftp:/h/a: gone"),
+        ("https://me:PASS/pw@h/a?t", "https://h/a"),  # a password that ought to be quoted
+        ("s3://key:pw/pw/pw@bucket/a@2", "s3://2"),
+        ("https://h:80/a@2.npy", "https://h:80/a@2.npy"),
+        ("https://[::1]:80/a@2.npy", "https://[::1]:80/a@2.npy"),
+        ("https://h/it's.npy?s=1", "https://h/it's.npy"),
+        ("https://me:p'w@h/a?s='pw'&t", "https://h/a"),
+        ("https://h/my file.npy?s=1: gone", "https://h/my file.npy: gone"),
+        ("https://h/a.npy: is this it? Yes.", "https://h/a.npy: is this it? Yes."),
+        ("x.h5:/group/a?b", "x.h5:/group/a?b"),
+        ("simplecache::https://h/a?s=1", "simplecache::https://h/a"),
         ("no URL?", "no URL?"),
     ],
 )
@@ -39,6 +53,11 @@ def test_secrets_of_urls_are_not_shown(text: str, shown: str) -> None:
     error = TwinrunError(text, where=text, fix=text)
     for said in (error.what, error.where, *error.args, str(error)):
         assert "pw" not in str(said) and "Signature" not in str(said) and "s=1" not in str(said)
+
+
+def test_lines_are_cut_behind_the_secrets() -> None:
+    said = one_line(f"https://me:pw@h/{'a' * 5000}?{'s' * 5000} pw?")
+    assert said.startswith("https://h/aaa") and said.endswith("a pw?") and len(said) < 3000
 
 
 def test_a_further_object_keeps_the_end_of_its_name() -> None:

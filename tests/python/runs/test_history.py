@@ -240,7 +240,14 @@ def test_a_copied_history(tmp_path: Path) -> None:
     content[8 * 77 + 7] ^= 1
     data.write_bytes(content)
     os.utime(data, ns=(later, later))
-    cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, "older than its data file", str(data))
+    said = f"{data}: does not hold what its metadata {data.with_suffix('.twm')} says"
+    cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, said, "restore the history from a copy")
+    data.write_bytes(data.read_bytes() + b"?")
+    cannot_compare(tmp_path / "a", tmp_path / "b", tmp_path, said, "restore the history from a copy")
+    data.write_bytes(content[:-1])
+    cannot_compare(
+        tmp_path / "a", tmp_path / "b", tmp_path, "truncated", "now: restore the history from a copy"
+    )
 
 
 def test_files_of_a_step_are_compared_and_sent_to_other_processes(tmp_path: Path) -> None:

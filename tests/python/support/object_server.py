@@ -7,7 +7,7 @@ import http.server
 import io
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
 from urllib.parse import unquote, urlsplit
@@ -37,6 +37,8 @@ class ObjectServer:
         self.gives_ranges = True
         self.shift = 0  # by which the ranges that it gives are off
         self.validators: Mapping[str, str] | None = None  # None: an ETag of the content
+        # Called with the request, headers and body of a range, in place of what sends them.
+        self.send: Callable[[http.server.BaseHTTPRequestHandler, dict[str, str], bytes], None] | None = None
         self.asks_password = ""  # "user:password"
         self.lock = threading.Lock()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -84,6 +86,8 @@ class ObjectServer:
         with self.lock:
             self.asked.append((path, first, last - first + 1))
         facts["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+        if self.send is not None:
+            return self.send(request, {"Date": formatdate(usegmt=True), **facts}, content[first : last + 1])
         self._send(request, 206, facts, content[first : last + 1])
 
     def _knows(self, request: http.server.BaseHTTPRequestHandler) -> bool:
@@ -107,7 +111,7 @@ class ObjectServer:
 @contextmanager
 def serving(objects: Mapping[str, bytes]) -> Iterator[ObjectServer]:
     server = ObjectServer(objects)
-    thread = threading.Thread(target=server.server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield server

@@ -1,0 +1,35 @@
+"""Objects of Google's store."""
+
+from __future__ import annotations
+
+from ..errors import MissingFile
+from .transport import First, Transport, changed
+
+__all__ = ["Gs"]
+
+
+class Gs(Transport):
+    """The generation of an object stands for its content: a read names it."""
+
+    def first(self, count: int) -> First:
+        async def get() -> First:
+            self.fs.invalidate_cache()
+            facts = await self.fs._info(self.path)
+            if facts.get("type") != "file":
+                raise FileNotFoundError
+            tag, size = str(facts["generation"]), int(facts["size"])
+            return First(size, tag, await self._range(0, min(count, size), tag) if size else b"")
+
+        return self._wait(get, count)
+
+    def read(self, offset: int, count: int, size: int, tag: str) -> bytes:
+        try:
+            found = self._wait(lambda: self._range(offset, count, tag), count)
+        except MissingFile:
+            raise changed(self.name) from None
+        if len(found) != count:
+            raise changed(self.name)
+        return found
+
+    async def _range(self, offset: int, count: int, tag: str) -> bytes:
+        return await self.fs._cat_file(self.path, start=offset, end=offset + count, generation=tag)

@@ -1,0 +1,124 @@
+"""Objects of web servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import FormatError, TwinrunError, Unsupported
+from .transport import Again, First, Transport, changed, missing, read_most, silent, whole_size
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["Https"]
+
+
+class Https(Transport):
+    def first(self, count: int) -> First:
+        status, headers, body = self._wait(lambda: self._get(0, count), count)
+        if status == 416:  # no byte to give
+            if headers.get("Content-Range", "").strip() != "bytes */0":
+                raise Unsupported("its server gives no size", where=self.name, fix="download it first")
+            return First(0, _tag(headers, self.name), b"")
+        size = whole_size(headers, 0, len(body), self.name)
+        if len(body) != min(size, count):
+            raise changed(self.name)
+        return First(size, _tag(headers, self.name), body)
+
+    def read(self, offset: int, count: int, size: int, tag: str) -> bytes:
+        status, headers, body = self._wait(lambda: self._get(offset, count), count)
+        if status == 416 or len(body) != count or _tag(headers, self.name) != tag:
+            raise changed(self.name)
+        if whole_size(headers, offset, count, self.name) != size:
+            raise changed(self.name)
+        return body
+
+    async def _get(self, offset: int, count: int) -> tuple[int, Mapping[str, str], bytes]:
+        """(status 206 or 416, headers, body) of a range."""
+        import asyncio
+
+        import aiohttp
+
+        session = await self.fs.set_session()
+        options = dict(self.fs.kwargs)
+        headers = dict(options.pop("headers", {}))
+        headers |= {"Range": f"bytes={offset}-{offset + count - 1}", "Accept-Encoding": "identity"}
+        # No limit of the whole: the slowest rate that is waited for gives one.
+        options["timeout"] = aiohttp.ClientTimeout(None, sock_connect=self.limit, sock_read=self.limit)
+        try:
+            async with session.get(self.fs.encode_url(self.path), headers=headers, **options) as reply:
+                if reply.status in (408, 429) or reply.status >= 500:
+                    raise Again(f"its server answers with status {reply.status}")
+                if reply.status == 206:
+                    return 206, reply.headers.copy(), await self._body(reply, count)
+                if reply.status == 416:
+                    return 416, reply.headers.copy(), b""
+                raise _refused(reply.status, self.name)
+        except asyncio.TimeoutError:
+            raise silent(self.limit) from None
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
+            raise Again from None
+        except aiohttp.InvalidURL:
+            raise FormatError("is no URL", where=self.name, fix="check it") from None
+
+    async def _body(self, reply: aiohttp.ClientResponse, count: int) -> bytes:
+        """The bytes of a range of `count`. What comes behind them is not read."""
+        coding = reply.headers.get("Content-Encoding", "identity").strip().lower()
+        try:
+            if coding not in ("", "identity"):  # a range of other bytes than those of the object
+                raise Unsupported(
+                    f"its server gives encoded bytes ({coding:.20})", where=self.name, fix="download it first"
+                )
+            return await read_most(reply.content.read, count, self.name)
+        except BaseException:
+            reply.close()  # and not the rest of it for another request
+            raise
+
+
+def _refused(status: int, name: str) -> TwinrunError:
+    if status in (404, 410):
+        return missing(name)
+    if status in (401, 403):
+        return FormatError(
+            f"its server refuses access (status {status})",
+            where=name,
+            fix="check the credentials; a signed URL may have expired",
+        )
+    if status == 200:
+        return Unsupported(
+            "its server gives whole objects only, and no ranges", where=name, fix="download it first"
+        )
+    return FormatError(f"its server answers with status {status}", where=name, fix="check the URL")
+
+
+def _tag(headers: Mapping[str, str], name: str) -> str:
+    """What changes with every byte of the object: a strong validator of RFC 9110."""
+    tag = headers.get("ETag", "").strip()
+    if tag.startswith('"'):
+        return tag
+    then = _seconds(headers.get("Last-Modified"))
+    if then is None:
+        raise Unsupported(
+            "its server gives no ETag and no Last-Modified: a change while it is read could not be seen",
+            where=name,
+            fix="download it first",
+        )
+    now = _seconds(headers.get("Date"))
+    # Of two changes within one second the second one has the same time.
+    if now is None or now - then < 1:
+        raise FormatError(
+            "was written within the last second, and its server gives no ETag: a further change could not be seen",
+            where=name,
+            fix="try again in a few seconds",
+        )
+    return headers["Last-Modified"]
+
+
+def _seconds(text: str | None) -> float | None:
+    import email.utils
+
+    try:
+        return email.utils.parsedate_to_datetime(text or "").timestamp()
+    except (TypeError, ValueError):
+        return None
