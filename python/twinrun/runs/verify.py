@@ -208,6 +208,24 @@ def _verify_named(path: str) -> tuple[list[str], list[str]]:
     return problems, notes
 
 
+def _packed_unnamed(path: str, history: _core.History) -> list[str]:
+    """A note for each step of a record of another program's files that is there and that no journal names.
+
+    Such steps have no metadata, by which `_verify_named` finds those of histories.
+    """
+    named = {step.folder for step in history.steps}
+    folders = [e for e in os.scandir(path) if re.fullmatch(r"step-\d{10,}", e.name) and e.is_dir()]
+    notes = []
+    for folder in sorted(folders, key=lambda entry: entry.name):
+        names = os.listdir(folder.path) if folder.name not in named else []
+        ranks = {name[:-4] for name in names if re.fullmatch(r"rank-\d{5,}\.twr", name)}
+        if ranks - {name[:-4] for name in names if name.endswith(METADATA_SUFFIX)}:
+            notes.append(
+                f"{folder.path}: not checked: no journal names it: its line was cut, or was not written yet"
+            )
+    return notes
+
+
 def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], int, list[str]]:
     """Checks a history. Returns (problems, number of files, notes)."""
     unnamed, notes = _verify_named(path)
@@ -232,6 +250,7 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
             problems += found
             files += checked
     if history.record is not None:
+        notes += _packed_unnamed(path, history)
         ranks = [history.local_part] if history.local_part is not None else range(history.ranks)
         for rank in ranks:
             for problem in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
@@ -316,8 +335,9 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     Complete files of a step that no journal names are a problem if the rank's journal is missing or empty,
     because every rank creates its journal before its first file. If the journal has its first line, they
     become a note: the journal was cut or is an older copy, or the folder is a copy. Files that a killed run
-    did not finish are not reported. Journals and steps of another history than the manifest's are a problem:
-    the manifest was exchanged, or two histories were mixed.
+    did not finish are not reported, but in a record of another program's files they are a note. Journals and
+    steps of another history than the manifest's are a problem: the manifest was exchanged, or two histories
+    were mixed.
 
     A file .twm in a folder that twinrun did not write is not checked, which becomes a note. A file counts as
     written by twinrun, and as damaged if it cannot be read, if it begins like metadata, if the file that it
