@@ -11,6 +11,7 @@ The truth is `FORMAT` in each module; tests/python/formats/test_catalogue.py com
 from __future__ import annotations
 
 import importlib
+import os
 import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO
 from .model import Format
 from .texts import printable
 
-__all__ = ["BUILT_IN", "has_hdf5_signature"]
+__all__ = ["BUILT_IN", "has_hdf5_signature", "is_zarr_store"]
 
 _HEAD = 264  # bytes that `likely` sees: those that GADGET's first record needs
 _ZIP = b"PK\3\4"
@@ -38,6 +39,11 @@ def _later(module: str, what: str) -> Callable[..., Any]:
 def _never(path: str) -> bool:
     """What is only read where a user names the format: no file is looked at."""
     return False
+
+
+def is_zarr_store(path: str) -> bool:
+    """Whether a folder is one data set for xarray. Where no format is named, it is Zarr's."""
+    return any(os.path.exists(os.path.join(path, name)) for name in ("zarr.json", ".zgroup", ".zmetadata"))
 
 
 def _entry(
@@ -284,7 +290,7 @@ BUILT_IN = (
         "xarray",
         "what xarray opens, by option engine",
         claims=_never,
-        is_folder=_never,
+        is_folder=is_zarr_store,
         options=frozenset({"engine", "attributes", "patience"}),
         aside=frozenset({"patience"}),
         order=95,

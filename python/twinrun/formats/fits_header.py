@@ -60,7 +60,7 @@ class Header:
     def text(self, keyword: str) -> str:
         """The value of a keyword if it is a text, without spaces at the end; else ''."""
         value = self.values.get(keyword)
-        return value.rstrip() if isinstance(value, str) else ""
+        return value.rstrip(" ") if isinstance(value, str) else ""
 
 
 def parse_header(file: BinaryIO, at: int, size: int, path: str) -> Header:
@@ -84,32 +84,35 @@ def parse_header(file: BinaryIO, at: int, size: int, path: str) -> Header:
             ) from None
         for start in range(0, BLOCK, _CARD):
             card = text[start : start + _CARD]
-            if card[:8] == "END     " or card.rstrip() == "END":
-                if text[start + 3 :].strip():
+            if card[:8] == "END     " or card.rstrip(" ") == "END":
+                if text[start + 3 :].strip(" "):
                     raise DamagedFile(f"the header at byte {begin} goes on after its END", where=path)
                 header.end = at
                 return header
+            if not card.isprintable():
+                # No header may have control characters. Where one stands, the card is compared as it is.
+                header.commentary.setdefault("(control characters)", []).append(card)
             last = _add(header, card, last)
 
 
 def _add(header: Header, card: str, last: str | None) -> str | None:
     """Adds a card. Returns the keyword of a text that may continue on the next card, else None."""
-    keyword = card[:8].rstrip()
+    keyword = card[:8].rstrip(" ")
     if keyword == "CONTINUE" and last is not None:
         found = _TEXT.match(card[8:])
         before = header.values[last]
         if found is not None and isinstance(before, str) and before.endswith("&"):
-            header.values[last] = (before[:-1] + _unquoted(found[1])).rstrip()
-            if found[2] and found[2].strip():
-                header.comments[last] = f"{header.comments.get(last, '')} {found[2].strip()}".strip()
+            header.values[last] = (before[:-1] + _unquoted(found[1])).rstrip(" ")
+            if found[2] and found[2].strip(" "):
+                header.comments[last] = f"{header.comments.get(last, '')} {found[2].strip(' ')}".strip(" ")
             return last
     if keyword == "HIERARCH" and "=" in card[8:]:
         keyword, _, rest = card[8:].partition("=")
-        keyword = keyword.strip()
+        keyword = keyword.strip(" ")
     elif card[8:10] == "= " and keyword not in _COMMENTARY:
         rest = card[10:]
     else:
-        header.commentary.setdefault(keyword, []).append(card[8:].rstrip())
+        header.commentary.setdefault(keyword, []).append(card[8:].rstrip(" "))
         return None
     value, comment = _value(rest)
     if keyword in header.values:
@@ -122,17 +125,17 @@ def _add(header: Header, card: str, last: str | None) -> str | None:
 
 
 def _unquoted(text: str) -> str:
-    return text.replace("''", "'").rstrip()
+    return text.replace("''", "'").rstrip(" ")
 
 
 def _value(rest: str) -> tuple[object, str]:
     """(value, comment) of the text after '= '. What is no value of FITS stays as it is, marked as such."""
     found = _TEXT.match(rest)
     if found is not None:
-        return _unquoted(found[1]), (found[2] or "").strip()
+        return _unquoted(found[1]), (found[2] or "").strip(" ")
     found = _PLAIN.match(rest)
     assert found is not None
-    text, comment = found[1].strip(), (found[2] or "").strip()
+    text, comment = found[1].strip(" "), (found[2] or "").strip(" ")
     if not text:
         return None, comment
     if text in ("T", "F"):

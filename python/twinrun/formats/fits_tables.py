@@ -102,7 +102,7 @@ class _Column:
             raise DamagedFile(f"{self.what} has TFORM = {form!r:.40}", where=self.path)
         repeat = int(found[1][:18]) if found[1] else 1
         letter = found[2]
-        if letter not in (*_DESCRIPTOR, "A") and found[3].strip():
+        if letter not in (*_DESCRIPTOR, "A") and found[3].strip(" "):
             raise DamagedFile(f"{self.what} has TFORM = {form!r:.40}", where=self.path)
         if letter in _DESCRIPTOR:
             return self._add_lists(letter, repeat, found[3], place)
@@ -161,7 +161,7 @@ class _Column:
 
     def _add_lists(self, letter: str, repeat: int, form: str, place: int) -> int:
         """Adds a column of lists, whose elements lie behind the rows."""
-        found = _LIST.fullmatch(form.strip())
+        found = _LIST.fullmatch(form.strip(" "))
         if found is None or repeat > 1:
             raise DamagedFile(f"{self.what} has lists of the type {form!r:.40}", where=self.path)
         descriptor = np.dtype((_DESCRIPTOR[letter], (2,)))

@@ -17,6 +17,7 @@ from ..errors import FormatError
 from . import xarray_worker
 from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandReader, Box
+from .catalogue import is_zarr_store
 from .element_types import ITEMSIZE, dtype_of, unit_of
 from .model import Field, FileContent, Format, checked_shape, coded, decoded, flag
 from .worker_client import PATIENCE, Worker, check_installed, seconds_of
@@ -135,7 +136,7 @@ FORMAT = Format(
     "what xarray opens, by option engine",
     open_with_xarray,
     claims=_never,
-    is_folder=_never,
+    is_folder=is_zarr_store,
     options=frozenset({"engine", "attributes", "patience"}),
     aside=frozenset({"patience"}),
     order=95,

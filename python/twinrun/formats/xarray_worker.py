@@ -78,13 +78,14 @@ def _texts(np: Any, variable: Any, first: int, count: int) -> list[str]:
 
 def _groups(xarray: Any, path: str, engine: str | None) -> tuple[dict[str, Any], list[str]]:
     """The datasets of all groups by their path; '' is the root."""
-    how: dict[str, Any] = {"engine": engine, "decode_cf": False, "cache": False}
-    if "create_default_indexes" in inspect.signature(xarray.open_dataset).parameters:
-        how["create_default_indexes"] = False  # an index would be read at once
     known = xarray.backends.list_engines()
-    chosen = known.get(engine) if engine is not None else None
-    if engine is not None and chosen is None:
-        raise ValueError(f"xarray has no engine {engine!r:.40}; it has {' '.join(known)}")
+    if engine is None:
+        # As xarray does it. The same backend then shows all groups, and not the root alone.
+        engine = next((name for name, each in known.items() if _takes(each, path)), None)
+    chosen = known.get(engine)
+    if chosen is None:
+        why = "no engine of xarray opens it" if engine is None else f"xarray has no engine {engine!r:.40}"
+        raise ValueError(f"{why}; it has {' '.join(known)}")
     opener = getattr(chosen, "open_groups_as_dict", None)
     if opener is not None and getattr(chosen, "supports_groups", False):
         # xarray.open_groups decodes whatever decode_cf says (2025).
@@ -92,8 +93,23 @@ def _groups(xarray: Any, path: str, engine: str | None) -> tuple[dict[str, Any],
         plain = {word: False for word in _DECODERS if word in takes}
         if "mask_and_scale" in plain:
             return {name.strip("/"): dataset for name, dataset in opener(path, **plain).items()}, []
+    how: dict[str, Any] = {"engine": engine, "decode_cf": False, "cache": False}
+    if "create_default_indexes" in inspect.signature(xarray.open_dataset).parameters:
+        how["create_default_indexes"] = False  # an index would be read at once
+    if "indexpath" in inspect.signature(chosen.open_dataset).parameters:
+        how["indexpath"] = ""  # cfgrib writes a file beside the user's otherwise
+    dataset = xarray.open_dataset(path, **how)
+    if engine == "cfgrib":
+        dataset.attrs.pop("history", None)  # when it was read, and from where
     note = "xarray shows one group of it: others, if there are any, are not compared"
-    return {"": xarray.open_dataset(path, **how)}, [note]
+    return {"": dataset}, [note]
+
+
+def _takes(backend: Any, path: str) -> bool:
+    try:
+        return bool(backend.guess_can_open(path))
+    except Exception:  # a backend of somebody
+        return False
 
 
 def _type(dtype: Any) -> str:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twinrun
-from twinrun.errors import DamagedFile, MissingPackage, Uncompared
+from twinrun.errors import DamagedFile, MissingPackage, TwinrunError, Uncompared
 from twinrun.formats import detect, open_file
 
 fits = pytest.importorskip("astropy.io.fits")
@@ -254,6 +254,21 @@ def shown(path: Path) -> object:
                     parts = [data.dtype.str, data.shape, data.tobytes()]
                 found.append((unit.name, cards, parts))
     return found
+
+
+@pytest.mark.parametrize("where", [b"= ", b"'3A", b"'one ", b"NAXIS   ", b"                    2"])
+@pytest.mark.parametrize("character", [b"\t", b"\x00", b"\x1f", b"\r"])
+def test_control_characters_in_a_card_are_a_difference(tmp_path, where, character):
+    table = fits.BinTableHDU.from_columns([fits.Column("word", "3A", array=["a", "b"])], name="one")
+    fits.HDUList([fits.PrimaryHDU(np.arange(6).reshape(2, 3)), table]).writeto(tmp_path / "a.fits")
+    data = (tmp_path / "a.fits").read_bytes()
+    at = data.lower().index(where.lower())
+    at += where.index(b" ") if b" " in where else -1
+    (tmp_path / "b.fits").write_bytes(data[:at] + character + data[at + 1 :])
+    try:
+        assert twinrun.compare(tmp_path / "a.fits", tmp_path / "b.fits").verdict != "same"
+    except TwinrunError:
+        pass
 
 
 def test_damage_is_never_the_same(tmp_path):

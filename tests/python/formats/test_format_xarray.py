@@ -9,7 +9,7 @@ import pytest
 from format_checks import check_field, texts
 
 import twinrun
-from twinrun.errors import FormatError, MissingPackage
+from twinrun.errors import FormatError, MissingPackage, Unmatched
 from twinrun.formats import detect, formats, open_file
 
 xarray = pytest.importorskip("xarray")
@@ -59,6 +59,49 @@ def test_variables_of_all_groups_are_fields_as_stored(tmp_path):
         assert not content.skipped and "packed (scale_factor 0.5, _FillValue -1)" in content.notes[0]
     with open_file(tmp_path / "a.nc", format="xarray", engine="netcdf4", attributes=True) as content:
         assert content.fields["packed@scale_factor"].elements().tolist() == [0.5]
+
+
+def test_without_an_engine_all_groups_are_compared(tmp_path):
+    for name, group in (("a", True), ("b", True), ("c", False)):
+        write(tmp_path / f"{name}.nc", group=group)
+    netCDF4 = pytest.importorskip("netCDF4")
+    with netCDF4.Dataset(tmp_path / "b.nc", "a") as file:
+        file["inner/z"][3] = 9.0
+    how = {"format": "xarray"}
+    found = [twinrun.compare(tmp_path / "a.nc", tmp_path / f"{b}.nc", options=how).verdict for b in "ab"]
+    assert found == ["same", "different"]
+    with pytest.raises(Unmatched, match="field 'inner/z'"):
+        twinrun.compare(tmp_path / "a.nc", tmp_path / "c.nc", options=how)
+    write(tmp_path / "text", group=False)
+    (tmp_path / "text").write_text("no data")
+    with pytest.raises(FormatError, match="no engine of xarray opens it"):
+        open_file(tmp_path / "text", format="xarray")
+
+
+@pytest.mark.parametrize("engine", [None, "zarr"])
+def test_a_store_of_zarr_is_one_file(tmp_path, engine):
+    pytest.importorskip("zarr")
+    for name, value in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
+        data = xarray.Dataset({"x": ("n", [0.0, value])}, attrs={"title": "a run"})
+        data.to_zarr(tmp_path / f"{name}.zarr", zarr_format=2)
+    how = {"format": "xarray"} | ({"engine": engine} if engine else {})
+    found = [
+        twinrun.compare(tmp_path / "a.zarr", tmp_path / f"{other}.zarr", options=how).verdict
+        for other in "bc"
+    ]
+    assert found == ["same", "different"]
+
+
+def test_files_of_cfgrib_are_read_and_nothing_is_written_beside_them(tmp_path):
+    pytest.importorskip("cfgrib")
+    eccodes = pytest.importorskip("eccodes")
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.grib").write_bytes(eccodes.codes_get_message(handle))
+    found = twinrun.compare(tmp_path / "a/x.grib", tmp_path / "b/x.grib", options=options("cfgrib"))
+    assert found.verdict == "same"
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["x.grib"]
 
 
 def test_the_report_is_that_of_the_format_itself(tmp_path):
