@@ -28,9 +28,7 @@ class PreadQueue final : public ReadQueue {
     ~PreadQueue() override {
         if (owner_ != ::getpid()) {
             // The threads stayed in the parent, perhaps holding the lock: nothing here can be taken
-            // down safely.
-            for (auto& thread : threads_)
-                thread.detach();
+            // down safely, nor can threads that are not there be detached.
             static_cast<void>(state_.release());
             return;
         }
@@ -40,18 +38,18 @@ class PreadQueue final : public ReadQueue {
             state_->waiting.clear();
         }
         state_->work.notify_all();
-        for (auto& thread : threads_)
+        for (auto& thread : state_->threads)
             thread.join();
     }
 
     // As many threads as the system grants, at least one.
     Result<> start(int threads) {
-        threads_.reserve(static_cast<std::size_t>(threads));
+        state_->threads.reserve(static_cast<std::size_t>(threads));
         for (int i = 0; i < threads; ++i) {
             try {
-                threads_.emplace_back([state = state_.get()] { state->serve(); });
+                state_->threads.emplace_back([state = state_.get()] { state->serve(); });
             } catch (const std::system_error& failure) {
-                if (threads_.empty())
+                if (state_->threads.empty())
                     return system_error("pread queue", "start a thread", failure.code().value());
                 break;
             }
@@ -116,6 +114,7 @@ class PreadQueue final : public ReadQueue {
         std::vector<ReadCompletion> finished;
         std::size_t enough = 0;  // completions that the waiting caller asked for
         bool stop = false;
+        std::vector<std::thread> threads;  // that serve()
 
         void serve() {
             std::unique_lock lock(mutex);
@@ -140,7 +139,6 @@ class PreadQueue final : public ReadQueue {
     };
 
     std::unique_ptr<State> state_;
-    std::vector<std::thread> threads_;
     std::size_t depth_;
     std::size_t outstanding_ = 0;
     pid_t owner_;
