@@ -90,7 +90,7 @@ def parse_header(file: BinaryIO, at: int, size: int, path: str) -> Header:
                 header.end = at
                 return header
             if not card.isprintable():
-                # No header may have control characters. Where one stands, the card is compared as it is.
+                # No header may have control characters. A card with one is compared as it is.
                 header.commentary.setdefault("(control characters)", []).append(card)
             last = _add(header, card, last)
 

@@ -105,7 +105,7 @@ def hypotheses(
     rows = [_tested(frame, h, options) for h in named]
     # Each counts once: it or its opposite is tested.
     smaller = [min(1.0, 2 * min(r["p"], r["against"])) for r in rows]
-    corrected = holm(smaller) if rows else []
+    corrected = holm(smaller)
     table = []
     for h, r, p in zip(named, rows, corrected, strict=True):
         decided = p <= options.alpha
