@@ -25,7 +25,7 @@ enough() {
 folder=$PWD/.cache/tmp
 if enough; then
     # A checkout has one folder for each name, so that what a run leaves is gone with the next one.
-    folder=$memory/twinrun-tests-$(id -u)-$(printf '%s' "$PWD" | cksum | cut -d ' ' -f 1)-${1:-tests}
+    folder=$memory/twinrun-$(id -u)-$(printf '%s' "$PWD" | cksum | cut -d ' ' -f 1)-${1:-tests}
     if [[ -L $folder || (-e $folder && ! -O $folder) ]]; then
         folder=$PWD/.cache/tmp # somebody else's
     else
