@@ -26,12 +26,14 @@ folder=$PWD/.cache/tmp
 if enough; then
     # A checkout has one folder for each name, so that what a run leaves is gone with the next one.
     folder=$memory/twinrun-$(id -u)-$(printf '%s' "$PWD" | cksum | cut -d ' ' -f 1)-${1:-tests}
-    if [[ -L $folder || (-e $folder && ! -O $folder) ]]; then
-        folder=$PWD/.cache/tmp # somebody else's
+    mark=$folder/.made-by-test_folder
+    if [[ -L $folder || (-e $folder && ! (-O $folder && -f $mark)) ]]; then
+        folder=$PWD/.cache/tmp # something else has this name
     else
         chmod -R u+rwx "$folder" 2>/dev/null || true
         rm -rf "$folder"
         mkdir -m 700 "$folder"
+        : >"$mark"
     fi
 fi
 mkdir -p "$folder"

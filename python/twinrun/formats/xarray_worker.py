@@ -8,6 +8,9 @@ from typing import Any
 
 _DECODERS = ("mask_and_scale", "decode_times", "decode_timedelta", "decode_coords", "concat_characters")
 
+# Backends of xarray itself whose files may have groups. Others say what they show.
+_WITH_GROUPS = frozenset({"h5netcdf", "netcdf4", "zarr"})
+
 _open: list[Any] = []  # datasets of the file that was opened last
 
 
@@ -93,6 +96,12 @@ def _groups(xarray: Any, path: str, engine: str | None) -> tuple[dict[str, Any],
         plain = {word: False for word in _DECODERS if word in takes}
         if "mask_and_scale" in plain:
             return {name.strip("/"): dataset for name, dataset in opener(path, **plain).items()}, []
+    if engine in _WITH_GROUPS:
+        # Other groups would be left out, and files that differ there would be the same.
+        raise ValueError(
+            f"engine {engine} of this xarray ({getattr(xarray, '__version__', '')}) shows the root group alone; "
+            "run: pip install 'xarray>=2024.10'"
+        )
     how: dict[str, Any] = {"engine": engine, "decode_cf": False, "cache": False}
     if "create_default_indexes" in inspect.signature(xarray.open_dataset).parameters:
         how["create_default_indexes"] = False  # an index would be read at once

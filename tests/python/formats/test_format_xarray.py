@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from format_checks import check_field, texts
 
 import twinrun
 from twinrun.errors import FormatError, MissingPackage, Unmatched
-from twinrun.formats import detect, formats, open_file
+from twinrun.formats import detect, formats, open_file, xarray_worker
 
 xarray = pytest.importorskip("xarray")
 
@@ -76,6 +77,19 @@ def test_without_an_engine_all_groups_are_compared(tmp_path):
     (tmp_path / "text").write_text("no data")
     with pytest.raises(FormatError, match="no engine of xarray opens it"):
         open_file(tmp_path / "text", format="xarray")
+
+
+@pytest.mark.parametrize("engine", [None, "netcdf4"])
+def test_an_xarray_that_shows_the_root_alone_is_an_error(engine):
+    class Old:
+        def guess_can_open(self, path: str) -> bool:
+            return True
+
+    old = SimpleNamespace(
+        backends=SimpleNamespace(list_engines=lambda: {"netcdf4": Old()}), __version__="2023.1"
+    )
+    with pytest.raises(ValueError, match=r"shows the root group alone; run: pip install 'xarray>=2024\.10'"):
+        xarray_worker._groups(old, "a.nc", engine)
 
 
 @pytest.mark.parametrize("engine", [None, "zarr"])
