@@ -14,7 +14,7 @@ def main() -> None:
     try:
         from .cli import main as run
     except KeyboardInterrupt:
-        print("twinrun: interrupted: nothing was brought to its end", file=sys.stderr)
+        print("twinrun: interrupted before the work was done", file=sys.stderr)
         sys.exit(2)
     try:
         run()

@@ -107,7 +107,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _said(error: BaseException) -> str:
     """The line for an error: where, what, what to do."""
     if isinstance(error, (KeyboardInterrupt, click.exceptions.Abort)):
-        return "interrupted: nothing was brought to its end"
+        return "interrupted before the work was done"
     if isinstance(error, click.ClickException):
         path = getattr(getattr(error, "ctx", None), "command_path", "twinrun")
         return f"{error.format_message()} (see: {path} --help)"

@@ -156,7 +156,7 @@ def for_bisect(verb: Callable[..., int]) -> Callable[..., int]:
             status = verb(*args, **options)
             sys.stdout.flush()
         except KeyboardInterrupt:
-            click.echo("twinrun: interrupted: nothing was brought to its end", err=True)
+            click.echo("twinrun: interrupted before the work was done", err=True)
             return _INTERRUPTED
         except click.UsageError as e:
             click.echo(one_line(f"twinrun: {e.format_message()} (see: twinrun compare --help)"), err=True)

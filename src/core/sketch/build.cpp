@@ -458,6 +458,9 @@ Result<std::uint64_t> write_metadata(FileSystem& system, const std::string& path
         ids.push_back(std::move(field.ids));
     }
     TWR_TRY(const std::uint64_t bytes_read, build_fields(*writer, sources, options, ids));
+    // An interrupt during the last reads: whoever is told of it finds no new file.
+    if (options.poll && !options.poll(bytes_read, bytes_read))
+        return Error{ErrorCode::interrupted, "interrupted"};
     TWR_CHECK(durable ? writer->commit() : writer->finish_temporary());
     return bytes_read;
 }

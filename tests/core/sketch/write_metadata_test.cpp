@@ -38,7 +38,8 @@ class WriteMetadata : public testing::FolderTest {
         plan.extents = {{0, 0, 8, items}};
         return plan;
     }
-    Result<std::uint64_t> write(FileSystem& system, bool durable = true, double atol = 1e-3) {
+    Result<std::uint64_t> write(FileSystem& system, bool durable = true, double atol = 1e-3,
+                                const StreamOptions& options = {}) {
         Directory facts;
         facts.step = 7;
         facts.rank = 3;
@@ -51,7 +52,7 @@ class WriteMetadata : public testing::FolderTest {
         for (FieldToWrite& field : fields)
             field.plan.tolerance = {atol, 0};
         fields.back().plan.key = "id";
-        return write_metadata(system, path_, std::move(facts), std::move(fields), {}, durable);
+        return write_metadata(system, path_, std::move(facts), std::move(fields), options, durable);
     }
     [[nodiscard]] std::vector<std::string> files() const {
         std::vector<std::string> names;
@@ -66,6 +67,17 @@ class WriteMetadata : public testing::FolderTest {
     MemorySource all_{DType::f64, kItems, numbers_.data(), 8, false};
     MemorySource few_{DType::f64, 10, numbers_.data(), 8, false};
 };
+
+TEST_F(WriteMetadata, AnInterruptDuringTheLastReadsLeavesNoFile) {
+    StreamOptions options;
+    options.threads = 2;
+    // The reads end before any poll of theirs is due.
+    options.poll = [](std::uint64_t, std::uint64_t) { return false; };
+    const auto result = write(posix_file_system(), true, 1e-3, options);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, ErrorCode::interrupted);
+    EXPECT_TRUE(files().empty());
+}
 
 TEST_F(WriteMetadata, HoldsEveryFieldAndWhereItsDataLie) {
     for (const bool durable : {true, false}) {

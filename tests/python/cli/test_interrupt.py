@@ -119,7 +119,7 @@ def test_compare_at_any_moment(files: tuple[Path, Path], tmp_path: Path) -> None
         report.write_text('{"verdict": "same"}')
         done = InterruptAt(n).during(work)
         assert done.status == 2 and done.err.count("\n") == 1, (n, done)
-        assert done.err == "twinrun: interrupted: nothing was brought to its end\n", (n, done)
+        assert done.err == "twinrun: interrupted before the work was done\n", (n, done)
         load_json(report.read_text())  # old, new or "incomparable": whole in any case
         assert [name for name in os.listdir(tmp_path) if name.startswith("tmp")] == []
     assert work().status == 0
@@ -247,7 +247,7 @@ def test_while_reading(verb: str, threads: int, tmp_path: Path) -> None:
     out, err = p.communicate(timeout=HANG)  # closes stdin: reads that Ctrl-C cannot end do end
     said = err.replace(b"reading\n", b"")
     assert (p.returncode, out) == (2, b"")
-    assert said == b"twinrun: interrupted: nothing was brought to its end\n"
+    assert said == b"twinrun: interrupted before the work was done\n"
     left = sorted(os.listdir(tmp_path))
     assert left == (["r.json", "x.trap"] if verb == "compare" else ["x.trap"])
     if verb == "compare":
