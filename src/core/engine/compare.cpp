@@ -485,7 +485,9 @@ Result<FieldResult> compare_field(const FieldSide& a, const FieldSide& b, const 
         if (side.elements != nullptr) return {side.elements->dtype(), side.elements->items()};
         return {DType::f32, 0};
     };
-    const auto [dtype, items] = facts(a, meta_a);
+    const auto known = facts(a, meta_a);
+    const DType dtype = known.first;  // no structured binding: Clang before 16 captures none in a lambda
+    const std::uint64_t items = known.second;
     // Digests know nothing of other types.
     const bool mixed = meta_a == nullptr && meta_b == nullptr && a.elements != nullptr &&
                        b.elements != nullptr && a.elements->dtype() != b.elements->dtype();

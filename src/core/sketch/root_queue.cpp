@@ -264,7 +264,8 @@ Result<std::shared_ptr<QueuedRoots>> RootQueue::add(std::vector<FieldMetadata> f
 Result<std::shared_ptr<QueuedRoots>> queue_roots(std::vector<FieldMetadata> fields,
                                                  std::vector<DeviceArray> arrays) try {
     if (arrays.empty()) return std::shared_ptr<QueuedRoots>(std::make_shared<Queued>());
-    return queue_of(arrays[0].device).add(std::move(fields), std::move(arrays));
+    RootQueue& queue = queue_of(arrays[0].device);
+    return queue.add(std::move(fields), std::move(arrays));
 } catch (const std::bad_alloc&) {
     return no_memory();
 }
