@@ -1,5 +1,5 @@
-"""An independent reader of twinrun's formats, written from spec/digest.md, spec/metadata.md and
-spec/record.md alone.
+"""An independent reader of twinrun's formats, written from spec/digest.md, spec/metadata.md,
+spec/record.md and spec/sub-files.md alone.
 
 Slow and plain on purpose: big integers, exact fractions, one element at a time.
 """

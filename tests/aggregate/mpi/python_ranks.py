@@ -26,6 +26,9 @@ from twinrun import TwinrunError
 from twinrun.aggregate.parallel_files import Aggregate, Block, Variable
 from twinrun.aggregate.sub_files import join_sub_files
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "spec" / "reader"))
+from twinrun_spec.sub_files import whole as whole_by_spec
+
 WORLD = MPI.COMM_WORLD
 DTYPES = (
     "u1",
@@ -109,6 +112,7 @@ def round_of(folder: Path, draw: random.Random, number: int) -> None:
     index = Path(f"{path}.twr-index")
     if WORLD.rank == 0:
         if index.exists():
+            assert whole_by_spec(path) == raw(whole), f"{path}: what spec/sub-files.md says differs"
             join_sub_files(path, remove=remove)
         assert path.read_bytes() == raw(whole), f"{path} differs from numpy's bytes"
         if index.exists():

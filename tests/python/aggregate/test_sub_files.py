@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import check_error, command
+from twinrun_spec import FormatError
+from twinrun_spec.sub_files import whole as whole_by_spec
 
 from twinrun import TwinrunError, _core
 from twinrun.aggregate import sub_files
@@ -106,6 +108,7 @@ def test_the_joined_file_is_the_whole(tmp_path: Path, seed: int, monkeypatch: py
     monkeypatch.setattr(sub_files, "_COPY", draw.choice([3000, 50_000, 1 << 20]))
     joined = join_sub_files(path)
     assert path.read_bytes() == whole
+    assert whole_by_spec(str(path)) == whole  # spec/sub-files.md says the same
     assert (joined.files, joined.bytes, joined.removed) == (len(files), len(whole), False)
     assert _names(tmp_path) == sorted([*before, "data"])
 
@@ -235,6 +238,9 @@ def test_what_is_not_whole_is_refused(written: Path, change: object, words: str)
     for remove in ([], ["--remove"]):
         check_error(command("aggregate", "join", written, *remove), words)
         assert _names(written.parent) == before
+    if not _index(written).is_symlink():  # which the format does not know
+        with pytest.raises((FormatError, OSError)):
+            whole_by_spec(str(written))
 
 
 def test_files_that_change_meanwhile_are_refused(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +284,7 @@ def test_a_full_disk_leaves_nothing(written: Path, monkeypatch: pytest.MonkeyPat
 def test_an_index_without_a_checksum_is_read_and_removes_nothing(written: Path, places: bool) -> None:
     whole = {"bytes": 240, "places": [[[0, 4, 30, 8]], [[4, 4, 30, 8]]]} if places else None
     _write_index(written, 2, whole, checked=False)
+    assert (whole_by_spec(str(written)) == bytes(range(240))) == places
     before = _names(written.parent)
     check_error(command("aggregate", "join", written, "--remove"), "no checksum", "without --remove")
     assert _names(written.parent) == before
