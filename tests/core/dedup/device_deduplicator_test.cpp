@@ -19,8 +19,7 @@
 namespace twinrun {
 namespace {
 
-constexpr auto kAllMethods = std::to_array<RecordMethod>(
-    {RecordMethod::full, RecordMethod::basic, RecordMethod::list, RecordMethod::tree, RecordMethod::runs});
+using testing::kAllMethods;
 
 using Bytes = std::vector<std::byte>;
 struct Segment {
