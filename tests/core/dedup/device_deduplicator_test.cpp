@@ -15,6 +15,7 @@
 #include "record/compression.hpp"
 #include "support/device.hpp"
 #include "support/device_faults.hpp"
+#include "support/record.hpp"
 
 namespace twinrun {
 namespace {
