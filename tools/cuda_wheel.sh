@@ -2,7 +2,7 @@
 # Packs a built library for GPUs as the wheel twinrun-cuda12 or twinrun-cuda13, which `twinrun` finds beside itself. A machine with nvcc
 # builds the library, in half an hour on two cores:
 #
-#   cmake --preset release -DTWINRUN_CUDA=ON && cmake --build --preset release --target twinrun_cuda
+#   cmake --preset release -DTWINRUN_CUDA=ON -DTWINRUN_CUDA_ARCHITECTURES= && cmake --build --preset release --target twinrun_cuda
 #   tools/cuda_wheel.sh build/release/bin/libtwinrun_cuda.so 13 build/dist
 #
 # usage: tools/cuda_wheel.sh LIBRARY TOOLKIT FOLDER     TOOLKIT: 12 or 13, the CUDA that compiled it

@@ -2,7 +2,7 @@
 # usage: lint.sh BUILD_FOLDER    checks everything; exit status 1 if something is wrong
 #        lint.sh --fix           formats in place
 #
-# LINT_TIDY=0 leaves clang-tidy out, which takes most of the time.
+# LINT_TIDY=0 leaves out what compiles, which takes most of the time: clang-tidy, and each source of the tests alone.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 bin=.venv/bin
@@ -47,7 +47,10 @@ tidy() { # each source of the core, several at once; its own chatter goes away
     tr '\n' '\0' <<<"$sources" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$build" --warnings-as-errors='*' \
         2> >(grep -v -E '^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter|^$' >&2)
 }
-if [[ ${LINT_TIDY-1} != 0 ]]; then step "clang-tidy on src" tidy; fi
+if [[ ${LINT_TIDY-1} != 0 ]]; then
+    step "sources of tests, each alone" "$bin/python" tools/check_alone.py "$build"
+    step "clang-tidy on src" tidy
+fi
 
 if ((status)); then echo "lint: something is wrong (above)" >&2; else echo "lint: nothing found"; fi
 exit $status

@@ -102,7 +102,7 @@ one() { # <name> <tests>
     # Libraries that libmpi needs: the linker looks there too.
     if [[ -n $libraries ]]; then local -x LD_LIBRARY_PATH=$libraries; fi
     cmake -S "$root" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE="$(cached CMAKE_BUILD_TYPE)" \
-        -DTWINRUN_CORE_FROM="$build" -DTWINRUN_WERROR="$(cached TWINRUN_WERROR)" -DTWINRUN_MPI=ON -DMPI_C_COMPILER="$mpicc" \
+        -DTWINRUN_CORE_FROM="$build" -DTWINRUN_WERROR="$(cached TWINRUN_WERROR)" -DTWINRUN_UNITY="$(cached TWINRUN_UNITY)" -DTWINRUN_MPI=ON -DMPI_C_COMPILER="$mpicc" \
         -DMPIEXEC_EXECUTABLE="$mpiexec" -DTWINRUN_CUDA=OFF -DTWINRUN_FORTRAN=OFF -DTWINRUN_BUILD_FUZZ=OFF \
         >"$folder/configure.log" 2>&1 || {
         tail -n 20 "$folder/configure.log" >&2

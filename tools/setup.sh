@@ -315,6 +315,13 @@ if command -v flock >/dev/null; then flock 9; fi
 check_python
 system_packages "$@"
 make_environment
+# Compilers work while packages come. What these bring (an MPI) is found below, where the build is configured again.
+core=
+if [[ ! -d build/$preset ]]; then
+    trap wait EXIT
+    build_core &
+    core=$!
+fi
 install_requirements base plot
 for part in "$@"; do
     case $part in
@@ -335,6 +342,7 @@ for part in "$@"; do
     *) fail "unknown part '$part': tests, lint, fuzz, coverage and docs are there" ;;
     esac
 done
+if [[ -n $core ]]; then wait "$core"; fi
 build_core
 install_twinrun
 link_device_library

@@ -121,10 +121,10 @@ TEST(Layout, CommonBytesOfLargeSets) {
 // ---- declarations ----
 
 // Which variable has a byte, and where its memory has it.
-using Bytes = std::map<std::uint64_t, std::pair<std::uint32_t, std::uint64_t>>;
+using PlacedBytes = std::map<std::uint64_t, std::pair<std::uint32_t, std::uint64_t>>;
 
 struct Expected {
-    Bytes bytes;
+    PlacedBytes bytes;
     bool overlap = false;
 };
 

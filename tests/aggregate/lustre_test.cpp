@@ -13,15 +13,15 @@ namespace twinrun {
 namespace {
 
 // Bytes as lustre_user.h lays them out.
-class Bytes {
+class LustreBytes {
    public:
     template <class T>
-    Bytes& put(T value) {
+    LustreBytes& put(T value) {
         for (std::size_t i = 0; i < sizeof(T); ++i)
             bytes.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i)));
         return *this;
     }
-    Bytes& zeros(std::size_t count) {
+    LustreBytes& zeros(std::size_t count) {
         bytes.resize(bytes.size() + count);
         return *this;
     }
@@ -35,7 +35,7 @@ constexpr std::uint32_t kComposite = 0x0BD60BD0;
 // lov_user_md_v1 or _v3, with so many objects.
 std::vector<std::byte> plain(std::uint32_t magic, std::uint32_t stripe, std::uint16_t objects,
                              std::uint32_t pattern = 1) {
-    Bytes b;
+    LustreBytes b;
     b.put(magic).put(pattern).zeros(16).put(stripe).put(objects).put(std::uint16_t{7});
     if (magic != kV1) b.zeros(16);
     b.zeros(objects * std::size_t{24});
@@ -45,7 +45,7 @@ std::vector<std::byte> plain(std::uint32_t magic, std::uint32_t stripe, std::uin
 // lov_comp_md_v1 of these layouts, one behind the other in the file.
 std::vector<std::byte> composite(const std::vector<std::vector<std::byte>>& parts) {
     std::size_t size = 32 + 48 * parts.size();
-    Bytes entries;
+    LustreBytes entries;
     std::uint64_t begin = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const std::uint64_t end = i + 1 == parts.size() ? UINT64_MAX : begin + (1U << 20);
@@ -55,7 +55,7 @@ std::vector<std::byte> composite(const std::vector<std::vector<std::byte>>& part
         size += parts[i].size();
         begin = end;
     }
-    Bytes all;
+    LustreBytes all;
     all.put(kComposite).put(static_cast<std::uint32_t>(size)).put(std::uint32_t{3}).put(std::uint16_t{0});
     all.put(static_cast<std::uint16_t>(parts.size())).put(std::uint16_t{0}).zeros(14);
     all.bytes.insert(all.bytes.end(), entries.bytes.begin(), entries.bytes.end());

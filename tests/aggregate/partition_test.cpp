@@ -12,9 +12,9 @@
 namespace twinrun {
 namespace {
 
-class Draw {
+class SetDraw {
    public:
-    explicit Draw(std::uint64_t seed) : random_(seed) {}
+    explicit SetDraw(std::uint64_t seed) : random_(seed) {}
     std::uint64_t operator()(std::uint64_t low, std::uint64_t high) {
         return low + random_() % (high - low + 1);
     }
@@ -26,7 +26,7 @@ class Draw {
 using Owners = std::map<std::uint64_t, std::uint32_t>;  // of bytes
 
 // Ranks' sets without overlaps: each part takes the next range of the file.
-std::vector<OwnedSet> random_sets(Draw& draw, std::uint32_t ranks) {
+std::vector<OwnedSet> random_sets(SetDraw& draw, std::uint32_t ranks) {
     std::vector<OwnedSet> sets;
     std::uint64_t at = draw(0, 100);
     for (std::uint64_t part = draw(0, 5); part > 0; --part) {
@@ -73,7 +73,7 @@ Owners owners_of(const std::vector<OwnedSet>& sets) {
 }
 
 TEST(Partitions, CutTheFileAtBlocksIntoEqualShares) {
-    Draw draw(1);
+    SetDraw draw(1);
     for (int round = 0; round < test_rounds(1500); ++round) {
         const auto ranks = static_cast<std::uint32_t>(draw(1, 6));
         const auto sets = random_sets(draw, ranks);
@@ -138,7 +138,7 @@ void expect_sieve(const std::vector<Range>& ranges, const std::set<std::uint64_t
 }
 
 TEST(Partitions, WindowsAndRunsEqualBruteForce) {
-    Draw draw(2);
+    SetDraw draw(2);
     int with_direct = 0;
     int with_holes = 0;
     for (int round = 0; round < test_rounds(2000); ++round) {
@@ -218,7 +218,7 @@ TEST(Partitions, WindowsAndRunsEqualBruteForce) {
 }
 
 TEST(Partitions, OverlapsAreFoundWhereTheyAre) {
-    Draw draw(3);
+    SetDraw draw(3);
     int found = 0;
     for (int round = 0; round < test_rounds(2000); ++round) {
         const auto ranks = static_cast<std::uint32_t>(draw(2, 5));

@@ -27,9 +27,9 @@ Places places_of(const Stream& stream) {
     return all;
 }
 
-class Draw {
+class StreamDraw {
    public:
-    explicit Draw(std::uint64_t seed) : random_(seed) {}
+    explicit StreamDraw(std::uint64_t seed) : random_(seed) {}
     std::int64_t operator()(std::int64_t low, std::int64_t high) {
         return low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
     }
@@ -61,7 +61,7 @@ class Draw {
 };
 
 TEST(Stream, AppendRepeatAndSliceEqualBruteForce) {
-    Draw draw(test_seed(1));
+    StreamDraw draw(test_seed(1));
     for (int round = 0; round < test_rounds(500); ++round) {
         Places places;
         const Stream stream = draw.stream(draw(0, 1) == 1, places);
@@ -95,7 +95,7 @@ TEST(Stream, AppendRepeatAndSliceEqualBruteForce) {
 }
 
 TEST(Stream, BytesBeforeEqualsBruteForce) {
-    Draw draw(test_seed(2));
+    StreamDraw draw(test_seed(2));
     for (int round = 0; round < test_rounds(300); ++round) {
         Places places;
         const Stream stream = draw.stream(true, places);
@@ -108,7 +108,7 @@ TEST(Stream, BytesBeforeEqualsBruteForce) {
 }
 
 TEST(Stream, MatchedPartsSayWhichByteGoesWhere) {
-    Draw draw(test_seed(3));
+    StreamDraw draw(test_seed(3));
     int strided = 0;
     for (int round = 0; round < test_rounds(500); ++round) {
         Places there;

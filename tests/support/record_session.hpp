@@ -29,6 +29,9 @@ inline double changing_value_at(std::int64_t step, int rank, std::size_t field, 
            1e-9 * static_cast<double>(i % 977) + 0.25 * attempt;
 }
 
+// Items of the fields of most states.
+inline const std::vector<std::size_t> kRecordItems{1, 100, 0, 3000};
+
 struct ChangingState : DoubleFields {
     using DoubleFields::DoubleFields;
     void become(std::int64_t step, int rank = 0, int attempt = 0) {

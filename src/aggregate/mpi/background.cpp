@@ -25,13 +25,6 @@ namespace {
 // Steps of a rank that are under way at a time: one is written, and one waits for that.
 constexpr std::size_t kSteps = 2;
 
-// The bytes of one step.
-struct Step {
-    std::string path;
-    Result<> mine = success();  // an error of this rank, for the others
-    std::vector<std::byte> bytes;
-};
-
 }  // namespace
 
 class Background {
@@ -56,6 +49,13 @@ class Background {
     [[nodiscard]] const BackgroundFigures& figures() const { return figures_; }
 
    private:
+    // The bytes of one step.
+    struct Step {
+        std::string path;
+        Result<> mine = success();  // an error of this rank, for the others
+        std::vector<std::byte> bytes;
+    };
+
     void stop();
     void work();
     Result<> write(const Step& step);

@@ -166,11 +166,11 @@ Result<std::int64_t> times(std::int64_t a, std::int64_t b) {
 }
 
 // `length` items at each of the displacements, in bytes.
-struct Piece {
+struct PlacedItems {
     std::int64_t length = 0;
     std::int64_t displacement = 0;
 };
-Result<> append_pieces(Stream& to, const Inner& of, Piece piece) {
+Result<> append_pieces(Stream& to, const Inner& of, PlacedItems piece) {
     TWR_TRY(const std::uint64_t length, natural(piece.length));
     TWR_TRY(const Stream items, repeated(of.stream, length, of.extent));
     return to.append(items, piece.displacement);
@@ -197,7 +197,7 @@ Result<Stream> indexed_type(const Contents& c, bool in_bytes, bool one_length, i
     const std::size_t passed = one_length ? 2 : 1 + items;
     Stream all;
     for (std::size_t i = 0; i < items; ++i) {
-        Piece piece{c.count(one_length ? 1 : 1 + i), 0};
+        PlacedItems piece{c.count(one_length ? 1 : 1 + i), 0};
         if (in_bytes) {
             piece.displacement = c.displacement(passed, i);
         } else {

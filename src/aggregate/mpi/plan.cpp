@@ -23,7 +23,7 @@ namespace {
 // each window costs little.
 constexpr std::uint64_t kLargestBuffer = std::uint64_t{8} << 20;
 constexpr std::uint64_t kSmallestBuffer = std::uint64_t{1} << 20;
-constexpr std::uint64_t kWindows = 4;
+constexpr std::uint64_t kWindowsOfAPartition = 4;
 
 // Rounds of the election by MPI_Allreduce. Every rank decides the partitions that are open
 // afterwards by itself, with the same result.
@@ -32,19 +32,18 @@ constexpr int kRounds = 4;
 // Alignment of aggregators' memory, for any block size.
 constexpr std::uint64_t kAlignment = 64;
 
-struct WireSet {
-    std::uint64_t offset, width, count, stride;
-};
-
 }  // namespace
 
 // Memory for the declarations of all ranks.
 struct Plan::Wire {
+    struct Set {
+        std::uint64_t offset, width, count, stride;
+    };
     int count = 0;
     std::vector<int> counts;
     std::vector<int> starts;
-    std::vector<WireSet> own;
-    std::vector<WireSet> all;
+    std::vector<Set> own;
+    std::vector<Set> all;
 };
 
 // Memory that an election needs on this rank, allocated before, so that nothing can fail between
@@ -178,7 +177,7 @@ Result<> Plan::gather_table(bool shared) {
     TWR_CHECK(team_.finish(request, "the declarations of the ranks of its file"));
     for (std::size_t rank = 0; rank < ranks; ++rank) {
         for (int i = 0; i < wire.counts[rank]; ++i) {
-            const WireSet& set =
+            const Wire::Set& set =
                 wire.all[static_cast<std::size_t>(wire.starts[rank]) + static_cast<std::size_t>(i)];
             sets.push_back(
                 {{set.offset, set.width, set.count, set.stride}, static_cast<std::uint32_t>(rank)});
@@ -262,7 +261,7 @@ Result<> Plan::cut() {
     }
     buffer_bytes_ = settings_.buffer_bytes;
     if (buffer_bytes_ == 0) {
-        buffer_bytes_ = std::clamp(divide_up(longest, kWindows), kSmallestBuffer, kLargestBuffer);
+        buffer_bytes_ = std::clamp(divide_up(longest, kWindowsOfAPartition), kSmallestBuffer, kLargestBuffer);
     }
     buffer_bytes_ = divide_up(buffer_bytes_, traits_.block) * traits_.block;
     return success();

@@ -9,11 +9,11 @@ namespace twinrun::aggregation {
 
 namespace {
 
-constexpr const char* kFormat = "twinrun aggregation plans";
-constexpr const char* kWhat = "a file of saved plans";
+constexpr const char* kPlansFormat = "twinrun aggregation plans";
+constexpr const char* kPlansFile = "a file of saved plans";
 constexpr int kVersion = 1;
-constexpr std::uint64_t kLargest = std::uint64_t{1} << 28;  // bytes of the file
-constexpr std::size_t kMost = 64;                           // elections in it
+constexpr std::uint64_t kLargestPlans = std::uint64_t{1} << 28;  // bytes of the file
+constexpr std::size_t kMost = 64;                                // elections in it
 
 struct Saved {
     std::uint64_t key = 0;
@@ -38,11 +38,11 @@ std::optional<std::vector<Saved>> plans_in(const nlohmann::json& plans) {
 }
 
 Result<std::vector<Saved>> plans_of(const std::string& path) {
-    TWR_TRY(const std::optional<std::string> text, text_of_file(path, kLargest, kWhat));
+    TWR_TRY(const std::optional<std::string> text, text_of_file(path, kLargestPlans, kPlansFile));
     if (!text) return std::vector<Saved>();
     const nlohmann::json document = nlohmann::json::parse(*text, nullptr, false);
-    if (!document.is_object() || document.value("format", nlohmann::json()) != kFormat)
-        return not_ours(path, "other bytes", kWhat);
+    if (!document.is_object() || document.value("format", nlohmann::json()) != kPlansFormat)
+        return not_ours(path, "other bytes", kPlansFile);
     const nlohmann::json version = document.value("version", nlohmann::json());
     if (version != kVersion) {
         return Error{ErrorCode::unsupported, path + ": version " + version.dump() +
@@ -74,7 +74,8 @@ Result<> save_plan(const std::string& path, std::uint64_t key, std::span<const s
     nlohmann::json list = nlohmann::json::array();
     for (const Saved& saved : plans)
         list.push_back({saved.key, saved.aggregators});
-    const nlohmann::json document = {{"format", kFormat}, {"version", kVersion}, {"plans", std::move(list)}};
+    const nlohmann::json document = {
+        {"format", kPlansFormat}, {"version", kVersion}, {"plans", std::move(list)}};
     return put_text_file(path, document.dump() + "\n", true, false);
 }
 

@@ -106,7 +106,7 @@ constexpr std::array kSettings{
 };
 constexpr std::span<const text::Setting<S>> kKnown(kSettings);
 
-Error refuse(const std::string& what) { return Error{ErrorCode::invalid_argument, what}; }
+Error bad_setting(const std::string& what) { return Error{ErrorCode::invalid_argument, what}; }
 
 // The time limit from the environment: users, not only programs, decide how long a job may hang.
 Result<double> default_time_limit() {
@@ -115,8 +115,8 @@ Result<double> default_time_limit() {
     char* end = nullptr;
     const double value = std::strtod(given, &end);
     if (*end == '\0' && std::isfinite(value) && value != 0) return value;
-    return refuse("TWINRUN_AGGREGATE_TIME_LIMIT is '" + std::string(given) +
-                  "', and must be seconds (negative: no limit)");
+    return bad_setting("TWINRUN_AGGREGATE_TIME_LIMIT is '" + std::string(given) +
+                       "', and must be seconds (negative: no limit)");
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
         TWR_CHECK(settings.set(name, number));
     settings.sync = known.sync != 0;
     settings.update = known.update != 0;
-    if (std::isnan(known.time_limit)) return refuse("setting time_limit: is not a number");
+    if (std::isnan(known.time_limit)) return bad_setting("setting time_limit: is not a number");
     settings.time_limit = known.time_limit;
     settings.index = known.no_index == 0;
     settings.overlap = known.overlap != 0;
@@ -170,17 +170,17 @@ Result<Settings> complete(Settings settings) {
     if (settings.time_limit == 0) settings.time_limit = limit;
     TWR_CHECK(backend_usable(settings.backend));
     if (settings.overlap && settings.update) {
-        return refuse(
+        return bad_setting(
             "settings contradict each other: bytes that several ranks declare (overlap) are only read, and "
             "update is set: leave one of them out");
     }
     if (settings.whole && !settings.index) {
-        return refuse(
+        return bad_setting(
             "settings contradict each other: offsets = whole needs the index, and no_index is set: leave "
             "one of them out");
     }
     if (settings.whole && settings.update && settings.files != Files::one) {
-        return refuse(
+        return bad_setting(
             "settings contradict each other: files that hold parts of a whole one (offsets = whole) are "
             "written anew, and update is set: leave one of them out");
     }

@@ -31,7 +31,7 @@ static_assert(TWR_ROW_MAJOR == static_cast<int>(ArrayOrder::row_major));
 static_assert(TWR_COLUMN_MAJOR == static_cast<int>(ArrayOrder::column_major));
 static_assert(TWR_HOST == kHostMemory);
 
-Error bad(std::string message) { return Error{ErrorCode::invalid_argument, std::move(message)}; }
+Error bad_array(std::string message) { return Error{ErrorCode::invalid_argument, std::move(message)}; }
 
 template <class T>
 std::vector<T> copied(const T* values, std::size_t count) {
@@ -52,8 +52,8 @@ std::vector<std::int64_t> dense_strides(const CapturedField& field) {
 
 Result<int> device_of(const twr_array& array, std::uint64_t items) {
     if (array.device < TWR_DETECT_DEVICE) {
-        return bad("device " + std::to_string(array.device) +
-                   " is neither a device's number nor TWR_HOST, TWR_DETECT or TWR_DETECT_DEVICE");
+        return bad_array("device " + std::to_string(array.device) +
+                         " is neither a device's number nor TWR_HOST, TWR_DETECT or TWR_DETECT_DEVICE");
     }
     if (array.device == TWR_HOST || items == 0) return kHostMemory;
     if (array.device == TWR_DETECT) return place_of(array.data);
@@ -65,7 +65,7 @@ Result<int> device_of(const twr_array& array, std::uint64_t items) {
     if (array.device >= 0) return array.device;
     int device = kHostMemory;
     TWR_CHECK(to_result(device_runtime()->place_of(array.data, &device)));
-    if (device == kHostMemory) return bad("it does not lie on a device, as TWR_DETECT_DEVICE says");
+    if (device == kHostMemory) return bad_array("it does not lie on a device, as TWR_DETECT_DEVICE says");
     return device;
 }
 
@@ -73,21 +73,22 @@ Result<CapturedField> field_of(const twr_array& array) {
     const auto dtype = array.dtype < 0 || array.dtype > 255
                            ? std::nullopt
                            : dtype_from_number(static_cast<std::uint8_t>(array.dtype));
-    if (!dtype) return bad("dtype " + std::to_string(array.dtype) + " is not a twr_dtype");
+    if (!dtype) return bad_array("dtype " + std::to_string(array.dtype) + " is not a twr_dtype");
     if (array.order != TWR_ROW_MAJOR && array.order != TWR_COLUMN_MAJOR) {
-        return bad("order " + std::to_string(array.order) + " is not a twr_order");
+        return bad_array("order " + std::to_string(array.order) + " is not a twr_order");
     }
     if (array.dimensions < 0 || static_cast<std::size_t>(array.dimensions) > kMostDimensions) {
-        return bad(std::to_string(array.dimensions) + " dimensions: 0 to " + std::to_string(kMostDimensions) +
-                   " can be");
+        return bad_array(std::to_string(array.dimensions) + " dimensions: 0 to " +
+                         std::to_string(kMostDimensions) + " can be");
     }
     const auto dimensions = static_cast<std::size_t>(array.dimensions);
-    if (dimensions > 0 && array.shape == nullptr) return bad("shape is NULL");
+    if (dimensions > 0 && array.shape == nullptr) return bad_array("shape is NULL");
     if ((array.global_shape == nullptr) != (array.global_offset == nullptr)) {
-        return bad(std::string(array.global_shape == nullptr ? "global_shape" : "global_offset") +
-                   " is NULL: give both or neither");
+        return bad_array(std::string(array.global_shape == nullptr ? "global_shape" : "global_offset") +
+                         " is NULL: give both or neither");
     }
-    if (array.atol < 0 && array.rtol != 0) return bad("rtol without atol: set atol to 0 for rtol alone");
+    if (array.atol < 0 && array.rtol != 0)
+        return bad_array("rtol without atol: set atol to 0 for rtol alone");
 
     CapturedField field;
     field.name = array.name;
@@ -97,8 +98,8 @@ Result<CapturedField> field_of(const twr_array& array) {
     field.shape = copied(array.shape, dimensions);
     const auto items = checked_product(field.shape);
     if (!items || !checked_multiply(*items, item_bytes(*dtype)))
-        return bad("its shape has more items than can be");
-    if (*items > 0 && array.data == nullptr) return bad("data is NULL");
+        return bad_array("its shape has more items than can be");
+    if (*items > 0 && array.data == nullptr) return bad_array("data is NULL");
     field.data = array.data;
     field.strides = copied(array.strides, dimensions);
     if (field.strides == dense_strides(field)) field.strides.clear();  // no copy item by item
@@ -110,7 +111,7 @@ Result<CapturedField> field_of(const twr_array& array) {
     for (std::size_t d = 0; d < field.global_shape.size(); ++d) {
         if (field.global_offset[d] > field.global_shape[d] ||
             field.shape[d] > field.global_shape[d] - field.global_offset[d]) {
-            return bad("it reaches beyond global_shape in dimension " + std::to_string(d));
+            return bad_array("it reaches beyond global_shape in dimension " + std::to_string(d));
         }
     }
     if (array.ids != nullptr) field.ids = array.ids;
@@ -140,7 +141,7 @@ Result<CapturedField> captured_field(const twr_array* array) {
     constexpr twr_array defaults = TWR_ARRAY_INIT;
     TWR_TRY(const twr_array known, known_part(array, defaults, offsetof(twr_array, strides), "twr_array"));
     TWR_CHECK(given(known.name, "name"));
-    if (*known.name == '\0') return bad("name is empty");
+    if (*known.name == '\0') return bad_array("name is empty");
     Result<CapturedField> field = field_of(known);
     if (!field) return std::move(field).error().at(std::string("array '") + known.name + "'");
     return field;

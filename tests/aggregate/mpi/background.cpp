@@ -18,10 +18,6 @@ namespace aggregate_ranks {
 
 namespace {
 
-std::uint64_t pick(std::mt19937_64& random, std::uint64_t low, std::uint64_t high) {
-    return low + random() % (high - low + 1);
-}
-
 // Writes steps, and overwrites the arrays as soon as each call returns.
 void steps(const std::string& folder, std::mt19937_64& random, const std::string& by) {
     twr_aggregate_options options = TWR_AGGREGATE_OPTIONS_INIT;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ void fails(int status, int wanted, const std::vector<std::string>& words);
 void fails_on(int rank, int status, int wanted, const std::vector<std::string>& words);
 nlohmann::json report(twr_aggregate* aggregate);
 twr_aggregate* made(const twr_aggregate_options& options);
+// A number from low to high, both included.
+inline std::uint64_t pick(std::mt19937_64& random, std::uint64_t low, std::uint64_t high) {
+    return low + random() % (high - low + 1);
+}
 // Nodes as MPI has them, numbered by their first ranks.
 std::vector<std::uint32_t> nodes();
 

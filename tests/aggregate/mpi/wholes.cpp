@@ -22,10 +22,6 @@ namespace {
 
 using Random = std::mt19937_64;
 
-std::uint64_t pick(Random& random, std::uint64_t low, std::uint64_t high) {
-    return low + random() % (high - low + 1);
-}
-
 // A byte of the whole file.
 std::uint8_t whole_byte(std::uint64_t at, std::uint64_t salt) {
     return byte_of(3, 1, at >> 8, at & 255, salt);

@@ -184,7 +184,7 @@ struct Behaviour {
     int released = 0;
 };
 
-int minimum(void* context, int64_t* values, int count) {
+int behaved_minimum(void* context, int64_t* values, int count) {
     const auto& how = *static_cast<Behaviour*>(context);
     if (how.throws == 1) throw std::bad_alloc();
     if (how.throws == 2) throw std::runtime_error("of the application");
@@ -193,12 +193,12 @@ int minimum(void* context, int64_t* values, int count) {
         values[i] = std::min<int64_t>(values[i], 0);
     return how.fail_with;
 }
-int broadcast(void* context, void*, size_t) { return static_cast<Behaviour*>(context)->fail_with; }
-void release(void* context) { ++static_cast<Behaviour*>(context)->released; }
+int behaved_broadcast(void* context, void*, size_t) { return static_cast<Behaviour*>(context)->fail_with; }
+void behaved_release(void* context) { ++static_cast<Behaviour*>(context)->released; }
 
 TEST_F(StatusTest, TheCommunicatorsFailuresAreErrorsAndItIsReleasedOnce) {
     Behaviour how;
-    twr_comm comm{&how, 0, 1, minimum, broadcast, release};
+    twr_comm comm{&how, 0, 1, behaved_minimum, behaved_broadcast, behaved_release};
     twr_run* run = nullptr;
     const std::string folder = path("run");
     const auto open_it = [&] { return twr_open_comm(&run, folder.c_str(), settings_, &comm); };
@@ -225,15 +225,15 @@ TEST_F(StatusTest, TheCommunicatorsFailuresAreErrorsAndItIsReleasedOnce) {
     how = {};
     comm.rank = 2;
     TWR_EXPECT_ERROR(open_it(), TWR_ERROR_INVALID_ARGUMENT, "rank 2 of 2");
-    comm = {&how, 0, 1, nullptr, broadcast, release};
+    comm = {&how, 0, 1, nullptr, behaved_broadcast, behaved_release};
     TWR_EXPECT_ERROR(open_it(), TWR_ERROR_INVALID_ARGUMENT, "minimum");
-    comm = {&how, 0, 1, minimum, nullptr, release};
+    comm = {&how, 0, 1, behaved_minimum, nullptr, behaved_release};
     TWR_EXPECT_ERROR(open_it(), TWR_ERROR_INVALID_ARGUMENT, "broadcast");
     EXPECT_EQ(how.released, 3);
     EXPECT_EQ(run, nullptr);
 
     how = {};
-    comm = {&how, 0, 1, minimum, broadcast, release};
+    comm = {&how, 0, 1, behaved_minimum, behaved_broadcast, behaved_release};
     TWR_EXPECT_OK(open_it());
     EXPECT_EQ(how.released, 0);
     TWR_EXPECT_OK(twr_close(run));
@@ -246,7 +246,8 @@ TEST_F(StatusTest, TheCommunicatorsFailuresAreErrorsAndItIsReleasedOnce) {
 
 TEST_F(StatusTest, ACommunicatorThatFailsDuringCaptureIsAnError) {
     Behaviour how;
-    const twr_comm comm{&how, 0, 2, minimum, broadcast, release};  // the other rank is always well
+    // The other rank is always well.
+    const twr_comm comm{&how, 0, 2, behaved_minimum, behaved_broadcast, behaved_release};
     twr_run* run = nullptr;
     TWR_ASSERT_OK(twr_open_comm(&run, path("run").c_str(), settings_, &comm));
     double x = 1;

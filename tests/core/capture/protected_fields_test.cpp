@@ -9,14 +9,14 @@
 namespace twinrun {
 namespace {
 
-std::array<double, 8> values{};
+std::array<double, 8> field_values{};
 
 CapturedField field(const std::string& name, std::uint64_t items = 8) {
     CapturedField made;
     made.name = name;
     made.dtype = DType::f64;
     made.shape = {items};
-    made.data = values.data();
+    made.data = field_values.data();
     return made;
 }
 

@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kSmall = 500;      // items of the field that is always on the host
-constexpr std::size_t kLarge = 100'000;  // of one on a device
+constexpr std::size_t kHostItems = 500;        // items of the field that is always on the host
+constexpr std::size_t kDeviceItems = 100'000;  // of one on a device
 
 // Most blocks of 512 items stay as they were for some steps.
 double value_at(std::int64_t step, std::size_t field, std::size_t i) {
@@ -51,7 +51,7 @@ class DeviceRecord : public ::testing::Test {
         explicit State(bool on_device = true) : values(4) {
             const std::vector<int> devices = probe_devices().usable();
             for (std::size_t f = 0; f < values.size(); ++f) {
-                values[f].resize(f == 0 ? kSmall : f == 2 ? 2 * kSmall : kLarge);
+                values[f].resize(f == 0 ? kHostItems : f == 2 ? 2 * kHostItems : kDeviceItems);
                 if (f == 0 || !on_device) continue;
                 device.push_back(f == 2 ? devices.back() : devices.front());
                 memory.emplace_back(device.back(), values[f].size() * sizeof(double));
@@ -69,7 +69,7 @@ class DeviceRecord : public ::testing::Test {
             for (std::size_t f = 0; f < all.size(); ++f) {
                 all[f].name = "field" + std::to_string(f);
                 all[f].dtype = DType::f64;
-                all[f].shape = {f == 2 ? kSmall : values[f].size()};
+                all[f].shape = {f == 2 ? kHostItems : values[f].size()};
                 all[f].data = values[f].data();
                 if (f == 2) all[f].stride = 2 * sizeof(double);
                 if (f == 0 || !on_device) continue;

@@ -27,13 +27,12 @@ namespace {
 namespace fs = std::filesystem;
 using testing::Fault;
 using testing::FaultyFileSystem;
+using testing::kRecordItems;
 using testing::RecordSession;
 using testing::ThreadsComm;
 using testing::unsynced_file_system;
 
 using State = testing::ChangingState;
-
-const std::vector<std::size_t> kSmall{1, 100, 0, 3000};
 
 TEST_F(RecordSession, EveryWayGivesBackEveryStep) {
     int number = 0;
@@ -54,7 +53,7 @@ TEST_F(RecordSession, EveryWayGivesBackEveryStep) {
                 if (tier != 0) s.local = local_;
                 if (tier == 2) s.flusher = Flusher::process;
                 if (tier == 3) s.flusher = Flusher::none;
-                State state(kSmall);
+                State state(kRecordItems);
                 for (const std::int64_t first : {0, 6}) {
                     s.existing = first == 0 ? Existing::refuse : Existing::append;
                     auto run = open(s);
@@ -78,7 +77,7 @@ TEST_F(RecordSession, EveryWayGivesBackEveryStep) {
                                      [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; });
                     ASSERT_TRUE(done) << done.error().message;
                 }
-                EXPECT_EQ(check(run_, kSmall), range(0, 12));
+                EXPECT_EQ(check(run_, kRecordItems), range(0, 12));
                 if (method != RecordMethod::full) {
                     EXPECT_LT(differences_bytes(run_), 12U * 25'000U / 2);
                 }
@@ -101,7 +100,7 @@ TEST_F(RecordSession, RefusesWhatHasNoMeaning) {
     EXPECT_FALSE(open(s));
     EXPECT_FALSE(fs::exists(run_));
     {
-        State state(kSmall);
+        State state(kRecordItems);
         auto run = open(settings());
         ASSERT_TRUE(run);
         capture(**run, state, 1);
@@ -120,12 +119,12 @@ TEST_F(RecordSession, RefusesWhatHasNoMeaning) {
     ASSERT_TRUE(by_name.set("record", "runs"));
     ASSERT_TRUE(by_name.set("existing", "replace"));
     by_name.background = false;
-    State state(kSmall);
+    State state(kRecordItems);
     auto run = open(by_name);
     ASSERT_TRUE(run) << run.error().message;
     capture(**run, state, 7);
     close_whole(**run);
-    EXPECT_EQ(check(run_, kSmall), std::vector<std::int64_t>{7});
+    EXPECT_EQ(check(run_, kRecordItems), std::vector<std::int64_t>{7});
 }
 
 // What an earlier process recorded is known to the next one.
@@ -162,7 +161,7 @@ TEST_F(RecordSession, StepsAreReplacedOnTheirWay) {
         s.replace_steps = true;
         if (tier != 0) s.local = local_;
         if (tier == 2) s.flusher = Flusher::none;
-        State state(kSmall);
+        State state(kRecordItems);
         std::map<std::int64_t, int> attempts;
         for (int round = 0; round < 3; ++round) {
             s.existing = round == 0 ? Existing::refuse : Existing::append;
@@ -181,19 +180,19 @@ TEST_F(RecordSession, StepsAreReplacedOnTheirWay) {
                                  [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; });
                 ASSERT_TRUE(done) << done.error().message;
             }
-            EXPECT_EQ(check(run_, kSmall, attempts), range(0, 5));
+            EXPECT_EQ(check(run_, kRecordItems, attempts), range(0, 5));
             if (HasFailure()) return;
         }
         // They do not need the node's folder.
         fs::remove_all(local_);
-        EXPECT_EQ(check(run_, kSmall, attempts), range(0, 5));
+        EXPECT_EQ(check(run_, kRecordItems, attempts), range(0, 5));
     }
 }
 
 TEST_F(RecordSession, ADamagedRecordIsGoneOnWith) {
     for (const bool gone : {false, true}) {
         again();
-        State state(kSmall);
+        State state(kRecordItems);
         SessionSettings s = settings();
         {
             auto run = open(s);
@@ -233,7 +232,7 @@ TEST_F(RecordSession, SeveralRanks) {
             s.existing = first == 0 ? Existing::refuse : Existing::append;
             auto run = Session::open(unsynced_file_system(), comm, run_, s);
             ASSERT_TRUE(run) << run.error().message;
-            State state(kSmall);
+            State state(kRecordItems);
             for (std::int64_t step = first; step < first + 5; ++step)
                 capture(**run, state, step, comm.rank());
             ASSERT_TRUE((*run)->wait());
@@ -248,11 +247,11 @@ TEST_F(RecordSession, SeveralRanks) {
         if (comm.rank() == 1) s.record = RecordMethod::list;
         EXPECT_FALSE(Session::open(unsynced_file_system(), comm, run_, s));
     });
-    EXPECT_EQ(check(run_, kSmall), range(0, 10));
+    EXPECT_EQ(check(run_, kRecordItems), range(0, 10));
     CompactOptions fewer;
     fewer.keep_last = 3;
     ASSERT_TRUE(compact_record(unsynced_file_system(), run_, fewer));
-    EXPECT_EQ(check(run_, kSmall), range(7, 10));
+    EXPECT_EQ(check(run_, kRecordItems), range(7, 10));
 }
 
 // The second run of several ranks against the record of the first: the ranks go on with its numbers.
@@ -270,7 +269,7 @@ TEST_F(RecordSession, ASecondRunAgainstTheFirst) {
                 for (const std::int64_t first : {0, 4}) {
                     auto run = Session::open(unsynced_file_system(), comm, path, s);
                     ASSERT_TRUE(run) << run.error().message;
-                    State state(kSmall);
+                    State state(kRecordItems);
                     for (std::int64_t step = first; step < first + 4; ++step)
                         capture(**run, state, step, comm.rank());
                     close_whole(**run);
@@ -280,20 +279,20 @@ TEST_F(RecordSession, ASecondRunAgainstTheFirst) {
         });
         fs::remove_all(local_);
         for (const std::string& path : {run_, second, third})
-            EXPECT_EQ(check(path, kSmall), range(0, 8)) << path;
+            EXPECT_EQ(check(path, kRecordItems), range(0, 8)) << path;
         EXPECT_LT(differences_bytes(second), 8U * 700U * static_cast<unsigned>(ranks));
         EXPECT_LT(differences_bytes(third), 8U * 700U * static_cast<unsigned>(ranks));
         CompactOptions fewer;
         fewer.keep_last = 2;
         EXPECT_FALSE(compact_record(unsynced_file_system(), second, fewer));
         ASSERT_TRUE(compact_record(unsynced_file_system(), third, fewer));
-        EXPECT_EQ(check(third, kSmall), range(6, 8));
+        EXPECT_EQ(check(third, kRecordItems), range(6, 8));
     }
 }
 
 TEST_F(RecordSession, DivergenceIsSeenAtOnce) {
     const std::string reference = (folder_ / "reference").string();
-    State state(kSmall);
+    State state(kRecordItems);
     SessionSettings s = settings();
     {
         auto run = Session::open(unsynced_file_system(), comm_, reference, s);
@@ -317,7 +316,7 @@ TEST_F(RecordSession, DivergenceIsSeenAtOnce) {
     const auto history = History::open(run_);
     EXPECT_NE(history->steps[2].ranks[0].divergence, "");
     EXPECT_EQ(history->steps[3].ranks[0].divergence, "");
-    State back(kSmall);
+    State back(kRecordItems);
     Journal journal;
     journal.steps[2] = {history->steps[2].folder, history->steps[2].ranks[0]};
     ASSERT_TRUE(restore_step({{run_, journal}}, 2, back.list()));
@@ -396,7 +395,7 @@ TEST_F(RecordSession, AnyFaultOnAnyTier) {
             if (local) s.local = local_;
             s.background = background;
             s.flush_threads = 1;
-            State state(kSmall);
+            State state(kRecordItems);
             std::vector<std::int64_t> promised;
             bool waits = false;
             const auto run_steps = [&](FaultyFileSystem& system, std::int64_t first, std::int64_t last,
@@ -449,12 +448,12 @@ TEST_F(RecordSession, AnyFaultOnAnyTier) {
                     if (kind == 2) system.power_cut(at % 5);
                     system.inject({});
                     if (!promised.empty()) {
-                        const auto steps = check(run_, kSmall);
+                        const auto steps = check(run_, kRecordItems);
                         for (const std::int64_t step : promised)
                             EXPECT_TRUE(std::binary_search(steps.begin(), steps.end(), step)) << step;
                     }
                     if (History::exists(run_) && kind != 2 && began) {
-                        const auto steps = check(run_, kSmall);
+                        const auto steps = check(run_, kRecordItems);
                         EXPECT_GE(steps.size() + told, 3U);
                     }
                     s.existing = Existing::append;
@@ -462,7 +461,7 @@ TEST_F(RecordSession, AnyFaultOnAnyTier) {
                     ASSERT_TRUE(run_steps(system, 10, 12, told));
                     EXPECT_EQ(told, 0U);
                     if (local && at % 3 == 0) fs::remove_all(local_);
-                    const auto steps = check(run_, kSmall);
+                    const auto steps = check(run_, kRecordItems);
                     ASSERT_GE(steps.size(), 2U);
                     EXPECT_EQ(steps[steps.size() - 1], 11);
                     EXPECT_EQ(steps[steps.size() - 2], 10);
@@ -492,7 +491,7 @@ TEST_F(RecordSession, AFullDiskHoldsStepsUpOnly) {
     Full system(run_);
     SessionSettings s = settings();
     s.local = local_;
-    State state(kSmall);
+    State state(kRecordItems);
     auto run = open(s, system);
     ASSERT_TRUE(run);
     std::set<std::int64_t> told;
@@ -510,7 +509,7 @@ TEST_F(RecordSession, AFullDiskHoldsStepsUpOnly) {
     EXPECT_FALSE(told.empty());
     close_whole(**run);
     fs::remove_all(local_);
-    EXPECT_EQ(check(run_, kSmall), (std::vector<std::int64_t>{1, 2, 3, 5, 7, 8, 9}));
+    EXPECT_EQ(check(run_, kRecordItems), (std::vector<std::int64_t>{1, 2, 3, 5, 7, 8, 9}));
 }
 
 }  // namespace

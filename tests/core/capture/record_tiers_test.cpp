@@ -25,12 +25,11 @@ namespace {
 namespace fs = std::filesystem;
 using testing::Fault;
 using testing::FaultyFileSystem;
+using testing::kRecordItems;
 using testing::RecordSession;
 using testing::unsynced_file_system;
 
 using State = testing::ChangingState;
-
-const std::vector<std::size_t> kSmall{1, 100, 0, 3000};
 
 TEST_F(RecordSession, ALocalTierStaysWithinItsLimit) {
     SessionSettings s = settings();
@@ -96,7 +95,7 @@ TEST_F(RecordSession, StepsThatGoPastTheLocalTierStandWithoutIt) {
 TEST_F(RecordSession, ALostLocalFolderTakesNothingThatReachedTheSharedOne) {
     SessionSettings s = settings();
     s.local = local_;
-    State state(kSmall);
+    State state(kRecordItems);
     {
         auto run = open(s);
         ASSERT_TRUE(run);
@@ -111,15 +110,15 @@ TEST_F(RecordSession, ALostLocalFolderTakesNothingThatReachedTheSharedOne) {
         const auto lost = (*run)->close();
         ASSERT_TRUE(lost);
     }
-    const auto before = check(run_, kSmall);
+    const auto before = check(run_, kRecordItems);
     EXPECT_GE(before.size(), 3U);
     s.existing = Existing::append;
     auto run = open(s);
     ASSERT_TRUE(run) << run.error().message;
     capture(**run, state, 9);
     close_whole(**run);
-    EXPECT_EQ(check(run_, kSmall).back(), 9);
-    EXPECT_EQ(check(run_, kSmall).size(), before.size() + 1);
+    EXPECT_EQ(check(run_, kRecordItems).back(), 9);
+    EXPECT_EQ(check(run_, kRecordItems).size(), before.size() + 1);
 }
 
 // Two runs go on with the same record, the second without the node where steps of the first still are. When these come
@@ -130,7 +129,7 @@ TEST_F(RecordSession, StepsThatComeLateAreNotTakenForOthers) {
         SessionSettings s = settings();
         s.local = local_;
         s.flusher = Flusher::none;
-        State state(kSmall);
+        State state(kRecordItems);
         {
             auto run = open(s);
             ASSERT_TRUE(run);
@@ -165,7 +164,7 @@ TEST_F(RecordSession, StepsThatComeLateAreNotTakenForOthers) {
             for (const std::int64_t step : range(10, 14))
                 steps.push_back(step);
         }
-        EXPECT_EQ(check(run_, kSmall, attempts), steps);
+        EXPECT_EQ(check(run_, kRecordItems, attempts), steps);
         // And the record goes on.
         s.existing = Existing::append;
         auto run = open(s);
@@ -174,7 +173,7 @@ TEST_F(RecordSession, StepsThatComeLateAreNotTakenForOthers) {
         close_whole(**run);
         ASSERT_TRUE(flush_folder(unsynced_file_system(), local_path(local_, 0), run_,
                                  [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; }));
-        EXPECT_EQ(check(run_, kSmall, attempts).back(), 20);
+        EXPECT_EQ(check(run_, kRecordItems, attempts).back(), 20);
     }
 }
 
@@ -182,7 +181,7 @@ TEST_F(RecordSession, StepsThatComeLateAreNotTakenForOthers) {
 TEST_F(RecordSession, WhatWasDroppedStaysAway) {
     SessionSettings s = settings();
     s.local = local_;
-    State state(kSmall);
+    State state(kRecordItems);
     {
         auto run = open(s);
         ASSERT_TRUE(run);
@@ -193,10 +192,10 @@ TEST_F(RecordSession, WhatWasDroppedStaysAway) {
     CompactOptions fewer;
     fewer.drop = {0, 1, 4};
     ASSERT_TRUE(compact_record(unsynced_file_system(), run_, fewer));
-    EXPECT_EQ(check(run_, kSmall), (std::vector<std::int64_t>{2, 3, 5, 6, 7}));
+    EXPECT_EQ(check(run_, kRecordItems), (std::vector<std::int64_t>{2, 3, 5, 6, 7}));
     ASSERT_TRUE(flush_folder(unsynced_file_system(), local_path(local_, 0), run_,
                              [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; }));
-    EXPECT_EQ(check(run_, kSmall), (std::vector<std::int64_t>{2, 3, 5, 6, 7}));
+    EXPECT_EQ(check(run_, kRecordItems), (std::vector<std::int64_t>{2, 3, 5, 6, 7}));
     s.existing = Existing::append;
     {
         auto run = open(s);
@@ -206,7 +205,7 @@ TEST_F(RecordSession, WhatWasDroppedStaysAway) {
         close_whole(**run);
     }
     fs::remove_all(local_);
-    EXPECT_EQ(check(run_, kSmall), (std::vector<std::int64_t>{2, 3, 5, 6, 7, 8, 9, 10, 11}));
+    EXPECT_EQ(check(run_, kRecordItems), (std::vector<std::int64_t>{2, 3, 5, 6, 7, 8, 9, 10, 11}));
 }
 
 // Steps leave, and the machine goes down before what others need of them is elsewhere: they are captured again beside it.
@@ -214,7 +213,7 @@ TEST_F(RecordSession, StepsThatLeftAreCapturedAgain) {
     for (const bool local : {false, true}) {
         again();
         SessionSettings s = settings();
-        State state(kSmall);
+        State state(kRecordItems);
         {
             auto run = open(s);
             ASSERT_TRUE(run);
@@ -229,7 +228,7 @@ TEST_F(RecordSession, StepsThatLeftAreCapturedAgain) {
             const std::int64_t gone[] = {0, 3};
             ASSERT_TRUE((*writer)->drop(gone));
         }
-        EXPECT_EQ(check(run_, kSmall), (std::vector<std::int64_t>{1, 2, 4, 5}));
+        EXPECT_EQ(check(run_, kRecordItems), (std::vector<std::int64_t>{1, 2, 4, 5}));
         s.existing = Existing::append;
         if (local) s.local = local_;
         {
@@ -240,7 +239,7 @@ TEST_F(RecordSession, StepsThatLeftAreCapturedAgain) {
             close_whole(**run);
         }
         fs::remove_all(local_);
-        EXPECT_EQ(check(run_, kSmall), range(0, 6));
+        EXPECT_EQ(check(run_, kRecordItems), range(0, 6));
     }
 }
 
@@ -249,7 +248,7 @@ TEST_F(RecordSession, StepsAreBroughtOnInTheOrderOfCapture) {
     SessionSettings s = settings();
     s.local = local_;
     s.flusher = Flusher::none;
-    State state(kSmall);
+    State state(kRecordItems);
     {
         auto run = open(s);
         ASSERT_TRUE(run);
@@ -265,7 +264,7 @@ TEST_F(RecordSession, StepsAreBroughtOnInTheOrderOfCapture) {
     ASSERT_TRUE(flush_folder(unsynced_file_system(), local_path(local_, 0), run_,
                              [](std::int64_t, const Error& e) { ADD_FAILURE() << e.message; }));
     EXPECT_FALSE(fs::exists(fs::path(run_) / kLeftoversFolder));
-    EXPECT_EQ(check(run_, kSmall), (std::vector<std::int64_t>{1, 3, 5, 9}));
+    EXPECT_EQ(check(run_, kRecordItems), (std::vector<std::int64_t>{1, 3, 5, 9}));
     // A reader that began before they left the node finds them.
     {
         const auto part = LocalHistory::read(local_path(local_, 0));
@@ -292,7 +291,7 @@ TEST_F(RecordSession, ALostStepTakesNoOther) {
             s.background = background;
             s.flush_threads = 1;
             FaultyFileSystem system(unsynced_file_system());
-            State state(kSmall);
+            State state(kRecordItems);
             std::set<std::int64_t> lost;
             {
                 auto run = open(s, system);
@@ -332,7 +331,7 @@ TEST_F(RecordSession, ALostStepTakesNoOther) {
                     lost.insert(one.step);
             }
             EXPECT_EQ(lost, std::set<std::int64_t>{3}) << what;
-            EXPECT_EQ(check(run_, kSmall), (std::vector<std::int64_t>{0, 1, 2, 4, 5, 6, 7, 100}));
+            EXPECT_EQ(check(run_, kRecordItems), (std::vector<std::int64_t>{0, 1, 2, 4, 5, 6, 7, 100}));
         }
     }
 }
@@ -344,7 +343,7 @@ TEST_F(RecordSession, DamageOnTheNodeIsNotBroughtOn) {
         SessionSettings s = settings();
         s.local = local_;
         s.flusher = Flusher::none;
-        State state(kSmall);
+        State state(kRecordItems);
         {
             auto run = open(s);
             ASSERT_TRUE(run);
@@ -366,7 +365,7 @@ TEST_F(RecordSession, DamageOnTheNodeIsNotBroughtOn) {
                 capture(**run, state, step);
             close_whole(**run);
         }
-        const auto steps = check(run_, kSmall);
+        const auto steps = check(run_, kRecordItems);
         EXPECT_FALSE(std::binary_search(steps.begin(), steps.end(), 2));
         for (const std::int64_t step : {0, 1, 5, 6, 7, 8})
             EXPECT_TRUE(std::binary_search(steps.begin(), steps.end(), step))

@@ -15,12 +15,12 @@
 #include "record/compression.hpp"
 #include "support/device.hpp"
 #include "support/device_faults.hpp"
+#include "support/record.hpp"
 
 namespace twinrun {
 namespace {
 
-constexpr auto kAllMethods = std::to_array<RecordMethod>(
-    {RecordMethod::full, RecordMethod::basic, RecordMethod::list, RecordMethod::tree, RecordMethod::runs});
+using testing::kAllMethods;
 
 using Bytes = std::vector<std::byte>;
 struct Segment {

@@ -16,12 +16,13 @@
 #include "element/convert.hpp"
 #include "support/device.hpp"
 #include "support/difference_stats.hpp"
+#include "support/numbers.hpp"
 
 namespace twinrun {
 namespace {
 
 using Random = std::mt19937_64;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using testing::kInfinity;
 
 constexpr DType kScalars[] = {DType::f32, DType::f64, DType::f16,    DType::bf16, DType::i8,
                               DType::i16, DType::i32, DType::i64,    DType::u8,   DType::u16,

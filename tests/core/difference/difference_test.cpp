@@ -13,12 +13,13 @@
 
 #include "platform/float_environment.hpp"
 #include "support/difference_stats.hpp"
+#include "support/numbers.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using testing::kInfinity;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // ---- an independent model: written for reading, with exact arithmetic of its own ----

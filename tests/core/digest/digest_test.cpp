@@ -17,6 +17,7 @@
 #include "digest/field61.hpp"
 #include "element/exact.hpp"
 #include "platform/float_environment.hpp"
+#include "support/numbers.hpp"
 #include "support/seed.hpp"
 
 #if defined(__x86_64__)
@@ -26,7 +27,7 @@
 namespace twinrun {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using testing::kInfinity;
 
 using Random = std::mt19937_64;
 double unit(Random& random) { return static_cast<double>(static_cast<std::int64_t>(random())) * 0x1p-63; }
@@ -207,7 +208,7 @@ TEST(DigestDispatch, GivesTheBackendAskedFor) {
     EXPECT_EQ(&digest_kernels(), &digest_kernels(active_backend()));
 }
 
-class Backends : public testing::TestWithParam<Backend> {
+class Backends : public ::testing::TestWithParam<Backend> {
    protected:
     void SetUp() override {
         if (!backend_available(GetParam())) GTEST_SKIP() << "not on this machine";
@@ -352,7 +353,8 @@ TEST_P(Backends, DoNotDependOnTheCallersFloatEnvironment) {
 }
 #endif
 
-INSTANTIATE_TEST_SUITE_P(Digest, Backends, testing::Values(Backend::portable, Backend::avx2, Backend::avx512),
+INSTANTIATE_TEST_SUITE_P(Digest, Backends,
+                         ::testing::Values(Backend::portable, Backend::avx2, Backend::avx512),
                          [](const auto& each) { return std::string(backend_name(each.param)); });
 
 // ---- what a digest is ----
@@ -483,13 +485,13 @@ TEST(Digest, LargeIntegersHaveCellsOfTheirOwn) {
 
 // ---- what the metadata of two runs proves ----
 
-struct Case {
+struct ProofCase {
     Tolerance made_for;
     double size;  // of the data
 };
 
 template <class T>
-void check_proofs(DType dtype, const Case& c, unsigned bits, Backend backend, Random& random) {
+void check_proofs(DType dtype, const ProofCase& c, unsigned bits, Backend backend, Random& random) {
     DigestSettings settings;
     settings.tolerance = c.made_for;
     settings.rule = rule_of(c.made_for, bits);
@@ -583,17 +585,17 @@ void check_proofs(DType dtype, const Case& c, unsigned bits, Backend backend, Ra
 
 TEST(Proof, IsSoundAndComplete) {
     Random random(test_seed(40));
-    const std::array<Case, 9> cases = {{{{1e-3, 0}, 4},
-                                        {{1e-7, 0}, 1e-5},
-                                        {{0.37, 0}, 400},
-                                        {{3.0, 0}, 1e5},
-                                        {{0x1p-10, 0}, 1},
-                                        {{1e-3, 1e-4}, 10},
-                                        {{0, 1e-4}, 1},
-                                        {{1e-6, 1e-6}, 1},
-                                        {{0, 0}, 1}}};
+    const std::array<ProofCase, 9> cases = {{{{1e-3, 0}, 4},
+                                             {{1e-7, 0}, 1e-5},
+                                             {{0.37, 0}, 400},
+                                             {{3.0, 0}, 1e5},
+                                             {{0x1p-10, 0}, 1},
+                                             {{1e-3, 1e-4}, 10},
+                                             {{0, 1e-4}, 1},
+                                             {{1e-6, 1e-6}, 1},
+                                             {{0, 0}, 1}}};
     for (const Backend backend : backends()) {
-        for (const Case& c : cases) {
+        for (const ProofCase& c : cases) {
             for (const unsigned bits : {0U, 2U, 4U}) {
                 SCOPED_TRACE(std::string(backend_name(backend)) + ", atol " +
                              std::to_string(c.made_for.atol) + ", rtol " + std::to_string(c.made_for.rtol) +

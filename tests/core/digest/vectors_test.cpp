@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "digest/digest.hpp"
+#include "support/numbers.hpp"
 
 #if !defined(TWINRUN_TEST_VECTORS)
 #define TWINRUN_TEST_VECTORS TWINRUN_SOURCE_DIR "/tests/vectors"
@@ -21,6 +22,7 @@ namespace twinrun {
 namespace {
 
 using nlohmann::json;
+using testing::kInfinity;
 using Bytes = std::vector<std::byte>;
 
 json load_json(const std::string& name) {
@@ -66,7 +68,7 @@ Bytes lay_out(const Bytes& items, DType dtype, const Layout& layout) {
     return out;
 }
 
-class Vectors : public testing::TestWithParam<const char*> {};
+class Vectors : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Vectors, AreWhatEveryBackendGives) {
     const json file = load_json(GetParam());
@@ -121,8 +123,8 @@ TEST_P(Vectors, AreWhatEveryBackendGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Vectors,
-                         testing::Values("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16",
-                                         "u32", "u64", "bool", "c64", "c128"),
+                         ::testing::Values("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8",
+                                           "u16", "u32", "u64", "bool", "c64", "c128"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST(Rules, FollowFromTheTolerance) {
@@ -152,7 +154,6 @@ TEST(Rules, HaveNoNegativeOrigin) {
 
 TEST(Tokens, OfNanAndInfinitiesBelongToNoNumber) {
     // The seeds of these tokens are the bits of denormal numbers.
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const std::array<double, 3> special = {std::numeric_limits<double>::quiet_NaN(), kInfinity, -kInfinity};
     const std::array<std::uint64_t, 3> seeds = {kNanSeed, kPositiveInfinitySeed, kNegativeInfinitySeed};
     for (const Backend backend : {Backend::portable, Backend::avx2, Backend::avx512}) {

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "support/numbers.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {
@@ -21,8 +22,8 @@ using Wide = __float128;
 using Wide = long double;  // 113 bits of significand and 15 of exponent on the machines without __float128
 #endif
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kTiny = std::numeric_limits<double>::denorm_min();
+using testing::kInfinity;
+using testing::kTiny;
 
 CellRule absolute(int exponent) {
     CellRule rule;

@@ -13,13 +13,14 @@
 #include "element/exact.hpp"
 
 #include "platform/float_environment.hpp"
+#include "support/numbers.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kTiny = std::numeric_limits<double>::denorm_min();
+using testing::kInfinity;
+using testing::kTiny;
 constexpr double kHuge = std::numeric_limits<double>::max();
 constexpr std::array<unsigned, 3> kBits = {0, 2, 4};
 

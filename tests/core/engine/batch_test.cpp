@@ -327,8 +327,8 @@ void expect_alike(const FieldResult& x, const FieldResult& y) {
     EXPECT_EQ(x.warnings, y.warnings);
 }
 
-constexpr DType kTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8,     DType::i64,
-                            DType::u16, DType::u32, DType::c64, DType::c128, DType::boolean};
+constexpr DType kDeviceTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8,     DType::i64,
+                                  DType::u16, DType::u32, DType::c64, DType::c128, DType::boolean};
 
 // Arrays of all types on devices: most dense and both on `device`; some strided, on the host, or on another device.
 struct DeviceFields {
@@ -341,7 +341,7 @@ struct DeviceFields {
         std::mt19937_64 random(seed);
         const std::vector<int> usable = probe_devices().usable();
         for (std::size_t at = 0; at < count; ++at) {
-            const DType dtype = kTypes[random() % std::size(kTypes)];
+            const DType dtype = kDeviceTypes[random() % std::size(kDeviceTypes)];
             const std::size_t item = item_bytes(dtype);
             const std::uint64_t items = random() % 8 == 0 ? random() % largest : random() % 300;
             // Small numbers of any type: few bits of a byte are set, and those of exponents are rarely all.

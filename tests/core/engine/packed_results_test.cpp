@@ -59,7 +59,7 @@ FieldResult random_result(std::mt19937_64& random) {
     return r;
 }
 
-void expect_equal(const FieldResult& x, const FieldResult& y) {
+void expect_unpacked(const FieldResult& x, const FieldResult& y) {
     EXPECT_EQ(x.method, y.method);
     EXPECT_EQ(x.reason, y.reason);
     EXPECT_EQ(x.io, y.io);
@@ -109,7 +109,7 @@ TEST(PackedResults, AreWhatWasPut) {
             ASSERT_EQ(one->size(), count);
             for (std::size_t at = 0; at < count; ++at) {
                 ASSERT_EQ(one->has(at), put[at]);
-                if (put[at]) expect_equal(one->get(at), results[at]);
+                if (put[at]) expect_unpacked(one->get(at), results[at]);
             }
         }
     }

@@ -19,9 +19,9 @@
 namespace twinrun {
 namespace {
 
-constexpr DType kTypes[] = {DType::f32, DType::f64, DType::f16,     DType::bf16, DType::i8,
-                            DType::i16, DType::i32, DType::i64,     DType::u8,   DType::u16,
-                            DType::u32, DType::u64, DType::boolean, DType::c64,  DType::c128};
+constexpr DType kPlainTypes[] = {DType::f32, DType::f64, DType::f16,     DType::bf16, DType::i8,
+                                 DType::i16, DType::i32, DType::i64,     DType::u8,   DType::u16,
+                                 DType::u32, DType::u64, DType::boolean, DType::c64,  DType::c128};
 
 enum class Held { memory, file, metadata, metadata_alone };
 
@@ -84,7 +84,7 @@ class PlainTest : public ::testing::Test {
     std::vector<Field> fields(std::size_t count, std::uint64_t largest) {
         std::vector<Field> made(count);
         for (Field& field : made) {
-            field.dtype = kTypes[random_() % std::size(kTypes)];
+            field.dtype = kPlainTypes[random_() % std::size(kPlainTypes)];
             field.items = random_() % 8 == 0 ? random_() % largest : random_() % 400;
             const std::uint64_t scalars = field.items * scalars_per_item(field.dtype);
             field.a.resize(field.items * item_bytes(field.dtype));

@@ -68,7 +68,7 @@ std::vector<std::uint64_t> ids_of(const MetadataFile& file, const std::string& n
     return ids;
 }
 
-class Good : public testing::TestWithParam<const char*> {};
+class Good : public ::testing::TestWithParam<const char*> {};
 class Shared : public Good {};  // laid out as twinrun does: short sections share pages, sums come last
 
 TEST_P(Good, HoldsWhatItsDataGives) {
@@ -201,17 +201,17 @@ TEST_P(Shared, IsWrittenAgainByteForByte) {
 
 constexpr auto kStem = [](const auto& each) { return fs::path(each.param).stem().string(); };
 INSTANTIATE_TEST_SUITE_P(Version1, Good,
-                         testing::Values("v1/empty.twm", "v1/mixed.twm", "v1/mixed_shared.twm",
-                                         "v1/packed.twm", "v1/small.twm", "v1/small_shared.twm"),
+                         ::testing::Values("v1/empty.twm", "v1/mixed.twm", "v1/mixed_shared.twm",
+                                           "v1/packed.twm", "v1/small.twm", "v1/small_shared.twm"),
                          kStem);
-INSTANTIATE_TEST_SUITE_P(Version1, Shared, testing::Values("v1/empty.twm", "v1/small_shared.twm"), kStem);
-const auto kVersion2 = testing::Values("v2/particles.twm", "v2/particles_shared.twm", "v2/placed.twm",
-                                       "v2/placed_shared.twm", "v2/small.twm", "v2/small_shared.twm");
+INSTANTIATE_TEST_SUITE_P(Version1, Shared, ::testing::Values("v1/empty.twm", "v1/small_shared.twm"), kStem);
+const auto kVersion2 = ::testing::Values("v2/particles.twm", "v2/particles_shared.twm", "v2/placed.twm",
+                                         "v2/placed_shared.twm", "v2/small.twm", "v2/small_shared.twm");
 INSTANTIATE_TEST_SUITE_P(Version2, Good, kVersion2, kStem);
 INSTANTIATE_TEST_SUITE_P(Version2, Sums, kVersion2, kStem);
 INSTANTIATE_TEST_SUITE_P(Version2, Shared,
-                         testing::Values("v2/particles_shared.twm", "v2/placed_shared.twm",
-                                         "v2/small_shared.twm"),
+                         ::testing::Values("v2/particles_shared.twm", "v2/placed_shared.twm",
+                                           "v2/small_shared.twm"),
                          kStem);
 
 // The error that reading all of a file gives, or "".

@@ -6,25 +6,17 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
-#include <random>
 
 #include "platform/file_io.hpp"
+#include "support/files.hpp"
 
 namespace twinrun {
 namespace {
 
-std::vector<std::byte> noise(std::size_t bytes) {
-    std::mt19937_64 random(3);
-    std::vector<std::byte> result(bytes);
-    for (auto& byte : result)
-        byte = static_cast<std::byte>(random() >> 56);
-    return result;
-}
-
 // An object of noise under a name of its own, and what was asked of it.
 class Object {
    public:
-    explicit Object(std::size_t bytes) : content(noise(bytes)) {
+    explicit Object(std::size_t bytes) : content(testing::noise(bytes, 3)) {
         set_range_reader([this](const std::string& name, std::uint64_t offset, std::span<std::byte> to) {
             return read(name, offset, to);
         });
@@ -90,7 +82,7 @@ TEST(RemoteFiles, AreGoneWhenTheyAreRemoved) {
 TEST(RemoteFiles, AQueueReadsThemBesideFiles) {
     constexpr std::size_t kBytes = 64 << 10;
     Object object(16 * kBytes);
-    const std::string path = testing::TempDir() + "/remote_files_beside";
+    const std::string path = ::testing::TempDir() + "/remote_files_beside";
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(object.content.data()),
                static_cast<std::streamsize>(16 * kBytes));

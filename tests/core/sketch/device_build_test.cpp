@@ -13,15 +13,14 @@
 #include "device/device_workspace.hpp"
 #include "engine/compare.hpp"
 #include "support/device.hpp"
+#include "support/numbers.hpp"
 
 namespace twinrun {
 namespace {
 
 using Random = std::mt19937_64;
 
-constexpr DType kTypes[] = {DType::f16, DType::bf16, DType::f32,     DType::f64, DType::i8,
-                            DType::i16, DType::i32,  DType::i64,     DType::u8,  DType::u16,
-                            DType::u32, DType::u64,  DType::boolean, DType::c64, DType::c128};
+using testing::kEveryDType;
 
 // ---- without a device ----
 
@@ -97,7 +96,7 @@ struct Pair {
 
 Pair some_pair(int device, std::uint64_t most_items, Random& random) {
     Pair pair;
-    const DType dtype = kTypes[random() % std::size(kTypes)];
+    const DType dtype = kEveryDType[random() % std::size(kEveryDType)];
     const std::size_t item = item_bytes(dtype);
     std::vector<std::uint64_t> shape;
     std::uint64_t items = 1;

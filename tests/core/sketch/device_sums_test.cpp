@@ -19,6 +19,7 @@
 #include "sketch/device_build.hpp"
 #include "sketch/device_sketch.hpp"
 #include "support/device.hpp"
+#include "support/numbers.hpp"
 
 namespace twinrun {
 namespace {
@@ -26,9 +27,7 @@ namespace {
 using Random = std::mt19937_64;
 using Shape = std::vector<std::uint64_t>;
 
-constexpr DType kTypes[] = {DType::f16, DType::bf16, DType::f32,     DType::f64, DType::i8,
-                            DType::i16, DType::i32,  DType::i64,     DType::u8,  DType::u16,
-                            DType::u32, DType::u64,  DType::boolean, DType::c64, DType::c128};
+using testing::kEveryDType;
 
 std::uint64_t product(const Shape& shape) {
     return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
@@ -114,7 +113,7 @@ Tolerance some_tolerance(Random& random) {
 
 // A box with rows of many lengths, anywhere in something larger.
 FieldMetadata some_part(Random& random) {
-    const DType dtype = kTypes[random() % std::size(kTypes)];
+    const DType dtype = kEveryDType[random() % std::size(kEveryDType)];
     Box box;
     std::uint64_t most = 60'000;
     for (std::uint64_t d = 1 + random() % 4; d > 0; --d) {
@@ -266,7 +265,7 @@ std::vector<PartialSum> written_sums(const FieldMetadata& field, ElementSource& 
 TEST(DeviceSumsPlans, DigestsOfOwnChunksAreTheSums) {
     Random random(2);
     for (int round = 0; round < 40; ++round) {
-        const DType dtype = kTypes[random() % std::size(kTypes)];
+        const DType dtype = kEveryDType[random() % std::size(kEveryDType)];
         const std::uint32_t chunk = kSmallestChunk << random() % 5;
         const std::uint64_t items = chunk / item_bytes(dtype);
         const Box box{{1 + random() % (3 * items)}, {random() % 4 * items}};
@@ -289,7 +288,7 @@ TEST(DeviceSumsPlans, DigestsOfOwnChunksAreTheSums) {
 
 // ---- with one ----
 
-void expect_same(const BuiltField& built, const BuiltField& expected, const std::string& what) {
+void expect_same_sums(const BuiltField& built, const BuiltField& expected, const std::string& what) {
     ASSERT_EQ(built.sums.has_value(), expected.sums.has_value()) << what;
     if (!expected.sums) return;
     ASSERT_EQ(built.sums->height, expected.sums->height) << what;
@@ -348,14 +347,14 @@ TEST(DeviceSums, EqualTheHosts) {
         for (std::size_t i = 0; i < parts.size(); ++i) {
             const BuiltField expected = on_host(parts[i].field, parts[i].bytes);
             made += expected.sums.has_value();
-            expect_same(built[i], expected, name_of(parts[i].field));
+            expect_same_sums(built[i], expected, name_of(parts[i].field));
             BuiltField back;
             ASSERT_TRUE((*sketches)[i].download(back));
-            expect_same(back, expected, name_of(parts[i].field) + ", sketch");
+            expect_same_sums(back, expected, name_of(parts[i].field) + ", sketch");
             auto uploaded = DeviceSketch::upload(parts[i].field, expected, device);
             ASSERT_TRUE(uploaded);
             ASSERT_TRUE(uploaded->download(back));
-            expect_same(back, expected, name_of(parts[i].field) + ", uploaded");
+            expect_same_sums(back, expected, name_of(parts[i].field) + ", uploaded");
         }
     }
     EXPECT_GT(made, 0U);
@@ -392,7 +391,7 @@ TEST(DeviceSums, OfLargePartsToo) {
             std::vector<BuiltField> built;
             const auto stats = build_on_device(fields, arrays, built, options);
             ASSERT_TRUE(stats) << stats.error().message;
-            expect_same(built[0], expected, name_of(field));
+            expect_same_sums(built[0], expected, name_of(field));
         }
     }
 }

@@ -42,13 +42,14 @@ std::vector<float> normal(std::size_t n, unsigned seed) {
     return x;
 }
 
-struct Pair {
+struct SketchPair {
     FieldMetadata field;
     HostSketch a, b;
 };
 
 // Within the tolerance everywhere, but for one element of every chunk in `changed`.
-Pair pair_of(std::size_t n, unsigned residue_bits, DigestKind kind, const std::vector<std::size_t>& changed) {
+SketchPair pair_of(std::size_t n, unsigned residue_bits, DigestKind kind,
+                   const std::vector<std::size_t>& changed) {
     const std::vector<float> x = normal(n, 7);
     std::vector<float> y = x;
     for (float& v : y)
@@ -146,7 +147,7 @@ TEST(HostSketches, AMetadataFileOfManyFieldsIsThatOfOneAfterAnother) {
 
 TEST(HostSketches, WhatIsProvenAndWhatIsOpen) {
     const std::size_t n = 10 * 1024 + 5;
-    const Pair pair = pair_of(n, 4, DigestKind::linear, {2, 10});
+    const SketchPair pair = pair_of(n, 4, DigestKind::linear, {2, 10});
     const auto found = pair.a.compare(pair.b, {{1e-3, 0}, true}).value();
     EXPECT_EQ(found.chunks, 11U);
     EXPECT_EQ(found.open, (std::vector<std::uint32_t>{2, 10}));
@@ -162,9 +163,9 @@ TEST(HostSketches, WhatIsProvenAndWhatIsOpen) {
 }
 
 TEST(HostSketches, WhatCannotBeComparedIsRefused) {
-    const Pair pair = pair_of(5000, 4, DigestKind::linear, {});
-    const Pair other = pair_of(5001, 4, DigestKind::linear, {});
-    const Pair fewer = pair_of(5000, 2, DigestKind::linear, {});
+    const SketchPair pair = pair_of(5000, 4, DigestKind::linear, {});
+    const SketchPair other = pair_of(5001, 4, DigestKind::linear, {});
+    const SketchPair fewer = pair_of(5000, 2, DigestKind::linear, {});
     const DifferenceRule rule{{1e-3, 0}, true};
     for (const HostSketch* b : {&other.a, &fewer.a}) {
         const auto refused = pair.a.compare(*b, rule);
@@ -178,7 +179,7 @@ TEST(DeviceHostSketches, DevicesSayTheSameOfWhatIsBroughtThere) {
     const std::vector<int> usable = probe_devices().usable();
     if (usable.empty()) GTEST_SKIP() << probe_devices().reason;
     const DifferenceRule rule{{1e-3, 0}, true};
-    std::vector<Pair> pairs;
+    std::vector<SketchPair> pairs;
     for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{1024}, std::size_t{300'001}}) {
         for (const unsigned bits : {0U, 2U, 4U}) {
             std::vector<std::size_t> changed;
@@ -189,7 +190,7 @@ TEST(DeviceHostSketches, DevicesSayTheSameOfWhatIsBroughtThere) {
     }
     std::vector<const FieldMetadata*> fields;
     std::vector<const BuiltField*> built;
-    for (const Pair& p : pairs) {
+    for (const SketchPair& p : pairs) {
         for (const HostSketch* s : {&p.a, &p.b}) {
             fields.push_back(&s->field());
             built.push_back(&s->built());

@@ -17,6 +17,7 @@
 #include "platform/float_environment.hpp"
 #include "sketch/build.hpp"
 #include "sketch/host_sketch.hpp"
+#include "support/numbers.hpp"
 #include "support/seed.hpp"
 
 namespace twinrun {
@@ -292,11 +293,9 @@ void check(const Runs& runs, const Tolerance& wanted, const std::string& name, M
     EXPECT_EQ(found->by_cells, drift.by_cells) << name;
 }
 
-constexpr DType kTypes[] = {DType::f16, DType::bf16, DType::f32,     DType::f64, DType::i8,
-                            DType::i16, DType::i32,  DType::i64,     DType::u8,  DType::u16,
-                            DType::u32, DType::u64,  DType::boolean, DType::c64, DType::c128};
+using testing::kEveryDType;
 
-class Proof : public testing::TestWithParam<DType> {};
+class Proof : public ::testing::TestWithParam<DType> {};
 
 TEST_P(Proof, OfAChunkHoldsInExactArithmetic) {
     const DType dtype = GetParam();
@@ -348,7 +347,7 @@ TEST_P(Proof, OfAChunkHoldsInExactArithmetic) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Proof, testing::ValuesIn(kTypes),
+INSTANTIATE_TEST_SUITE_P(Types, Proof, ::testing::ValuesIn(kEveryDType),
                          [](const auto& type) { return std::string(dtype_name(type.param)); });
 
 FieldMetadata field_of(Tolerance tolerance, unsigned bits, DigestKind kind = DigestKind::linear) {

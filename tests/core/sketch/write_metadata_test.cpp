@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::FaultyFileSystem;
 
-constexpr std::size_t kItems = 20'000;
+constexpr std::size_t kNumbers = 20'000;
 
 class WriteMetadata : public testing::FolderTest {
    protected:
@@ -62,9 +62,9 @@ class WriteMetadata : public testing::FolderTest {
     }
 
     std::string path_;
-    std::vector<double> numbers_ = std::vector<double>(kItems);
+    std::vector<double> numbers_ = std::vector<double>(kNumbers);
     std::shared_ptr<std::vector<std::uint64_t>> ids_;
-    MemorySource all_{DType::f64, kItems, numbers_.data(), 8, false};
+    MemorySource all_{DType::f64, kNumbers, numbers_.data(), 8, false};
     MemorySource few_{DType::f64, 10, numbers_.data(), 8, false};
 };
 

@@ -1,0 +1,32 @@
+# twinrun_architectures_here(<variable>): the compute capabilities of this machine's GPUs. Where there is none, the oldest, with PTX
+# that newer devices compile: no kernel asks for which one it is compiled, so that errors and warnings are the same for all. Nothing
+# where the compiler does not know a GPU.
+function(twinrun_architectures_here result)
+    find_program(TWINRUN_NVIDIA_SMI nvidia-smi)
+    mark_as_advanced(TWINRUN_NVIDIA_SMI)
+    set(capabilities "")
+    if(TWINRUN_NVIDIA_SMI)
+        execute_process(COMMAND "${TWINRUN_NVIDIA_SMI}" --query-gpu=compute_cap --format=csv,noheader
+            OUTPUT_VARIABLE capabilities ERROR_QUIET TIMEOUT 60)
+    endif()
+    execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
+    string(REGEX MATCHALL "[0-9]+" known "${known}")
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${capabilities}")
+    list(REMOVE_DUPLICATES capabilities)
+    set(here "")
+    foreach(capability IN LISTS capabilities)
+        string(REPLACE "." "" capability "${capability}")
+        if(capability LESS 80)  # cannot be used
+            continue()
+        endif()
+        if(NOT capability IN_LIST known)
+            set(${result} "" PARENT_SCOPE)
+            return()
+        endif()
+        list(APPEND here ${capability}-real)
+    endforeach()
+    if(NOT here)
+        set(here 80)
+    endif()
+    set(${result} "${here}" PARENT_SCOPE)
+endfunction()
