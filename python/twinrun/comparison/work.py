@@ -16,7 +16,7 @@ from ..arguments import check_settings, chosen_devices, tolerance_number
 from ..errors import Incomparable, TwinrunError, Unsupported
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
-from ..runs.traces import holds_history, is_trace, is_traced
+from ..runs.traces import has_traced_ranks, holds_history, is_trace, is_traced
 from ..runs.values import InNumbers
 from ..urls import is_url
 from .again import Again
@@ -420,27 +420,28 @@ def _settings(how: CompareOptions, **counts: Any) -> Settings:
 def _opened_runs(
     a: object, b: object, settings: Settings, how: CompareOptions, whole: bool, *, may_leave: bool
 ) -> tuple[Subject, Subject, _core.StartedPairs | None]:
-    """As `_opened`. Raises Incomparable where a run is a trace, whatever else is wrong."""
-    runs = (a, b)
-    captured = [holds_history(run) for run in runs]
-    _refuse_traces(runs, lambda at: not captured[at] and is_trace(runs[at]))
+    """As `_opened`. Raises Incomparable where a run is a trace, whatever else is wrong: its bytes may agree
+    though it says that something was not traced."""
+    given = [run for run in (a, b) if isinstance(run, (str, os.PathLike))]
+    captured = [run for run in given if holds_history(run)]
+    for run in given:
+        if run not in captured and has_traced_ranks(run):
+            raise _trace(run)
     try:
         own_a, own_b, started = _opened(a, b, settings, how, whole, may_leave=may_leave)
     except TwinrunError:
-        _refuse_traces(runs, lambda at: is_trace(runs[at]))
+        for run in given:
+            if is_trace(run):
+                raise _trace(run) from None
         raise
-    _refuse_traces(runs, lambda at: captured[at] and is_traced((own_a, own_b)[at]))
+    for run, subject in ((a, own_a), (b, own_b)) if captured else ():
+        if isinstance(run, (str, os.PathLike)) and is_traced(subject):
+            raise _trace(run)
     return own_a, own_b, started
 
 
-def _refuse_traces(runs: Sequence[object], is_one: Callable[[int], bool]) -> None:
-    """Raises Incomparable for the first run that is a trace.
-
-    Its bytes may agree though it says that something was not traced.
-    """
-    for at, run in enumerate(runs):
-        if is_one(at):
-            raise Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
+def _trace(run: str | os.PathLike[str]) -> Incomparable:
+    return Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
 
 
 def _opened(

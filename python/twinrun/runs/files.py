@@ -147,7 +147,9 @@ class Files(Subject):
         if "format" in self._options:
             format = self._options["format"]
             return open_file(file, format, **options) if isinstance(file, str) else file.open(options)
-        return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
+        if not isinstance(file, str):
+            return file.open_whatever(options)
+        return open_whatever(file, None if self._plain is None else self._plain[1], **options)
 
     def __getstate__(self) -> dict:
         """For other processes, which read headers themselves."""

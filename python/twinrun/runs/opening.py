@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 
 from .. import _core
@@ -67,6 +68,14 @@ class _Metadata(Subject):
         return opened
 
 
+def _mode(path: str) -> int | None:
+    """What a path is; None: it is not there, or cannot be looked at."""
+    try:
+        return os.stat(path).st_mode
+    except (OSError, ValueError):
+        return None
+
+
 def open_subject(
     what: object,
     options: Mapping[str, object] | None = None,
@@ -95,12 +104,13 @@ def open_subject(
         return open_remote(path, options)
     if os.path.isfile(os.path.join(path, MANIFEST)):
         return HistorySubject(path)
-    if not os.path.exists(path):
+    mode = _mode(path)
+    if mode is None:
         if scheme := foreign_scheme(path):
             fix = "name it by https://, s3:// or gs://, or download it first"
             raise Unsupported(f"{scheme}:// is not read", where=path, fix=fix)
         raise MissingFile("no such file or folder", where=path, fix="check the path")
-    if not os.path.isdir(path):
+    if not stat.S_ISDIR(mode):
         if path.endswith(METADATA_SUFFIX):
             return _Metadata(path)
         return Files("file", path, [path], options)

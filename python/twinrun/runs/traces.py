@@ -14,7 +14,7 @@ from ..marks import MANIFEST, METADATA_SUFFIX, TRACE_EVENTS
 if TYPE_CHECKING:
     from .subject import Subject
 
-__all__ = ["histories_of_ranks", "holds_history", "is_trace", "is_traced"]
+__all__ = ["has_traced_ranks", "histories_of_ranks", "holds_history", "is_trace", "is_traced"]
 
 _RANK = re.compile(r"rank([0-9]{1,9})")
 
@@ -23,7 +23,7 @@ def _rank_folders(path: str) -> dict[int, str]:
     """{rank: folder} of a run of several processes that each wrote a history."""
     found: dict[int, str] = {}
     try:
-        names = sorted(os.listdir(path))
+        names = sorted(name for name in os.listdir(path) if name.startswith("rank"))
     except OSError:
         return {}
     for name in names:
@@ -62,7 +62,10 @@ def is_trace(path: object) -> bool:
         return False
     if "\0" in os.fsdecode(path):
         return False
-    folders = histories_of_ranks(os.fspath(path))
+    return _first_is_traced(histories_of_ranks(os.fspath(path)))
+
+
+def _first_is_traced(folders: dict[int, str]) -> bool:
     for folder in list(folders.values())[:1]:
         try:
             first = _first_metadata(folder)
@@ -77,9 +80,14 @@ def is_trace(path: object) -> bool:
     return False
 
 
-def holds_history(path: object) -> bool:
+def holds_history(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a folder with the manifest of a history."""
-    return isinstance(path, (str, os.PathLike)) and os.path.isfile(os.path.join(os.fsdecode(path), MANIFEST))
+    return os.path.isfile(os.path.join(os.fsdecode(path), MANIFEST))
+
+
+def has_traced_ranks(path: str | os.PathLike[str]) -> bool:
+    """As `is_trace`, of what holds no history itself."""
+    return os.path.isdir(path) and _first_is_traced(_rank_folders(os.fspath(path)))
 
 
 def is_traced(run: Subject) -> bool:
