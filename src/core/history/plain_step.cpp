@@ -1,5 +1,6 @@
 #include "history/plain_step.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <string>
 #include <system_error>
@@ -21,15 +22,16 @@ class Words {
         if (good_) text_.remove_prefix(word.size());
         return *this;
     }
-    // Without a sign, without zeros in front, and small enough for every number of a line.
+    // Without a sign and without zeros in front. Of a long number it takes the first digits, behind
+    // which nothing else is found.
     template <class T>
     Words& take_number(T& number) {
         constexpr std::size_t kMostDigits = sizeof(T) < 8 ? 9 : 18;
         std::size_t digits = 0;
         T value = 0;
-        for (; digits < text_.size() && digits <= kMostDigits && is_digit(text_[digits]); ++digits)
+        for (; digits < std::min(text_.size(), kMostDigits) && is_digit(text_[digits]); ++digits)
             value = static_cast<T>(value * 10 + static_cast<T>(text_[digits] - '0'));
-        good_ = good_ && digits != 0 && digits <= kMostDigits && (digits == 1 || text_[0] != '0');
+        good_ = good_ && digits != 0 && (digits == 1 || text_[0] != '0');
         if (!good_) return *this;
         number = value;
         text_.remove_prefix(digits);
