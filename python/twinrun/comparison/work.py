@@ -434,9 +434,9 @@ def _opened_runs(
             if is_trace(run):
                 raise _trace(run) from None
         raise
-    for run, subject in ((a, own_a), (b, own_b)) if captured else ():
-        if isinstance(run, (str, os.PathLike)) and is_traced(subject):
-            raise _trace(run)
+    for side, subject in ((a, own_a), (b, own_b)) if captured else ():
+        if isinstance(side, (str, os.PathLike)) and is_traced(subject):
+            raise _trace(side)
     return own_a, own_b, started
 
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from random_containers import changed, random_pair
 
 import twinrun
-from twinrun import _core
+from twinrun import _core, formats
 from twinrun.comparison import pairs, place, schedule
 from twinrun.comparison.field import FieldGroup
 from twinrun.comparison.result import Interrupted
@@ -349,8 +349,9 @@ def test_a_small_file_is_opened_once(tmp_path, steps: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_what_was_read_with_the_listing_is_compared_once(tmp_path, steps: int) -> None:
+def test_what_was_read_with_the_listing_is_compared_once(tmp_path, monkeypatch, steps: int) -> None:
     """A second comparison, and one that does not take it, read the files as they are then."""
+    monkeypatch.setattr(formats, "_extra", {})  # where another test registered a format, nothing is at hand
     for name in "ab":
         (tmp_path / name).mkdir()
         for step in range(steps):
