@@ -47,6 +47,15 @@ def _steps(folder: Path, name: str, fields: int, items: int) -> None:
             run.capture(step, state)
 
 
+def _single_steps(folder: Path, name: str, fields: int, items: int) -> None:
+    import twinrun
+
+    state = _state(1, items)
+    with twinrun.Run(folder / name, atol=ATOL) as run:
+        for step in range(fields):
+            run.capture(step, state)
+
+
 def _npy(folder: Path, name: str, fields: int, items: int) -> None:
     import numpy as np
 
@@ -77,6 +86,8 @@ CASES: dict[str, tuple[int, int, Callable[[Path, str, int, int], None], str, dic
     "history, one step, rules": (10_000, 256, _history, "{}", {"rules": True}),
     "history, one step, globs": (10_000, 256, _history, "{}", {"fields": ["field_*"]}),
     "history, 1,000 steps": (10_000, 256, _steps, "{}", {}),
+    "history, 1,000 steps of one field": (1_000, 256, _single_steps, "{}", {}),
+    "history, three steps of one field": (3, 256, _single_steps, "{}", {}),
     "folder of .npy": (6_000, 2048, _npy, "{}", {"atol": ATOL}),
     ".safetensors": (2_000, 256, _safetensors, "{}.safetensors", {"atol": ATOL}),
     "arrays": (2_000, 256, _nothing, "", {"atol": ATOL}),
@@ -165,7 +176,7 @@ def measured(
 ) -> tuple[dict[str, list[list[float]]], dict[str, float]]:
     """The repetitions of a case, and the bytes that a result holds, by package."""
     fields, items, write, path, options = CASES[case]
-    fields //= scale
+    fields = max(1, fields // scale)
     with tempfile.TemporaryDirectory() as name:
         for run in "ab":
             write(Path(name), run, fields, items)
@@ -199,7 +210,7 @@ def main(arguments: list[str]) -> None:
             continue
         scale = 50 if given.quick else 1
         found, memory = measured(case, packages, 3 if given.quick else given.repeat, scale)
-        fields = CASES[case][0] // scale
+        fields = max(1, CASES[case][0] // scale)
         for label, taken in found.items():
             each = [
                 [1e6 * seconds / fields for seconds in part] for part in list(zip(*taken, strict=True))[:2]

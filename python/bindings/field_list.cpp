@@ -114,7 +114,7 @@ std::optional<FieldList> FieldList::of_history(const std::string& history,
     std::vector<std::shared_ptr<MetadataFile>> opened;
     {
         const nb::gil_scoped_release unlocked;
-        opened = open_expected(expected, worker_count(stream));
+        opened = open_expected(history, expected, worker_count(stream));
     }
     for (const auto& file : opened) {
         if (file == nullptr) return std::nullopt;
@@ -134,7 +134,8 @@ std::optional<FieldList> FieldList::of_history(const std::string& history,
 
 std::optional<FieldList> FieldList::of_files(const std::vector<std::string>& paths,
                                              const std::vector<std::string>& names, const std::string& format,
-                                             bool without_metadata, bool unique, int threads) {
+                                             bool without_metadata, bool unique, FilesAtHand* at_hand,
+                                             int threads) {
     const bool npy = format == "npy";
     if (!npy && format != "safetensors")
         raise({ErrorCode::invalid_argument, "format must be npy or safetensors"});
@@ -144,9 +145,10 @@ std::optional<FieldList> FieldList::of_files(const std::vector<std::string>& pat
         const nb::gil_scoped_release unlocked;
         StreamOptions stream;
         stream.threads = threads;
-        found = fields_of(read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors,
-                                           worker_count(stream), without_metadata ? kMetadataSuffix : ""),
-                          names, unique);
+        found = fields_of(
+            read_plain_files(paths, npy ? PlainFormat::npy : PlainFormat::safetensors, worker_count(stream),
+                             without_metadata ? kMetadataSuffix : "", at_hand),
+            names, unique);
     }
     if (!found) return std::nullopt;
     FieldList list;

@@ -68,7 +68,8 @@ class FieldList {
     // at one: the readers of formats know more, and say what is wrong.
     static std::optional<FieldList> of_files(const std::vector<std::string>& paths,
                                              const std::vector<std::string>& names, const std::string& format,
-                                             bool without_metadata, bool unique, int threads);
+                                             bool without_metadata, bool unique, FilesAtHand* at_hand,
+                                             int threads);
 
     // What the files say beside their arrays: of each a dictionary, or None where it says nothing.
     [[nodiscard]] nanobind::list texts() const;

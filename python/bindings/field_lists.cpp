@@ -45,11 +45,12 @@ void define_making_of_lists(nb::class_<FieldList>& list) {
         .def_prop_ro("bytes_read", &FieldList::bytes_read, "Of each place: what opening its metadata read.")
         .def_static(
             "of_files", &FieldList::of_files, "paths"_a, "names"_a, "format"_a, "without_metadata"_a = true,
-            "unique"_a = true, "threads"_a = 0,
+            "unique"_a = true, "at_hand"_a.none() = nb::none(), "threads"_a = 0,
             "The arrays of .npy or .safetensors files as they lie there. names: of the array of each "
             ".npy file, what stands before the names of a .safetensors file. None where Python has to "
             "look at one of them, or, without_metadata, where there is metadata beside it. "
-            "unique: where a name is there twice; else fields belong to those at the same place.");
+            "unique: where a name is there twice; else fields belong to those at the same place. at_hand: "
+            "files that need not be opened again.");
 }
 
 void define_uses_of_lists(nb::class_<FieldList>& list) {
@@ -130,9 +131,12 @@ void define_held_arrays(nb::module_& m) {
 }
 
 void define_are_npy(nb::module_& m) {
+    nb::class_<FilesAtHand>(m, "FilesAtHand",
+                            "Small files that were read as a whole when their first bytes were looked at.")
+        .def(nb::init<>());
     m.def(
         "are_npy",
-        [](const std::vector<nb::bytes>& paths) {
+        [](const std::vector<nb::bytes>& paths, FilesAtHand* at_hand) {
             std::vector<std::string> names;
             names.reserve(paths.size());
             for (const nb::bytes& path : paths)
@@ -141,11 +145,13 @@ void define_are_npy(nb::module_& m) {
             std::vector<char> found;
             {
                 const nb::gil_scoped_release unlocked;
-                found = are_npy(names, worker_count(every_core));
+                found = are_npy(names, worker_count(every_core), at_hand);
             }
             return std::vector<bool>(found.begin(), found.end());
         },
-        "paths"_a, "Whether each of these files begins as .npy files do.");
+        "paths"_a, "at_hand"_a.none() = nb::none(),
+        "Whether each of these files begins as .npy files do. at_hand: where small ones are kept, read as a "
+        "whole.");
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <filesystem>
+#include <set>
+#include <string>
 
 #include "capture/session.hpp"
 #include "history/flush.hpp"
@@ -140,6 +142,20 @@ void define_history(nb::module_& m) {
     add("incomplete", [](const History& h) { return h.incomplete; });
     add("provenance", [](const History& h) { return h.provenance; });
     history.def_ro("steps", &PyHistory::steps);
+    history.def(
+        "entries_of_others",
+        [](const PyHistory& self) {
+            std::set<std::string> known;
+            for (const nb::handle step : self.steps)
+                known.insert(nb::cast<const PyHistoryStep&>(step).folder);
+            const auto look = [&] {
+                const nb::gil_scoped_release unlocked;
+                return entries_of_others(self.history, known);
+            };
+            return take(look());
+        },
+        "Journals and folders of steps that are another history's. Of the folders that journals name, only "
+        "the first one is looked at.");
 }
 
 }  // namespace
@@ -167,16 +183,14 @@ void define_histories(nb::module_& m) {
         "path"_a);
     m.def(
         "entries_of_others",
-        [](const std::filesystem::path& path, const std::vector<std::string>& known) {
+        [](const std::filesystem::path& path) {
             const auto look = [&] {
                 const nb::gil_scoped_release unlocked;
-                return entries_of_others(path.native(), {known.begin(), known.end()});
+                return entries_of_others(path.native());
             };
             return take(look());
         },
-        "path"_a, "known"_a = std::vector<std::string>(),
-        "Journals and folders of steps that are another history's. known: folders that this one's journals "
-        "name.");
+        "path"_a, "Journals and folders of steps that are another history's; all folders are looked at.");
     nb::class_<PyFlushed>(m, "Flushed", "What a flush brought to the history.")
         .def_prop_ro(
             "steps", [](const PyFlushed& self) { return self.facts.steps; }, "How many.")

@@ -3,8 +3,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 
@@ -263,6 +265,14 @@ void define_metadata(nb::module_& m) {
                              list.push_back({{self.file, &f}});
                          return list;
                      })
+        .def(
+            "has_field",
+            [](const PyMetadata& self, std::string_view name) {
+                const auto& fields = self.file->directory().fields;
+                return std::any_of(fields.begin(), fields.end(),
+                                   [&](const FieldMetadata& field) { return field.name == name; });
+            },
+            "name"_a)
         .def_prop_ro("data_files",
                      [](const PyMetadata& self) {
                          const auto& files = self.file->directory().data_files;

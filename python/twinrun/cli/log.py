@@ -25,17 +25,13 @@ _OF_FILES = ("rank", "data", "data_bytes", "metadata", "metadata_bytes", "header
 _OF_RECORD = ("method", "chunk_bytes", "codec", "level", "xor", "bounded", "against")
 
 
-def _folders(history: _core.History) -> list[str]:
-    return [step.folder for step in history.steps]
-
-
 def _document(history: _core.History) -> dict:
     """As JSON has it."""
     record = history.record
     return {
         **{name: getattr(history, name) for name in _OF_HISTORY},
         "record": {name: getattr(record, name) for name in _OF_RECORD} if record is not None else None,
-        "others": _core.entries_of_others(history.path, _folders(history)),
+        "others": history.entries_of_others(),
         "provenance": [{"rank": p.rank, "json": p.json} for p in history.provenance],
         "steps": [
             {
@@ -93,7 +89,7 @@ def _listing(run: str, history: _core.History) -> Iterator[Line | Grid]:
     steps = history.steps
     if history.incomplete:
         yield Line(f"note: {incomplete_note(history.incomplete)}")
-    if others := others_note(history.path, (step.folder for step in steps)):
+    if others := others_note(history.entries_of_others()):
         yield Line(one_line(f"note: {others}"))
     data, kept, metadata = (sum(column) for column in zip((0, 0, 0), *map(_sizes, steps), strict=True))
     said = f" kept in {byte_size(kept)}" if history.record is not None else ""

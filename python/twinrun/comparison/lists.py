@@ -273,7 +273,8 @@ class _Places:
             self.rules,
             self._request.a.label,
         )
-        met = functools.reduce(operator.or_, self._met[begin:end])
+        # Where rules do not depend on names, all places have met the same.
+        met = functools.reduce(operator.or_, {id(met): met for met in self._met[begin:end]}.values())
         remarks = Remarks(opening=sum(self._opening[begin:end]), met=met)
         found = Outcome(results=[(0, group)], remarks=remarks)
         return StepsTogether(self._matches[steps[0] : steps[1]], found)

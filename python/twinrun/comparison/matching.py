@@ -122,7 +122,7 @@ def match_steps(
         of_a, of_b = in_a[x], in_b[y]
         if ranks is not None:
             of_a, of_b = list(filter(ranks, of_a)), list(filter(ranks, of_b))
-        match = StepMatch(x, y, sorted(of_a), sorted(of_b))
+        match = StepMatch(x, y, _in_order(of_a), _in_order(of_b))
         if match.ranks_a or match.ranks_b:
             result.matches.append(match)
     if pairs and not result.matches:
@@ -130,6 +130,10 @@ def match_steps(
             "no rank matches --ranks", where=f"{a.label}, {b.label}", fix="nothing was compared"
         )
     return result
+
+
+def _in_order(ranks: list[int]) -> list[int]:
+    return ranks if len(ranks) == 1 else sorted(ranks)
 
 
 def _only_place(places: list[Place], run: Subject) -> Place:
@@ -321,8 +325,9 @@ def same_ranks(match: StepMatch) -> bool:
 
     Where one has no steps, single places match whatever their rank.
     """
-    single = len(match.ranks_a) == len(match.ranks_b) == 1 and None in (match.step_a, match.step_b)
-    return single or match.ranks_a == match.ranks_b
+    if match.ranks_a == match.ranks_b:
+        return True
+    return len(match.ranks_a) == len(match.ranks_b) == 1 and None in (match.step_a, match.step_b)
 
 
 def lost(match: StepMatch, ranks: Iterable[int], of_a: bool) -> bool:

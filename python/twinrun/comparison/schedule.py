@@ -153,14 +153,14 @@ def _steps_together(request: Request, matches: Iterable[StepMatch]) -> list[Step
     """The first of these steps whose places match one by one, as many as are compared together."""
     found: list[StepMatch] = []
     places, part = 0, 0.0
+    part_of_a, part_of_b = request.a.part_of_list, request.b.part_of_list
     for match in matches:
         places += len(match.ranks_a)
         if not same_ranks(match) or places > _TOGETHER:
             break
         for rank_a, rank_b in zip(match.ranks_a, match.ranks_b, strict=True):
-            of_a = request.a.part_of_list((match.step_a, rank_a))
-            of_b = request.b.part_of_list((match.step_b, rank_b))
-            part += max(of_a, of_b)
+            of_a, of_b = part_of_a((match.step_a, rank_a)), part_of_b((match.step_b, rank_b))
+            part += of_a if of_a > of_b else of_b
         if part > 1:
             break
         found.append(match)

@@ -16,7 +16,7 @@ from ..arguments import check_settings, chosen_devices, tolerance_number
 from ..errors import Incomparable, TwinrunError, Unsupported
 from ..runs.opening import open_subject
 from ..runs.subject import Place, Subject
-from ..runs.traces import is_trace
+from ..runs.traces import has_traced_ranks, holds_history, is_trace, is_traced
 from ..runs.values import InNumbers
 from ..urls import is_url
 from .again import Again
@@ -278,12 +278,9 @@ def compare(
     globs = None if fields is None else list(fields)
     chosen_steps = None if steps is None else parse_steps(steps)
     chosen_ranks = None if ranks is None else parse_steps(ranks, "ranks")
-    for run in (a, b):
-        if is_trace(run):  # its bytes may agree though it says that something was not traced
-            raise Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
     renames = (*renames_of(rename), *settings.tolerances.renames)
     whole = globs is None and key is None and shared is None and not renames and not settings.by_values
-    own_a, own_b, started = _opened(a, b, settings, how, whole, may_leave=not wait)
+    own_a, own_b, started = _opened_runs(a, b, settings, how, whole, may_leave=not wait)
     subject_a, subject_b = _seen(own_a, own_b, settings, renames)
     request = Request(
         subject_a, subject_b, settings, globs, key, how.use_metadata, partial, common, align == "time",
@@ -420,6 +417,33 @@ def _settings(how: CompareOptions, **counts: Any) -> Settings:
     )
 
 
+def _opened_runs(
+    a: object, b: object, settings: Settings, how: CompareOptions, whole: bool, *, may_leave: bool
+) -> tuple[Subject, Subject, _core.StartedPairs | None]:
+    """As `_opened`. Raises Incomparable where a run is a trace, whatever else is wrong: its bytes may agree
+    though it says that something was not traced."""
+    given = [run for run in (a, b) if isinstance(run, (str, os.PathLike))]
+    captured = [run for run in given if holds_history(run)]
+    for run in given:
+        if run not in captured and has_traced_ranks(run):
+            raise _trace(run)
+    try:
+        own_a, own_b, started = _opened(a, b, settings, how, whole, may_leave=may_leave)
+    except TwinrunError:
+        for run in given:
+            if is_trace(run):
+                raise _trace(run) from None
+        raise
+    for side, subject in ((a, own_a), (b, own_b)) if captured else ():
+        if isinstance(side, (str, os.PathLike)) and is_traced(subject):
+            raise _trace(side)
+    return own_a, own_b, started
+
+
+def _trace(run: str | os.PathLike[str]) -> Incomparable:
+    return Incomparable("is a trace", where=str(run), fix="compare traces with twinrun.compare_traces")
+
+
 def _opened(
     a: object, b: object, settings: Settings, how: CompareOptions, whole: bool, *, may_leave: bool
 ) -> tuple[Subject, Subject, _core.StartedPairs | None]:
@@ -431,7 +455,10 @@ def _opened(
     plain = whole and how.use_metadata and how.progress is None and how.stream is None
     if plain and may_start(a, b, settings):
         return start(a, b, settings, may_leave)
-    return open_subject(a, how.formats, how.stream), open_subject(b, how.formats, how.stream), None
+    # Where lists of the core take the files of a folder, and read them through the page cache.
+    lists = whole and how.use_metadata and how.method in ("auto", "direct") and how.cache != "direct"
+    own_a, own_b = (open_subject(run, how.formats, how.stream, lists) for run in (a, b))
+    return own_a, own_b, None
 
 
 def _seen(a: Subject, b: Subject, settings: Settings, renames: Sequence[Rename]) -> tuple[Subject, Subject]:

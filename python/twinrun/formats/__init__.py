@@ -153,15 +153,15 @@ def is_plain(format: Format) -> bool:
     return format.name in ("npy", "safetensors") and format.name not in _extra
 
 
-def npy_among(paths: Iterable[str]) -> Set[str]:
+def npy_among(paths: Iterable[str], at_hand: _core.FilesAtHand | None = None) -> Set[str]:
     """Those of these regular files of which `detect` finds that they are .npy, by suffix and first bytes.
 
-    Of others more must be looked at.
+    Of others more must be looked at. at_hand: where small files are kept, read as a whole.
     """
     named = [path for path in paths if path.endswith(".npy")]
     if _extra or not named:
         return frozenset()
-    found = _core.are_npy([os.fsencode(path) for path in named])
+    found = _core.are_npy([os.fsencode(path) for path in named], at_hand)
     return {path for path, is_npy in zip(named, found, strict=True) if is_npy}
 
 

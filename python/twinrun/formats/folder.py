@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from .. import _core
 from ..errors import FormatError, MissingFile, TwinrunError
 from ..marks import MANIFEST, METADATA_SUFFIX
 from . import by_name, by_suffix, detect, format_named, formats, npy_among, open_file, open_whatever
@@ -172,7 +173,11 @@ class Listing:
         return sorted({f.step for f in self.files}, key=lambda s: -1 if s is None else s)
 
 
-def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Listing:
+def list_folder(
+    folder: str | os.PathLike[str],
+    options: Mapping[str, object] | None = None,
+    at_hand: _core.FilesAtHand | None = None,
+) -> Listing:
     """Lists the data files in a folder and its subfolders, with the format, step, rank and name of each.
 
     Formats are detected as by `detect`. Hidden files are listed as bytes, whatever they hold. Twinrun's own
@@ -186,6 +191,8 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
     options : mapping of str to object, default None
         Options of formats, as for `open_file`. With `format` every file has this format; with `dtype`,
         `fields` or `arrays` the files .bin, .raw and .dat are raw data.
+    at_hand : FilesAtHand, default None
+        Where small .npy files are kept, read as a whole, so that they are opened once.
 
     Returns
     -------
@@ -220,7 +227,8 @@ def list_folder(folder: str | os.PathLike[str], options: Mapping[str, object] | 
     described = bool({"dtype", "fields", "arrays"} & given)
     sidecars: list[tuple[str, str]] = []
     entries = _walk(folder, listing, forced, sidecars)
-    npy = npy_among(path for path, _, _, is_file in entries if is_file) if forced is None else frozenset()
+    regular = (path for path, _, _, is_file in entries if is_file)
+    npy = npy_among(regular, at_hand) if forced is None else frozenset()
     npy_format = format_named("npy")
     for path, relative, is_folder, is_file in entries:
         if not is_folder and not is_file:

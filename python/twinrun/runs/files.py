@@ -53,8 +53,11 @@ class Files(Subject):
         files: Iterable[DataFile | str],
         options: dict,
         has_metadata: bool = True,
+        at_hand: _core.FilesAtHand | None = None,
     ) -> None:
-        """has_metadata: False where none of the files has metadata beside it."""
+        """has_metadata: False where none of the files has metadata beside it. at_hand: files that were read
+        when they were listed."""
+        self._at_hand = at_hand
         self._options = options
         self._has_metadata = has_metadata
         self._plain: tuple[_core.FieldList, str] | None = None  # of a single file, and its format
@@ -144,11 +147,13 @@ class Files(Subject):
         if "format" in self._options:
             format = self._options["format"]
             return open_file(file, format, **options) if isinstance(file, str) else file.open(options)
-        return open_whatever(file, **options) if isinstance(file, str) else file.open_whatever(options)
+        if not isinstance(file, str):
+            return file.open_whatever(options)
+        return open_whatever(file, None if self._plain is None else self._plain[1], **options)
 
     def __getstate__(self) -> dict:
         """For other processes, which read headers themselves."""
-        return {**self.__dict__, "_plain": None}
+        return {**self.__dict__, "_plain": None, "_at_hand": None}
 
     def _plain_file(self, path: str) -> tuple[_core.FieldList, str] | None:
         """The fields of a single file, where the core reads its header."""
@@ -189,7 +194,9 @@ class Files(Subject):
             counts.append(len(names) - before)
             if counts[-1] > 1 and len({*names[before:]}) < counts[-1]:
                 return None
-        found = _headers(paths, names, "npy", unique=False, has_metadata=self._has_metadata)
+        found = _headers(
+            paths, names, "npy", unique=False, has_metadata=self._has_metadata, at_hand=self._at_hand
+        )
         return None if found is None else ListedPlaces(found, "files", counts, [0] * len(counts))
 
     def part_of_list(self, place: Place) -> float:
@@ -211,7 +218,9 @@ class Files(Subject):
             return None
         one_array = one_array_format(kind)
         names = [f.prefix if one_array else f"{f.prefix}/" if f.use_prefix else "" for f in files]
-        found = _headers([file.path for file in files], names, kind, has_metadata=self._has_metadata)
+        found = _headers(
+            [file.path for file in files], names, kind, has_metadata=self._has_metadata, at_hand=self._at_hand
+        )
         return None if found is None else self._with_texts(found, parts, kind)
 
     def _with_texts(self, plain: _core.FieldList, parts: list[_Part], format: str) -> Listed:
@@ -331,17 +340,25 @@ def _unopened(file: DataFile, error: TwinrunError) -> Unopened:
 
 
 def _headers(
-    paths: list[str], names: list[str], format: str, unique: bool = True, has_metadata: bool = True
+    paths: list[str],
+    names: list[str],
+    format: str,
+    unique: bool = True,
+    has_metadata: bool = True,
+    at_hand: _core.FilesAtHand | None = None,
 ) -> _core.FieldList | None:
     """The fields of files, if the core can read all their headers: see `_core.FieldList.of_files`.
 
-    has_metadata: False where no file has metadata beside it, which is looked for otherwise.
+    has_metadata: False where no file has metadata beside it, which is looked for otherwise. at_hand: files
+    that need not be opened again.
     """
     try:
         "".join((*paths, *names)).encode()
     except UnicodeEncodeError:  # the core takes texts
         return None
-    return _core.FieldList.of_files(paths, names, format, without_metadata=has_metadata, unique=unique)
+    return _core.FieldList.of_files(
+        paths, names, format, without_metadata=has_metadata, unique=unique, at_hand=at_hand
+    )
 
 
 def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[list[FieldRef], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _core
@@ -29,12 +29,11 @@ def incomplete_note(steps: list[int]) -> str:
     return f"{what} {shown} {are} not part of the history: not every rank committed {'it' if are == 'is' else 'them'}"
 
 
-def others_note(path: str, known: Iterable[str] = ()) -> str:
+def others_note(names: Sequence[str]) -> str:
     """A note on files of another history in the folder of a history; "" if there are none.
 
-    known: folders of steps that the history's journals name. Of these only the first one is checked.
+    names: of these files, as `_core` found them.
     """
-    names = _core.entries_of_others(path, list(known))
     if not names:
         return ""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -111,7 +110,7 @@ class HistorySubject(Subject):
             )
         if history.incomplete:
             self.notes.append(f"{label}: {incomplete_note(history.incomplete)}")
-        if others := others_note(path, (s.folder for s in history.steps)):
+        if others := others_note(history.entries_of_others()):
             self.notes.append(f"{label}: {others}")
 
     def size(self, place: Place) -> int:
@@ -252,8 +251,9 @@ class HistorySubject(Subject):
 
     def part_of_list(self, place: Place) -> float:
         size = self._files[place][1].metadata_bytes
-        open_files = 1 / _lists_kept() if size > _IN_MEMORY else 0.0
-        return max(size / _MOST_METADATA, open_files)
+        if size <= _IN_MEMORY:
+            return size / _MOST_METADATA
+        return max(size / _MOST_METADATA, 1 / _lists_kept())
 
     @staticmethod
     def _by_name(refs: list[FieldRef], use_metadata: bool) -> Opened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 
 from .. import _core
@@ -14,7 +15,7 @@ from ..formats import FileContent, formats
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.opaque import NAME as BYTES
-from ..marks import METADATA_SUFFIX
+from ..marks import MANIFEST, METADATA_SUFFIX
 from ..urls import foreign_scheme, is_url
 from .fields import refs_of_metadata
 from .files import Files, one_array_format
@@ -67,13 +68,27 @@ class _Metadata(Subject):
         return opened
 
 
-def open_subject(what: object, options: Mapping[str, object] | None = None, stream: object = None) -> Subject:
+def _mode(path: str) -> int | None:
+    """What a path is; None: it is not there, or cannot be looked at."""
+    try:
+        return os.stat(path).st_mode
+    except (OSError, ValueError):
+        return None
+
+
+def open_subject(
+    what: object,
+    options: Mapping[str, object] | None = None,
+    stream: object = None,
+    read_small: bool = False,
+) -> Subject:
     """Opens a path, an array or a container of arrays (see `containers`) as a subject. A Subject is returned
     as it is.
 
     options: options of formats (format, dtype, shape, …). stream: the GPU stream that computes arrays on a
-    GPU. Raises MissingFile if there is no such path or no data in it, FormatError if a file cannot be read,
-    TwinrunError for an object that cannot be compared.
+    GPU. read_small: small .npy files of a folder are read as a whole when they are listed, so that they are
+    opened once. Raises MissingFile if there is no such path or no data in it, FormatError if a file cannot
+    be read, TwinrunError for an object that cannot be compared.
     """
     options = dict(options or {})
     if isinstance(what, Subject):
@@ -87,21 +102,24 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
         from .remote import open_remote
 
         return open_remote(path, options)
-    if not os.path.exists(path):
+    if os.path.isfile(os.path.join(path, MANIFEST)):
+        return HistorySubject(path)
+    mode = _mode(path)
+    if mode is None:
         if scheme := foreign_scheme(path):
             fix = "name it by https://, s3:// or gs://, or download it first"
             raise Unsupported(f"{scheme}:// is not read", where=path, fix=fix)
         raise MissingFile("no such file or folder", where=path, fix="check the path")
-    if not os.path.isdir(path):
+    if not stat.S_ISDIR(mode):
         if path.endswith(METADATA_SUFFIX):
             return _Metadata(path)
         return Files("file", path, [path], options)
-    if is_history(path):
-        return HistorySubject(path)
+    is_history(path)  # raises where its manifest is no file
     forced = told_format(options)
     if is_data_set(path, forced):
         return Files("file", path, [path], options)
-    listing = list_folder(path, options)
+    at_hand = _core.FilesAtHand() if read_small and not options else None
+    listing = list_folder(path, options, at_hand)
     if not listing.data() and forced is not None and formats()[forced].is_folder is not None:
         return Files("file", path, [path], options)  # opening it raises the error
     if not listing.data() and not (forced == BYTES and listing.files):
@@ -111,7 +129,7 @@ def open_subject(what: object, options: Mapping[str, object] | None = None, stre
             fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files; "
             "--format bytes takes files of any kind",
         )
-    subject = Files("folder", path, listing.files, options, listing.has_metadata)
+    subject = Files("folder", path, listing.files, options, listing.has_metadata, at_hand)
     subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
     subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in listing.unknown)
     subject.skipped = [(name, os.path.join(path, name), why) for name, why in listing.unreadable]

@@ -175,7 +175,7 @@ def _parsed(entry: _core.RankProvenance) -> Facts:
     try:
         facts = json.loads(entry.json)
         for members in facts.values():
-            if not all(isinstance(v, str) for v in members.values()):
+            if not {*map(type, members.values())} <= {str}:
                 raise TypeError
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise DamagedFile(
@@ -191,20 +191,30 @@ def read_provenance(entries: Iterable[_core.RankProvenance]) -> Provenance | Non
         by_rank.setdefault(entry.rank, []).append(entry)
     if not by_rank:
         return None
-    sides = []
-    for which in (0, -1):
-        merged: dict[str, dict[str, dict[str, list[int]]]] = {}
-        for rank, own in sorted(by_rank.items()):
-            for group, members in _parsed(own[which]).items():
-                for name, value in members.items():
-                    merged.setdefault(group, {}).setdefault(name, {}).setdefault(value, []).append(rank)
-        sides.append(
-            {
-                g: {n: {v: tuple(r) for v, r in values.items()} for n, values in names.items()}
-                for g, names in merged.items()
-            }
-        )
-    return Provenance(tuple(sorted(by_rank)), max(map(len, by_rank.values())), *sides)
+    ranks, sessions = tuple(sorted(by_rank)), max(map(len, by_rank.values()))
+    first = _with_ranks({rank: _parsed(by_rank[rank][0]) for rank in ranks})
+    if sessions == 1:
+        return Provenance(ranks, sessions, first, first)
+    return Provenance(
+        ranks, sessions, first, _with_ranks({rank: _parsed(by_rank[rank][-1]) for rank in ranks})
+    )
+
+
+def _with_ranks(facts: dict[int, Facts]) -> dict[str, dict[str, dict[str, tuple[int, ...]]]]:
+    """The conditions of a session, from those of each rank: {group: {name: {value: ranks}}}."""
+    if len(facts) == 1:
+        ((rank, own),) = facts.items()
+        alone = (rank,)
+        return {g: {n: {v: alone} for n, v in members.items()} for g, members in own.items()}
+    merged: dict[str, dict[str, dict[str, list[int]]]] = {}
+    for rank, own in facts.items():
+        for group, members in own.items():
+            for name, value in members.items():
+                merged.setdefault(group, {}).setdefault(name, {}).setdefault(value, []).append(rank)
+    return {
+        g: {n: {v: tuple(r) for v, r in values.items()} for n, values in names.items()}
+        for g, names in merged.items()
+    }
 
 
 def _place(d: Difference) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
 from ..marks import MANIFEST, METADATA_SUFFIX, TRACE_EVENTS
 
-__all__ = ["histories_of_ranks", "is_trace"]
+if TYPE_CHECKING:
+    from .subject import Subject
+
+__all__ = ["has_traced_ranks", "histories_of_ranks", "holds_history", "is_trace", "is_traced"]
 
 _RANK = re.compile(r"rank([0-9]{1,9})")
 
@@ -19,7 +23,7 @@ def _rank_folders(path: str) -> dict[int, str]:
     """{rank: folder} of a run of several processes that each wrote a history."""
     found: dict[int, str] = {}
     try:
-        names = sorted(os.listdir(path))
+        names = sorted(name for name in os.listdir(path) if name.startswith("rank"))
     except OSError:
         return {}
     for name in names:
@@ -58,17 +62,43 @@ def is_trace(path: object) -> bool:
         return False
     if "\0" in os.fsdecode(path):
         return False
-    folders = histories_of_ranks(os.fspath(path))
+    return _first_is_traced(histories_of_ranks(os.fspath(path)))
+
+
+def _first_is_traced(folders: dict[int, str]) -> bool:
     for folder in list(folders.values())[:1]:
         try:
             first = _first_metadata(folder)
             if first is not None:
-                return any(f.name == TRACE_EVENTS for f in _core.Metadata(first).fields)
+                return _core.Metadata(first).has_field(TRACE_EVENTS)
             from .histories import HistorySubject
 
             subject = HistorySubject(folder)
-            places = [p for p in subject.places if p[0] is not None]
-            return bool(places) and any(f.name == TRACE_EVENTS for f in subject.metadata(places[0]).fields)
+            return bool(subject.places) and subject.metadata(subject.places[0]).has_field(TRACE_EVENTS)
         except TwinrunError:  # who compares the history says what is wrong
             return False
     return False
+
+
+def holds_history(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder with the manifest of a history."""
+    return os.path.isfile(os.path.join(os.fsdecode(path), MANIFEST))
+
+
+def has_traced_ranks(path: str | os.PathLike[str]) -> bool:
+    """As `is_trace`, of what holds no history itself."""
+    return os.path.isdir(path) and _first_is_traced(_rank_folders(os.fspath(path)))
+
+
+def is_traced(run: Subject) -> bool:
+    """As `is_trace`, of a history that is open: its folders need not be listed."""
+    from .histories import HistorySubject
+
+    if not isinstance(run, HistorySubject):
+        return False
+    if not run.places:
+        return is_trace(run.label)
+    try:
+        return run.metadata(run.places[0]).has_field(TRACE_EVENTS)
+    except TwinrunError:  # who compares the history says what is wrong
+        return False

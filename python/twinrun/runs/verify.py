@@ -259,7 +259,7 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
                 needed_by = f": steps that need it: {lost}" if steps else ": no step needs the damaged part"
                 problems.append(f"{problem.what}{needed_by}")
             files += sum(1 for s in history.steps for r in s.ranks if r.difference is not None)
-    others = others_note(path)
+    others = others_note(_core.entries_of_others(path))
     if others:
         problems.append(f"{path}: {others}")
     return problems + unnamed, files, notes

@@ -3,9 +3,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <cinttypes>
-#include <cstdio>
 #include <new>
+#include <string_view>
 #include <utility>
 
 namespace twinrun {
@@ -17,9 +16,11 @@ std::uint64_t xxh3(std::span<const std::byte> bytes, std::uint64_t seed) {
 std::uint64_t xxh3(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
 std::string hex_of(std::uint64_t checksum) {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016" PRIx64, checksum);
-    return digits;
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    std::string text(16, '0');
+    for (std::size_t at = text.size(); at-- > 0; checksum >>= 4)
+        text[at] = kDigits[checksum & 15];
+    return text;
 }
 
 StreamingChecksum::StreamingChecksum() : state_(XXH3_createState()) {

@@ -199,7 +199,7 @@ Result<std::unique_ptr<HistoryRun>> HistoryRun::open(const std::string& path) {
     }
     if (!part.history.incomplete.empty())
         run->notes_.push_back(incomplete_note(path, part.history.incomplete));
-    TWR_TRY(const std::vector<std::string> others, entries_of_others(path, folders));
+    TWR_TRY(const std::vector<std::string> others, entries_of_others(part.history, folders));
     if (!others.empty()) run->notes_.push_back(others_note(path, others));
     return run;
 }

@@ -9,8 +9,6 @@
 
 namespace twinrun {
 
-namespace {
-
 namespace fs = std::filesystem;
 
 Result<> check_manifest(const std::string& path, const char* what) {
@@ -31,8 +29,6 @@ Result<> check_manifest(const std::string& path, const char* what) {
                                          "is not twinrun's"};
 }
 
-}  // namespace
-
 bool was_dropped(const Journal& journal, std::int64_t number, const RankStep& step) {
     const auto dropped = journal.dropped.find(number);
     return dropped != journal.dropped.end() && attempt_of(step.folder) <= dropped->second;
@@ -50,14 +46,19 @@ bool History::exists(const std::string& path) {
 }
 
 Result<History> History::open(const std::string& path) {
-    TWR_CHECK(check_manifest(path, "a history"));
     History history;
-    struct Parts {
-        std::vector<RankStep> ranks;
-    };
-    std::map<std::int64_t, Parts> steps;
     Journal manifest;
-    TWR_CHECK(read_manifest(path, history, manifest));
+    if (auto read = read_manifest(path, history, manifest); !read) {
+        TWR_CHECK(check_manifest(path, "a history"));
+        return std::move(read).error();
+    }
+    TWR_CHECK(take_journals(history, std::move(manifest)));
+    return history;
+}
+
+Result<> take_journals(History& history, Journal manifest) {
+    const std::string& path = history.path;
+    std::map<std::int64_t, std::vector<RankStep>> steps;
     history.torn = manifest.torn;
     TWR_CHECK(check_journals(path, history.ranks));
     for (const std::uint32_t rank : ranks_with_journals(path, history.ranks)) {
@@ -68,29 +69,28 @@ Result<History> History::open(const std::string& path) {
         }
         Journal& journal = history.ranks == 1 ? manifest : own;
         for (auto& [step, files] : journal.steps)
-            steps[step].ranks.push_back(std::move(files));
+            steps[step].push_back(std::move(files));
         for (auto& facts : journal.provenance)
             history.provenance.push_back({rank, std::move(facts)});
     }
     for (auto& step_parts : steps) {  // no structured binding: clang before 16 cannot capture one
         const std::int64_t number = step_parts.first;
-        auto& parts = step_parts.second;
+        std::vector<RankStep>& ranks = step_parts.second;
         // While some ranks have captured the step again and others have not, their files belong to
         // different attempts.
-        const bool whole = parts.ranks.size() == history.ranks &&
-                           std::all_of(parts.ranks.begin(), parts.ranks.end(), [&](const RankStep& r) {
-                               return r.folder == parts.ranks.front().folder;
-                           });
+        const bool whole = ranks.size() == history.ranks &&
+                           std::all_of(ranks.begin(), ranks.end(),
+                                       [&](const RankStep& r) { return r.folder == ranks.front().folder; });
         if (!whole) {
             history.incomplete.push_back(number);
             continue;
         }
-        HistoryStep step{number, parts.ranks.front().folder, {}};
-        for (RankStep& r : parts.ranks)
+        HistoryStep step{number, ranks.front().folder, {}};
+        for (RankStep& r : ranks)
             step.ranks.push_back(std::move(r.files));
         history.steps.push_back(std::move(step));
     }
-    return history;
+    return success();
 }
 
 Result<HistorySettings> read_history_settings(const std::string& path, std::uint32_t& ranks) {
@@ -147,11 +147,18 @@ bool LocalHistory::belongs_to(const HistorySettings& other, std::uint32_t other_
 }
 
 Result<LocalHistory> LocalHistory::read(const std::string& path) {
-    TWR_CHECK(check_manifest(path, "a node-local part of a history"));
     History history;
     Journal manifest;
     LocalHistory local;
-    TWR_CHECK(read_manifest(path, history, manifest, &local));
+    if (auto read = read_manifest(path, history, manifest, &local); !read) {
+        TWR_CHECK(check_manifest(path, "a node-local part of a history"));
+        return std::move(read).error();
+    }
+    TWR_CHECK(take_journal(local, history, std::move(manifest)));
+    return local;
+}
+
+Result<> take_journal(LocalHistory& local, const History& history, Journal manifest) {
     local.id = history.id;
     local.has_id = history.has_id;
     local.replaced = history.replaced;
@@ -159,10 +166,9 @@ Result<LocalHistory> LocalHistory::read(const std::string& path) {
     local.ranks = history.ranks;
     if (local.ranks == 1) {
         local.journal = std::move(manifest);
-    } else {
-        TWR_CHECK(read_journal(history, local.rank, local.ranks, local.journal));
+        return success();
     }
-    return local;
+    return read_journal(history, local.rank, local.ranks, local.journal);
 }
 
 }  // namespace twinrun

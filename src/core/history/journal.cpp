@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "history/journal_line.hpp"
@@ -22,23 +23,23 @@ constexpr std::size_t kLongestBegun = 1 << 20;  // most bytes of a manifest's fi
 // Other programs may have files of these names too.
 constexpr const char* kPerhapsNotOurs = ", or move it away if it is not twinrun's";
 
-// Calls visit(number, object) for each line of a file, in order; visit may throw Bad or an error of
-// Json. Errors name file and line.
+// Calls visit(number, object) for each line of a file, in order, with the text of its object; visit
+// may throw Bad or an error of Json. Errors name file and line.
 template <class Visit>
 Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
     TWR_TRY(const auto bytes, read_whole_file(file, kLargestManifest));
-    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     std::size_t number = 0;
     for (std::size_t begin = 0; begin < text.size();) {
         const std::size_t end = text.find('\n', begin);
-        const std::string line = text.substr(begin, end == std::string::npos ? end : end - begin);
+        const std::string_view line = text.substr(begin, end == std::string_view::npos ? end : end - begin);
         ++number;
         const auto damaged = [&](const std::string& why) {
             return Error{ErrorCode::damaged, file + ": damaged: line " + std::to_string(number) + ": " + why +
                                                  "; restore the file from a copy" +
                                                  (number == 1 ? kPerhapsNotOurs : "")};
         };
-        if (end == std::string::npos) {
+        if (end == std::string_view::npos) {
             // A file gets its name only when its first line is complete: no crash leaves a part of
             // it.
             if (begin == 0) return damaged("it is not complete: a line of a history ends with a line feed");
@@ -52,7 +53,7 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
         auto object = open_line(line);
         if (!object) return damaged(object.error().message);
         try {
-            if (auto taken = visit(number, Json::parse(*object)); !taken) return taken;
+            if (auto taken = visit(number, *object); !taken) return taken;
         } catch (const Json::exception& e) {
             return damaged(words_of(e));
         } catch (const Bad& e) {
@@ -68,7 +69,8 @@ Result<> for_each_line(const std::string& file, Journal& journal, Visit visit) {
 }
 
 // Takes what the first line of a manifest says. May throw Bad or an error of Json.
-Result<> take_settings(const Json& j, const std::string& path, History& history, LocalHistory* local) {
+Result<> take_settings(const Json& j, const std::string& path, History& history, LocalHistory* local,
+                       bool* is_part) {
     history.has_id = j.contains("id");
     history.id = history.has_id ? id_of(j.at("id")) : hash_id(j.dump());
     if (j.contains("replaced")) {
@@ -84,7 +86,8 @@ Result<> take_settings(const Json& j, const std::string& path, History& history,
     history.settings = settings_from_json(j);
     if (j.contains("ranks")) history.ranks = whole_number<std::uint32_t>(j, "ranks");
     if (history.ranks == 0 || history.ranks > kMostRanks) throw bad("an impossible number of ranks");
-    if (local != nullptr) {
+    if (is_part != nullptr) *is_part = j.contains("rank") && j.contains("history");
+    if (local != nullptr && (is_part == nullptr || *is_part)) {
         local->rank = whole_number<std::uint32_t>(j, "rank");
         if (j.contains("of")) local->history_id = id_of(j.at("of"));
         local->history = path_from_json(j.at("history"));
@@ -109,16 +112,15 @@ std::optional<std::string> first_line(const std::string& file) {
 
 }  // namespace
 
-Result<> read_manifest(const std::string& path, History& history, Journal& journal, LocalHistory* local) {
+Result<> read_manifest(const std::string& path, History& history, Journal& journal, LocalHistory* local,
+                       bool* is_part) {
     const std::string file = manifest_path(path);
     history.path = path;
-    TWR_CHECK(for_each_line(file, journal, [&](std::size_t number, const Json& j) -> Result<> {
-        if (number > 1) {
-            if (history.ranks != 1) throw bad("more than the settings in the manifest of several ranks");
-            take_line(j, 0, journal);
-            return success();
-        }
-        return take_settings(j, path, history, local);
+    TWR_CHECK(for_each_line(file, journal, [&](std::size_t number, const std::string& object) -> Result<> {
+        if (number == 1) return take_settings(Json::parse(object), path, history, local, is_part);
+        if (history.ranks != 1) throw bad("more than the settings in the manifest of several ranks");
+        take_line(object, 0, journal);
+        return success();
     }));
     if (journal.whole_bytes == 0) {
         return Error{
@@ -133,7 +135,7 @@ Result<> read_manifest_head(const std::string& path, History& history) {
         history.path = path;
         try {
             if (const auto object = open_line(*line))
-                return take_settings(Json::parse(*object), path, history, nullptr);
+                return take_settings(Json::parse(*object), path, history, nullptr, nullptr);
         } catch (const std::bad_alloc&) {
             throw;
         } catch (const std::exception&) {  // read_manifest() says what is wrong with it
@@ -194,22 +196,27 @@ Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t 
     if (const auto head = journal_head(file); head && head->id != (history.has_id ? history.id : "")) {
         return success();
     }
-    return for_each_line(file, journal, [&](std::size_t number, const Json& j) -> Result<> {
+    return for_each_line(file, journal, [&](std::size_t number, const std::string& object) -> Result<> {
         if (number > 1) {
-            take_line(j, rank, journal);
-        } else if (whole_number<int>(j, "twinrun_journal") > kHistoryVersion) {
+            take_line(object, rank, journal);
+            return success();
+        }
+        const Json j = Json::parse(object);
+        if (whole_number<int>(j, "twinrun_journal") > kHistoryVersion) {
             return Error{ErrorCode::unsupported, file + ": written by a newer twinrun: upgrade"};
-        } else if (whole_number<std::uint32_t>(j, "rank") != rank ||
-                   whole_number<std::uint32_t>(j, "ranks") != ranks) {
+        }
+        if (whole_number<std::uint32_t>(j, "rank") != rank ||
+            whole_number<std::uint32_t>(j, "ranks") != ranks) {
             throw bad("the journal of another rank or run");
         }
         return success();
     });
 }
 
-std::map<std::string, HistoryId> find_journals(const std::string& path) {
+std::map<std::string, HistoryId> find_journals(const std::string& path,
+                                               std::span<const FolderEntry> entries) {
     std::map<std::string, HistoryId> found;
-    for (const auto& [name, is_file, is_folder] : entries_of(path)) {
+    for (const auto& [name, is_file, is_folder] : entries) {
         if (!is_file || !name.ends_with(".jsonl") || name != rank_name(rank_of(name)) + ".jsonl") continue;
         const auto head = journal_head((fs::path(path) / name).string());
         if (head && head->rank == rank_of(name)) found.emplace(name, head->id);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,18 @@ inline constexpr std::uint32_t kMostRanks = 1U << 24;
 
 // Reads the manifest in the folder `path`: settings into `history`, and, for a run of one rank, its
 // steps into `journal`. local: not null: the manifest is of a node-local part; its members that
-// name the history and the rank are set.
+// name the history and the rank are set. is_part: not null: the manifest may be that of a whole
+// history too, and this says which; `local` is left as it is then.
 Result<> read_manifest(const std::string& path, History& history, Journal& journal,
-                       LocalHistory* local = nullptr);
+                       LocalHistory* local = nullptr, bool* is_part = nullptr);
+// What to say of a manifest that cannot be read: that it is not there, or no file. what: for the
+// message, "a history". Success: it is a file.
+Result<> check_manifest(const std::string& path, const char* what);
+
+// Adds to a history whose manifest was read what its journals say.
+Result<> take_journals(History& history, Journal manifest);
+// The same for a node-local part, whose manifest gave `history`.
+Result<> take_journal(LocalHistory& local, const History& history, Journal manifest);
 
 // Reads only the settings. What follows them is not checked.
 Result<> read_manifest_head(const std::string& path, History& history);
@@ -42,9 +52,9 @@ bool is_begun_lines(const std::string& file, const std::vector<HistoryId>& ids);
 // Reads the journal of one rank of several. Leaves `journal` empty if the rank has none yet, or
 // only one of an earlier history in this folder.
 Result<> read_journal(const History& history, std::uint32_t rank, std::uint32_t ranks, Journal& journal);
-// All journals in a folder, of any history: each file "rank-R.jsonl" whose first line is that of a
-// journal of rank R, and the ID in that line ("": begun before there were IDs).
-std::map<std::string, HistoryId> find_journals(const std::string& path);
+// All journals among the entries of a folder, of any history: each file "rank-R.jsonl" whose first
+// line is that of a journal of rank R, and the ID in that line ("": begun before there were IDs).
+std::map<std::string, HistoryId> find_journals(const std::string& path, std::span<const FolderEntry> entries);
 // The ranks below `ranks` that have a journal. Lists the folder, because a manifest may name any
 // number of ranks.
 std::set<std::uint32_t> ranks_with_journals(const std::string& path, std::uint32_t ranks);

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/checksum.hpp"
+#include "history/plain_step.hpp"
 #include "platform/file_io.hpp"
 #include "platform/new_files.hpp"
 #include "record/settings.hpp"
@@ -93,13 +94,15 @@ std::string seal_line(std::string json_object) {
     return json_object + kSumKey + hex_of(sum) + "\"}";
 }
 
-Result<std::string> open_line(const std::string& line) {
+Result<std::string> open_line(std::string_view line) {
     const std::size_t at = line.rfind(kSumKey);
-    if (at == std::string::npos ||
-        line != line.substr(0, at) + kSumKey + hex_of(xxh3(line.substr(0, at))) + "\"}") {
+    if (at == std::string_view::npos ||
+        line.substr(at) != kSumKey + hex_of(xxh3(line.substr(0, at))) + "\"}") {
         return Error{ErrorCode::damaged, "its checksum is wrong"};
     }
-    return line.substr(0, at) + "}";
+    std::string object;
+    object.reserve(at + 1);
+    return std::move(object.append(line, 0, at).append("}"));
 }
 
 std::string to_text(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -272,14 +275,18 @@ void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& 
     journal.next_difference = std::max(journal.next_difference, ordinal + 1);
 }
 
-void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
+namespace {
+
+void take_step(Journal& journal, std::int64_t number, const RankStep& step, bool replaces) {
+    if (journal.steps.contains(number) && !replaces) throw bad("a step that is listed twice");
+    if (!may_use_ordinal(journal, number, step)) throw bad("a difference that another step has or had");
+    put_step(journal, number, step);
+}
+
+void take_any(const Json& j, std::uint32_t rank, Journal& journal) {
     if (j.contains("step")) {
         const auto number = whole_number<std::int64_t>(j, "step");
-        RankStep step = step_from_json(j, rank);
-        if (journal.steps.contains(number) && !j.value("replaces", false))
-            throw bad("a step that is listed twice");
-        if (!may_use_ordinal(journal, number, step)) throw bad("a difference that another step has or had");
-        put_step(journal, number, step);
+        take_step(journal, number, step_from_json(j, rank), j.value("replaces", false));
     } else if (j.contains("drop")) {
         if (!drop_step(journal, whole_number<std::int64_t>(j, "drop")))
             throw bad("drops a step that is not there");
@@ -313,11 +320,21 @@ void take_line(const Json& j, std::uint32_t rank, Journal& journal) {
         if (end > kMostOrdinals) throw bad("more differences than a record can have");
         journal.next_difference = std::max(journal.next_difference, end);
     } else if (j.contains("provenance")) {
-        auto facts = provenance_from_json(j.at("provenance").dump());
+        auto facts = provenance_of(j.at("provenance"));
         if (!facts) throw bad(facts.error().message);
         journal.provenance.push_back(std::move(facts).value());
     } else {
         throw bad("a line of an unknown kind: it was written by a newer twinrun");
+    }
+}
+
+}  // namespace
+
+void take_line(const std::string& object, std::uint32_t rank, Journal& journal) {
+    if (const auto plain = plain_step(object, rank)) {
+        take_step(journal, plain->number, plain->step, false);
+    } else {
+        take_any(Json::parse(object), rank, journal);
     }
 }
 

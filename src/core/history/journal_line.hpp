@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "history/history.hpp"
@@ -17,7 +18,7 @@ using Json = nlohmann::json;
 // Adds a checksum to a JSON object as its last key, which makes it a line without the line feed.
 std::string seal_line(std::string json_object);
 // Checks and removes the checksum of a line. Error: damaged.
-Result<std::string> open_line(const std::string& line);
+Result<std::string> open_line(std::string_view line);
 
 // Thrown for a line whose content is wrong; what() says why.
 struct Bad : std::runtime_error {
@@ -70,7 +71,10 @@ bool may_use_ordinal(const Journal& journal, std::int64_t number, const RankStep
 void put_step(Journal& journal, std::int64_t number, const RankStep& step);
 bool drop_step(Journal& journal, std::int64_t number);  // false: the journal has no such step
 void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& file);
-// Applies a line of `rank`'s journal, any but the first. Throws Bad, or an error of Json.
-void take_line(const Json& j, std::uint32_t rank, Journal& journal);
+// The facts of a line. Error: damaged.
+Result<Provenance> provenance_of(const Json& all);
+// Applies a line of `rank`'s journal, any but the first; object: as open_line() gives it. Throws
+// Bad, or an error of Json.
+void take_line(const std::string& object, std::uint32_t rank, Journal& journal);
 
 }  // namespace twinrun

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "history/history.hpp"
 
 namespace twinrun {
 
@@ -15,5 +16,8 @@ namespace twinrun {
 // history name; of these only the first is checked, to save time.
 Result<std::vector<std::string>> entries_of_others(const std::string& path,
                                                    const std::set<std::string>& known = {});
+// The same where the history was opened just now. Its manifest is read again only where something
+// is of another: a run may have replaced the history meanwhile.
+Result<std::vector<std::string>> entries_of_others(const History& opened, const std::set<std::string>& known);
 
 }  // namespace twinrun

@@ -16,7 +16,6 @@
 #include <ctime>
 #include <exception>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -24,6 +23,7 @@
 
 #include "base/checksum.hpp"
 #include "base/utf8.hpp"
+#include "history/journal_line.hpp"
 #include "history/variables.hpp"
 #include "platform/elf_objects.hpp"
 
@@ -40,7 +40,6 @@ namespace twinrun {
 
 namespace {
 
-using Json = nlohmann::json;
 using Facts = std::map<std::string, std::string>;
 namespace fs = std::filesystem;
 
@@ -54,6 +53,8 @@ constexpr std::size_t kLargestJson = 2 << 20;
 
 // Valid UTF-8 of at most kLongestValue bytes.
 std::string clean(std::string_view text) {
+    const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+    if (std::all_of(text.begin(), text.end(), is_ascii)) return std::string(text.substr(0, kLongestValue));
     std::string out;
     while (!text.empty()) {
         const std::size_t length = character_bytes(text);
@@ -512,26 +513,36 @@ std::string provenance_to_json(const Provenance& provenance) {
     return all.dump();
 }
 
-Result<Provenance> provenance_from_json(const std::string& json) {
-    const Error damaged{
-        ErrorCode::damaged,
-        "provenance: not an object of objects of strings; the history was changed by another program"};
-    if (json.size() > kLargestJson) return damaged;
-    try {
-        const Json all = Json::parse(json, nullptr, false);
-        if (!all.is_object()) return damaged;
-        Provenance p;
-        for (const auto& [group, facts] : all.items()) {
-            if (!facts.is_object()) return damaged;
-            Facts& members = p.groups[group];
-            for (const auto& [name, value] : facts.items()) {
-                if (!value.is_string()) return damaged;
-                members[name] = value.get<std::string>();
-            }
+Result<Provenance> provenance_of(const Json& all) {
+    const auto damaged = [] {
+        return Error{
+            ErrorCode::damaged,
+            "provenance: not an object of objects of strings; the history was changed by another program"};
+    };
+    if (!all.is_object()) return damaged();
+    Provenance p;
+    std::size_t bytes = 0;
+    for (const auto& [group, facts] : all.items()) {
+        if (!facts.is_object()) return damaged();
+        bytes += group.size();
+        Facts& members = p.groups[group];
+        for (const auto& [name, value] : facts.items()) {
+            if (!value.is_string()) return damaged();
+            const auto& text = value.get_ref<const std::string&>();
+            bytes += name.size() + text.size();
+            if (bytes > kLargestJson) return damaged();
+            members[name] = text;
         }
-        return p;
+    }
+    return p;
+}
+
+Result<Provenance> provenance_from_json(const std::string& json) {
+    try {
+        // What is too long, or no JSON, is no object either.
+        return provenance_of(json.size() > kLargestJson ? Json() : Json::parse(json, nullptr, false));
     } catch (const std::exception&) {
-        return damaged;
+        return provenance_of(Json());
     }
 }
 

@@ -261,7 +261,7 @@ Result<> HistoryWriter::begin(const HistorySettings& settings, const std::string
             // Keeps only histories that have left folders or journals. A process that died while it
             // replaced a history may have left a journal of an even earlier one.
             const auto names = folders_of_steps(path_);
-            const auto journals = find_journals(path_);
+            const auto journals = find_journals(path_, entries_of(path_));
             std::erase_if(replaced_, [&](const HistoryId& id) {
                 return id != replaced->id &&
                        std::none_of(journals.begin(), journals.end(),

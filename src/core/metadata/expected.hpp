@@ -19,8 +19,9 @@ struct ExpectedMetadata {
 };
 
 // Each file, opened; null where it is another one, cannot be read, or does not fit its data: who
-// opens it alone learns why.
-std::vector<std::shared_ptr<MetadataFile>> open_expected(std::span<const ExpectedMetadata> files,
+// opens it alone learns why. folder: all of them are in it or below.
+std::vector<std::shared_ptr<MetadataFile>> open_expected(const std::string& folder,
+                                                         std::span<const ExpectedMetadata> files,
                                                          int threads);
 
 }  // namespace twinrun

@@ -146,7 +146,9 @@ Result<Directory> decode_directory(std::span<const std::byte> directory, std::ui
 // A metadata file open for reading. Thread-safe.
 class MetadataFile {
    public:
-    static Result<std::shared_ptr<MetadataFile>> open(const std::string& path);
+    // folder: where the path may be looked up; null: none is held.
+    static Result<std::shared_ptr<MetadataFile>> open(const std::string& path,
+                                                      const HeldFolder* folder = nullptr);
 
     [[nodiscard]] const Directory& directory() const { return directory_; }
     [[nodiscard]] const std::string& path() const { return file_->path(); }
@@ -158,9 +160,9 @@ class MetadataFile {
     // A data file that was changed after the metadata, or was only copied or touched: its content
     // tells. Errors: stale: a data file has grown since the metadata was made; damaged: one is
     // truncated, or has grown in a history; not_found.
-    Result<std::optional<std::string>> newer_data_file() const;
+    Result<std::optional<std::string>> newer_data_file(const HeldFolder* folder = nullptr) const;
     // As newer_data_file(), and such a file is an error too (stale).
-    Result<> check_data_files() const;
+    Result<> check_data_files(const HeldFolder* folder = nullptr) const;
     // Whether a captured history has this metadata: its data is of no format.
     [[nodiscard]] bool of_history() const;
     // The error for a data file of a history with other content than the metadata says.

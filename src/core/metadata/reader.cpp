@@ -45,8 +45,9 @@ struct MetadataFile::Sums {
     std::mutex& lock_of(std::size_t field) { return locks[field / kFieldsOfALock % kLocks]; }
 };
 
-Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path) try {
-    TWR_TRY(auto file, InputFile::open(path, kSmallFile));
+Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path,
+                                                         const HeldFolder* folder) try {
+    TWR_TRY(auto file, InputFile::open(path, kSmallFile, folder));
     std::shared_ptr<MetadataFile> metadata(new MetadataFile());
     metadata->file_ = file;
     metadata->sums_ = std::make_shared<Sums>();
@@ -131,12 +132,12 @@ std::string MetadataFile::data_path(std::uint32_t file) const {
     return path().substr(0, folder + 1).append(data);
 }
 
-Result<std::optional<std::string>> MetadataFile::newer_data_file() const {
+Result<std::optional<std::string>> MetadataFile::newer_data_file(const HeldFolder* folder) const {
     std::optional<std::string> newer;
     for (std::uint32_t i = 0; i < directory_.data_files.size(); ++i) {
         const DataFile& known = directory_.data_files[i];
         std::string data = data_path(i);
-        TWR_TRY(const FileStamp now, stamp_of(data));
+        TWR_TRY(const FileStamp now, stamp_of(data, folder));
         if (now.size < known.stamp.size) {
             return Error{ErrorCode::damaged,
                          data + ": truncated: " + std::to_string(known.stamp.size) +
@@ -153,8 +154,8 @@ Result<std::optional<std::string>> MetadataFile::newer_data_file() const {
     return newer;
 }
 
-Result<> MetadataFile::check_data_files() const {
-    TWR_TRY(const auto newer, newer_data_file());
+Result<> MetadataFile::check_data_files(const HeldFolder* folder) const {
+    TWR_TRY(const auto newer, newer_data_file(folder));
     if (newer) return is_older_than(*newer);
     return success();
 }

@@ -239,8 +239,8 @@ struct InputFile::Lock {
     std::mutex mutex;
 };
 
-Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path,
-                                                   std::uint64_t most_in_memory) try {
+Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path, std::uint64_t most_in_memory,
+                                                   const HeldFolder* folder) try {
     TWR_CHECK(file_io::check_path(path));
     auto file = std::shared_ptr<InputFile>(new InputFile());
     file->path_ = path;
@@ -252,8 +252,9 @@ Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path,
         return file;
     }
     // O_NONBLOCK: a pipe must not hold us up before we can see that it is one.
+    const auto [from, name] = HeldFolder::place_of(folder, path);
     do {
-        file->descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        file->descriptor_ = ::openat(from, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     } while (file->descriptor_ < 0 && errno == EINTR);
     if (file->descriptor_ < 0) return system_error(path, "open for reading", errno);
     struct stat status;
@@ -448,10 +449,11 @@ Result<std::unique_ptr<ReadQueue>> make_read_queue(const ReadQueueOptions& optio
 
 // ---- helpers ----
 
-Result<FileStamp> stamp_of(const std::string& path) {
+Result<FileStamp> stamp_of(const std::string& path, const HeldFolder* folder) {
     TWR_CHECK(file_io::check_path(path));
+    const auto [from, name] = HeldFolder::place_of(folder, path);
     struct stat status;
-    if (::stat(path.c_str(), &status) != 0) return system_error(path, "look up size and time", errno);
+    if (::fstatat(from, name, &status, 0) != 0) return system_error(path, "look up size and time", errno);
     return stamp_from(status);
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "platform/held_folder.hpp"
 #include "platform/new_files.hpp"
 #include "platform/remote_files.hpp"
 
@@ -39,8 +40,9 @@ struct FileStamp {
 class InputFile {
    public:
     // most_in_memory: a file of at most so many bytes is read at once, and closed. Reads then copy
-    // what was read.
-    static Result<std::shared_ptr<InputFile>> open(const std::string& path, std::uint64_t most_in_memory = 0);
+    // what was read. folder: where the path may be looked up; null: none is held.
+    static Result<std::shared_ptr<InputFile>> open(const std::string& path, std::uint64_t most_in_memory = 0,
+                                                   const HeldFolder* folder = nullptr);
     ~InputFile();
     InputFile(const InputFile&) = delete;
     InputFile& operator=(const InputFile&) = delete;
@@ -229,7 +231,7 @@ std::string random_hex(int digits);  // from the system's random numbers
 
 // Whether what has this name is a regular file, no link, that begins with these bytes.
 bool begins_with(const std::string& path, std::span<const std::byte> head);
-Result<FileStamp> stamp_of(const std::string& path);
+Result<FileStamp> stamp_of(const std::string& path, const HeldFolder* folder = nullptr);
 // More than `limit` bytes: an error.
 Result<std::vector<std::byte>> read_whole_file(const std::string& path, std::uint64_t limit);
 

@@ -16,6 +16,7 @@
 #include "base/checked.hpp"
 #include "base/codec.hpp"
 #include "base/parallel.hpp"
+#include "platform/held_folder.hpp"
 
 namespace twinrun {
 
@@ -328,26 +329,102 @@ std::optional<PlainFile> plain_file(InputFile& file, PlainFormat format) {
     return plain_safetensors(header, size);
 }
 
+// The folder in which these files are, or below which: that of the first and the last one, as they
+// come sorted. Empty: there is none.
+std::string folder_of(std::span<const std::string> paths) {
+    if (paths.empty()) return {};
+    const std::string& first = paths.front();
+    const std::string& last = paths.back();
+    const auto [end, ignored] = std::mismatch(first.begin(), first.end(), last.begin(), last.end());
+    const std::string_view common(first.data(), static_cast<std::size_t>(end - first.begin()));
+    const std::size_t cut = (paths.size() == 1 ? std::string_view(first) : common).rfind('/');
+    return first.substr(0, cut == std::string_view::npos ? 0 : cut);
+}
+
+// Bytes that are kept of files that were read as a whole: no more once there are enough.
+class Kept {
+   public:
+    [[nodiscard]] std::uint64_t most_of_a_file() const {
+        return bytes_.load() < kMostInMemory ? kSmallFile : 0;
+    }
+    void add(const InputFile& file) { bytes_ += file.size(); }
+
+   private:
+    std::atomic<std::uint64_t> bytes_{0};
+};
+
 std::optional<PlainFile> read_plain_file(const std::string& path, PlainFormat format,
-                                         std::uint64_t most_in_memory) {
-    auto file = InputFile::open(path, most_in_memory);
-    if (!file) return std::nullopt;
-    auto found = plain_file(**file, format);
-    if (found && (*file)->in_memory()) found->in_memory = std::move(file).value();
+                                         std::shared_ptr<InputFile> file, std::uint64_t most_in_memory,
+                                         const HeldFolder& folder) {
+    if (file == nullptr) {
+        auto opened = InputFile::open(path, most_in_memory, &folder);
+        if (!opened) return std::nullopt;
+        file = std::move(opened).value();
+    }
+    auto found = plain_file(*file, format);
+    if (found && file->in_memory()) found->in_memory = std::move(file);
     return found;
+}
+
+constexpr std::string_view kNpyBegin = "\x93NUMPY";
+
+bool begins_as_npy(std::span<const std::byte> bytes) { return text_of(bytes) == kNpyBegin; }
+
+// Whether a file begins as .npy files do, read as a whole where it is small.
+bool is_npy(const std::string& path, FilesAtHand& at_hand, Kept& kept, const HeldFolder& folder) {
+    auto file = InputFile::open(path, kept.most_of_a_file(), &folder);
+    std::array<std::byte, kNpyBegin.size()> bytes;
+    if (!file || (*file)->size() < bytes.size() || !(*file)->read_at(0, bytes)) return false;
+    if (!begins_as_npy(bytes)) return false;
+    if ((*file)->in_memory()) {
+        kept.add(**file);
+        at_hand.keep(std::move(file).value());
+    }
+    return true;
+}
+
+// The same, of which only the first bytes are read.
+bool is_npy(const std::string& path, const HeldFolder& folder) {
+    const auto [from, name] = HeldFolder::place_of(&folder, path);
+    // A pipe must not hold us up.
+    const int file = ::openat(from, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (file < 0) return false;
+    std::array<std::byte, kNpyBegin.size()> bytes{};
+    const ssize_t got = ::read(file, bytes.data(), bytes.size());
+    ::close(file);
+    return got == static_cast<ssize_t>(bytes.size()) && begins_as_npy(bytes);
 }
 
 }  // namespace
 
+void FilesAtHand::keep(std::shared_ptr<InputFile> file) {
+    const std::lock_guard lock(mutex_);
+    std::string path = file->path();
+    files_.insert_or_assign(std::move(path), std::move(file));
+}
+
+std::shared_ptr<InputFile> FilesAtHand::take(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    const auto found = files_.find(path);
+    if (found == files_.end()) return nullptr;
+    auto file = std::move(found->second);
+    files_.erase(found);
+    return file;
+}
+
 std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths, PlainFormat format,
-                                                       int threads, std::string_view without) {
+                                                       int threads, std::string_view without,
+                                                       FilesAtHand* at_hand) {
     std::vector<std::optional<PlainFile>> found(paths.size());
-    std::atomic<std::uint64_t> in_memory{0};
+    const HeldFolder folder(folder_of(paths));
+    Kept kept;
     in_parallel(paths.size(), threads, kFilesOfAThread, [&](std::size_t at, std::size_t /*thread*/) {
+        const std::string& path = paths[at];
         try {
-            if (!without.empty() && is_there(std::string(paths[at]).append(without))) return;
-            found[at] = read_plain_file(paths[at], format, in_memory.load() < kMostInMemory ? kSmallFile : 0);
-            if (found[at] && found[at]->in_memory) in_memory += found[at]->in_memory->size();
+            auto file = at_hand == nullptr ? nullptr : at_hand->take(path);
+            if (!without.empty() && is_there(std::string(path).append(without))) return;
+            found[at] = read_plain_file(path, format, std::move(file), kept.most_of_a_file(), folder);
+            if (found[at] && found[at]->in_memory) kept.add(*found[at]->in_memory);
         } catch (const std::exception&) {  // no memory: others say so
             found[at].reset();
         }
@@ -355,18 +432,17 @@ std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::stri
     return found;
 }
 
-std::vector<char> are_npy(std::span<const std::string> paths, int threads) {
-    constexpr std::string_view kBegin = "\x93NUMPY";
+std::vector<char> are_npy(std::span<const std::string> paths, int threads, FilesAtHand* at_hand) {
     std::vector<char> found(paths.size());
+    const HeldFolder folder(folder_of(paths));
+    Kept kept;
     in_parallel(paths.size(), threads, kFilesOfAThread, [&](std::size_t at, std::size_t /*thread*/) {
-        // A pipe must not hold us up.
-        const int file = ::open(paths[at].c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        if (file < 0) return;
-        std::array<char, kBegin.size()> bytes{};
-        const ssize_t got = ::read(file, bytes.data(), bytes.size());
-        found[at] = got == static_cast<ssize_t>(bytes.size()) &&
-                    std::string_view(bytes.data(), bytes.size()) == kBegin;
-        ::close(file);
+        try {
+            const bool whole = at_hand != nullptr && kept.most_of_a_file() != 0;
+            found[at] = whole ? is_npy(paths[at], *at_hand, kept, folder) : is_npy(paths[at], folder);
+        } catch (const std::exception&) {  // no memory: the file is looked at again
+            found[at] = 0;
+        }
     });
     return found;
 }

@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -47,14 +49,30 @@ enum class PlainFormat : std::uint8_t { npy, safetensors };
 [[nodiscard]] std::optional<PlainFile> plain_safetensors(std::span<const std::byte> header,
                                                          std::uint64_t file_bytes);
 
+// Small files that were read as a whole when somebody looked at how they begin, so that they are
+// opened once. Each is given away once: who asks again reads the file as it is then. Thread-safe.
+class FilesAtHand {
+   public:
+    void keep(std::shared_ptr<InputFile> file);
+    // Null: it is not at hand.
+    std::shared_ptr<InputFile> take(const std::string& path);
+
+   private:
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::shared_ptr<InputFile>> files_;
+};
+
 // Reads the headers of these files, by several threads where there are many. without: nothing where
-// the file's name with this behind it is there, too; empty: that does not matter.
+// the file's name with this behind it is there, too; empty: that does not matter. at_hand: may be
+// null.
 [[nodiscard]] std::vector<std::optional<PlainFile>> read_plain_files(std::span<const std::string> paths,
                                                                      PlainFormat format, int threads,
-                                                                     std::string_view without = {});
+                                                                     std::string_view without = {},
+                                                                     FilesAtHand* at_hand = nullptr);
 
 // Whether each of these files begins as .npy files do; links are followed. A file that cannot be
-// read does not.
-[[nodiscard]] std::vector<char> are_npy(std::span<const std::string> paths, int threads);
+// read does not. at_hand: not null: small ones are read as a whole, and kept there.
+[[nodiscard]] std::vector<char> are_npy(std::span<const std::string> paths, int threads,
+                                        FilesAtHand* at_hand = nullptr);
 
 }  // namespace twinrun

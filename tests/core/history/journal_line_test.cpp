@@ -1,16 +1,24 @@
-// Hostile lines in a record's journal.
+// Hostile lines in a record's journal, and lines of steps with and without a document of JSON.
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "history/history.hpp"
 #include "history/journal_line.hpp"
+#include "history/plain_step.hpp"
 #include "support/packed_record.hpp"
 #include "support/record.hpp"
+#include "support/seed.hpp"
 
 namespace twinrun {
 namespace {
@@ -82,6 +90,76 @@ TEST(RecordJournal, HostileLinesAreRefused) {
     EXPECT_FALSE(reads({step(1, "0"), R"({"moved":[]})"}));
     EXPECT_FALSE(reads({step(1, "0"), R"({"gone":{},"moved":5})"}));
     EXPECT_FALSE(reads({step(1, "0"), R"({"child":7})"}));
+}
+
+// What a journal has after a line; nothing where the line is refused.
+std::optional<std::map<std::int64_t, RankStep>> steps_after(const std::string& object) {
+    Journal journal;
+    try {
+        take_line(object, 0, journal);
+    } catch (const std::exception&) {
+        return std::nullopt;
+    }
+    return journal.steps;
+}
+
+// The same line with a space, which no plain line has.
+std::string spaced(std::string object) { return object.insert(object.empty() ? 0 : 1, " "); }
+
+RankStep some_step(std::mt19937_64& random) {
+    RankStep step{step_folder(static_cast<std::int64_t>(random() % 5), 0), {}};
+    RankFiles& files = step.files;
+    if (random() % 4 != 0) files.data = "rank-00000.data";
+    files.data_bytes = random() >> (random() % 64);
+    files.metadata = "rank-00000.twm";
+    files.metadata_bytes = random() >> (random() % 64);
+    files.header_checksum = random();
+    const double seconds[] = {0, 1, 1e-5 * static_cast<double>(random() % 1'000'000), 1e300, 5e-324, -1};
+    files.blocked_seconds = seconds[random() % std::size(seconds)];
+    if (random() % 8 == 0) files.divergence = "x";
+    return step;
+}
+
+TEST(PlainStep, SaysWhatTheLineSays) {
+    std::mt19937_64 random(test_seed(41));
+    int plain = 0;
+    for (int round = 0; round < 2000; ++round) {
+        const RankStep step = some_step(random);
+        const auto number = static_cast<std::int64_t>(random() >> (1 + random() % 63));
+        const std::string line = step_line(number, step, random() % 8 == 0);
+        const auto found = plain_step(line, 0);
+        if (found) {
+            ++plain;
+            EXPECT_EQ(found->number, number);
+            EXPECT_EQ(found->step, step) << line;
+            EXPECT_FALSE(plain_step(line, 1)) << "of another rank";
+        }
+        EXPECT_EQ(steps_after(line), steps_after(spaced(line))) << line;
+    }
+    EXPECT_GT(plain, 500);
+}
+
+TEST(PlainStep, TakesNoOtherLine) {
+    std::mt19937_64 random(test_seed(42));
+    constexpr std::string_view kBytes = "\"\\/.,:{}[]0129-+eE \n\x01\x7f\xc3\xa4x";
+    int refused = 0;
+    for (int round = 0; round < 20'000; ++round) {
+        std::string line = step_line(7, some_step(random), false);
+        for (std::uint64_t change = 1 + random() % 2; change-- > 0;) {
+            const std::size_t at = random() % line.size();
+            switch (random() % 3) {
+                case 0: line[at] = kBytes[random() % kBytes.size()]; break;
+                case 1: line.insert(at, 1, kBytes[random() % kBytes.size()]); break;
+                default: line.erase(at, 1); break;
+            }
+        }
+        const auto found = steps_after(line);
+        EXPECT_EQ(found, steps_after(spaced(line))) << line;
+        refused += found ? 0 : 1;
+    }
+    EXPECT_GT(refused, 5000);
+    for (const char* name : {".", "..", "a/b", ""})
+        EXPECT_FALSE(steps_after(step_line(7, {name, some_step(random).files}, false))) << name;
 }
 
 }  // namespace

@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "support/files.hpp"
 #include "support/seed.hpp"
+#include "support/test_folder.hpp"
 
 namespace twinrun {
 namespace {
@@ -157,6 +162,53 @@ TEST(PlainFiles, DamagedHeadersAreNotReadBeyondTheirEnds) {
             EXPECT_EQ(one.offset + one.items * item_bytes(one.dtype), file.size());
         }
     }
+}
+
+// Small files at hand are not opened again; later each is read as it is then.
+TEST(PlainFiles, SmallFilesAreOpenedOnce) {
+    testing::FreshFolder folder;
+    const std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n";
+    const std::string other = "{'descr': '<i8', 'fortran_order': False, 'shape': (1,), }\n";
+    const std::string large = "{'descr': '|u1', 'fortran_order': False, 'shape': (70000,), }\n";
+    std::vector<std::string> paths;
+    std::filesystem::create_directories(folder / "b");
+    for (const char* name : {"a.npy", "b/a.npy", "b/large.npy", "b/short.npy", "b/text.npy", "none.npy"})
+        paths.push_back(folder / name);
+    const auto write = [&](const std::string& path, const std::string& text) {
+        testing::put(path, std::vector<std::byte>(bytes(text).begin(), bytes(text).end()));
+    };
+    write(paths[0], npy(header, 8));
+    write(paths[1], npy(header, 8));
+    write(paths[2], npy(large, 70'000));
+    write(paths[3], "\x93NUM");
+    write(paths[4], "1 2 3 4 5 6 7 8 9");
+    const std::vector<char> npy_files = {1, 1, 1, 0, 0, 0};
+    EXPECT_EQ(are_npy(paths, 2), npy_files);
+    FilesAtHand at_hand;
+    EXPECT_EQ(are_npy(paths, 2, &at_hand), npy_files);
+    for (const std::string& path : {paths[0], paths[1], paths[2]})
+        std::filesystem::remove(path);
+    write(paths[1], npy(other, 8));
+    paths.resize(3);
+    const auto found = read_plain_files(paths, PlainFormat::npy, 2, {}, &at_hand);
+    for (const std::size_t at : {0, 1}) {
+        ASSERT_TRUE(found[at]) << "it is at hand";
+        EXPECT_EQ(found[at]->arrays.at(0).dtype, DType::f32);
+        ASSERT_NE(found[at]->in_memory, nullptr);
+        EXPECT_EQ(found[at]->in_memory->path(), paths[at]);
+        const auto content = found[at]->in_memory->content();
+        EXPECT_TRUE(std::ranges::equal(content, bytes(npy(header, 8))));
+    }
+    EXPECT_FALSE(found[2]) << "it is too large to be kept";
+    const auto again = read_plain_files(paths, PlainFormat::npy, 2, {}, &at_hand);
+    EXPECT_FALSE(again[0]) << "it is gone";
+    ASSERT_TRUE(again[1]);
+    EXPECT_EQ(again[1]->arrays.at(0).dtype, DType::i64) << "as it is now";
+    // Metadata beside a file hides it, at hand or not.
+    FilesAtHand more;
+    EXPECT_EQ(are_npy(std::span(paths).subspan(1, 1), 1, &more), std::vector<char>{1});
+    write(paths[1] + ".twm", "x");
+    EXPECT_FALSE(read_plain_files(std::span(paths).subspan(1, 1), PlainFormat::npy, 1, ".twm", &more)[0]);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from random_containers import changed, random_pair
 
 import twinrun
-from twinrun import _core
+from twinrun import _core, formats
 from twinrun.comparison import pairs, place, schedule
 from twinrun.comparison.field import FieldGroup
 from twinrun.comparison.result import Interrupted
@@ -327,6 +327,47 @@ def test_a_file_is_opened_once_for_all_of_its_fields(tmp_path) -> None:
     subprocess.run([trace, "-f", "-qq", "-e", "trace=openat", "-o", str(log), *words], check=True)
     opened = [line for line in log.read_text().splitlines() if "a.safetensors" in line]
     assert 0 < len(opened) < 10, opened
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_small_file_is_opened_once(tmp_path, steps: int) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for step in range(steps):
+            for field in "uv":
+                np.save(tmp_path / name / f"{field}_{step}.npy", np.arange(9.0) + step)
+    program = "import sys, twinrun; assert twinrun.compare(sys.argv[1], sys.argv[2]).same"
+    words = [sys.executable, "-c", program, str(tmp_path / "a"), str(tmp_path / "b")]
+    trace = shutil.which("strace")
+    if trace is None:
+        subprocess.run(words, check=True)
+        return
+    log = tmp_path / "log"
+    subprocess.run([trace, "-f", "-qq", "-e", "trace=openat", "-o", str(log), *words], check=True)
+    opened = [line for line in log.read_text().splitlines() if ".npy" in line and "resumed" not in line]
+    assert len(opened) == 4 * steps, opened
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_was_read_with_the_listing_is_compared_once(tmp_path, monkeypatch, steps: int) -> None:
+    """A second comparison, and one that does not take it, read the files as they are then."""
+    monkeypatch.setattr(formats, "_extra", {})  # where another test registered a format, nothing is at hand
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for step in range(steps):
+            np.save(tmp_path / name / f"x_{step}.npy", np.arange(9.0))
+    a, b = (open_subject(tmp_path / name, read_small=True) for name in "ab")
+    fresh = open_subject(tmp_path / "a", read_small=True)
+    np.save(tmp_path / "a" / "x_0.npy", np.arange(9.0) + 1)
+    assert twinrun.compare(a, b).same
+    for run in (a, fresh):
+        found = twinrun.compare(run, b, use_metadata=False)
+        assert not found.same and found.fields[0].different == 9
+    assert not twinrun.compare(a, b).same
+    (tmp_path / "a" / "x_0.npy").write_bytes(b"no array")
+    with pytest.raises(TwinrunError, match=r"x_0\.npy"):
+        twinrun.compare(a, b)
+    assert twinrun.compare(pickle.loads(pickle.dumps(b)), tmp_path / "b").same
 
 
 def test_names_that_are_not_utf8_are_left_to_python(tmp_path) -> None:

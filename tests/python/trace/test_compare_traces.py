@@ -52,7 +52,13 @@ def test_traces_with_equal_bytes_are_not_compared_as_plain_fields(tmp_path, prob
     """The same gap in both is no proof that they agree."""
     a, b = (written(tmp_path / name, {0: [event("m", 1)]}, problems) for name in "ab")
     assert twinrun.compare_traces(a, b).verdict == ("incomparable" if problems else "same")
-    for first, second in ((a, b), (a, {"x": np.ones(2)}), ({"x": np.ones(2)}, b)):
+    ranks, damaged = tmp_path / "ranks", tmp_path / "damaged"
+    shutil.copytree(a, ranks / "rank0")
+    shutil.copytree(a, damaged)
+    (damaged / "manifest.jsonl").write_text("{}")
+    other, missing = {"x": np.ones(2)}, str(tmp_path / "none")
+    for first, second in ((a, b), (a, other), (other, b), (ranks, other), (other, ranks), (a, missing), (missing, b),
+                          (damaged, other)):  # fmt: skip
         with pytest.raises(twinrun.Incomparable, match="is a trace"):
             twinrun.compare(first, second, partial=True)
     program = os.environ.get("TWINRUN_COMPARE_C")
