@@ -292,7 +292,11 @@ void define_record_store(nb::module_& m) {
                     unlocked([&] { return record_source(std::move(self), step, segment, type, items); }));
                 return Source{std::move(source), nb::none()};
             },
-            "step"_a, "segment"_a, "dtype"_a, "items"_a);
+            "step"_a, "segment"_a, "dtype"_a, "items"_a)
+        .def(
+            "changed_file",
+            [](const RecordStore& self) { return unlocked([&] { return self.changed_file(); }); },
+            "A file of differences that was changed after the journal that names it; None: none.");
     m.def(
         "open_record",
         [](const Path& path, std::uint32_t rank, int threads) {

@@ -12,7 +12,7 @@ from .. import _core
 from ..errors import DamagedFile, FormatError, Incomparable, Stale, TwinrunError, Unmatched
 from ..formats.files import reading
 from .fields import FieldRef, refs_of_metadata
-from .metadata import check_current
+from .metadata import check_content, check_current
 from .subject import Listed, ListedPlaces, Opened, Place, Subject
 
 __all__ = ["HistorySubject", "Journals", "incomplete_note", "others_note"]
@@ -160,6 +160,10 @@ class HistorySubject(Subject):
             del self._records[next(iter(self._records))]
         return store
 
+    def _is_touched(self, rank: int) -> bool:
+        """Whether somebody else changed or copied files of a rank's record."""
+        return self._record(rank).changed_file() is not None
+
     def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
         try:
             now = self._journals.entries()
@@ -201,7 +205,12 @@ class HistorySubject(Subject):
             for ref in refs:
                 if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)
-            yield self._by_name(refs, use_metadata)
+            # A record is never newer than its journal, except in a copy; then its content is checked.
+            difference = os.path.join(self._path, self._files[place][0], self._files[place][1].data)
+            notes = check_content(metadata, refs, difference) if self._is_touched(rank) else []
+            opened = self._by_name(refs, use_metadata)
+            opened.notes = notes
+            yield opened
             return
         # The data was dropped or never kept; only metadata exists.
         if not self._files[place][1].data:

@@ -171,15 +171,15 @@ def check_layout(
     return fields
 
 
-def check_content(metadata: _core.Metadata, fields: list[FieldRef]) -> list[str]:
+def check_content(metadata: _core.Metadata, fields: list[FieldRef], data: str | None = None) -> list[str]:
     """Compares the data with the checksums of the metadata: for files that were touched or copied.
 
-    Returns notes. Raises Stale, or DamagedFile in a history, unless all data is unchanged.
+    data: the file that has it, where fields do not say so. Returns notes. Raises Stale, or DamagedFile in a history, unless all data is unchanged.
     """
     for ref in fields:
         source = ref.source()
         if source is not None and _core.changed_parts(metadata, ref.metadata_field, source):
-            raise _stale(metadata, ref.where if ref.extents is None else ref.extents[0].path)
+            raise _stale(metadata, data or (ref.where if ref.extents is None else ref.extents[0].path))
     since = "may have been" if metadata.status == 0 else "was"
     return [
         f"{metadata.path}: its data {since} touched, copied or renamed since it was indexed, and the same content was found: read to make sure"

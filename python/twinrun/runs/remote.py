@@ -99,6 +99,9 @@ class _RemoteHistory(HistorySubject):
             opened.notes = [shown(note) for note in opened.notes]
             yield opened
 
+    def _is_touched(self, rank: int) -> bool:
+        return True  # it is a copy
+
     @contextlib.contextmanager
     def listed(self, place: Place) -> Iterator[Listed | None]:
         self._bring(place, True)

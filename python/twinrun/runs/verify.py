@@ -187,6 +187,52 @@ def _check_record(
             return problems
 
 
+def _verify_recorded(
+    path: str, history: _core.History, rank: int, broken: set[int], threads: int, journals: Journals
+) -> list[str]:
+    """Checks that the record of a rank holds what the metadata of its steps says. Returns problems.
+
+    broken: steps that cannot be restored. A difference whose own checksums are right may be that of another
+    run.
+    """
+    record = _core.open_record(path, rank)
+    problems = []
+    for step in history.steps:
+        for own in step.ranks:
+            if own.rank != rank or own.difference is None or not own.metadata or step.step in broken:
+                continue
+            folder = os.path.join(path, step.folder)
+            try:
+                metadata = _core.Metadata(os.path.join(folder, own.metadata))
+            except TwinrunError:  # which is a problem already
+                continue
+            try:
+                found = _changed_fields(metadata, record, step.step, threads)
+            except TwinrunError as e:
+                found = [str(e)]
+            # a run may have removed or replaced the step meanwhile
+            if found and journals.entries().get((step.step, rank)) == (step.folder, own):
+                problems += [f"{os.path.join(folder, own.data)}: {what}" for what in found]
+    return problems
+
+
+def _changed_fields(
+    metadata: _core.Metadata, record: _core.RecordStore, step: int, threads: int
+) -> list[str]:
+    """What is wrong with the fields of a step of a record, by its metadata."""
+    problems = []
+    for ref in refs_of_metadata(metadata):
+        if not ref.items:
+            continue
+        ref.extents, ref.recorded = None, (record, step)
+        if _core.changed_parts(metadata, ref.metadata_field, ref.need_source(), threads):
+            problems.append(
+                f"damaged: does not give the field {ref.name!r} that {metadata.path} describes: one of them was changed, "
+                "or is of another run: restore it"
+            )
+    return problems
+
+
 def _verify_named(path: str) -> tuple[list[str], list[str]]:
     """Looks for complete files of steps that no journal names.
 
@@ -253,11 +299,14 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
         notes += _packed_unnamed(path, history)
         ranks = [history.local_part] if history.local_part is not None else range(history.ranks)
         for rank in ranks:
+            broken: set[int] = set()
             for problem in _check_record(path, rank, threads or os.cpu_count() or 1, memory, journals):
                 steps = problem.steps
+                broken.update(steps)
                 lost = ", ".join(map(str, steps[:8])) + (", …" if len(steps) > 8 else "")
                 needed_by = f": steps that need it: {lost}" if steps else ": no step needs the damaged part"
                 problems.append(f"{problem.what}{needed_by}")
+            problems += _verify_recorded(path, history, rank, broken, threads, journals)
             files += sum(1 for s in history.steps for r in s.ranks if r.difference is not None)
     others = others_note(_core.entries_of_others(path))
     if others:

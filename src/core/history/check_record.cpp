@@ -121,7 +121,10 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
         }
         for (const std::string& file : why)
             damaged.at(file).steps.push_back(step);
-        if (failure && why.empty()) problems.push_back({{step}, failure->message});
+        if (failure && why.empty()) {
+            const bool named = failure->message.starts_with(path);
+            problems.push_back({{step}, (named ? "" : path + ": ") + failure->message});
+        }
     }
     for (auto& [file, damage] : damaged)
         problems.push_back({std::move(damage.steps), std::move(damage.what)});

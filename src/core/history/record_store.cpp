@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <new>
+#include <set>
 
 #include "base/aligned.hpp"
+#include "history/names.hpp"
 #include "history/writer.hpp"
+#include "platform/file_io.hpp"
 
 namespace twinrun {
 
@@ -21,6 +24,22 @@ constexpr std::uint64_t kBesideChunk = 512;
 // on average are read in parts as large as may be.
 constexpr std::uint64_t kCachedPart = 8 << 20;
 constexpr std::uint64_t kLongRun = 1 << 20;
+
+// A file of the journal's differences that is newer than the journal. A file that is not there is
+// missed when it is read.
+std::optional<std::string> changed_since(const std::string& journal_path, const std::string& path,
+                                         const Journal& journal) {
+    const auto written = stamp_of(journal_path);
+    if (!written) return std::nullopt;
+    std::set<std::string> seen;  // after a compaction one file may have several differences
+    for (const auto& [ordinal, name] : journal.differences) {
+        if (!seen.insert(name).second) continue;
+        std::string file = (fs::path(path) / name).string();
+        const auto now = stamp_of(file);
+        if (now && now->mtime_ns > written->mtime_ns) return file;
+    }
+    return std::nullopt;
+}
 }  // namespace
 
 Result<> RecordStore::load() {
@@ -49,10 +68,12 @@ Result<> RecordStore::load() {
     }
     const std::lock_guard guard(mutex_);
     journal_ = std::move(journal);
+    changed_.reset();
     // reload(): the other members are read without the mutex, and stay
     if (chain_ != nullptr) return success();
     settings_ = *settings.record;
     history_ = std::move(history);
+    journal_path_ = local ? manifest_path(path_) : journal_path(path_, rank_, ranks);
     return success();
 }
 
@@ -124,6 +145,18 @@ Result<std::string> RecordStore::locate(std::uint32_t ordinal) const {
     if (next_tier_ != nullptr) return next_tier_->locate(ordinal);
     return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) + " has no difference " +
                                            std::to_string(ordinal) + ", and it is needed"};
+}
+
+std::optional<std::string> RecordStore::changed_file() const {
+    std::optional<std::string> found;
+    {
+        const std::lock_guard guard(mutex_);
+        if (!changed_) changed_ = changed_since(journal_path_, path_, journal_);
+        found = *changed_;
+    }
+    if (!found && next_tier_ != nullptr) found = next_tier_->changed_file();
+    if (!found && parent_ != nullptr) found = parent_->changed_file();
+    return found;
 }
 
 // Bytes of all journals that locate() uses: a change shows that a journal has new lines.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +38,11 @@ class RecordStore {
     [[nodiscard]] std::vector<std::uint32_t> ordinals() const;
     // Path of a difference. Error: not_found.
     [[nodiscard]] Result<std::string> locate(std::uint32_t ordinal) const;
+    // A file of differences, of these ordinals, that was changed after the last line of the journal
+    // that names it; nullopt: none. A journal is written after the files that it names, so somebody
+    // else changed or copied the file, and only its content tells what it holds. Looks once, until
+    // the journals are read again.
+    [[nodiscard]] std::optional<std::string> changed_file() const;
     [[nodiscard]] RecordChain& chain() { return *chain_; }
     // The record that this one is against, or null.
     [[nodiscard]] const std::shared_ptr<RecordStore>& parent() const { return parent_; }
@@ -72,8 +78,10 @@ class RecordStore {
     std::string history_;
     std::shared_ptr<RecordStore> parent_;     // null: not against another record
     std::shared_ptr<RecordStore> next_tier_;  // the history of a node-local part; null: not a part
-    mutable std::mutex mutex_;                // protects journal_
+    mutable std::mutex mutex_;                // protects journal_ and changed_
     Journal journal_;
+    std::string journal_path_;
+    mutable std::optional<std::optional<std::string>> changed_;  // of journal_, once it was looked at
     std::unique_ptr<RecordChain> chain_;
 };
 

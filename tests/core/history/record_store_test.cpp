@@ -3,9 +3,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -32,6 +35,37 @@ using testing::Truth;
 using testing::unnamed_files;
 using testing::unsynced_file_system;
 using testing::wrong_with;
+
+// What the journal names was written before it. A file that is newer was changed or copied.
+TEST(RecordStoreTest, AFileThatIsNewerThanItsJournalWasChanged) {
+    QuickFolder folder;
+    std::mt19937_64 random(5);
+    Truth truth;
+    for (std::int64_t step = 0; step < 3; ++step)
+        truth[step].push_back({{"a", testing::random_bytes(random, 4'000), 0}});
+    capture(folder / "run", truth);
+    const std::string record = folder / "record";
+    pack(folder / "run", record, options(RecordMethod::runs, 256, PayloadCodec::stored, false));
+    EXPECT_EQ(RecordStore::open(record, 0).value()->changed_file(), std::nullopt);
+    const auto written = std::filesystem::last_write_time(record + "/manifest.jsonl");
+    for (const std::string step : {"2", "1", "0"}) {
+        const std::string file = record + "/step-000000000" + step + "/rank-00000.twr";
+        std::filesystem::last_write_time(file, written + std::chrono::milliseconds(1));
+        const auto store = RecordStore::open(record, 0).value();
+        EXPECT_EQ(store->changed_file(), file);
+        EXPECT_EQ(store->changed_file(), file);  // looked at once
+        std::filesystem::last_write_time(file, written);
+    }
+    EXPECT_EQ(RecordStore::open(record, 0).value()->changed_file(), std::nullopt);
+    // A record against another one is as old as that.
+    auto against = options(RecordMethod::runs, 256, PayloadCodec::stored, false);
+    against.against = record;
+    pack(folder / "run", folder / "child", against);
+    const std::string file = record + "/step-0000000001/rank-00000.twr";
+    const auto noted = std::filesystem::last_write_time(record + "/manifest.jsonl");
+    std::filesystem::last_write_time(file, noted + std::chrono::milliseconds(1));
+    EXPECT_EQ(RecordStore::open(folder / "child", 0).value()->changed_file(), file);
+}
 
 // A field is read from its own blocks only: damage in other blocks does not matter.
 TEST(RecordStoreTest, ReadsOnlyWhatIsNeeded) {
