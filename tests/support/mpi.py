@@ -4,6 +4,7 @@ container, on nodes that are faked."""
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import os
 import re
@@ -63,13 +64,23 @@ def in_use() -> str:
     return "\n".join(seen)
 
 
-def remove_left_segments(before: set[Path]) -> None:
-    """Of those that came since: what no process has any more. Else the killed jobs of one run of the tests keep 600 MB of memory."""
-    left = shared_segments() - before
-    used = in_use() if left else ""
-    for segment in left:
+_left: set[Path] = set()  # segments that killed jobs of this process may have left
+
+
+def remove_left_segments(before: set[Path], at_most: int = 8) -> None:
+    """Of those that came since: what no process has any more. Else the killed jobs of one run of the tests keep 600 MB of memory.
+    To look at every process is as long as a small job is: so up to at_most wait for the next time, and go at the end."""
+    _left.update(shared_segments() - before)
+    if len(_left) <= at_most:
+        return
+    used = in_use()
+    for segment in _left:
         if str(segment) not in used:
             segment.unlink(missing_ok=True)
+    _left.clear()
+
+
+atexit.register(remove_left_segments, shared_segments(), 0)
 
 
 class Job:
