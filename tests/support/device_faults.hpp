@@ -59,7 +59,8 @@ inline void fail_each_call(const FakeDeviceControl& fake, LessMemory less,
         EXPECT_NE(error.message.find("fake device"), std::string::npos) << error.message;
     };
     const FakeDeviceHeld before = held();
-    std::map<std::string, std::uint64_t> calls_of;  // how often the work calls each function, with all memory to be allocated first
+    std::map<std::string, std::uint64_t>
+        calls_of;  // how often the work calls each function, with all memory to be allocated first
     // With all memory to be allocated first, and with what earlier calls left.
     for (const bool warm : {false, true}) {
         SCOPED_TRACE(warm ? "warm" : "cold");
