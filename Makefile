@@ -31,8 +31,8 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 # The order of Python's sets is a random input of tests too: the same each time.
 export PYTHONHASHSEED ?= 0
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
-# Some tests wait most of their time: for a lock, or for a process.
-export CTEST_PARALLEL_LEVEL ?= $(shell expr $(JOBS) + 1)
+# Some tests wait most of their time: for a lock, or for a process. A job of MPI ranks counts as two, and two cores take two of them.
+export CTEST_PARALLEL_LEVEL ?= $(shell expr $(JOBS) + 2)
 # Where the demo and the tests find the simulation.
 export TWINRUN_MINIHACC ?= $(CURDIR)/$(BIN)/minihacc
 # Where the studies' tests find the kernel that they run; there where CMake found an MPI.
@@ -71,7 +71,7 @@ test-cpp: build
 	@$(TESTS_IN) ctest --preset $(PRESET)
 	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --replay
 	@$(PYTHON_VENV) tools/check_kernels.py build/$(PRESET)/src
-	@tools/mpi_matrix.sh build/$(PRESET) other
+	@$(TESTS_IN) tools/mpi_matrix.sh build/$(PRESET) other
 
 layers: setup ## Check that every folder includes and imports only what it may
 	@$(PYTHON_VENV) tools/check_layers.py

@@ -315,8 +315,8 @@ class RankTests(Scenarios):
                 expect(not left, "left over:", left)
                 if point == "captured":
                     break
-                # All of the first, then ever fewer: the calls of the later steps are those of the first again.
-                count += 1 if count < 12 else count // 4
+                # All calls of the first step, which are five at most, then every third: those of later steps are the same again.
+                count += 1 if count < 5 else 3
             expect(reached > 0, f"rank {who} never came to {point}")
 
 

@@ -32,7 +32,8 @@ std::vector<std::byte> some_values(DType scalar, std::size_t n, Random& random) 
     std::normal_distribution<double> normal;
     for (std::size_t i = 0; i < n; ++i) {
         const bool odd = rare != 0 && random() % rare == 0;
-        const double x = std::ldexp(normal(random), scale);
+        const bool real = scalar == DType::f32 || scalar == DType::f64;
+        const double x = real ? std::ldexp(normal(random), scale) : 0;
         std::uint64_t raw = random();
         const std::size_t size = item_bytes(scalar);
         if (scalar == DType::f32) {
