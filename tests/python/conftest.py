@@ -10,6 +10,10 @@ import hashlib
 import os
 from pathlib import Path
 
+# Tests run in as many processes as there are cores. Matrices here are small: threads of OpenBLAS would take turns on
+# those cores, and wait for each other by spinning. Before numpy is loaded; programs that tests start have it too.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings

@@ -101,9 +101,8 @@ def test_several_hypotheses_share_one_rate_of_false_answers() -> None:
     for seed in range(rounds):
         frame = study(5000 + seed, cells=FACTORIAL, blocks=4)
         named = [H(f, "different", given=g) for f in ("checkpoint", "cores") for g in ({}, {"cores" if f == "checkpoint" else "checkpoint": "all" if f == "checkpoint" else "on"})]  # fmt: skip
-        any_ += "undecided" not in set(answers(frame, *named)) or any(
-            a == "supported" for a in answers(frame, *named)
-        )
+        told = answers(frame, *named)
+        any_ += "undecided" not in told or "supported" in told
     assert any_ <= stats.binom.ppf(0.999, rounds, 0.05)
 
 
