@@ -6,6 +6,7 @@ TWINRUN_HUNT_SEED into it, and keeps what fails in tests/hunted/examples, hypoth
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 from pathlib import Path
@@ -49,6 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             function._hypothesis_internal_use_settings = (
                 own  # with its database, which a seed takes away (test_hunt.py watches)
             )
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: modules, and thousands of tests. The garbage collector need not look through it
+    again, in tests that collect, and whenever a test makes many objects.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

@@ -76,7 +76,7 @@ def test_the_planted_slow_node_is_named(stand_in: Path) -> None:
     study = changed(
         stand_in,
         "nodes.toml",
-        ('"-nsteps", "1000"', '"-nsteps", "200"'),
+        ('"-nsteps", "1000"', '"-nsteps", "400"'),
         ('SLOW_PROCESSES = "2"', 'SLOW_PROCESSES = "8"'),
     )
     with within(HANG):
