@@ -6,9 +6,14 @@ TWINRUN_HUNT_SEED into it, and keeps what fails in tests/hunted/examples, hypoth
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 from pathlib import Path
+
+# Tests run in as many processes as there are cores. Matrices here are small: threads of OpenBLAS would take turns on
+# those cores, and wait for each other by spinning. Before numpy is loaded; programs that tests start have it too.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
@@ -45,6 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             function._hypothesis_internal_use_settings = (
                 own  # with its database, which a seed takes away (test_hunt.py watches)
             )
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: modules, and thousands of tests. The garbage collector need not look through it
+    again, in tests that collect, and whenever a test makes many objects.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

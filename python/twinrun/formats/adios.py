@@ -5,7 +5,8 @@ in a global array, become a field for each block, `name/block-3`. The package de
 built with that compressor.
 
 The package crashes on some damaged files and hangs on others. Therefore `adios_files` first checks the files
-of a folder against its index, and a process of its own reads them, see `worker_client`.
+of a folder against its index, and a process of its own reads them, see `worker_client`. A process that read
+a file without an error reads the next one, so that the package is imported once.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def open_adios(path: str, attributes: object = False, patience: object = PATIENC
     if os.path.isdir(path):
         with reading(path, "ADIOS2"):
             content.skipped += check_files(path)
-    reader = _Reader(path, adios_worker.__file__, "adios2", seconds)
+    reader = _Reader(path, adios_worker.__file__, "adios2", seconds, again=True)
     try:
         with reading(path, "ADIOS2"):
             facts = reader.open()
@@ -107,6 +108,16 @@ def _parts(path: str) -> list[str]:
 
 class _Reader(Worker):
     """The process that reads a data set, and the fields of its variables."""
+
+    def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """As of `Worker`. After an error the process reads no other file: what harm a damaged one did to the
+        memory of the package is not known.
+        """
+        try:
+            return super().ask(request)
+        except BaseException:
+            self._again = False
+            raise
 
     def fields(self, variable: dict[str, Any], frame: Frame) -> list[Field]:
         """The fields of a variable in one step."""

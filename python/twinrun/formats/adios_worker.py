@@ -102,6 +102,15 @@ def read(file: Any, request: dict[str, Any]) -> bytes:
     return part.tobytes()
 
 
+_open: list[Any] = []
+
+
+def closed() -> None:
+    """Closes the data set."""
+    while _open:
+        _open.pop().close()
+
+
 def opened(
     path: str, report_progress: Callable[[], None]
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], bytes]]:
@@ -110,4 +119,5 @@ def opened(
 
     found = steps(adios2, path, report_progress)
     file = adios2.FileReader(path)
+    _open.append(file)
     return {"steps": found, "attributes": attributes(file)}, lambda request: read(file, request)

@@ -101,9 +101,8 @@ def test_several_hypotheses_share_one_rate_of_false_answers() -> None:
     for seed in range(rounds):
         frame = study(5000 + seed, cells=FACTORIAL, blocks=4)
         named = [H(f, "different", given=g) for f in ("checkpoint", "cores") for g in ({}, {"cores" if f == "checkpoint" else "checkpoint": "all" if f == "checkpoint" else "on"})]  # fmt: skip
-        any_ += "undecided" not in set(answers(frame, *named)) or any(
-            a == "supported" for a in answers(frame, *named)
-        )
+        told = answers(frame, *named)
+        any_ += "undecided" not in told or "supported" in told
     assert any_ <= stats.binom.ppf(0.999, rounds, 0.05)
 
 
@@ -416,7 +415,10 @@ def test_a_metric_may_be_a_count(tmp_path: Path) -> None:
 
 
 def test_null_studies_raise_as_few_alarms_as_stated() -> None:
-    """Eight cells in six blocks, as examples/gromacs: nothing is the matter in any of 200 of them."""
+    """Eight cells in six blocks, as examples/gromacs: nothing is the matter in any of 120 of them.
+
+    Reports that did not correct for their five tests would raise an alarm in 23%: 120 studies show that in 998 of 1000 runs.
+    """
     cells = [
         {"checkpoint": a, "files": b, "cores": c}
         for a in ("on", "off")
@@ -425,7 +427,7 @@ def test_null_studies_raise_as_few_alarms_as_stated() -> None:
     ]
     options = Options(permutations=199, resamples=99)
     names = ["factors", "variation_factors", "blocks", "periods", "changes"]
-    rounds = int(os.environ.get("TWINRUN_SIMULATIONS", "1")) * 200
+    rounds = int(os.environ.get("TWINRUN_SIMULATIONS", "1")) * 120
     alarms = 0
     for seed in range(rounds):
         frame = study(9000 + seed, nodes=8, blocks=6, cells=cells, noise=list(NOISES)[seed % 3])

@@ -303,3 +303,47 @@ def test_a_step_without_variables_is_a_step(tmp_path):
     for a in (1, 2, 3):
         for b in (1, 2, 3):
             assert twinrun.compare(tmp_path / f"{a}.bp", tmp_path / f"{b}.bp").same == (a == b)
+
+
+def _process_that_read(path) -> int:
+    """The number of the process that read a data set as a whole."""
+    readers = []
+
+    class Watched(adios._Reader):
+        def __init__(self, *arguments, **keys):
+            super().__init__(*arguments, **keys)
+            readers.append(self._process.pid)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adios, "_Reader", Watched)
+        read_all(path)
+    (found,) = readers
+    return found
+
+
+def test_a_process_reads_one_data_set_after_another(tmp_path):
+    pytest.importorskip("adios2")
+    first = _process_that_read(FILES / "bp5.bp")
+    with open_file(FILES / "bp5.bp") as content:  # while another waits for its turn
+        assert _process_that_read(FILES / "bp4.bp") != first
+        check_content(content, {f"step-{s}/{n}": a for s in range(4) for n, a in expected(s).items()})
+    check(FILES / "bp4.bp")
+    # A data set that was written again, by the name of before, is not what was read before.
+    path = tmp_path / "again.bp"
+    shutil.copytree(FILES / "bp5.bp", path)
+    check(path)
+    known = _process_that_read(path)
+    shutil.rmtree(path)
+    shutil.copytree(FILES / "bp4.bp", path)
+    assert _process_that_read(path) == known
+    check(path)
+
+
+def test_a_process_that_met_an_error_reads_no_other_data_set():
+    pytest.importorskip("adios2")
+    reader = adios._Reader(os.fspath(FILES / "bp5.bp"), adios_worker.__file__, "adios2", 60.0, again=True)
+    reader.open()
+    with pytest.raises(DamagedFile, match="no variable 'x'"):
+        reader.ask({"name": "x", "kind": "double"})
+    reader.close()
+    assert reader._process.poll() is not None

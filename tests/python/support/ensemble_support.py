@@ -25,12 +25,14 @@ def uncollected() -> Iterator[None]:
 
     statsmodels collects in each correction of p values: most of the time of hundreds of simulated studies.
     """
+    frozen = gc.get_freeze_count()  # by tests/python/conftest.py
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
 
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import signal, stats
+from scipy import signal, special, stats
 
 from .resampling import permutation_p, permuted
 
@@ -47,7 +47,16 @@ LEAST = 16  # tasks; fewer cannot show whether they resemble the ones before
 
 def scores(rows: np.ndarray) -> np.ndarray:
     """Normal scores of the ranks in each row (Blom)."""
-    return stats.norm.ppf((stats.rankdata(rows, axis=-1) - 0.375) / (rows.shape[-1] + 0.25))
+    n = rows.shape[-1]
+    order = np.argsort(rows, axis=-1)
+    ranked = np.take_along_axis(rows, order, axis=-1)
+    if not (ranked[..., 1:] > ranked[..., :-1]).all():  # equal values share a rank
+        return special.ndtri((stats.rankdata(rows, axis=-1) - 0.375) / (n + 0.25))
+    # Without them every row has the same scores, in its own order.
+    found = np.empty(rows.shape)
+    one = special.ndtri((np.arange(1.0, n + 1) - 0.375) / (n + 0.25))
+    np.put_along_axis(found, order, np.broadcast_to(one, rows.shape), axis=-1)
+    return found
 
 
 def with_before(rows: np.ndarray) -> np.ndarray:

@@ -18,7 +18,6 @@ from typing import Any
 
 from ...errors import MissingFile, MissingPackage
 from ...outputs import replacing
-from ...report.document import write_whole
 from .design import cells
 from .record import read_lines
 from .study import COMMAND, Study, read_study
@@ -34,6 +33,15 @@ __all__ = [
     "write_openmetrics",
     "write_parquet",
 ]
+
+
+def _written(target: str | os.PathLike[str], text: str, kind: str, option: str) -> None:
+    """`write_whole`. Reports, and the comparisons that they know, are imported where something is exported:
+    otherwise they are a quarter of what a study takes to start.
+    """
+    from ...report.document import write_whole
+
+    write_whole(os.fspath(target), text, kind, option)
 
 
 def _flat(value: Mapping, prefix: str, row: dict) -> None:
@@ -148,9 +156,7 @@ def hyperfine_results(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def write_hyperfine(folder: str | os.PathLike[str], target: str | os.PathLike[str], option: str = "") -> int:
     """Writes what hyperfine's --export-json does; returns how many conditions."""
     found = hyperfine_results(folder)
-    write_whole(
-        os.fspath(target), json.dumps({"results": found}, indent=2, allow_nan=False) + "\n", "JSON", option
-    )
+    _written(target, json.dumps({"results": found}, indent=2, allow_nan=False) + "\n", "JSON", option)
     return len(found)
 
 
@@ -172,7 +178,7 @@ def write_hyperfine_csv(
                 *(entry.get("parameters", {}).get(n, "") for n in names),
             ]
         )
-    write_whole(os.fspath(target), text.getvalue(), "CSV", option)
+    _written(target, text.getvalue(), "CSV", option)
     return len(found)
 
 
@@ -201,7 +207,7 @@ def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str], op
                 for v in row.values()
             ]
         )
-    write_whole(os.fspath(target), text.getvalue(), "CSV", option)
+    _written(target, text.getvalue(), "CSV", option)
     return len(rows)
 
 
@@ -273,7 +279,7 @@ def write_openmetrics(
             f"# HELP {family} {what}",
             *samples,
         ]
-    write_whole(os.fspath(target), "\n".join([*out, "# EOF", ""]), "OpenMetrics", option)
+    _written(target, "\n".join([*out, "# EOF", ""]), "OpenMetrics", option)
     return len(lines)
 
 

@@ -147,7 +147,11 @@ def usable(frame: pd.DataFrame, value: str = "wall") -> pd.DataFrame:
 
 def condition_columns(frame: pd.DataFrame) -> list[str]:
     """The factors that vary among these rows."""
-    return [c for c in frame if c.startswith("factors.") and frame[c].map(str).nunique() > 1]
+    return [
+        c
+        for c in frame
+        if c.startswith("factors.") and len(set(map(str, frame[c].to_numpy(dtype=object)))) > 1
+    ]
 
 
 def load_profiles(frame: pd.DataFrame, study: str | os.PathLike[str] | None = None) -> list[list[dict]]:
