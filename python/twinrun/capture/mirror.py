@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 
-from ..errors import DamagedFile, FormatError, TwinrunError
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.files import reading
 from ..marks import MANIFEST
 from ..remote import Bucket, Held, Taken
@@ -56,9 +56,23 @@ class Mirror:
 
         After an error the bucket has the steps that were committed there before, and a further call goes on.
         """
+        latest = self._latest()
+        while True:
+            try:
+                return self._push(latest)
+            except (DamagedFile, MissingFile, FileNotFoundError):
+                before, latest = latest, self._latest()
+                if latest.journals == before.journals:
+                    raise
+                # A file may have left while it was read: then the journals say so by now.
+
+    def _latest(self) -> Snapshot:
         latest = read_snapshot(self.folder)
         if latest is None:
             raise DamagedFile("its manifest is gone", where=self.folder)
+        return latest
+
+    def _push(self, latest: Snapshot) -> None:
         before = self.committed
         if before is not None and before.id != latest.id and before.id not in latest.replaced:
             raise FormatError(

@@ -14,7 +14,8 @@ from commands import HANG, command
 from s3_bucket import Bucket
 
 import twinrun
-from twinrun import FormatError, Incomparable, StepLost, TwinrunError, _core
+from twinrun import FormatError, Incomparable, StepLost, TwinrunError, _core, remote
+from twinrun.capture.mirror import Mirror
 from twinrun.capture.run import RankRun
 
 SIZE = 3_000
@@ -268,6 +269,25 @@ def test_retention_reaches_the_bucket(bucket: Bucket, tmp_path: Path) -> None:
     assert data == {"step-0000000003/rank-00000.data"}
     assert metadata == {f"step-000000000{n}/rank-00000.twm" for n in (1, 2, 3)}
     assert {key for key in bucket.keys("kept") if "step-0000000000" in key} == {"step-0000000000/mine"}
+
+
+def test_a_step_may_leave_while_it_is_uploaded(bucket: Bucket, tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "h", atol=1e-6, keep_steps=1) as run:
+        captured(run, 0)
+        mirror = Mirror(str(tmp_path / "h"), remote.Bucket("s3://bucket/leaves"))
+        left = False
+
+        def leave(method: str, path: str) -> str:
+            nonlocal left
+            if not left and method == "PUT" and "/.twinrun-" in path:
+                left = True
+                captured(run, 1)  # and step 0 is removed
+            return ""
+
+        bucket.refuse = leave
+        mirror.push()
+    assert left and steps_in("s3://bucket/leaves") == [1]
+    assert not any("step-0000000000" in key for key in bucket.keys("leaves"))
 
 
 def test_of_two_writers_the_first_one_is_stopped(bucket: Bucket, tmp_path: Path) -> None:
