@@ -25,9 +25,11 @@ from ..runs.arrays import DeviceArrayView, writable
 from ..runs.containers import named_arrays
 from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
 from ..runs.provenance import python_facts
+from ..urls import is_url, without_secrets
 from .record_options import RecordOptions, offer_packing_library
 
 if TYPE_CHECKING:
+    from .bucket_tier import BucketTier  # it needs what uploads need
     from .events import EventWriter  # it needs msgspec, which captures without phases do without
 
 __all__ = ["CaptureFacts", "Divergence", "RankRun", "Run"]
@@ -147,17 +149,52 @@ class CaptureFacts:
     divergence: Divergence | None = None
 
 
-def _check_lost(lost: list[_core.LostStep], where: str, facts: CaptureFacts | None = None) -> None:
+def _reasons(lost: list[_core.LostStep]) -> dict[int, str]:
+    return {step.step: step.reason for step in lost}
+
+
+def _check_lost(lost: dict[int, str], where: str, facts: CaptureFacts | None = None) -> None:
     if lost:
-        raise StepLost.of({step.step: step.reason for step in lost}, where, facts)
+        raise StepLost.of(lost, where, facts)
 
 
-def _end(session: _core.Session, path: str) -> None:
+def _end(session: _core.Session, path: str, bucket: BucketTier | None) -> None:
     """Closes a run that was not closed; a lost step becomes a warning."""
     try:
-        _check_lost(session.close(), path)
+        _close(session, path, bucket)
     except TwinrunError as e:
         warnings.warn(f"while a run ended that was not closed: {e}", RuntimeWarning, stacklevel=2)
+
+
+def _close(session: _core.Session, path: str, bucket: BucketTier | None) -> None:
+    """Ends a session and then its uploads. Raises StepLost where a step could not be committed."""
+    lost: dict[int, str] = {}
+    try:
+        lost = _reasons(session.close())
+    finally:
+        if bucket is not None:
+            lost = bucket.close() | lost
+    _check_lost(lost, path)
+
+
+def _bucket_tier(url: str, chosen: _core.SessionSettings) -> BucketTier:
+    """The last tier of a run that is a bucket. The session itself then knows no tiers."""
+    from .bucket_tier import BucketTier
+
+    if chosen.flusher == "process":
+        raise TwinrunError("flusher='process' is for folders", where=without_secrets(url), fix="leave it out")
+    if chosen.record_against:
+        raise TwinrunError("record_against is for folders", where=without_secrets(url), fix="leave it out")
+    plain = _core.SessionSettings()
+    if chosen.record != plain.record and chosen.local_limit != plain.local_limit:
+        raise TwinrunError(
+            "local_limit is not for records: later steps need earlier ones", where=without_secrets(url)
+        )
+    tier = BucketTier(
+        url, chosen.local or None, chosen.local_limit or None, chosen.existing, chosen.flusher != "none"
+    )
+    chosen.local, chosen.local_limit, chosen.flusher = plain.local, plain.local_limit, plain.flusher
+    return tier
 
 
 def _set_record(
@@ -224,7 +261,8 @@ class Run:
     Parameters
     ----------
     path : str or path
-        The folder of the history. It is made if it does not exist.
+        The folder of the history. It is made if it does not exist. Or `s3://BUCKET/PREFIX` or
+        `gs://BUCKET/PREFIX` (docs/howto/buckets.md): steps are uploaded in the background.
     atol, rtol : float, default 0
         Two runs agree where |a - b| <= atol + rtol |a|. `atol` has the unit of the data. Both are fixed now,
         because digests are made for them. Integers and booleans are compared exactly.
@@ -253,7 +291,8 @@ class Run:
         The same for all GPUs together. Arrays on a GPU are copied within it first, and are brought
         to the host later. With `keep_data=False` the digests of one step rest there in any case.
     local : str or path, default None
-        A folder on storage of this node, where steps rest until they are in `path`.
+        A folder on storage of this node, where steps rest until they are in `path`. For a bucket: where
+        twinrun makes that folder; None takes `~/.cache/twinrun/buckets`.
     local_limit : int or str, default None
         Bytes that steps may take in `local`.
     flusher : {'thread', 'process', 'none'}, default None
@@ -284,9 +323,9 @@ class Run:
     Attributes
     ----------
     path : str
-        The folder of the history.
+        The folder of the history, or its URL without secrets.
     steps : list of int
-        The committed steps, ascending.
+        The committed steps, ascending; of a bucket those that are there.
     local_steps : list of int
         The steps that are only in `local`, ascending.
     keeps_data : bool
@@ -362,7 +401,7 @@ class Run:
         check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
         _core.check_tolerance(float(atol), float(rtol))
         self._tolerances = own_tolerances(tolerances)
-        self._path = checked_path(path)
+        self._path = given = checked_path(path)
         chosen = _core.SessionSettings()
         chosen.atol, chosen.rtol = float(atol), float(rtol)
         chosen.residue_bits, chosen.chunk_bytes, chosen.digest = residue_bits, chunk_bytes, digest
@@ -384,25 +423,46 @@ class Run:
             offer_packing_library()
         self._phases: EventWriter | None = None  # of the step `_phased`
         self._phased = 0
+        self._bucket: BucketTier | None = None
+        if is_url(given):
+            self._path = without_secrets(given)
+            self._bucket = _bucket_tier(given, chosen)
         session = self._begun(chosen)
         self._session: _core.Session | None = session
         if on_divergence is not None:
             session.on_divergence(lambda d: on_divergence(Divergence._of(d)))
         # Threads must not outlive the interpreter, and losses must be reported.
-        self._end = weakref.finalize(self, _end, session, self._path)
+        self._end = weakref.finalize(self, _end, session, self._path, self._bucket)
 
     def _begun(self, settings: _core.SessionSettings) -> _core.Session:
-        return _core.Session(self._path, settings, python_facts())
+        if self._bucket is None:
+            return _core.Session(self._path, settings, python_facts())
+        try:
+            session = _core.Session(self._bucket.folder, settings, python_facts())
+        except BaseException:
+            self._bucket.abandon()
+            raise
+        try:
+            self._bucket.begin()
+        except BaseException:
+            session.close()
+            self._bucket.abandon()
+            raise
+        return session
 
     @property
     def path(self) -> str:
-        """The folder of the history."""
+        """The folder of the history, or its URL without secrets."""
         return self._path
 
     @property
     def steps(self) -> list[int]:
         """The committed steps, ascending; with `flusher="none"` also those on the node-local tier."""
-        return self._open().committed
+        committed = self._open().committed
+        if self._bucket is None or self._bucket.ends_local:
+            return committed
+        there = self._bucket.committed()
+        return [step for step in committed if step in there]
 
     @property
     def local_steps(self) -> list[int]:
@@ -410,7 +470,11 @@ class Run:
 
         `twinrun flush`, or a later run, brings them to `path`.
         """
-        return self._open().local_only
+        session = self._open()
+        if self._bucket is None:
+            return session.local_only
+        there = self._bucket.committed()
+        return [step for step in session.committed if step not in there]
 
     @property
     def keeps_data(self) -> bool:
@@ -553,6 +617,8 @@ class Run:
     ) -> CaptureFacts:
         session = self._open()
         entries, keep = captured_entries(fields, self._tolerances, stream, self._path, ids, global_place)
+        if self._bucket is not None:
+            self._bucket.before_capture()
         report = session.capture(number, entries)
         del keep
         facts = CaptureFacts(
@@ -564,7 +630,10 @@ class Run:
             staged_bytes=report.staged_bytes,
             divergence=None if report.divergence is None else Divergence._of(report.divergence),
         )
-        _check_lost(report.lost, self._path, facts)
+        lost = _reasons(report.lost)
+        if self._bucket is not None:
+            lost = self._bucket.captured(number) | lost
+        _check_lost(lost, self._path, facts)
         return facts
 
     def wait(self) -> None:
@@ -583,7 +652,10 @@ class Run:
         writer, self._phases = self._phases, None
         if writer is not None:
             self._commit_phases(writer)
-        _check_lost(session.wait(), self._path)
+        lost = _reasons(session.wait())
+        if self._bucket is not None:
+            lost = self._bucket.drain() | lost
+        _check_lost(lost, self._path)
 
     def latest(self, not_after: int | None = None) -> int | None:
         """Finds the newest committed step.
@@ -640,7 +712,7 @@ class Run:
         TwinrunError
             The run is closed, or the step has no field of a name.
         """
-        session, number = self._open(), step_number(step)
+        session, number = self._stored(step)
         entries: list[_core.CapturedField] = []
         arrays: dict[str, np.ndarray] = {}
         for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
@@ -687,7 +759,7 @@ class Run:
         -----
         After an error some of the arrays may hold the values of the step, and others their old values.
         """
-        session, number = self._open(), step_number(step)
+        session, number = self._stored(step)
         entries: list[_core.CapturedField] = []
         copies: list[tuple[np.ndarray, np.ndarray]] = []
         keep: list[object] = []
@@ -719,6 +791,13 @@ class Run:
             into[...] = values.view(into.dtype.newbyteorder("="))
         del keep
 
+    def _stored(self, step: int) -> tuple[_core.Session, int]:
+        """The session, and a step whose files are on this machine now, if they are anywhere."""
+        session, number = self._open(), step_number(step)
+        if self._bucket is not None:
+            self._bucket.bring_step(number)
+        return session, number
+
     @staticmethod
     def _empty(stored: _core.StoredField) -> np.ndarray:
         shape = stored.shape
@@ -744,8 +823,7 @@ class Run:
         finally:
             session, self._session = self._session, None
             self._end.detach()
-            lost = session.close()
-        _check_lost(lost, self._path)
+            _close(session, self._path, self._bucket)
 
     def __enter__(self) -> Run:
         return self

@@ -9,6 +9,7 @@ import click
 
 from .. import _core
 from ..errors import MissingFile, TwinrunError, one_line
+from ..urls import is_url
 from ..words import byte_size
 from .common import console
 from .help import Verb
@@ -75,24 +76,40 @@ def _flush(path: str, to: str, history_id: str) -> bool:
     return not flushed.lost
 
 
+def _upload(local: str, url: str) -> int:
+    """Brings a whole history into a bucket, and prints which steps are there."""
+    from ..capture.mirror import upload_history
+    from ..formats.folder import is_history
+    from ..urls import without_secrets
+
+    if not is_history(local):
+        raise MissingFile("no history", where=local, fix="name the folder that has manifest.jsonl")
+    steps = upload_history(local, url)
+    console().print(one_line(f"{len(steps)} steps -> {without_secrets(url)}"), soft_wrap=True)
+    return 0
+
+
 @click.command(cls=Verb)
 @click.argument("local", type=click.Path())
 @click.option(
     "--to", "history", type=click.Path(), default=None, metavar="HISTORY",
-    help="The history; by default the one that the run was captured into.",
+    help="The history; by default the one that the run was captured into. Or a bucket: s3://BUCKET/PREFIX.",
 )  # fmt: skip
 def flush(local: str, history: str | None) -> int:
     """Copy steps that a run left on a node-local tier to their history.
 
     LOCAL is a rank's folder there, or the folder of all ranks of this node. The run must have ended, however
     it ended. Every byte is checked on the way; damaged steps stay where they are. Steps of another run than
-    the history's are refused. A history that is not there is made again. Exit status: 0 all steps are there,
-    2 not.
+    the history's are refused. A history that is not there is made again. With a URL, LOCAL is a whole
+    history, which is brought into the bucket. Exit status: 0 all steps are there, 2 not.
     """
 
     from ..arguments import checked_path
 
     local = checked_path(local)
+    if is_url(history):
+        assert history is not None
+        return _upload(local, history)
     parts = _parts(local)
     if history is not None:
         _check_place(history, local, parts)

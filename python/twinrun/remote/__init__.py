@@ -1,13 +1,19 @@
-"""Objects of stores (https, s3, gs), read by ranges through fsspec."""
+"""Objects of stores (https, s3, gs) through fsspec: read by ranges, and written into buckets."""
 
+from .bucket import Bucket
 from .objects import attach, detach, object_of
 from .store import Copies, RemoteStore, below, enter_store, forget_store, store_of, top_level
 from .stream import RemoteStream
+from .transport import Taken
+from .writes import Held
 
 __all__ = [
+    "Bucket",
     "Copies",
+    "Held",
     "RemoteStore",
     "RemoteStream",
+    "Taken",
     "attach",
     "below",
     "detach",

@@ -43,6 +43,10 @@ class RemoteObject:
         mine, yours = self._how, other._how
         return (mine.path, self.size, self._tag) == (yours.path, other.size, other._tag)
 
+    def has(self, size: int | None, tag: str) -> bool:
+        """Whether it is the content with this size and tag."""
+        return (self.size, self._tag) == (size, tag)
+
     def rename(self, name: str) -> None:
         self.name = self._how.name = name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, MissingFile, Unsupported
@@ -26,17 +26,26 @@ _LISTINGS = 10  # limits of time in which a store lists its objects, a thousand 
 class RemoteStore:
     """Objects below a URL.
 
-    keys: as the store lists them; None where it lists nothing, as most web servers do.
+    keys: as the store lists them; None where it lists nothing, as most web servers do. They are listed again
+    if a journal is newer: what it names was there before it.
     """
 
     def __init__(
-        self, url: str, fs: Any, path: str, kind: type[Transport], keys: dict[str, Any] | None
+        self,
+        url: str,
+        fs: Any,
+        path: str,
+        kind: type[Transport],
+        keys: dict[str, Any] | None,
+        listed: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
+        """listed: lists the keys again."""
         # On the web, each object below has the query of the URL. Keys of buckets may have any sign.
         path, mark, query = path.partition("?") if keys is None else (path, "", "")
         self._query, self._path = mark + query, path.rstrip("/")
         self._fs, self._kind = fs, kind
         self.name, self.keys = without_secrets(url).rstrip("/"), keys
+        self._listed = listed
         self._names: dict[str, str | None] = {}
         self._lock = threading.Lock()
 
@@ -59,6 +68,11 @@ class RemoteStore:
             size, tag = _facts(self.keys[key])
         how = self._kind(self._fs, f"{self._path}/{key}{self._query}", name)
         try:
+            if self._listed is not None and key.endswith(".jsonl"):
+                found = RemoteObject(name, how)  # as it is now: a run may be writing it
+                if not found.has(size, tag):
+                    self.keys = self._listed()
+                return enter(found)
             return enter(RemoteObject(name, how, size, tag))
         except MissingFile:
             if self.keys is not None:  # it was listed
@@ -112,10 +126,14 @@ def below(url: str, format: str | None = None) -> RemoteStore | None:
         return _on_web(url, fs, path, kind, format)
     if not url.endswith("/") and _is_object(fs, path, name):
         return None
-    found = _found(fs, path, name)
-    root = fs._strip_protocol(path).rstrip("/")
-    keys = {k[len(root) + 1 :]: info for k, info in found.items() if k.startswith(root + "/")}
-    return RemoteStore(url, fs, path, kind, _checked(keys, name))
+
+    def listed() -> dict[str, Any]:
+        found = _found(fs, path, name)
+        root = fs._strip_protocol(path).rstrip("/")
+        keys = {k[len(root) + 1 :]: info for k, info in found.items() if k.startswith(root + "/")}
+        return _checked(keys, name)
+
+    return RemoteStore(url, fs, path, kind, listed(), listed)
 
 
 def _is_object(fs: Any, path: str, name: str) -> bool:
@@ -243,9 +261,7 @@ class Copies:
             return
         target = os.path.join(self.folder, *key.split("/"))
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target + ".part", "wb") as out:
-            for at in range(0, found.size, _PIECE):
-                out.write(found.read(at, min(_PIECE, found.size - at)))
+        download(found, target + ".part")
         os.replace(target + ".part", target)
 
     def close(self) -> None:
@@ -253,6 +269,13 @@ class Copies:
 
 
 _PIECE = 8 << 20
+
+
+def download(found: RemoteObject, path: str) -> None:
+    """Writes the content of an object into a new file, or over an old one."""
+    with open(path, "wb") as out:
+        for at in range(0, found.size, _PIECE):
+            out.write(found.read(at, min(_PIECE, found.size - at)))
 
 
 def _remove(folder: str, store: RemoteStore) -> None:

@@ -17,6 +17,7 @@ from ..errors import FormatError, MissingFile, TwinrunError, Unsupported
 __all__ = [
     "Again",
     "First",
+    "Taken",
     "Transport",
     "changed",
     "missing",
@@ -49,6 +50,17 @@ class Again(Exception):
     def __init__(self, why: str = "the store does not answer", fix: str = "try again") -> None:
         super().__init__(why)
         self.why, self.fix = why, fix
+
+
+class Taken(Exception):
+    """An object was not written: the condition of the write does not hold."""
+
+
+def _kind(error: Exception) -> str:
+    """The store's code of an error, or its class. Texts of libraries may hold secrets; codes are words."""
+    reply = getattr(error.__cause__ or error, "response", None)
+    code = reply.get("Error", {}).get("Code", "") if isinstance(reply, dict) else ""
+    return code if re.fullmatch(r"[A-Za-z.]{1,60}", str(code)) else type(error).__name__
 
 
 def changed(name: str) -> FormatError:
@@ -103,11 +115,17 @@ def silent(seconds: float) -> Again:
 
 
 def wait(
-    fs: Any, work: Callable[[], Awaitable[_Value]], name: str, seconds: float, attempts: int = _ATTEMPTS
+    fs: Any,
+    work: Callable[[], Awaitable[_Value]],
+    name: str,
+    seconds: float,
+    attempts: int = _ATTEMPTS,
+    failure: str = "cannot be read",
 ) -> _Value:
     """The result of `work`, which runs in fsspec's loop.
 
-    It is tried again where the store cannot answer now, or did not within `seconds`. name: for messages.
+    It is tried again where the store cannot answer now, or did not within `seconds`. name, failure: for
+    messages.
     """
     import asyncio
 
@@ -131,7 +149,7 @@ def wait(
     fix = "try again"
     try:
         return sync(fs.loop, several)
-    except (TwinrunError, KeyboardInterrupt, MemoryError):
+    except (TwinrunError, Taken, KeyboardInterrupt, MemoryError):
         raise
     except Again as error:
         why, fix = error.why, error.fix
@@ -140,7 +158,7 @@ def wait(
     except PermissionError:
         why = "the store refuses access: check the credentials"
     except Exception as error:
-        why = f"cannot be read ({type(error).__name__})"
+        why = f"{failure} ({_kind(error)})"
     raise FormatError(why, where=name, fix=fix) from None
 
 

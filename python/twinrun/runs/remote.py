@@ -73,8 +73,8 @@ class _RemoteHistory(HistorySubject):
                 fix="download it first, or name it by s3:// or gs://",
             )
         self._store, self._copies = store, Copies(store)
-        self._marks = [key for key in store.keys if STEP_MARK.fullmatch(key.rpartition("/")[2])]
         self._copies.bring(top_level(store))
+        self._marks = [key for key in store.keys if STEP_MARK.fullmatch(key.rpartition("/")[2])]
         super().__init__(self._copies.folder, store.name)
 
     def _bring(self, place: Place, data: bool) -> None:

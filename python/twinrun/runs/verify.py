@@ -147,6 +147,17 @@ def _verify_step(folder: str, rank: _core.RankFiles, threads: int) -> tuple[list
     return problems, 2
 
 
+def damage_of_step(path: str, step: int, threads: int = 1) -> str:
+    """What is wrong with the files of a committed step, whose metadata has checksums of all; "": nothing."""
+    for one in _core.open_history(path).steps:
+        if one.step == step:
+            for rank in one.ranks:
+                problems, _ = _verify_step(os.path.join(path, one.folder), rank, threads)
+                if problems:
+                    return problems[0]
+    return ""
+
+
 def _verify_place(
     path: str, step: int, folder: str, rank: _core.RankFiles, threads: int, journals: Journals
 ) -> tuple[list[str], int]:

@@ -90,6 +90,23 @@ def test_a_release_is_held_back_until_all_is_ready(tree: Path) -> None:
     assert "tag v0.1.0" in check_release.check_tag("v0.2.0", tree)[0]
 
 
+def test_recipes_fit_to_the_project() -> None:
+    """Version, address and dependencies of the recipes for conda and Spack."""
+    recipe = form(ROOT / "packaging/conda/recipe/recipe.yaml")
+    assert recipe["context"]["version"] == check_release.version_of(ROOT)
+    assert recipe["about"]["homepage"] == PROJECT["urls"]["Homepage"]
+    assert recipe["about"]["license"] == PROJECT["license"]
+    run = [one if isinstance(one, str) else one["then"] for one in recipe["requirements"]["run"]]
+    wanted = [f"python{PROJECT['requires-python']}", *(d.partition(";")[0] for d in PROJECT["dependencies"])]
+    assert [one.replace(" ", "") for one in run] == [one.strip() for one in wanted]
+    spack = (ROOT / "packaging/spack/packages/twinrun/package.py").read_text("utf-8")
+    home = PROJECT["urls"]["Homepage"]
+    assert f'homepage = "{home}"' in spack and f'git = "{home}.git"' in spack
+    options = re.findall(r'"(TWINRUN_[A-Z_]+)"', spack)
+    cmake = "".join(file.read_text("utf-8") for file in [ROOT / "CMakeLists.txt", *ROOT.glob("cmake/*.cmake")])
+    assert options and all(re.search(rf"(option|set)\({name} ", cmake) for name in options)
+
+
 # ---- the forms ---------------------------------------------------------------------------------------------------------
 
 

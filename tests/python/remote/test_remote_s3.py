@@ -1,71 +1,18 @@
 """Objects in a bucket of S3, which moto's server plays: what is compared, and which bytes are asked for."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import command
 from object_server import noise, npy
+from s3_bucket import Bucket
 
 import twinrun
 from twinrun import FormatError, MissingFile, TwinrunError, Unsupported, golden
 
-_RUN = "run: pip install 'twinrun[remote]' 'moto[server]'"
-s3fs = pytest.importorskip("s3fs", reason=f"buckets need s3fs; {_RUN}")
-moto = pytest.importorskip("moto.server", reason=f"the bucket of these tests needs moto; {_RUN}")
-
 BLOCK = 32 << 10
-
-
-class Bucket:
-    """asked: (key, bytes) of each answer with content."""
-
-    def __init__(self, server: object) -> None:
-        self.asked: list[tuple[str, int]] = []
-        host, port = server.get_host_and_port()
-        self.endpoint = f"http://{host}:{port}"
-        inner = server._server.app
-
-        def counting(environ: dict, start: object) -> object:
-            def answer(status: str, headers: list, *more: object) -> object:
-                length = dict(headers).get("Content-Length") or dict(headers).get("content-length")
-                if environ["REQUEST_METHOD"] == "GET" and not environ.get("QUERY_STRING"):
-                    self.asked.append((environ["PATH_INFO"], int(length or 0)))
-                return start(status, headers, *more)
-
-            return inner(environ, answer)
-
-        server._server.app = counting
-        self.fs = s3fs.S3FileSystem(endpoint_url=self.endpoint, key="test", secret="hidden")
-        self.fs.mkdir("bucket")
-
-    def put(self, key: str, content: bytes) -> None:
-        self.fs.pipe_file(f"bucket/{key}", content)
-
-    def put_folder(self, folder: Path, key: str) -> None:
-        for path in folder.rglob("*"):
-            if path.is_file():
-                self.put(f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
-            patch.delenv(name, raising=False)
-        found = Bucket(server)
-        patch.setenv("AWS_ENDPOINT_URL", found.endpoint)
-        s3fs.S3FileSystem.clear_instance_cache()
-        yield found
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
 
 
 def test_arrays_and_the_bytes_that_are_asked_for(bucket: Bucket) -> None:
