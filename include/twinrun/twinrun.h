@@ -228,7 +228,9 @@ TWR_API int twr_unprotect(twr_run* run, const char* name);
 
 /* [collective] Captures all protected arrays. Returns when they may change.
  * Returns TWR_DIVERGED or TWR_STEP_LOST after the step was taken. After any other code but TWR_OK
- * it was not taken, and will not appear:
+ * it was not taken, and will not appear. One case is left open: where a capture writes itself and
+ * the last sync of its journal fails (TWR_ERROR_IO), the step may be there later, whole.
+ * Codes:
  *   TWR_ERROR_INVALID_ARGUMENT: the step is captured already; nothing is protected; there are not
  *     as many IDs as rows; this process was forked from the one that opened the run
  *   TWR_ERROR_NOT_FOUND: IDs that are not captured with their rows
