@@ -200,20 +200,21 @@ class HistorySubject(Subject):
         metadata = self.metadata(place)
         refs = refs_of_metadata(metadata)
         step, rank = place
-        if self._files[place][1].difference is not None:
+        folder, files = self._files[place]
+        if files.difference is not None:
             assert step is not None
             for ref in refs:
                 if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)
-            # A record is never newer than its journal, except in a copy; then its content is checked.
-            difference = os.path.join(self._path, self._files[place][0], self._files[place][1].data)
+            # A record is never newer than its journal, except in a copy: its content is checked then.
+            difference = os.path.join(self._path, folder, files.data)
             notes = check_content(metadata, refs, difference) if self._is_touched(rank) else []
             opened = self._by_name(refs, use_metadata)
             opened.notes = notes
             yield opened
             return
         # The data was dropped or never kept; only metadata exists.
-        if not self._files[place][1].data:
+        if not files.data:
             for ref in refs:
                 if ref.items:
                     ref.extents, ref.no_data = None, True

@@ -174,7 +174,8 @@ def check_layout(
 def check_content(metadata: _core.Metadata, fields: list[FieldRef], data: str | None = None) -> list[str]:
     """Compares the data with the checksums of the metadata: for files that were touched or copied.
 
-    data: the file that has it, where fields do not say so. Returns notes. Raises Stale, or DamagedFile in a history, unless all data is unchanged.
+    data: the file that has it, where fields do not say so. Returns notes. Raises Stale, or DamagedFile
+    in a history, unless all data is unchanged.
     """
     for ref in fields:
         source = ref.source()

@@ -103,7 +103,9 @@ def test_recipes_fit_to_the_project() -> None:
     home = PROJECT["urls"]["Homepage"]
     assert f'homepage = "{home}"' in spack and f'git = "{home}.git"' in spack
     options = re.findall(r'"(TWINRUN_[A-Z_]+)"', spack)
-    cmake = "".join(file.read_text("utf-8") for file in [ROOT / "CMakeLists.txt", *ROOT.glob("cmake/*.cmake")])
+    cmake = "".join(
+        file.read_text("utf-8") for file in [ROOT / "CMakeLists.txt", *ROOT.glob("cmake/*.cmake")]
+    )
     assert options and all(re.search(rf"(option|set)\({name} ", cmake) for name in options)
 
 
