@@ -206,7 +206,7 @@ class HistorySubject(Subject):
             for ref in refs:
                 if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)
-            # A record is never newer than its journal, except in a copy: its content is checked then.
+            # A record is never newer than its journal, except in a copy, which is read.
             difference = os.path.join(self._path, folder, files.data)
             notes = check_content(metadata, refs, difference) if self._is_touched(rank) else []
             opened = self._by_name(refs, use_metadata)
