@@ -337,8 +337,10 @@ TEST(Sums, ResiduesExplainTheDifference) {
             std::vector<std::uint64_t> starts;
             for (const std::uint64_t id : ids)
                 starts.push_back(id * id_stride(width));
-            const auto check = [&](const std::vector<std::uint8_t>& of_b) {
-                return compare_residues(starts, width, residues_a, of_b, bits, shape, height);
+            // Clang before 16 captures no structured bindings.
+            const auto check = [&, &of_a = residues_a,
+                                levels = height](const std::vector<std::uint8_t>& of_b) {
+                return compare_residues(starts, width, of_a, of_b, bits, shape, levels);
             };
             const auto found = check(residues_b);
             ASSERT_EQ(found.size(), sums_a.size());
