@@ -669,8 +669,8 @@ class Run:
         step : int
             A committed step.
         fields : dict of str to array
-            Writable arrays with the type and shape that was captured; for a scalar an array of shape (). Arrays
-            on the host may be strided; arrays on a GPU must be dense.
+            Writable arrays with the type and shape that was captured; for a scalar an array of
+            shape (). Arrays on the host may be strided; arrays on a GPU must be dense.
 
         Raises
         ------

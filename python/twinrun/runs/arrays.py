@@ -11,6 +11,7 @@ import contextlib
 import math
 import operator
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "ArrayView",
     "DeviceArrayView",
     "bits_of_small",
+    "check_places",
     "row_major",
     "stream_handle",
     "taken",
@@ -437,6 +439,16 @@ def _read_only(name: str) -> TwinrunError:
     return TwinrunError("is read-only", where=name, fix="give an array that can be written")
 
 
+def check_places(name: str, shape: Sequence[int], strides: Sequence[int]) -> None:
+    """Raises TwinrunError where elements of an array lie in one place, as those of an expanded one."""
+    if 0 not in shape and any(s == 0 and n > 1 for s, n in zip(strides, shape, strict=True)):
+        raise TwinrunError(
+            "has several elements in one place of memory, as expanded arrays have",
+            where=name,
+            fix="give a copy of it, or the array that was expanded",
+        )
+
+
 def _check_target(name: str, array: object, taken: np.ndarray) -> None:
     """Raises TwinrunError where what is written into `taken` would not be seen in the array."""
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
@@ -447,12 +459,7 @@ def _check_target(name: str, array: object, taken: np.ndarray) -> None:
         )
     if taken.size == 0:
         return
-    if any(stride == 0 and length > 1 for stride, length in zip(taken.strides, taken.shape, strict=True)):
-        raise TwinrunError(
-            "has several elements in one place of memory, as expanded arrays have",
-            where=name,
-            fix="give a copy of it, or the array that was expanded",
-        )
+    check_places(name, taken.shape, taken.strides)
     if isinstance(array, np.ndarray):
         return
     # Each copy lies elsewhere, as the first one is still there.
