@@ -267,7 +267,8 @@ TWR_API int twr_aggregate_declare_types(twr_aggregate* aggregate, const twr_aggr
  *   TWR_ERROR_INVALID_ARGUMENT: nothing is declared; path or data is NULL; PATH exists and is no
  *     regular file; a file with the index' name is not an index
  *   TWR_ERROR_MISMATCH: with `update`, another number of files than were written
- *   TWR_ERROR_DAMAGED, TWR_ERROR_UNSUPPORTED: the index is truncated, or of a newer version
+ *   TWR_ERROR_DAMAGED, TWR_ERROR_UNSUPPORTED: the index is truncated, or of a newer version; with
+ *     `update`, TWR_ERROR_DAMAGED also where sub-files were exchanged by a rename
  *   a file's codes */
 TWR_API int twr_aggregate_write(twr_aggregate* aggregate, const char* path, const void* const* data);
 
@@ -300,7 +301,8 @@ TWR_API int twr_aggregate_test(twr_aggregate* aggregate, int* done);
  * twr_aggregate_write. After an error arrays may be partly overwritten.
  * Returns
  *   TWR_ERROR_INVALID_ARGUMENT, TWR_ERROR_UNSUPPORTED: as twr_aggregate_write
- *   TWR_ERROR_DAMAGED: a file ends before the last declared byte; the index is truncated
+ *   TWR_ERROR_DAMAGED: a file ends before the last declared byte; the index is truncated;
+ *     sub-files were exchanged by a rename
  *   TWR_ERROR_MISMATCH: another number of files than were written. With `offsets` = "whole" any
  *     number is read; with one file all files are, as if they lay one behind the other
  *   TWR_ERROR_NOT_FOUND: no file; several files without their index (their write did not finish)

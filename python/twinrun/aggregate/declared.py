@@ -257,7 +257,8 @@ def pointers(
     for k, (array, one) in enumerate(zip(arrays, declared, strict=True)):
         name = f"array {k}"
         if not isinstance(array, np.ndarray):
-            raise TwinrunError(f"{name} is no array of numpy", fix="give numpy.asarray of it")
+            fix = "give numpy.asarray of it" if writes else "read into an array of numpy"
+            raise TwinrunError(f"{name} is no array of numpy", fix=fix)
         if isinstance(array, np.ma.MaskedArray):
             raise TwinrunError(
                 f"{name} is a masked array, and a file has no mask", fix="give array.filled(...)"

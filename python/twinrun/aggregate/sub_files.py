@@ -37,8 +37,11 @@ class Joined:
     removed : bool
         Whether the index and the sub-files were removed, but for those in `kept`.
     kept : list of str
-        Files that were not removed: sub-files that are not those that the index names, and all of them
-        with the index where it is not the one that was read.
+        Files that were not removed: sub-files with a second name (a hard link), and all of them with the
+        index where the index or one of them changed meanwhile.
+    changed : list of str
+        Sub-files that were changed after the write, or copied without their times. The new file has what
+        they hold now.
     """
 
     path: str
@@ -46,6 +49,7 @@ class Joined:
     bytes: int
     removed: bool = False
     kept: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
 
 
 def _changed(where: str) -> TwinrunError:
@@ -64,28 +68,51 @@ def _still_there(index: Index) -> bool:
     return False
 
 
+def _is_written(index: Index, number: int) -> bool:
+    """Whether a sub-file is the one that the index names, and no link to it."""
+    try:
+        about = os.lstat(index.name(number))
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(about.st_mode) and identity_of(about) == index.files[number]
+
+
 class _Files:
-    """The sub-files, opened when they are first read."""
+    """The sub-files, opened when they are first read.
+
+    changed: those with another time of modification than the index says.
+    """
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._open: dict[int, int] = {}
         self._seen: dict[int, tuple[int, int, int]] = {}
-        for number, (length, _, _) in enumerate(index.files):
-            name = index.name(number)
+        self.changed: list[str] = []
+        numbers = {entry: number for number, entry in enumerate(index.files)}
+        for number, entry in enumerate(index.files):
+            name, (length, _, modified) = index.name(number), entry
             try:
                 about = os.stat(name)
             except OSError as e:
                 raise MissingFile(f"a sub-file cannot be read: {e.strerror}", where=name) from e
             if not stat.S_ISREG(about.st_mode):
                 raise FormatError("a sub-file is no regular file", where=name)
+            found = identity_of(about)
+            if found != entry and found in numbers:
+                raise DamagedFile(
+                    f"is the file that was written as {index.name(numbers[found])}: sub-files were renamed",
+                    where=name,
+                    fix="give each its own name again, or write the files again",
+                )
             if about.st_size != length:
                 raise DamagedFile(
                     f"has {about.st_size} bytes, and the index says {length}",
                     where=name,
                     fix="write the files again",
                 )
-            self._seen[number] = identity_of(about)
+            if about.st_mtime_ns != modified:
+                self.changed.append(name)
+            self._seen[number] = found
 
     def handle(self, number: int) -> int:
         if number not in self._open:
@@ -239,18 +266,21 @@ def _put_in_place(temporary: str, output: str, replace: bool) -> None:
 
 
 def _remove(index: Index, made: str) -> list[str]:
-    """Removes the index and its sub-files. Returns those that are not the files it names, which stay."""
+    """Removes the index and its sub-files. Returns what stays: files with a second name, and all where one
+    of them is not the file that was read.
+    """
     kept, name = [], index_path(index.path)
-    if not _still_there(index):  # a program wrote the files again since, or somebody moved them
-        return [name, *(index.name(number) for number in range(len(index.files)))]
+    numbers = range(len(index.files))
     try:
+        # A program wrote the files again since, or somebody moved them.
+        if not _still_there(index) or not all(_is_written(index, number) for number in numbers):
+            return [name, *map(index.name, numbers)]
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
-        for number, entry in enumerate(index.files):
+        for number in numbers:
             name = index.name(number)
             with contextlib.suppress(FileNotFoundError):
-                about = os.lstat(name)
-                if stat.S_ISREG(about.st_mode) and about.st_nlink == 1 and identity_of(about) == entry:
+                if os.lstat(name).st_nlink == 1 and _is_written(index, number):
                     os.unlink(name)
                 else:
                     kept.append(name)
@@ -271,6 +301,14 @@ def _check_removal(index: Index) -> None:
             where=index_path(index.path),
             fix="join without --remove, look at the new file, and remove the sub-files yourself",
         )
+    for number in range(len(index.files)):
+        if not _is_written(index, number):
+            raise TwinrunError(
+                "is not the file that was written: it was changed, copied or replaced since; nothing was made "
+                "or removed",
+                where=index.name(number),
+                fix="join without --remove, look at the new file, and remove the sub-files yourself",
+            )
     folder = os.path.dirname(index.path) or "."
     about = os.stat(folder)
     own = os.geteuid()
@@ -319,7 +357,7 @@ def join_sub_files(
     """Makes one file of the sub-files of an aggregated write.
 
     >>> join_sub_files("step-000500.bin")  # doctest: +SKIP
-    Joined(path='step-000500.bin', files=16, bytes=1073741824, removed=False, kept=[])
+    Joined(path='step-000500.bin', files=16, bytes=1073741824, removed=False, kept=[], changed=[])
 
     Parameters
     ----------
@@ -330,8 +368,9 @@ def join_sub_files(
     replace : bool, default False
         Replace a file that is there.
     remove : bool, default False
-        Remove the index and the sub-files when the new file is on storage. A file that somebody changed,
-        copied or linked since the write stays. An index without a checksum is refused.
+        Remove the index and the sub-files when the new file is on storage. A sub-file with a second name (a
+        hard link) stays. Where one was changed, copied or replaced since the write, or the index has no
+        checksum, that is an error, and nothing is made or removed.
 
     Returns
     -------
@@ -341,13 +380,15 @@ def join_sub_files(
     Raises
     ------
     TwinrunError
-        No index, a damaged one, files that are not those that it names or that change meanwhile, an output
-        that is there, or an error of storage. Then no file was made, replaced or removed.
+        No index, a damaged one, files that have other lengths than it says, that were exchanged or that
+        change meanwhile, an output that is there, or an error of storage. Then no file was made, replaced or
+        removed.
 
     Notes
     -----
     The new file has the bytes that one shared file would have, with zeros where nobody wrote. It gets its
-    name when it is complete and on storage.
+    name when it is complete and on storage. The index has no checksums of the sub-files' contents:
+    `Joined.changed` names those that may hold other bytes than were written.
     """
     source = any_path(path)
     target = source if output is None else any_path(output)
@@ -378,4 +419,4 @@ def join_sub_files(
         files.close()
     kept = _remove(index, target) if remove else []
     removed = remove and len(kept) <= len(index.files)  # the index is one more
-    return Joined(target, len(index.files), index.whole_bytes, removed, kept)
+    return Joined(target, len(index.files), index.whole_bytes, removed, kept, files.changed)

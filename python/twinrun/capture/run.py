@@ -741,8 +741,8 @@ class Run:
         step : int
             A committed step.
         fields : dict of str to array
-            Writable arrays with the type and shape that was captured. Arrays on the host may be strided;
-            arrays on a GPU must be dense.
+            Writable arrays with the type and shape that was captured; for a scalar an array of
+            shape (). Arrays on the host may be strided; arrays on a GPU must be dense.
 
         Raises
         ------
@@ -753,7 +753,8 @@ class Run:
         DamagedFile
             A checksum does not fit.
         TwinrunError
-            The run is closed, an array is read-only, or the step has no field of a name.
+            The run is closed, an array is read-only or a scalar of numpy, or the step has no field of a
+            name.
 
         Notes
         -----

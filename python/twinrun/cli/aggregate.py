@@ -150,7 +150,8 @@ def join(path: str, output: str | None, replace: bool, remove: bool) -> int:
 
     PATH.twr-index says which bytes each of them has. The new file has the bytes that one shared file would
     have. It gets its name when it is complete and on storage. Nothing else is changed without --replace or
-    --remove, and --remove leaves every file that is not the one that was written. Exit status: 0 done, 2 not.
+    --remove. --remove is refused where a sub-file is not the one that was written. Exit status: 0 done, 2
+    not.
     """
 
     from ..aggregate.sub_files import join_sub_files
@@ -171,6 +172,14 @@ def join(path: str, output: str | None, replace: bool, remove: bool) -> int:
     )
     for name in joined.kept:
         console(stderr=True).print(
-            one_line(f"{name}: stays, because it is not the file that was written"), soft_wrap=True
+            one_line(f"{name}: stays, because it has a second name, or files changed meanwhile"),
+            soft_wrap=True,
+        )
+    if joined.changed:
+        first, more = joined.changed[0], len(joined.changed) - 1
+        which, hold = (f"{first} and {more} more were", "they hold") if more else (f"{first} was", "it holds")
+        console(stderr=True).print(
+            one_line(f"note: {which} changed after the write, or copied: {joined.path} has what {hold} now"),
+            soft_wrap=True,
         )
     return 0

@@ -11,6 +11,7 @@ import contextlib
 import math
 import operator
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "ArrayView",
     "DeviceArrayView",
     "bits_of_small",
+    "check_places",
     "row_major",
     "stream_handle",
     "taken",
@@ -75,7 +77,8 @@ class DeviceArrayView:
 
     shape: as the core takes it; reversed for column-major arrays (fortran_order). strides: bytes, one for
     each dimension of `shape`; () where it is dense. device: its number. stream: handle of the stream whose
-    earlier work makes the data; 0 is the device's default stream. array: what the caller gave.
+    earlier work makes the data; 0 is the device's default stream. array: what the caller gave. read_only:
+    whether its library says that nobody may write.
     """
 
     dtype: str
@@ -88,6 +91,7 @@ class DeviceArrayView:
     fortran_order: bool
     owner: object
     array: object
+    read_only: bool = False
 
     @property
     def items(self) -> int:
@@ -207,7 +211,17 @@ def _from_dlpack(name: str, array: object, stream: int | None) -> DeviceArrayVie
         raise ValueError(f"DLPack names impossible strides: {strides}")
     shape, strides, fortran = _layout(tuple(facts.shape), strides, size)
     return DeviceArrayView(
-        dtype, shape, strides, facts.address, facts.device, stream or 0, False, fortran, capsule, array
+        dtype,
+        shape,
+        strides,
+        facts.address,
+        facts.device,
+        stream or 0,
+        False,
+        fortran,
+        capsule,
+        array,
+        facts.read_only,
     )
 
 
@@ -253,7 +267,10 @@ def _from_cuda_array_interface(
         stream = stream_handle(interface.get("stream")) or 0
     device = _number_of_device(name, array, address)
     swap = order != sys.byteorder and ITEMSIZE[kind] > 1
-    return DeviceArrayView(kind, shape, strides, address, device, stream, swap, fortran, array, array)
+    read_only = bool(interface["data"][1])
+    return DeviceArrayView(
+        kind, shape, strides, address, device, stream, swap, fortran, array, array, read_only
+    )
 
 
 def _plain_tensor(array: object) -> object:
@@ -418,15 +435,71 @@ def taken(name: str, array: object, stream: object = None) -> ArrayView | Device
     return _host_view(name, a)
 
 
+def _read_only(name: str) -> TwinrunError:
+    return TwinrunError("is read-only", where=name, fix="give an array that can be written")
+
+
+def check_places(name: str, shape: Sequence[int], strides: Sequence[int]) -> None:
+    """Raises TwinrunError where elements of an array lie in one place, as those of an expanded one."""
+    if 0 not in shape and any(s == 0 and n > 1 for s, n in zip(strides, shape, strict=True)):
+        raise TwinrunError(
+            "has several elements in one place of memory, as expanded arrays have",
+            where=name,
+            fix="give a copy of it, or the array that was expanded",
+        )
+
+
+def _check_target(name: str, array: object, taken: np.ndarray) -> None:
+    """Raises TwinrunError where what is written into `taken` would not be seen in the array."""
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise TwinrunError(
+            "has masked elements, which would hide what is written",
+            where=name,
+            fix="give its data: array.data",
+        )
+    if taken.size == 0:
+        return
+    check_places(name, taken.shape, taken.strides)
+    if isinstance(array, np.ndarray):
+        return
+    # Each copy lies elsewhere, as the first one is still there.
+    if _address(_as_numpy(name, array)[0]) != _address(taken):
+        raise TwinrunError(
+            f"{type(array).__name__} gives numpy a copy, so it cannot be written",
+            where=name,
+            fix="give a numpy array",
+        )
+
+
+def _address(a: np.ndarray) -> int:
+    return a.__array_interface__["data"][0]
+
+
 def writable(name: str, array: object) -> tuple[np.ndarray, str] | DeviceArrayView:
     """Memory to write into: on the host (array, element type), on a GPU the dense view of the array.
 
     Raises TwinrunError where the array cannot be written, or only a copy could be.
     """
+    if isinstance(array, np.generic):
+        raise TwinrunError(
+            f"is a scalar of numpy ({type(array).__name__}), which is read-only",
+            where=name,
+            fix="give an array: np.array(value)",
+        )
+    if isinstance(array, bytes):
+        raise _read_only(name)
     if not isinstance(array, np.ndarray):
-        array = _plain_tensor(array)
+        given, array = array, _plain_tensor(array)
+        if array is not given and (getattr(given, "is_conj", bool)() or getattr(given, "is_neg", bool)()):
+            raise TwinrunError(
+                "is a tensor with a pending conjugation or negation, of which only a copy could be written",
+                where=name,
+                fix="give the tensor that it is a view of",
+            )
         on_device = _device_view(name, array, None)
         if on_device is not None:
+            if on_device.read_only:
+                raise _read_only(name)
             if on_device.strides or on_device.swap:
                 raise TwinrunError("must be dense to be written", where=name)
             return on_device
@@ -448,5 +521,6 @@ def writable(name: str, array: object) -> tuple[np.ndarray, str] | DeviceArrayVi
             raise _unsupported(name, a.dtype)
         kind = known[0]
     if not a.flags.writeable:
-        raise TwinrunError("is read-only", where=name, fix="give an array that can be written")
+        raise _read_only(name)
+    _check_target(name, array, a)
     return a, kind

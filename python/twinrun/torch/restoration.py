@@ -11,7 +11,7 @@ import torch
 from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import unit_of
 from ..formats.texts import SUFFIX
-from ..runs.arrays import bits_of_small, view
+from ..runs.arrays import bits_of_small, check_places, view
 from ..runs.boxes import StepBoxes, Whole, values_of
 from ..runs.containers import flattened, state_of
 from ..runs.fields import FieldRef
@@ -77,6 +77,7 @@ class Restoration:
             elif p.name in in_place or p.name.rpartition(".")[0] in in_place:
                 self._check_form(p.name, self._boxes.whole(p.name), p.shape, p.local)
                 self._boxes.check_kept(p.name)
+                _check_target(p.name, p.local)
                 self._parts.append(p)
             elif p.name in known:
                 self._numbers[p.name] = self._number(p.name)
@@ -84,6 +85,19 @@ class Restoration:
                 raise _not_written(p.name)
         for name, value in own.items():
             self._check_own(name, value, known, name in in_place)
+        self._check_fixed("", self._fields)
+
+    def _check_fixed(self, name: str, what: Any) -> None:
+        """Raises TwinrunError where a tuple that nothing holds would have to get another number."""
+        found = self._numbers.get(plain_name(name))
+        if found is not None and not np.array_equal(
+            found, np.asarray(what), equal_nan=found.dtype.kind in "fc"
+        ):
+            raise _not_written(name)
+        if isinstance(what, tuple):
+            keys = getattr(what, "_fields", range(len(what)))
+            for key, one in zip(keys, what, strict=True):
+                self._check_fixed(joined(name, key), one)
 
     def _check_own(self, name: str, value: Any, known: Mapping[str, Any], in_place: bool) -> None:
         """What each process has of its own comes back where as many processes captured it."""
@@ -97,6 +111,7 @@ class Restoration:
             self._check_form(
                 name, Whole(ref.dtype, ref.kind, ref.unit, ref.user_shape), tuple(value.shape), value
             )
+            _check_target(name, value)
             self._own[name] = value, ref
         elif name in known:
             self._numbers[name] = values_of(ref)
@@ -146,9 +161,9 @@ class Restoration:
     def write(self) -> None:
         """Writes into tensors and arrays. Each is checked byte by byte before it is written."""
         for p in self._parts:
-            _put(p.name, p.local, self._boxes.read(p.name, p.offset, tuple(p.local.shape)))
-        for name, (into, ref) in self._own.items():
-            _put(name, into, values_of(ref))
+            _put(p.local, self._boxes.read(p.name, p.offset, tuple(p.local.shape)))
+        for into, ref in self._own.values():
+            _put(into, values_of(ref))
 
     def finish(self) -> None:
         """Hands the states to their models, optimizers and schedulers, and sets numbers of containers."""
@@ -232,7 +247,9 @@ def _is_strided(value: Any) -> bool:
 
 def _not_written(name: str) -> TwinrunError:
     return TwinrunError(
-        "cannot be restored in place", where=name, fix="leave it out of fields, or read it with load()"
+        "cannot be restored in place",
+        where=name or "fields",
+        fix="leave it out of fields, or read it with load()",
     )
 
 
@@ -244,7 +261,17 @@ def _other_text(name: str) -> Incomparable:
     )
 
 
-def _put(name: str, into: Any, values: np.ndarray) -> None:
+def _check_target(name: str, into: Any) -> None:
+    """Raises TwinrunError where a tensor or an array cannot be written."""
+    if isinstance(into, torch.Tensor):
+        check_places(name, into.shape, into.stride())
+        return
+    check_places(name, into.shape, into.strides)
+    if not into.flags.writeable:
+        raise TwinrunError("is read-only", where=name, fix="give an array that can be written")
+
+
+def _put(into: Any, values: np.ndarray) -> None:
     """Writes the elements of a box, bit by bit."""
     if isinstance(into, torch.Tensor):
         if into.numel():
@@ -252,8 +279,6 @@ def _put(name: str, into: Any, values: np.ndarray) -> None:
             with torch.no_grad():
                 into.detach().copy_(raw.view(into.dtype).reshape(into.shape))
         return
-    if not into.flags.writeable:
-        raise TwinrunError("is read-only", where=name, fix="give an array that can be written")
     into[...] = values.view(into.dtype.newbyteorder("="))
 
 

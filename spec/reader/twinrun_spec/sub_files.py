@@ -34,10 +34,14 @@ def whole(path: str) -> bytes:
     with open(f"{path}.twr-index", "rb") as file:
         index = parse(file.read(LONGEST + 1))
     parts = []
-    for number, (length, _, _) in enumerate(index.files):
-        name = f"{path}.{number:05}"
+    for number, entry in enumerate(index.files):
+        name, length = f"{path}.{number:05}", entry[0]
         if not os.path.isfile(name):
             raise FormatError(f"{name}: not there, or no regular file")
+        about = os.stat(name)
+        found = [about.st_size, about.st_ino, about.st_mtime_ns]
+        if found != entry and found in index.files:
+            raise FormatError(f"{name}: the file of another entry")
         with open(name, "rb") as file:
             parts.append(file.read())
         if len(parts[-1]) != length:

@@ -7,10 +7,12 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "aggregate/mpi/storage.hpp"
+#include "aggregate/mpi/target.hpp"
 #include "aggregate/mpi/text_file.hpp"
 #include "aggregate/plan/overlap.hpp"
 #include "base/checked.hpp"
@@ -122,6 +124,31 @@ Error altered(const std::string& name) {
     return Error{ErrorCode::damaged, name + ": is cut or altered: remove it, and write the files again"};
 }
 
+// Which of an index' files lies under which name.
+class KnownFiles {
+   public:
+    KnownFiles(const std::string& path, const Index& index) : path_(path), index_(index) {
+        for (std::size_t number = 0; number < index.size(); ++number)
+            numbers_.try_emplace(index.files[number], number);
+    }
+
+    // Damaged: the file under the sub-file's name is that of another one.
+    [[nodiscard]] Result<> check(std::size_t number, const SubFile& there) const {
+        if (there == index_.files[number]) return success();
+        const auto other = numbers_.find(there);
+        if (other == numbers_.end()) return success();
+        return Error{ErrorCode::damaged,
+                     sub_file_name(path_, number) + ": is the file that was written as " +
+                         sub_file_name(path_, other->second) +
+                         ": sub-files were renamed; give each its own name again, or write them again"};
+    }
+
+   private:
+    const std::string& path_;
+    const Index& index_;
+    std::map<SubFile, std::size_t> numbers_;
+};
+
 }  // namespace
 
 std::string index_name(const std::string& path) { return path + ".twr-index"; }
@@ -205,6 +232,32 @@ Result<> check_places(const std::string& path, const Index& index) {
     return Error{ErrorCode::damaged, index_name(path) + ": gives the byte at offset " +
                                          std::to_string(*overlap) +
                                          " of the whole file twice: it is altered; write the files again"};
+}
+
+Result<> check_exchanged(const std::string& path, const Index& index) {
+    const KnownFiles known(path, index);
+    for (std::size_t number = 0; number < index.size(); ++number) {
+        struct stat about {};
+        if (::stat(sub_file_name(path, number).c_str(), &about) != 0) continue;
+        TWR_CHECK(known.check(number, known_by(about)));
+    }
+    return success();
+}
+
+Result<> check_sub_files(const std::string& path, const Index& index) {
+    const KnownFiles known(path, index);
+    for (std::size_t number = 0; number < index.size(); ++number) {
+        const std::string name = sub_file_name(path, number);
+        TWR_TRY(const struct stat about, facts_of_file(name));
+        const SubFile there = known_by(about);
+        TWR_CHECK(known.check(number, there));
+        if (there.bytes == index.files[number].bytes) continue;
+        return Error{ErrorCode::damaged, name + ": has " + std::to_string(there.bytes) + " bytes, and " +
+                                             index_name(path) + " says " +
+                                             std::to_string(index.files[number].bytes) +
+                                             ": it is not the file that was written, or it was cut"};
+    }
+    return success();
 }
 
 void remove_sub_files(const std::string& path, const Index& index, std::size_t first) {

@@ -6,6 +6,7 @@
 // the files that the index names, and never any other.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -22,7 +23,7 @@ struct SubFile {
     std::uint64_t bytes = 0;
     std::uint64_t inode = 0;
     std::int64_t modified = 0;  // nanoseconds since 1970
-    bool operator==(const SubFile&) const = default;
+    auto operator<=>(const SubFile&) const = default;
 };
 
 // Version 3 is written. It ends with a checksum of all before it, and has places if each file has
@@ -53,6 +54,12 @@ Result<> remove_index(const std::string& path, bool sync);
 // Damaged: two of the index' places have a byte in common, or its whole file is longer than they
 // reach. The index is read already; this takes as long as the check of a declaration.
 Result<> check_places(const std::string& path, const Index& index);
+// Damaged: a sub-file is the file of another entry, as where two were exchanged by mv. A copy is
+// not: its inode may be any, and its time is its own or that of its original. Files that are not
+// there are left to whoever opens them.
+Result<> check_exchanged(const std::string& path, const Index& index);
+// The same, and damaged where a sub-file is not as long as its entry says. All must be there.
+Result<> check_sub_files(const std::string& path, const Index& index);
 // Removes the sub-files of an index from number `first` on that are still the files it identifies,
 // and have no second name.
 void remove_sub_files(const std::string& path, const Index& index, std::size_t first);

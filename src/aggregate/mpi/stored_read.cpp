@@ -97,9 +97,14 @@ Result<Words> look(const twr_aggregate& a, const char* path) {
     auto index = read_index(path);
     const bool one = a.group.files == 1;
     if (!index) {
+        if (!one || index.error().code != ErrorCode::invalid_argument) return index.error();
         // A single file needs no index: a foreign file with the index' name is left alone.
-        if (one && index.error().code == ErrorCode::invalid_argument) return Words();
-        return index.error();
+        const auto bytes = file_size(path);
+        if (bytes || bytes.error().code != ErrorCode::not_found) return Words();
+        return Error{ErrorCode::not_found,
+                     std::string(path) + ": is not there, and " + index_name(path) +
+                         " is no index of sub-files, or an altered one: check the path, or remove the "
+                         "index and write the files again"};
     }
     if (!*index) {
         if (one) return Words();
@@ -121,15 +126,7 @@ Result<Words> look(const twr_aggregate& a, const char* path) {
                          "): set offsets = whole to read the sub-files, or remove what is not meant"};
     }
     TWR_CHECK(check_places(path, **index));
-    for (std::size_t number = 0; number < (*index)->size(); ++number) {
-        const std::string name = sub_file_name(path, number);
-        TWR_TRY(const std::uint64_t bytes, file_size(name));
-        if (bytes == (*index)->files[number].bytes) continue;
-        return Error{ErrorCode::damaged, name + ": has " + std::to_string(bytes) + " bytes, and " +
-                                             index_name(path) + " says " +
-                                             std::to_string((*index)->files[number].bytes) +
-                                             ": it is not the file that was written, or it was cut"};
-    }
+    TWR_CHECK(check_sub_files(path, **index));
     return words_of((*index)->whole() ? Kind::placed : Kind::behind, **index);
 }
 

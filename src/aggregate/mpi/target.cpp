@@ -160,10 +160,15 @@ Result<> sync_file(const std::string& path, bool follow) {
     return open_and(path, O_WRONLY | (follow ? 0 : O_NOFOLLOW), "fsync", ::fsync);
 }
 
-Result<std::uint64_t> file_size(const std::string& path) {
+Result<struct stat> facts_of_file(const std::string& path) {
     struct stat about {};
     if (::stat(path.c_str(), &about) != 0) return file_error(path, "stat", errno);
     if (!S_ISREG(about.st_mode)) return Error{ErrorCode::invalid_argument, path + ": is not a regular file"};
+    return about;
+}
+
+Result<std::uint64_t> file_size(const std::string& path) {
+    TWR_TRY(const struct stat about, facts_of_file(path));
     return static_cast<std::uint64_t>(about.st_size);
 }
 

@@ -2,6 +2,8 @@
 // the one rank that does this.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <string>
 
@@ -43,6 +45,8 @@ class PartialFile {
 Result<> touch_file(const std::string& path);
 // follow: follows a symbolic link; otherwise it is an error.
 Result<> sync_file(const std::string& path, bool follow);
+// Of a regular file. Follows a symbolic link.
+Result<struct stat> facts_of_file(const std::string& path);
 Result<std::uint64_t> file_size(const std::string& path);
 
 [[nodiscard]] std::string folder_of(const std::string& path);

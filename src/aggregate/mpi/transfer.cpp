@@ -84,7 +84,8 @@ Result<> check_write(const twr_aggregate& a, const char* path, const void* const
 namespace {
 
 // [collective] Before several files are read or updated: checks that the index names as many files
-// as this aggregate has. Otherwise a rank would miss a file, or make one too many.
+// as this aggregate has, and that none has the name of another one. Otherwise a rank would miss a
+// file, make one too many, or take another rank's.
 Result<> check_index(twr_aggregate& a, const char* path, const void* const* data, bool reads) {
     if (!a.settings.index && reads) return success();
     Team::Vote vote;
@@ -98,7 +99,10 @@ Result<> check_index(twr_aggregate& a, const char* path, const void* const* data
                                  "), and offsets of single files are declared: set offsets = whole, or, to "
                                  "read, files = one"};
             }
-            if (index) return same_number(a, path, *index, reads ? "read" : "updated");
+            if (index) {
+                TWR_CHECK(same_number(a, path, *index, reads ? "read" : "updated"));
+                return check_exchanged(path, *index);
+            }
             if (!reads) return success();  // the first write makes them
             return Error{
                 ErrorCode::not_found,

@@ -142,6 +142,46 @@ void sub_files(const std::string& folder) {
     by_one([&] { expect(::truncate(sub(1).c_str(), 999) == 0, "truncate"); });
     files.read(1, 9, TWR_ERROR_DAMAGED, {sub(1), "999 bytes", "1000"});
     files.write(2, 9);
+    // Sub-files that were exchanged: their lengths are right, and their bytes would come from the wrong places.
+    const auto exchange = [&] {
+        by_one([&] {
+            const std::string between = folder + "/between";
+            expect(::rename(sub(0).c_str(), between.c_str()) == 0 &&
+                       ::rename(sub(1).c_str(), sub(0).c_str()) == 0 &&
+                       ::rename(between.c_str(), sub(1).c_str()) == 0,
+                   "exchange");
+        });
+    };
+    exchange();
+    const std::vector<std::string> exchanged{sub(0) + ": is the file that was written as " + sub(1),
+                                             "its own name"};
+    files.read(1, 9, TWR_ERROR_DAMAGED, exchanged);  // the bytes of both, one behind the other
+    files.read(2, 9, TWR_ERROR_DAMAGED, exchanged);
+    files.update = true;
+    files.write(2, 9, TWR_ERROR_DAMAGED, exchanged);
+    files.update = false;
+    exchange();
+    files.read(1, 9);
+    files.read(2, 9);
+    // A copy of the set has inodes and times of its own, and is read.
+    by_one([&] {
+        for (int number = 0; number < 2; ++number) {
+            const std::vector<std::uint8_t> bytes = contents(sub(number));
+            ::unlink(sub(number).c_str());
+            put_contents(sub(number), bytes);
+        }
+    });
+    files.read(1, 9);
+    files.read(2, 9);
+    // An index that is not one any more, and no file beside it that could be meant.
+    files.write(2, 9);
+    by_one([&] {
+        std::vector<std::uint8_t> text = contents(index);
+        text[0] ^= 1U;
+        put_contents(index, text);
+    });
+    files.read(1, 9, TWR_ERROR_NOT_FOUND, {files.path + ": is not there", index, "altered"});
+    by_one([&] { ::unlink(index.c_str()); });
     // A write that does not come to its end: the files may be of two writes, and nobody reads them.
     for (int after = 0; after < 2; ++after) {
         files.write(2, 10);

@@ -80,6 +80,18 @@ def test_another_array_than_the_block_is_refused(block: Block, array: object, wo
         _take(block, array)
 
 
+@pytest.mark.parametrize("scalar", [np.float64(0), np.zeros(1)[0], b"12345678", memoryview(b"12345678")])
+def test_what_would_be_read_into_a_copy_is_refused(scalar: object) -> None:
+    _, declared = c_variables([Variable(8, 1, 0)])
+    with pytest.raises(TwinrunError, match="array 0 is no array of numpy; read into an array"):
+        pointers([scalar], declared, False)  # type: ignore[list-item]
+    read_only = np.broadcast_to(np.zeros(1), (1,))
+    with pytest.raises(TwinrunError, match="array 0 is read-only"):
+        pointers([read_only], declared, False)
+    zero = np.zeros(())
+    assert pointers([zero], declared, False)[0] == zero.ctypes.data
+
+
 def test_an_untyped_block_takes_any_type_of_its_length() -> None:
     block, data = Block("V8", (8,), (0,), (8,)), np.arange(8.0)
     for array in (data, data.view("i8"), data.view("V8"), data.view("u1")):

@@ -14,7 +14,7 @@ from commands import check_error, command
 from twinrun_spec import FormatError
 from twinrun_spec.sub_files import whole as whole_by_spec
 
-from twinrun import TwinrunError, _core
+from twinrun import DamagedFile, TwinrunError, _core
 from twinrun.aggregate import sub_files
 from twinrun.aggregate.sub_files import join_sub_files
 
@@ -160,14 +160,145 @@ def test_remove_takes_only_what_was_written(written: Path) -> None:
     assert _names(written.parent) == ["data", "data.00002"]
 
 
-def test_remove_leaves_a_file_that_was_copied(written: Path) -> None:
-    copy = _part(written, 1)
-    text = copy.read_bytes()
-    copy.rename(written.with_name("moved"))
-    copy.write_bytes(text)
+def _replace(name: Path, text: bytes, *, keep_time: bool) -> None:
+    """Puts a file of its own in the place of a sub-file."""
+    time = name.stat().st_mtime_ns
+    name.rename(name.with_name("moved"))
+    name.write_bytes(text)
+    os.utime(name, ns=(time, time if keep_time else time + 1))
+
+
+def _alter(name: Path) -> None:
+    with name.open("r+b") as file:
+        file.write(b"other")
+    os.utime(name, ns=(1, 1))
+
+
+def _link(name: Path) -> None:
+    name.rename(name.with_name("moved"))
+    name.symlink_to("moved")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: _replace(p, p.read_bytes(), keep_time=True),
+        lambda p: _replace(p, p.read_bytes(), keep_time=False),
+        lambda p: _replace(p, b"o" * 120, keep_time=False),  # of another write
+        _alter,
+        _link,
+    ],
+)
+@pytest.mark.parametrize("number", [0, 1])
+def test_remove_is_refused_where_a_file_is_not_what_was_written(
+    written: Path, change: Callable[[Path], None], number: int
+) -> None:
+    change(_part(written, number))
+    before = {name: (written.parent / name).read_bytes() for name in _names(written.parent)}
+    done = command("aggregate", "join", written, "--remove")
+    check_error(done, f"{_part(written, number)}: is not the file that was written", "join without --remove")
+    assert {name: (written.parent / name).read_bytes() for name in _names(written.parent)} == before
+
+
+def _exchange(one: Path, other: Path) -> None:
+    between = one.with_name("between")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
+
+
+def _move_over(one: Path, other: Path) -> None:
+    text = other.read_bytes()
+    other.rename(one)
+    other.write_bytes(text)
+
+
+def _link_to_other(one: Path, other: Path) -> None:
+    one.unlink()
+    one.symlink_to(other.name)
+
+
+@pytest.mark.parametrize("change", [_exchange, _move_over, _link_to_other])
+@pytest.mark.parametrize("places", [True, False])
+def test_exchanged_files_are_refused(
+    written: Path, change: Callable[[Path, Path], None], places: bool
+) -> None:
+    if not places:
+        _write_index(written, 2, None)
+    change(_part(written, 0), _part(written, 1))
+    before = _names(written.parent)
+    for remove in ([], ["--remove"]):
+        done = command("aggregate", "join", written, *remove)
+        check_error(done, "data.00000: is the file that was written as", "data.00001", "its own name")
+        assert _names(written.parent) == before
+    with pytest.raises(FormatError, match="another entry"):
+        whole_by_spec(str(written))
+
+
+def test_exchanged_files_of_other_lengths_are_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    for number, part in enumerate([b"first", b"second"]):
+        _part(path, number).write_bytes(part)
+    _write_index(path, 2, None)
+    _exchange(_part(path, 0), _part(path, 1))
+    with pytest.raises(DamagedFile, match="is the file that was written as"):
+        join_sub_files(path)
+
+
+def test_a_copy_is_joined_and_noted_where_times_are_new(written: Path, tmp_path: Path) -> None:
+    whole = bytes(range(240))
+    for times in (True, False):
+        folder = tmp_path / f"copy-{times}"
+        folder.mkdir()
+        for name in (_index(written), _part(written, 0), _part(written, 1)):
+            time = name.stat().st_mtime_ns
+            copy = folder / name.name
+            copy.write_bytes(name.read_bytes())
+            os.utime(copy, ns=(time, time if times else time + 1))
+        copied = folder / "data"
+        done = command("aggregate", "join", copied)
+        assert done.status == 0 and copied.read_bytes() == whole == whole_by_spec(str(copied))
+        if times:
+            assert not done.err
+        else:
+            assert f"note: {_part(copied, 0)} and 1 more were changed after the write, or copied" in done.err
+            assert f"{copied} has what they hold now" in done.err
+
+
+def test_a_file_with_the_inode_of_another_alone_is_a_copy(written: Path) -> None:
+    # A copy on another file system may have any inodes. This one's content is of its own time.
+    _exchange(_part(written, 0), _part(written, 1))
+    for number, (_, _, time) in enumerate(json.loads(_index(written).read_text())["files"]):
+        os.utime(_part(written, number), ns=(time + 5, time + 5))
+    joined = join_sub_files(written)
+    assert joined.changed == [str(_part(written, 0)), str(_part(written, 1))]
+
+
+@pytest.mark.parametrize("keep_time", [True, False])
+def test_the_changed_files_are_named(written: Path, keep_time: bool) -> None:
+    _replace(_part(written, 1), b"o" * 120, keep_time=keep_time)
+    output = written.with_name("whole")
+    done = command("aggregate", "join", written, "-o", output)
+    assert done.status == 0 and output.read_bytes() == whole_by_spec(str(written)) != bytes(range(240))
+    note = f"note: {_part(written, 1)} was changed after the write, or copied: {output} has what it holds now"
+    assert done.err.strip() == ("" if keep_time else note)
+    assert join_sub_files(written).changed == ([] if keep_time else [str(_part(written, 1))])
+
+
+def test_remove_leaves_all_where_a_file_changes_after_it_was_read(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sub_files._put_in_place
+
+    def disturbed(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        _alter(_part(written, 1))
+
+    monkeypatch.setattr(sub_files, "_put_in_place", disturbed)
     joined = join_sub_files(written, remove=True)
-    assert written.read_bytes() == bytes(range(240)) and joined.kept == [str(copy)]
-    assert _names(written.parent) == ["data", "data.00001", "moved"]
+    assert written.read_bytes() == bytes(range(240)) and not joined.removed
+    assert joined.kept == [str(_index(written)), str(_part(written, 0)), str(_part(written, 1))]
+    assert _names(written.parent) == ["data", "data.00000", "data.00001", "data.twr-index"]
 
 
 def _write_note(name: Path) -> None:
@@ -303,7 +434,7 @@ def test_a_file_with_a_second_name_stays_and_is_counted(written: Path) -> None:
     os.link(_part(written, 1), written.with_name("second"))
     done = command("aggregate", "join", written, "--remove")
     assert done.status == 0 and "of 2 sub-files; 1 of them are removed" in done.out, done
-    assert "data.00001: stays" in done.err
+    assert "data.00001: stays, because it has a second name" in done.err
     assert _names(written.parent) == ["data", "data.00001", "second"]
 
 

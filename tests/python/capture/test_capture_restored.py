@@ -47,6 +47,64 @@ def test_load_and_restore_give_back_what_was_captured(tmp_path: Path) -> None:
         assert bytes(buffer) == given["u1[1025]"].tobytes()
 
 
+class Shown:
+    """An object that gives numpy its array, or a copy."""
+
+    def __init__(self, copies: bool) -> None:
+        self.array = np.zeros(3)
+        self._copies = copies
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return self.array.copy() if self._copies else self.array
+
+    def __dlpack__(self) -> object:
+        raise BufferError
+
+
+def test_restore_refuses_what_cannot_be_written(tmp_path: Path) -> None:
+    """Numpy makes an array of it: a copy, which is written and thrown away."""
+    x = np.arange(3.0)
+    given = {
+        "s": np.float64(3.5),
+        "x": x,
+        "t": np.datetime64("2020-01-01"),
+        "b": x.astype("u1"),
+        "0": x[:1][0],
+    }
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, given)
+        scalar = "scalar of numpy .*read-only; give an array"
+        for name, target, said in (
+            ("s", np.float64(0), scalar),
+            ("0", np.zeros(1)[0], scalar),
+            ("t", np.datetime64("1999-01-01"), scalar),
+            ("s", np.zeros((), "f8,f8")[()], scalar),
+            ("s", 0.0, "float is no array that can be written"),
+            ("x", [0.0] * 3, "list is no array"),
+            ("x", (0.0,) * 3, "tuple is no array"),
+            ("x", {0: 0.0}, "dict is no array"),
+            ("b", bytes(3), "read-only"),
+            ("b", memoryview(bytes(3)), "read-only"),
+            ("x", np.broadcast_to(np.zeros(1), 3), "read-only"),
+            ("x", np.lib.stride_tricks.as_strided(np.zeros(1), (3,), (0,)), "several elements in one place"),
+            ("x", np.ma.array(np.zeros(3), mask=[0, 1, 0]), "masked elements, which would hide"),
+            ("x", Shown(copies=True), "Shown gives numpy a copy"),
+        ):
+            into = np.zeros(3)
+            with pytest.raises(twinrun.TwinrunError, match=f"^{name}: .*{said}"):
+                run.restore(1, {"x": into, name: target} if name != "x" else {name: target})
+            assert not into.any()  # nothing was written
+        # All that is memory is written.
+        shown, masked, zero = Shown(copies=False), np.ma.array(np.zeros(3)), np.zeros(())
+        run.restore(1, {"x": shown, "s": zero})
+        assert np.array_equal(shown.array, x) and zero == 3.5
+        run.restore(1, {"x": masked, "0": np.zeros((2, 2))[1:, 1:].reshape(())})
+        assert np.array_equal(masked, x)
+        day = np.zeros((), "M8[D]")
+        run.restore(1, {"t": day})
+        assert day == given["t"]
+
+
 class Counted:
     """A session that counts its calls."""
 

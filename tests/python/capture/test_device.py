@@ -24,7 +24,7 @@ import twinrun
 from twinrun import _core
 from twinrun import arguments as settings
 from twinrun.report import document, print_comparison
-from twinrun.runs.arrays import ArrayView, DeviceArrayView, stream_handle, taken, view
+from twinrun.runs.arrays import ArrayView, DeviceArrayView, stream_handle, taken, view, writable
 
 ADDRESS = 0x7F0000001000  # carried, never read
 NO_GPU = _core.devices().reason
@@ -257,6 +257,14 @@ def test_dlpack_comes_first_and_the_other_interface_is_the_reserve(monkeypatch: 
 
     assert view("x", Both((3,), 2, 32, device=(2, 1))).device == 1
     assert view("x", Both((3,), 2, 32, device=(2, 1), major=9)).device == 3
+
+
+def test_what_its_library_calls_read_only_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "device_of", lambda address: 3)
+    may, may_not = CudaArray((3,), "<f4"), CudaArray((3,), "<f4", data=(ADDRESS, True))
+    assert writable("x", may) == view("x", may) and view("x", may_not).read_only
+    with pytest.raises(twinrun.TwinrunError, match="x: is read-only"):
+        writable("x", may_not)
 
 
 def test_strides_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -290,6 +290,19 @@ def refused(rank: int, ranks: int, folder: Path) -> None:
         ):
             _say(name, lambda step=step, fields=fields, on=options: run.restore(step, fields, **on))
             assert not x.any(), name
+        run.capture(3, (torch.ones(4), 3, {"n": 4}))
+        run.capture(4, (torch.ones(4), np.float64(3.5)))
+        _say("number of a tuple", lambda: run.restore(3, (x, 2, {"n": 5})))
+        assert not x.any()
+        _say("scalar of a tuple", lambda: run.restore(4, (x, np.float64(0))))
+        _say("expanded", lambda: run.restore(0, {"x": torch.zeros(1).expand(4)}))
+        expanded = np.lib.stride_tricks.as_strided(np.zeros(1, "f4"), (4,), (0,))
+        _say("expanded array", lambda: run.restore(0, {"x": expanded}))
+        _say("masked", lambda: run.restore(0, {"x": np.ma.array(np.zeros(4, "f4"), mask=[0, 1, 0, 0])}))
+        kept = {"n": 5}
+        run.restore(3, (x, 3, kept))  # what a container holds is set
+        assert x.all() and kept == {"n": 4}
+        x.zero_()
         _say("read-only", lambda: run.restore(0, {"x": _read_only()}))
         _say("no field", lambda: run.load(0, ["y"]))
         run.restore(0, {"x": x})  # the processes still meet
@@ -298,6 +311,14 @@ def refused(rank: int, ranks: int, folder: Path) -> None:
         run.capture(0, {"x": torch.ones(4)})
         _say("no data", lambda: run.restore(0, {"x": x}))
     _say("closed", lambda: run.restore(0, {"x": x}))
+    with twinrun.Run(folder / f"conjugated{rank}") as alone:
+        alone.capture(0, {"c": torch.arange(3) * 1j, "i": torch.arange(3.0)})
+        pending = torch.zeros(3, dtype=torch.complex64)
+        _say("conjugated", lambda: alone.restore(0, {"c": pending.conj()}))
+        _say("negated", lambda: alone.restore(0, {"i": pending.conj().imag}))
+        assert not pending.any()
+        alone.restore(0, {"c": pending})
+        assert torch.equal(pending, torch.arange(3) * 1j)
 
 
 def _read_only() -> np.ndarray:

@@ -104,7 +104,10 @@ EXPECTED = {
     "partial": "each process holds a summand", "own": "name it with local=", "local": "has no field of this name",
     "sparse": "cannot be restored in place", "history": "not a history", "optimizer": "let it make a step before",
     "parameters": "hold other parameters", "read-only": "is read-only", "no field": "no field of the name 'y'",
-    "no data": "was not kept", "closed": "the run is closed",
+    "number of a tuple": "1: cannot be restored in place", "scalar of a tuple": "1: cannot be restored in place",
+    "expanded": "x: has several elements in one place", "expanded array": "x: has several elements in one place",
+    "conjugated": "c: is a tensor with a pending", "negated": "i: is a tensor with a pending",
+    "masked": "cannot be restored in place", "no data": "was not kept", "closed": "the run is closed",
 }  # fmt: skip
 
 
