@@ -110,7 +110,7 @@ class RemoteObject:
 
 _objects: dict[str, RemoteObject] = {}
 _held: dict[str, int] = {}  # how often an object was entered
-_lock = threading.Lock()
+_lock = threading.RLock()  # again where garbage is collected: copies that go detach objects
 _told = False
 
 
@@ -151,8 +151,8 @@ def enter(new: RemoteObject) -> str:
             _core.set_range_reader(_range)
             _told = True
         name, number = new.name, 2
-        while name in _objects:
-            if _objects[name].is_same(new):
+        while (old := _objects.get(name)) is not None:
+            if old.is_same(new):
                 _held[name] += 1
                 return name
             name, number = numbered(new.name, number), number + 1

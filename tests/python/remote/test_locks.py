@@ -17,7 +17,7 @@ from object_server import ObjectServer, noise, serving
 
 import twinrun
 from twinrun import FormatError
-from twinrun.remote import caller
+from twinrun.remote import caller, object_of
 from twinrun.remote import transport as limits
 from twinrun.remote.protocols import transport
 
@@ -187,3 +187,29 @@ def test_only_libraries_read_in_their_thread(server: ObjectServer) -> None:
     caller._free.clear()
     assert twinrun.compare(f"{server.url}/x.npy", {"x": np.arange(3.0)}).verdict == "same"
     assert not caller._free
+
+
+def test_a_store_is_closed_by_the_thread_that_answers(server: ObjectServer, tmp_path: Path) -> None:
+    """As where it frees copies of the store."""
+    import fsspec.asyn
+
+    from twinrun.remote.protocols import file_system
+    from twinrun.remote.store import RemoteStore
+
+    url = f"{server.url}/bucket"
+    fs, path, kind = file_system(url)
+    store, closed = RemoteStore(url, fs, path, kind, None), threading.Event()
+
+    def close() -> None:
+        store.close()
+        closed.set()
+
+    def before(path: str) -> None:
+        fsspec.asyn.get_loop().call_soon_threadsafe(close)
+        assert closed.wait(HANG)
+
+    server.before = before
+    name = store.attach("a.h5")
+    assert closed.is_set() and name == f"{url}/a.h5"
+    store.close()
+    assert object_of(name) is None
