@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from .. import _core
@@ -28,8 +28,9 @@ class RemoteObject:
     def __init__(self, name: str, how: Transport, size: int | None = None, tag: str = "") -> None:
         """size, tag: as a listing told them; None: the object is asked."""
         self.name, self._how = name, how
-        self._lock = threading.Lock()
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        # By the time of their last use. There is no lock: the reader may hold h5py's, for which
+        # a thread that frees objects waits, wherever it is. At worst, a block is asked for twice.
+        self._blocks: dict[int, bytes] = {}
         self._bringing = threading.Lock()
         self._whole: BinaryIO | None = None
         if size is None:
@@ -50,19 +51,22 @@ class RemoteObject:
     def rename(self, name: str) -> None:
         self.name = self._how.name = name
 
-    def read(self, offset: int, count: int) -> bytes:
-        """Exactly these bytes. No others are asked for."""
+    def read(self, offset: int, count: int, here: bool = False) -> bytes:
+        """Exactly these bytes. No others are asked for.
+
+        here: the calling thread asks, as it may hold a lock.
+        """
         if self._whole is not None:
             return os.pread(self._whole.fileno(), count, offset)
         kept = self._known(offset, count)
-        return kept if kept is not None else self._how.read(offset, count, self.size, self._tag)
+        return kept if kept is not None else self._asked(offset, count, here)
 
-    def read_block(self, offset: int, count: int) -> bytes:
-        """These bytes, by whole blocks, which are kept: for headers, which are read in small pieces."""
+    def read_block(self, offset: int, count: int, here: bool = False) -> bytes:
+        """As `read`, by whole blocks, which are kept: for headers, which are read in small pieces."""
         if count >= _MOST_OF_HEADER or self._whole is not None:
-            return self.read(offset, count)
+            return self.read(offset, count, here)
         first, last = offset // BLOCK, (offset + count - 1) // BLOCK
-        parts = b"".join(self._block(number) for number in range(first, last + 1))
+        parts = b"".join(self._block(number, here) for number in range(first, last + 1))
         return parts[offset - first * BLOCK :][:count]
 
     def bring(self) -> None:
@@ -83,34 +87,34 @@ class RemoteObject:
             self._whole = whole
 
     def _piece(self, at: int) -> bytes:
-        return self._how.read(at, min(_PIECE, self.size - at), self.size, self._tag)
+        return self._asked(at, min(_PIECE, self.size - at), False)
+
+    def _asked(self, offset: int, count: int, here: bool) -> bytes:
+        ask = self._how.here if here else self._how.read
+        return ask(offset, count, self.size, self._tag)
 
     def _known(self, offset: int, count: int) -> bytes | None:
         """Bytes that lie in one block that is kept, None if they do not."""
         number = offset // BLOCK
-        with self._lock:
-            block = self._blocks.get(number)
+        block = self._blocks.get(number)
         begin = offset - number * BLOCK
         return block[begin : begin + count] if block is not None and begin + count <= len(block) else None
 
-    def _block(self, number: int) -> bytes:
-        with self._lock:
-            block = self._blocks.get(number)
-            if block is not None:
-                self._blocks.move_to_end(number)
-                return block
-        begin = number * BLOCK
-        block = self._how.read(begin, min(BLOCK, self.size - begin), self.size, self._tag)
-        with self._lock:
-            self._blocks[number] = block
-            while len(self._blocks) > _KEPT:
-                self._blocks.popitem(last=False)
+    def _block(self, number: int, here: bool) -> bytes:
+        block = self._blocks.pop(number, None)
+        if block is None:
+            begin = number * BLOCK
+            block = self._asked(begin, min(BLOCK, self.size - begin), here)
+        self._blocks[number] = block  # the last one to go
+        while len(self._blocks) > _KEPT:
+            with suppress(RuntimeError, StopIteration):  # another thread was there
+                self._blocks.pop(next(iter(self._blocks)), None)
         return block
 
 
 _objects: dict[str, RemoteObject] = {}
 _held: dict[str, int] = {}  # how often an object was entered
-_lock = threading.Lock()
+_lock = threading.RLock()  # again where garbage is collected: copies that go detach objects
 _told = False
 
 
@@ -151,8 +155,8 @@ def enter(new: RemoteObject) -> str:
             _core.set_range_reader(_range)
             _told = True
         name, number = new.name, 2
-        while name in _objects:
-            if _objects[name].is_same(new):
+        while (old := _objects.get(name)) is not None:
+            if old.is_same(new):
                 _held[name] += 1
                 return name
             name, number = numbered(new.name, number), number + 1

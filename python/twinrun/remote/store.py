@@ -47,7 +47,7 @@ class RemoteStore:
         self.name, self.keys = without_secrets(url).rstrip("/"), keys
         self._listed = listed
         self._names: dict[str, str | None] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # again where garbage is collected: see `Copies`
 
     def place(self, key: str) -> str:
         """The name of an object, for messages."""
@@ -56,9 +56,18 @@ class RemoteStore:
     def attach(self, key: str) -> str | None:
         """Opens an object; None: there is none. Returns the name by which formats and the core read it."""
         with self._lock:
+            if key in self._names:
+                return self._names[key]
+        # Without the lock: fsspec's thread answers, and may free copies that close this store.
+        name = self._opened(key)
+        with self._lock:
             if key not in self._names:
-                self._names[key] = self._opened(key)
-            return self._names[key]
+                self._names[key] = name
+                return name
+            first = self._names[key]
+        if name is not None:
+            detach(name)
+        return first
 
     def _opened(self, key: str) -> str | None:
         name, size, tag = self.place(key), None, ""

@@ -13,7 +13,8 @@ __all__ = ["RemoteStream"]
 class RemoteStream(io.RawIOBase):
     """A file for readers that seek and read, such as h5py.
 
-    Small reads are of whole blocks, which are kept.
+    Small reads are of whole blocks, which are kept. Libraries call `readinto`, and may hold locks
+    meanwhile, so the thread that calls it makes the request itself: see `caller`.
     """
 
     def __init__(self, source: RemoteObject) -> None:
@@ -38,7 +39,8 @@ class RemoteStream(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        data = self.read_at(self._at, len(view))
+        count = max(0, min(len(view), self.source.size - self._at))
+        data = self.source.read_block(self._at, count, here=True) if count else b""
         view[: len(data)] = data
         self._at += len(data)
         return len(data)

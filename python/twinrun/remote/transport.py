@@ -32,6 +32,7 @@ _ATTEMPTS = 4
 _PAUSE = 0.2  # seconds before the second attempt; doubled each time
 _TIMEOUT = "TWINRUN_REMOTE_TIMEOUT"
 _TIME_LIMIT = 60.0  # seconds
+_MORE = 30.0  # seconds, for pauses between attempts and a busy machine
 _LEAST_RATE = 10_000  # bytes a second, of the slowest store that is waited for
 _Value = TypeVar("_Value")
 
@@ -102,6 +103,13 @@ class Transport:
         """A range of the object with this size and tag. Raises FormatError if it is another one by now."""
         raise NotImplementedError
 
+    def here(self, offset: int, count: int, size: int, tag: str) -> bytes:
+        """As `read`, for a caller that may hold a lock: no other thread is waited for."""
+        from .caller import in_this_thread
+
+        with in_this_thread(self.fs) as own:
+            return type(self)(own, self.path, self.name).read(offset, count, size, tag)
+
     def _wait(self, work: Callable[[], Awaitable[_Value]], count: int) -> _Value:
         """As `wait`. count: bytes that the work brings."""
         return wait(self.fs, work, self.name, self.limit + count / _LEAST_RATE)
@@ -122,21 +130,23 @@ def wait(
     attempts: int = _ATTEMPTS,
     failure: str = "cannot be read",
 ) -> _Value:
-    """The result of `work`, which runs in fsspec's loop.
+    """The result of `work`, which runs in the loop of the file system.
 
     It is tried again where the store cannot answer now, or did not within `seconds`. name, failure: for
     messages.
     """
     import asyncio
 
-    from fsspec.asyn import sync
+    late = Again(
+        f"the store gave no whole answer within {seconds:.3g} s",
+        f"try again, or set {_TIMEOUT} to more seconds",
+    )
 
     async def once() -> _Value:
         try:
             return await asyncio.wait_for(work(), seconds)
         except asyncio.TimeoutError:
-            why = f"the store gave no whole answer within {seconds:.3g} s"
-            raise Again(why, f"try again, or set {_TIMEOUT} to more seconds") from None
+            raise late from None
 
     async def several() -> _Value:
         for number in range(attempts - 1):
@@ -148,11 +158,13 @@ def wait(
 
     fix = "try again"
     try:
-        return sync(fs.loop, several)
+        return _result(fs.loop, several, attempts * seconds + _MORE)
     except (TwinrunError, Taken, KeyboardInterrupt, MemoryError):
         raise
     except Again as error:
         why, fix = error.why, error.fix
+    except asyncio.TimeoutError:  # fsspec's thread does not run
+        why, fix = late.why, late.fix
     except FileNotFoundError:
         raise missing(name) from None
     except PermissionError:
@@ -160,6 +172,15 @@ def wait(
     except Exception as error:
         why = f"{failure} ({_kind(error)})"
     raise FormatError(why, where=name, fix=fix) from None
+
+
+def _result(loop: Any, work: Callable[[], Awaitable[_Value]], most: float) -> _Value:
+    """What `work` gives in a loop. most: seconds; then fsspec's thread stands still."""
+    from fsspec.asyn import sync
+
+    from .caller import CallersLoop
+
+    return loop.result(work) if isinstance(loop, CallersLoop) else sync(loop, work, timeout=most)
 
 
 async def read_most(read: Callable[[int], Awaitable[bytes]], count: int, name: str) -> bytes:

@@ -13,6 +13,7 @@ from object_server import ObjectServer, serving
 
 import twinrun
 from twinrun import FormatError, TwinrunError
+from twinrun.remote import caller
 from twinrun.remote import transport as limits
 
 pytest.importorskip("fsspec", reason="objects of stores need fsspec: pip install 'twinrun[remote]'")
@@ -39,23 +40,26 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
         yield found
 
 
-@pytest.fixture(params=["http", "s3"])
+@pytest.fixture(params=["http", "s3", "http here", "s3 here"])
 def read(server: ObjectServer, request: pytest.FixtureRequest) -> Iterator[object]:
-    """What reads one range, over each kind of store that a server can play."""
+    """What reads one range, over each kind of store that a server can play, in fsspec's thread or in this one."""
     from twinrun.remote.protocols import transport
 
-    if request.param == "s3":
+    protocol, _, here = request.param.partition(" ")
+    if protocol == "s3":
         s3fs = pytest.importorskip("s3fs")
         s3fs.S3FileSystem.clear_instance_cache()
-    url = f"{server.url}/bucket/x.npy" if request.param == "http" else "s3://bucket/x.npy"
+    url = f"{server.url}/bucket/x.npy" if protocol == "http" else "s3://bucket/x.npy"
+    caller._free.clear()
 
     def reading() -> bytes:
         how = transport(url, url)
         first = how.first(COUNT)
-        return how.read(COUNT, COUNT, first.size, first.tag)
+        return (how.here if here else how.read)(COUNT, COUNT, first.size, first.tag)
 
     yield reading
-    if request.param == "s3":
+    caller._free.clear()
+    if protocol == "s3":
         s3fs.S3FileSystem.clear_instance_cache()
 
 
