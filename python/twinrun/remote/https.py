@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from ..errors import FormatError, TwinrunError, Unsupported
 from .transport import Again, First, Transport, changed, missing, read_most, silent, whole_size
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 __all__ = ["Https"]
+
+_PRINTED = "".join(map(chr, range(33, 127)))  # signs that a line of a request may hold
 
 
 class Https(Transport):
@@ -40,6 +43,7 @@ class Https(Transport):
 
         import aiohttp
 
+        address = self._address()
         session = await self.fs.set_session()
         options = dict(self.fs.kwargs)
         headers = dict(options.pop("headers", {}))
@@ -47,7 +51,7 @@ class Https(Transport):
         # No limit of the whole: the slowest rate that is waited for gives one.
         options["timeout"] = aiohttp.ClientTimeout(None, sock_connect=self.limit, sock_read=self.limit)
         try:
-            async with session.get(self.fs.encode_url(self.path), headers=headers, **options) as reply:
+            async with session.get(address, headers=headers, **options) as reply:
                 if reply.status in (408, 429) or reply.status >= 500:
                     raise Again(f"its server answers with status {reply.status}")
                 if reply.status == 206:
@@ -59,8 +63,44 @@ class Https(Transport):
             raise silent(self.limit) from None
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
             raise Again from None
-        except aiohttp.InvalidURL:
-            raise FormatError("is no URL", where=self.name, fix="check it") from None
+        except aiohttp.ClientError as error:
+            raise self._odd(error) from None
+
+    def _address(self) -> Any:
+        """The URL that is asked for. Its query is sent as it was given: it may hold a signature of itself."""
+        import yarl
+
+        path, mark, query = self.path.partition("#")[0].partition("?")
+        try:
+            address = self.fs.encode_url(path)
+            return yarl.URL(f"{address}?{quote(query, _PRINTED)}", encoded=True) if mark else address
+        except ValueError:
+            raise FormatError("is no URL", where=self.name, fix="check its host and port") from None
+
+    def _odd(self, error: Exception) -> FormatError:
+        """What the server did, by the class of the error: its words may hold secrets."""
+        import aiohttp
+
+        fix = "check the URL"
+        if isinstance(error, aiohttp.TooManyRedirects):
+            why = "its server leads from one address to the next, and to no object"
+        elif "NonHttp" in type(error).__name__:
+            why = "its server leads to an address that is not of the web"
+            fix = "give that address, if you trust it"
+        elif isinstance(error, aiohttp.InvalidURL):
+            why = (
+                "its server leads to an address that is no URL"
+                if "Redirect" in type(error).__name__
+                else "is no URL"
+            )
+        elif isinstance(error, aiohttp.ClientHttpProxyError):
+            why, fix = f"its proxy answers with status {error.status}", "check the proxy"
+        elif not isinstance(error, aiohttp.ClientResponseError):
+            why = f"cannot be read ({type(error).__name__})"
+        else:
+            why = "its server's answer has damaged headers, or too long ones"
+            fix = "check that the URL is of a web server, or download it first"
+        return FormatError(why, where=self.name, fix=fix)
 
     async def _body(self, reply: aiohttp.ClientResponse, count: int) -> bytes:
         """The bytes of a range of `count`. What comes behind them is not read."""
@@ -95,7 +135,7 @@ def _refused(status: int, name: str) -> TwinrunError:
 def _tag(headers: Mapping[str, str], name: str) -> str:
     """What changes with every byte of the object: a strong validator of RFC 9110."""
     tag = headers.get("ETag", "").strip()
-    if tag.startswith('"'):
+    if tag.startswith('"') and tag.strip('"'):  # an empty one tells nothing
         return tag
     then = _seconds(headers.get("Last-Modified"))
     if then is None:
@@ -105,8 +145,14 @@ def _tag(headers: Mapping[str, str], name: str) -> str:
             fix="download it first",
         )
     now = _seconds(headers.get("Date"))
+    if now is None:
+        raise Unsupported(
+            "its server gives no ETag and no Date: a change while it is read could not be seen",
+            where=name,
+            fix="download it first",
+        )
     # Of two changes within one second the second one has the same time.
-    if now is None or now - then < 1:
+    if now - then < 1:
         raise FormatError(
             "was written within the last second, and its server gives no ETag: a further change could not be seen",
             where=name,

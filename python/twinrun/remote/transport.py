@@ -34,6 +34,21 @@ _TIMEOUT = "TWINRUN_REMOTE_TIMEOUT"
 _TIME_LIMIT = 60.0  # seconds
 _MORE = 30.0  # seconds, for pauses between attempts and a busy machine
 _LEAST_RATE = 10_000  # bytes a second, of the slowest store that is waited for
+_CHECK = "check the URL and the credentials, and try again"
+# Errors of botocore, which need not be there.
+_KNOWN = {
+    "NoCredentialsError": (
+        "there are no credentials for its store",
+        "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    ),
+    "PartialCredentialsError": (
+        "the credentials for its store are not whole",
+        "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    ),
+    "ProfileNotFound": ("AWS_PROFILE names no profile", "check it, and ~/.aws/config"),
+    "EndpointConnectionError": ("the store cannot be reached", "check the network and AWS_ENDPOINT_URL"),
+    "ParamValidationError": ("the bucket has no proper name", "check the URL"),
+}
 _Value = TypeVar("_Value")
 
 
@@ -170,7 +185,7 @@ def wait(
     except PermissionError:
         why = "the store refuses access: check the credentials"
     except Exception as error:
-        why = f"{failure} ({_kind(error)})"
+        why, fix = _KNOWN.get(type(error).__name__, (f"{failure} ({_kind(error)})", _CHECK))
     raise FormatError(why, where=name, fix=fix) from None
 
 
