@@ -172,14 +172,25 @@ class BucketTier:
     def close(self) -> dict[int, str]:
         """As `drain`, and ends the uploads. The local folder goes if the bucket has all of it."""
         try:
-            return self.drain()
-        finally:
+            lacking = self.drain()
             if self._uploader is not None:
                 self._uploader.stop()
                 if self._uploader.error is None and self._mirror.up_to_date():
-                    assert self._mirror.committed is not None
-                    self._local.clear(self._mirror.committed)
+                    lacking |= self._clear()
+            return lacking
+        finally:
+            if self._uploader is not None:
+                self._uploader.stop()
             self._local.close()
+
+    def _clear(self) -> dict[int, str]:
+        """Removes the local history, if the bucket still has it. Returns the steps that it lost, and why."""
+        assert self._mirror.committed is not None
+        gone = self._mirror.gone()
+        if not gone:
+            self._local.clear(self._mirror.committed)
+        why = f"somebody removed objects of it from the bucket; what this machine has is in {self.folder}"
+        return dict.fromkeys(sorted(gone), why)
 
     def abandon(self) -> None:
         """Lets go of the local folder, of a run that did not begin."""

@@ -114,6 +114,22 @@ class Mirror:
         there = self.committed
         return here is not None and there is not None and here.journals == there.journals
 
+    def gone(self) -> set[int]:
+        """The committed steps that somebody removed from the bucket since, in whole or in part."""
+        there = self.committed
+        if there is None:
+            return set()
+        named, sizes = there.named(), self.bucket.sizes()
+        absent = {
+            path for path, size in named.files.items() if path not in sizes or size not in (None, sizes[path])
+        }
+        if any(sizes.get(name) != len(lines) for name, lines in there.journals.items()):
+            return named.steps
+        # Of a record any step may need a file.
+        if absent - {path for paths in named.of_step.values() for path in paths}:
+            return named.steps
+        return {step for step, paths in named.of_step.items() if paths & absent}
+
     # ---- the steps of a push ----
 
     def _replace(self, before: Snapshot, latest: Snapshot) -> None:

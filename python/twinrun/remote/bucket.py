@@ -38,6 +38,13 @@ class Bucket:
         way = ways.get(url.partition("://")[0].lower())
         if way is None:
             raise Unsupported("twinrun writes to s3:// and gs:// only", where=self.name)
+        # Keys may have them, and other URLs end there: two prefixes would have one name.
+        if any(c in "?#" or not c.isprintable() for c in url):
+            raise Unsupported(
+                "a bucket that is written has no ?, # or control characters in its URL",
+                where=self.name,
+                fix="choose another prefix",
+            )
         fs, path, self._kind = file_system(url)
         self._fs, self._path = fs, fs._strip_protocol(path).rstrip("/")
         self._writes = way(fs)
@@ -56,6 +63,19 @@ class Bucket:
                 return None
 
         return self._wait(look, key, 0, "cannot be read")
+
+    def sizes(self) -> dict[str, int]:
+        """The objects that are there, and their bytes."""
+
+        async def find() -> dict[str, int]:
+            self._fs.invalidate_cache()
+            try:
+                found = await self._fs._find(self._path, detail=True)
+            except FileNotFoundError:
+                return {}
+            return {name.removeprefix(f"{self._path}/"): int(info["size"]) for name, info in found.items()}
+
+        return self._wait(find, "", 0, "cannot be listed")
 
     def get(self, key: str) -> bytes | None:
         """All bytes of an object; None: there is none."""

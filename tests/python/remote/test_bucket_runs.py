@@ -1,6 +1,7 @@
 """Runs whose last tier is a bucket: what is there at each moment, after errors, and for who goes on."""
 
 import contextlib
+import fnmatch
 import json
 import os
 import signal
@@ -45,6 +46,37 @@ def steps_in(url: str) -> list[int]:
 def folder_of(local: Path) -> Path:
     (found,) = local.iterdir()
     return found / "history"
+
+
+@pytest.mark.parametrize("record", [None, "runs"])
+@pytest.mark.parametrize("gone", ["manifest.jsonl", "step-0000000001/rank-00000.*", "*"])
+def test_the_local_folder_stays_where_the_bucket_lost_something(
+    bucket: Bucket, tmp_path: Path, gone: str, record: str | None
+) -> None:
+    url = f"s3://bucket/gone/{record}-{len(gone)}"
+    run = run_at(url, tmp_path, record=record)
+    captured(run, 0, 1, 2)
+    run.wait()
+    key = url.removeprefix("s3://")
+    found = [path for path in bucket.fs.find(key) if fnmatch.fnmatch(path, f"{key}/{gone}")]
+    assert found
+    bucket.fs.rm(found)
+    with pytest.raises(StepLost, match="somebody removed objects") as raised:
+        run.close()
+    assert 1 in raised.value.steps
+    assert twinrun.verify(folder_of(tmp_path)).problems == []
+    assert sorted(s.step for s in _core.open_history(str(folder_of(tmp_path))).steps) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a?b", "s3://bucket/a#b", "s3://bucket/a\nb", "s3://bucket/?b"])
+def test_prefixes_that_other_urls_cut_are_refused(bucket: Bucket, tmp_path: Path, url: str) -> None:
+    with pytest.raises(TwinrunError, match="choose another prefix"):
+        run_at(url, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    twinrun.Run(tmp_path / "run").close()
+    done = command("flush", tmp_path / "run", "--to", url)
+    assert done.status == 2 and "choose another prefix" in done.err, done
+    assert bucket.keys("") == set() or not any("?" in k or "#" in k for k in bucket.keys(""))
 
 
 def test_steps_are_uploaded_and_compared(bucket: Bucket, tmp_path: Path) -> None:
