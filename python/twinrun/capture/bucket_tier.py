@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 
-from ..errors import FormatError, MissingFile, TwinrunError
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.files import reading
 from ..marks import MANIFEST
 from ..remote import Bucket
@@ -46,9 +46,14 @@ class BucketTier:
             raise
 
     def begin(self) -> None:
-        """Uploads what is there, once the run has opened its history. Raises TwinrunError if that fails."""
+        """Uploads what is there, once the run has opened its history. Raises TwinrunError if that fails.
+
+        A damaged step, or one that is not here, is no reason not to begin: it can be captured again. The
+        next call says so.
+        """
         if self._uploads:
-            self._mirror.push()
+            with contextlib.suppress(DamagedFile):
+                self._mirror.push()
             self._uploader = Uploader(self._mirror, self._underway)
 
     # ---- before the run opens its history ----

@@ -182,7 +182,7 @@ class Mirror:
                 tag = None if held is None else held.tag
                 self.bucket.put(key, content, f"{own} {self._writer} {digest}", tag)
                 return
-        raise _another(self.bucket.place(key))
+        raise _another(self.bucket.place(key), held)
 
     def _commit(self, snapshot: Snapshot) -> None:
         """Writes the journals; the last one commits."""
@@ -206,13 +206,13 @@ class Mirror:
             self._held[name] = now
             return
         if now != held:
-            raise _another(self.bucket.place(name))
+            raise _another(self.bucket.place(name), now)
         try:
             tag = self.bucket.put(name, lines, mark, None if held is None else held.tag)
         except Taken:
             now = self.bucket.head(name)
             if now is None or now.mark != mark:
-                raise _another(self.bucket.place(name)) from None
+                raise _another(self.bucket.place(name), now) from None
             tag = now.tag
         self._held[name] = Held(len(lines), tag, mark)
 
@@ -227,8 +227,9 @@ class Mirror:
 
     def _check_writer(self) -> None:
         """Raises TwinrunError if another process writes this history."""
-        if self.bucket.head(MANIFEST) != self._held.get(MANIFEST):
-            raise _another(self.bucket.place(MANIFEST))
+        now = self.bucket.head(MANIFEST)
+        if now != self._held.get(MANIFEST):
+            raise _another(self.bucket.place(MANIFEST), now)
 
     def _leave(self, snapshot: Snapshot, named: Named) -> None:
         """Notes the files that the journals name no longer."""
@@ -281,7 +282,14 @@ def _digest(content: bytes | str) -> str:
     return made.hexdigest()
 
 
-def _another(where: str) -> FormatError:
+def _another(where: str, now: Held | None) -> FormatError:
+    """now: what is there."""
+    if now is None:
+        return FormatError(
+            "somebody has removed it since",
+            where=where,
+            fix="begin again with existing='append': steps that are in the local folder are uploaded again",
+        )
     return FormatError(
         "another process has written it since",
         where=where,

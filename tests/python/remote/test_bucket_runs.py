@@ -68,6 +68,28 @@ def test_the_local_folder_stays_where_the_bucket_lost_something(
     assert sorted(s.step for s in _core.open_history(str(folder_of(tmp_path))).steps) == [0, 1, 2]
 
 
+def test_steps_that_the_bucket_lost_can_be_captured_again(bucket: Bucket, tmp_path: Path) -> None:
+    url = "s3://bucket/again/a"
+    with run_at(url, tmp_path / "first") as run:
+        captured(run, 0, 1)
+    run = run_at(url, tmp_path / "second", existing="append")  # has the journals of 0 and 1 only
+    bucket.refuse = lambda method, path: ACCESS if method == "PUT" else ""
+    with pytest.raises(StepLost):
+        captured(run, 2)
+        run.close()
+    bucket.reset()
+    with contextlib.suppress(StepLost):
+        run.close()
+    bucket.fs.rm("bucket/again/a", recursive=True)
+    with run_at(url, tmp_path / "second", existing="append", replace_steps=True) as run:
+        with pytest.raises(StepLost, match="replace_steps"):
+            run.wait()
+        with contextlib.suppress(StepLost):
+            captured(run, 0)
+        captured(run, 1)
+    assert steps_in(url) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("url", ["s3://bucket/a?b", "s3://bucket/a#b", "s3://bucket/a\nb", "s3://bucket/?b"])
 def test_prefixes_that_other_urls_cut_are_refused(bucket: Bucket, tmp_path: Path, url: str) -> None:
     with pytest.raises(TwinrunError, match="choose another prefix"):
