@@ -12,8 +12,8 @@ PYTHON_VENV := $(VENV)/bin/python
 # Files of tests lie in memory, where there is room.
 TESTS_IN = TMPDIR="$$(tools/test_folder.sh $@)"
 # What starts in the background of a script ignores Ctrl-C, what nohup starts ignores hang-ups, and so would the programs whose end by a
-# signal is tested.
-PYTEST = $(TESTS_IN) env --default-signal $(PYTHON_VENV) -m pytest -n $(JOBS) --dist worksteal
+# signal is tested. One process more than there are cores: tests wait for a fourth of their time.
+PYTEST = $(TESTS_IN) env --default-signal $(PYTHON_VENV) -m pytest -n $(shell expr $(JOBS) + 1) --dist worksteal
 BIN := build/$(PRESET)/bin
 FUZZ_SECONDS ?= 60
 HUNT_SECONDS ?= 3600
