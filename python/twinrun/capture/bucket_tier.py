@@ -32,7 +32,7 @@ class BucketTier:
         """
         bucket = Bucket(url)  # before anything is made here
         self.name, self._limit, self._uploads = bucket.name, limit, uploads
-        self._local = LocalFolder(url, local)
+        self._local = LocalFolder(url, local, bucket.store)
         self.folder = self._local.history
         self._uploader: Uploader | None = None
         self._captured: set[int] = set()  # steps that may not be in the journals yet

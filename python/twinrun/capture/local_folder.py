@@ -30,8 +30,9 @@ class LocalFolder:
     history: the folder in it that has the history.
     """
 
-    def __init__(self, url: str, parent: str | None) -> None:
-        """parent: where the folder lies; None: the user's folder of caches.
+    def __init__(self, url: str, parent: str | None, store: str = "") -> None:
+        """parent: where the folder lies; None: the user's folder of caches. store: tells two stores that have
+        a bucket of one name from each other.
 
         Raises TwinrunError if another process holds it, or if twinrun did not make it.
         """
@@ -39,7 +40,8 @@ class LocalFolder:
         if parent is None:
             caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
             parent = os.path.join(caches, "twinrun", "buckets")
-        self.path = os.path.join(os.path.abspath(parent), _name(self.url))
+        self.path = os.path.join(os.path.abspath(parent), _name(self.url, store))
+        self._of = {"twinrun_bucket": 1, "url": self.url, "store": store}
         self.history = os.path.join(self.path, _HISTORY)
         with reading(parent):
             os.makedirs(parent, mode=0o700, exist_ok=True)
@@ -87,7 +89,7 @@ class LocalFolder:
         with reading(self.path):
             new = tempfile.mkdtemp(prefix=".twinrun-", dir=os.path.dirname(self.path))
             with open(os.path.join(new, _MARK), "w") as file:
-                json.dump({"twinrun_bucket": 1, "url": self.url}, file)
+                json.dump(self._of, file)
             try:
                 os.rename(new, self.path)
             except OSError as error:
@@ -97,9 +99,8 @@ class LocalFolder:
 
     def _check(self, content: bytes) -> None:
         try:
-            known = json.loads(content)
-            mine = isinstance(known, dict) and known["twinrun_bucket"] == 1 and known["url"] == self.url
-        except (ValueError, KeyError):
+            mine = json.loads(content) == self._of
+        except ValueError:
             mine = False
         if not mine:
             raise FormatError(
@@ -156,7 +157,7 @@ def _size(path: str) -> int:
         return -1
 
 
-def _name(url: str) -> str:
+def _name(url: str, store: str) -> str:
     """A name that tells people which URL it is, and differs between URLs."""
     last = "".join(c if c.isalnum() or c in "-_." else "-" for c in url.rpartition("/")[2])[:40]
-    return f"{last.lstrip('.') or 'bucket'}-{_core.xxh3(url.encode()):016x}"
+    return f"{last.lstrip('.') or 'bucket'}-{_core.xxh3(f'{url} {store}'.encode()):016x}"

@@ -21,6 +21,11 @@ _MOST_PARTS = 9_000  # of one object; S3 takes 10,000
 _LEAST_RATE = 10_000  # bytes a second, of the slowest store that is waited for
 # Errors of connections, of aiohttp and botocore. A write that is repeated finds what it wrote.
 _PASSING = {"ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError"}
+# Variables that say where a store is.
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("STORAGE_EMULATOR_HOST",),
+}
 _Value = TypeVar("_Value")
 
 
@@ -48,6 +53,13 @@ class Bucket:
         fs, path, self._kind = file_system(url)
         self._fs, self._path = fs, fs._strip_protocol(path).rstrip("/")
         self._writes = way(fs)
+
+    @property
+    def store(self) -> str:
+        """Where the store is, if it is not the usual one of its kind; without secrets."""
+        variables = _ENDPOINTS["s3" if "s3" in type(self._fs).__name__.lower() else "gs"]
+        told = [getattr(self._fs, "endpoint_url", None), *map(os.environ.get, variables)]
+        return without_secrets(next(filter(None, told), ""))
 
     def place(self, key: str) -> str:
         """The name of an object, for messages."""
