@@ -22,6 +22,7 @@
 #include "device/gpu.hpp"
 #include "device/staging.cuh"
 #include "device/warp.cuh"
+#include "digest/byte_products.cuh"
 #include "digest/digest.hpp"
 #include "digest/digest_sources.cuh"
 #include "digest/field61.hpp"
@@ -59,20 +60,6 @@ struct Launch {
     std::uint64_t tiles;
     unsigned long long* next_tile;
 };
-
-// ---- what differs between vendors ----
-
-// c += a b for one tile of 16 x 32 and 32 x 8 bytes.
-__device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, std::uint32_t a1,
-                                      std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                      std::uint32_t b1) {
-#if defined(__CUDA_ARCH__)
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
-        "%1, %2, %3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-#endif
-}
 
 // ---- shared memory ----
 

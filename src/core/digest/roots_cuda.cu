@@ -2,6 +2,12 @@
 // takes from the host: for calls of a few arrays, where every further call of the driver takes
 // longer than the work.
 //
+// A word is the sum of its bytes times powers of 256, but for the sign. So a block's digest is a
+// sum over its bytes, each with a coefficient of its own, and digests of the 16 blocks of a chunk
+// are a product of byte matrices (byte_products.cuh): 16 x bytes by bytes x 8, a column for each
+// byte of the coefficients. The sign takes one instruction for 4 bytes: turning it round adds
+// 2^(bits - 1) to a word, and the product of that is taken away again.
+//
 // A root is linear in its blocks: each has a power of RHO as its weight, that of its place in its
 // chunk and of the chunk's way up the tree (TreeJoin). So parts of an array may be added in any
 // order: halves of 32 bits, which cannot overflow, and who comes last reduces the sums. That makes
@@ -13,59 +19,119 @@
 
 #include "device/gpu.hpp"
 #include "device/warp.cuh"
+#include "digest/byte_products.cuh"
+#include "digest/digest.hpp"
 #include "digest/digest_device.hpp"
-#include "digest/word_multiplier.cuh"
+#include "digest/field61.hpp"
 
 namespace twinrun::gpu {
 
 namespace {
 
-constexpr unsigned kPartBlocks = 4;  // of 4096 bytes: what a thread block takes at once
+constexpr unsigned kVector = 16;  // bytes that a thread reads at once
+constexpr unsigned kWarps = 8;
+constexpr unsigned kThreads = kWarps * 32;
+constexpr unsigned kWarpBytes = kBlockBytes / kWarps;  // of each block: those that a warp takes
+constexpr unsigned kStepBytes = 4 * kVector;           // of a row, in one step
+constexpr unsigned kSteps = kWarpBytes / kStepBytes;
+// Of a thread block, where there are enough: each reads 32 KiB of tables.
+constexpr unsigned kLeastBlocks = 4;
 constexpr unsigned kChunkBlocks = kRootChunkBytes / kBlockBytes;
-static_assert(kChunkBlocks % kPartBlocks == 0, "a part lies in one chunk");
+static_assert(kChunkBlocks == 16, "the rows of a product");
 
 struct RootField {
     const std::byte* data;
     std::uint64_t bytes;
     std::uint64_t* root;
     DeviceRootSums* sums;
-    std::uint32_t first_part;  // among all of the launch
-    std::uint32_t parts;
+    std::uint32_t first_block;  // among all of the launch
+    std::uint32_t shares;       // thread blocks that take some of it
 };
 
 // All that a launch takes. Arguments have room for 4096 bytes; copying them takes time, too.
 template <unsigned Most>
 struct RootLaunch {
     std::uint32_t count;
-    std::uint32_t parts;
+    std::uint32_t blocks;
     RootField fields[Most];
 };
 constexpr unsigned kFewRoots = 8;
 constexpr unsigned kMostRoots = 96;
+constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 31;  // of a launch
 static_assert(sizeof(RootLaunch<kMostRoots>) <= 4096);
+static_assert(kMostRootBytes / kBlockBytes <= kMostBlocks);
 
-// Powers of RHO: of a block in its chunk, and of each level of the tree.
+// x 2^k mod p for x below 2^61 and k below 61.
+__host__ __device__ constexpr std::uint64_t rotate61(std::uint64_t x, unsigned k) {
+    return reduce61(((x << k) & kPrime) | (k == 0 ? 0 : x >> (61 - k)));
+}
+
+// Powers of RHO: of a block in its chunk, times what the two columns of a lane count; of the blocks
+// that a last chunk lacks; of each level of the tree.
 struct RhoPowers {
-    std::uint64_t of_block[kChunkBlocks];
+    std::uint64_t of_row[2][32];
+    std::uint64_t of_lacking[kChunkBlocks];
     std::uint64_t of_level[32];
 };
 constexpr RhoPowers rho_powers() {
     RhoPowers all{};
-    std::uint64_t power = 1;
-    for (std::uint64_t& one : all.of_block) {
-        one = power;
-        power = multiply61(power, kRho);
+    const std::uint64_t inverse = power61(kRho, kPrime - 2);
+    for (unsigned i = 0; i < kChunkBlocks; ++i) {
+        all.of_lacking[i] = power61(inverse, i);
+        const std::uint64_t of_block = power61(kRho, kChunkBlocks - 1 - i);
+        for (unsigned pair = 0; pair < 4; ++pair)
+            all.of_row[i / 8][i % 8 * 4 + pair] = rotate61(of_block, pair * 16);
     }
+    std::uint64_t power = power61(kRho, kChunkBlocks);
     for (std::uint64_t& one : all.of_level) {
         one = power;
         power = multiply61(power, power);
     }
     return all;
 }
-__constant__ constexpr RhoPowers kRhoPowers = rho_powers();
+// All tables are in global memory: a warp's lanes take different places.
+__device__ constexpr RhoPowers kRhoPowers = rho_powers();
 
-// A vector at the end of an array, or of one that is aligned to its words alone. Few are: it is no
-// part of the loop.
+// What the bytes of a block are multiplied by, as a lane of a warp needs it for a step: for two
+// products, 8 bytes of a row each. And what words of the value 0 give, by columns: the sums to
+// begin with.
+struct ByteCoefficients {
+    uint4 of[kWarps][kSteps][32];
+    std::uint32_t begin[kWarps][8];
+};
+// The signs of 4 bytes of words.
+template <class Word>
+constexpr std::uint32_t kSigns = sizeof(Word) == 1   ? 0x80808080U
+                                 : sizeof(Word) == 2 ? 0x80008000U
+                                                     : 0x80000000U;
+
+template <class Word>
+constexpr ByteCoefficients byte_coefficients() {
+    ByteCoefficients all{};
+    for (unsigned position = 0; position < kBlockBytes; ++position) {
+        const std::uint64_t r = rotate61(coefficient(position / sizeof(Word)), position % sizeof(Word) * 8);
+        uint4* const lanes = all.of[position / kWarpBytes][position % kWarpBytes / kStepBytes];
+        const unsigned of_row = position % kStepBytes / kVector;
+        const unsigned word = position % kVector / 4;
+        for (unsigned column = 0; column < 8; ++column) {
+            const auto byte = static_cast<std::uint32_t>(r >> (8 * column) & 0xFF);
+            uint4& of = lanes[4 * column + of_row];
+            (word == 0 ? of.x : word == 1 ? of.y : word == 2 ? of.z : of.w) |= byte << (position % 4 * 8);
+            all.begin[position / kWarpBytes][column] -= byte * (kSigns<Word> >> (position % 4 * 8) & 0xFF);
+        }
+    }
+    return all;
+}
+__device__ constexpr ByteCoefficients kCoefficients8 = byte_coefficients<std::int8_t>();
+__device__ constexpr ByteCoefficients kCoefficients16 = byte_coefficients<std::int16_t>();
+__device__ constexpr ByteCoefficients kCoefficients32 = byte_coefficients<std::int32_t>();
+template <class Word>
+__device__ const ByteCoefficients& coefficients_of() {
+    if constexpr (sizeof(Word) == 1) return kCoefficients8;
+    if constexpr (sizeof(Word) == 2) return kCoefficients16;
+    if constexpr (sizeof(Word) == 4) return kCoefficients32;
+}
+// The last vector of an array. Few are: it is no part of the loop.
 template <class Word>
 __device__ __noinline__ uint4 load_words(const std::byte* at, std::int64_t left) {
     constexpr int kBytes = static_cast<int>(sizeof(Word));
@@ -78,143 +144,307 @@ __device__ __noinline__ uint4 load_words(const std::byte* at, std::int64_t left)
     }
     return {words[0], words[1], words[2], words[3]};
 }
+// A vector at an address that is aligned to its words alone, out of the two aligned ones that hold
+// it.
+__device__ inline uint4 load_across(const std::byte* at) {
+    const auto address = reinterpret_cast<std::uintptr_t>(at);
+    const auto* const two = reinterpret_cast<const uint4*>(address / kVector * kVector);
+    const uint4 a = two[0];
+    const uint4 b = two[1];
+    const auto shift = static_cast<unsigned>(address % 4 * 8);
+    std::uint32_t w[5] = {a.x, a.y, a.z, a.w, b.x};
+    switch (address % kVector / 4) {
+        case 0: break;
+        case 1: w[0] = a.y, w[1] = a.z, w[2] = a.w, w[3] = b.x, w[4] = b.y; break;
+        case 2: w[0] = a.z, w[1] = a.w, w[2] = b.x, w[3] = b.y, w[4] = b.z; break;
+        default: w[0] = a.w, w[1] = b.x, w[2] = b.y, w[3] = b.z, w[4] = b.w;
+    }
+    return {__funnelshift_r(w[0], w[1], shift), __funnelshift_r(w[1], w[2], shift),
+            __funnelshift_r(w[2], w[3], shift), __funnelshift_r(w[3], w[4], shift)};
+}
 
-// Where a part lies.
+// Consecutive blocks of one chunk.
 struct Part {
     std::uint32_t field;
-    std::uint32_t blocks;       // 1 to kPartBlocks
-    std::uint64_t first_block;  // of the field
+    std::uint32_t blocks;       // 1 to kChunkBlocks
+    std::uint32_t first_block;  // of the field
 };
 
-template <class Word, unsigned Most>
-__device__ Part part_of(const RootLaunch<Most>& launch, std::uint32_t number, std::uint32_t field) {
-    while (field + 1 < launch.count && launch.fields[field + 1].first_part <= number)
+__device__ std::uint32_t blocks_of(const RootField& of) {
+    return static_cast<std::uint32_t>((of.bytes + kBlockBytes - 1) / kBlockBytes);
+}
+
+// The part that begins at a block of the launch, in this field or behind it, and ends before `end`.
+template <unsigned Most>
+__device__ Part part_at(const RootLaunch<Most>& launch, std::uint32_t number, std::uint32_t end,
+                        std::uint32_t field) {
+    while (field + 1 < launch.count && launch.fields[field + 1].first_block <= number)
         ++field;
     const RootField& of = launch.fields[field];
-    const std::uint64_t first = std::uint64_t{number - of.first_part} * kPartBlocks;
-    const std::uint64_t blocks = (of.bytes + kBlockBytes - 1) / kBlockBytes - first;
-    return {field, blocks < kPartBlocks ? static_cast<std::uint32_t>(blocks) : kPartBlocks, first};
+    const std::uint32_t first = number - of.first_block;
+    const std::uint32_t blocks = min(kChunkBlocks - first % kChunkBlocks, blocks_of(of) - first);
+    return {field, min(blocks, end - number), first};
 }
-
-template <class Word>
-__device__ void read_part(const RootField& of, const Part& part, uint4 (&vectors)[kPartBlocks]) {
-    const std::byte* at = of.data + part.first_block * kBlockBytes + threadIdx.x * kVector;
-    std::int64_t left = static_cast<std::int64_t>(of.bytes - part.first_block * kBlockBytes) -
-                        static_cast<std::int64_t>(threadIdx.x * kVector);
-    const bool whole = reinterpret_cast<std::uintptr_t>(of.data) % kVector == 0 &&
-                       of.bytes - part.first_block * kBlockBytes >= kPartBlocks * kBlockBytes;
-#pragma unroll
-    for (unsigned i = 0; i < kPartBlocks; ++i) {
-        vectors[i] = whole ? __ldcs(reinterpret_cast<const uint4*>(at)) : load_words<Word>(at, left);
-        at += kBlockBytes;
-        left -= static_cast<std::int64_t>(kBlockBytes);
+template <unsigned Most>
+__device__ std::uint32_t field_of(const RootLaunch<Most>& launch, std::uint32_t number) {
+    std::uint32_t field = 0;
+    std::uint32_t end = launch.count;
+    while (end - field > 1) {
+        const std::uint32_t middle = (field + end) / 2;
+        (launch.fields[middle].first_block <= number ? field : end) = middle;
     }
+    return field;
 }
 
-// The power of RHO by which a part's sum counts in its field's root. All lanes of a warp call it;
-// the first one has it.
-__device__ std::uint64_t weight_of(const RootField& of, const Part& part) {
-    const std::uint64_t blocks = (of.bytes + kBlockBytes - 1) / kBlockBytes;
-    const std::uint64_t chunks = (blocks + kChunkBlocks - 1) / kChunkBlocks;
-    const std::uint64_t chunk = part.first_block / kChunkBlocks;
-    const std::uint64_t chunk_end = (chunk + 1) * kChunkBlocks < blocks ? (chunk + 1) * kChunkBlocks : blocks;
-    const unsigned lane = threadIdx.x % 32;
-    // A node with a right neighbour is a left child, and counts by the level's power.
-    const std::uint64_t node = chunk >> lane;
-    const std::uint64_t last = (chunks - 1) >> lane;
-    std::uint64_t weight = node % 2 == 0 && node < last ? kRhoPowers.of_level[lane] : 1;
-    if (lane == 0)
-        weight = multiply61(weight, kRhoPowers.of_block[chunk_end - part.first_block - part.blocks]);
+constexpr unsigned kHalf = kSteps / 2;  // steps that are read together
+
+// What a lane reads of a part.
+struct Reader {
+    const std::byte* from;  // its first vector of its first row
+    std::int64_t left[2];   // bytes of the array there and behind it, by rows; 0 for a row that is not there
+    bool aligned;           // to 16 bytes
+    bool begins;            // the array begins there
+
+    __device__ Reader(const RootField& of, const Part& part) {
+        const unsigned lane = threadIdx.x % 32;
+        const std::uint32_t block = part.first_block / kChunkBlocks * kChunkBlocks + lane / 4;
+        from =
+            of.data + std::uint64_t{block} * kBlockBytes + threadIdx.x / 32 * kWarpBytes + lane % 4 * kVector;
+        aligned = reinterpret_cast<std::uintptr_t>(of.data) % kVector == 0;
+        begins = from == of.data;
 #pragma unroll
-    for (int distance = 16; distance != 0; distance /= 2)
-        weight = multiply61(weight, warp::across(weight, distance));
-    return weight;
+        for (unsigned row = 0; row < 2; ++row) {
+            const bool there = block + row * 8 - part.first_block < part.blocks;
+            left[row] = there ? of.data + of.bytes - at(0, row) : 0;
+        }
+    }
+    [[nodiscard]] __device__ const std::byte* at(unsigned step, unsigned row) const {
+        return from + row * 8 * kBlockBytes + step * kStepBytes;
+    }
+
+    // The vectors of some steps; zeros where there is nothing.
+    template <class Word>
+    __device__ void read(unsigned first_step, uint4 (&vectors)[kHalf][2]) const {
+        if (!aligned) return read_across<Word>(first_step, vectors);
+#pragma unroll
+        for (unsigned row = 0; row < 2; ++row) {
+            const std::int64_t here = left[row] - first_step * kStepBytes;
+            // Steps with a whole vector.
+            const auto whole = static_cast<int>(
+                min(max(here + static_cast<std::int64_t>(kStepBytes - kVector), std::int64_t{0}) / kStepBytes,
+                    std::int64_t{kHalf}));
+#pragma unroll
+            for (unsigned i = 0; i < kHalf; ++i) {
+                vectors[i][row] = {0, 0, 0, 0};
+                if (static_cast<int>(i) < whole)
+                    vectors[i][row] = __ldcs(reinterpret_cast<const uint4*>(at(first_step + i, row)));
+            }
+            const std::int64_t rest = here - whole * static_cast<std::int64_t>(kStepBytes);
+            if (whole == static_cast<int>(kHalf) || rest <= 0) continue;
+            const uint4 last =
+                load_words<Word>(at(first_step, row) + whole * static_cast<int>(kStepBytes), rest);
+#pragma unroll
+            for (unsigned i = 0; i < kHalf; ++i) {
+                if (static_cast<int>(i) == whole) vectors[i][row] = last;
+            }
+        }
+    }
+    template <class Word>
+    __device__ void read_across(unsigned first_step, uint4 (&vectors)[kHalf][2]) const {
+#pragma unroll
+        for (unsigned i = 0; i < kHalf; ++i) {
+#pragma unroll
+            for (unsigned row = 0; row < 2; ++row) {
+                vectors[i][row] = {0, 0, 0, 0};
+                const std::int64_t here =
+                    left[row] - (first_step + i) * static_cast<std::int64_t>(kStepBytes);
+                const std::byte* const vector = at(first_step + i, row);
+                // The first one has bytes of others before it.
+                const bool first = row == 0 && first_step + i == 0 && begins;
+                if (here >= static_cast<std::int64_t>(2 * kVector) && !first)
+                    vectors[i][row] = load_across(vector);
+                else if (here > 0)
+                    vectors[i][row] = load_words<Word>(vector, here);
+            }
+        }
+    }
+};
+
+struct SharedTables {
+    std::uint64_t powers[2][32];
+    std::uint32_t begin[kWarps][8];
+};
+
+// What a thread has for all parts.
+template <class Word>
+class Products {
+   public:
+    __device__ explicit Products(SharedTables& shared) : shared_(shared) {
+        const ByteCoefficients& all = coefficients_of<Word>();
+#pragma unroll
+        for (unsigned i = 0; i < kSteps; ++i)
+            coefficients_[i] = all.of[threadIdx.x / 32][i][threadIdx.x % 32];
+        if (threadIdx.x < 64)
+            (&shared.powers[0][0])[threadIdx.x] = (&kRhoPowers.of_row[0][0])[threadIdx.x];
+        else if (threadIdx.x < 64 + kWarps * 8)
+            (&shared.begin[0][0])[threadIdx.x - 64] = (&all.begin[0][0])[threadIdx.x - 64];
+    }
+    // After the thread block has met.
+    __device__ void begin() {
+        const std::uint32_t* const from = &shared_.begin[threadIdx.x / 32][threadIdx.x % 4 * 2];
+        sums_[0] = sums_[2] = from[0];
+        sums_[1] = sums_[3] = from[1];
+    }
+    __device__ void add(unsigned half, const uint4 (&vectors)[kHalf][2]) {
+#pragma unroll
+        for (unsigned i = 0; i < kHalf; ++i)
+            add_step(sums_, vectors[i][0], vectors[i][1], coefficients_[half * kHalf + i]);
+    }
+    // The sum over the thread's rows and columns, as if the chunk had all of its blocks.
+    [[nodiscard]] __device__ std::uint64_t sum() const {
+        return add61(multiply61(of_row(0), shared_.powers[0][threadIdx.x % 32]),
+                     multiply61(of_row(1), shared_.powers[1][threadIdx.x % 32]));
+    }
+
+   private:
+    __device__ static void add_step(std::uint32_t (&sums)[4], const uint4& low, const uint4& high,
+                                    const uint4& coefficients) {
+        constexpr std::uint32_t s = kSigns<Word>;
+        multiply_bytes(sums, low.x ^ s, high.x ^ s, low.y ^ s, high.y ^ s, coefficients.x, coefficients.y);
+        multiply_bytes(sums, low.z ^ s, high.z ^ s, low.w ^ s, high.w ^ s, coefficients.z, coefficients.w);
+    }
+    // Two columns: below 2^34.
+    [[nodiscard]] __device__ std::uint64_t of_row(unsigned row) const {
+        const std::int64_t both = static_cast<std::int32_t>(sums_[row * 2]) +
+                                  std::int64_t{static_cast<std::int32_t>(sums_[row * 2 + 1])} * 256;
+        return static_cast<std::uint64_t>(both < 0 ? both + static_cast<std::int64_t>(kPrime) : both);
+    }
+
+    SharedTables& shared_;
+    uint4 coefficients_[kSteps];
+    std::uint32_t sums_[4];
+};
+
+// What the sum of a chunk's rows counts in its field's root. All lanes of a warp call it, and all
+// have it.
+__device__ std::uint64_t chunk_weight(std::uint32_t chunk, std::uint32_t blocks) {
+    const std::uint32_t chunks = (blocks + kChunkBlocks - 1) / kChunkBlocks;
+    const unsigned lane = threadIdx.x % 32;
+    std::uint64_t weight = 1;
+    if (lane == 0 && chunk + 1 == chunks && blocks % kChunkBlocks != 0)
+        weight = kRhoPowers.of_lacking[chunks * kChunkBlocks - blocks];
+    // A node with a right neighbour is a left child, and counts by the level's power.
+    const std::uint32_t node = chunk >> lane;
+    if (node % 2 == 0 && node < (chunks - 1) >> lane) weight = multiply61(weight, kRhoPowers.of_level[lane]);
+    // No higher level has two nodes.
+    for (unsigned distance = 1; distance < 32 && (chunks - 1) >> distance != 0; distance *= 2)
+        weight = multiply61(weight, warp::across(weight, static_cast<int>(distance)));
+    return warp::from(weight, 0);
 }
 
 __device__ void write_root(const RootField& of, std::uint64_t root) {
     *static_cast<volatile std::uint64_t*>(of.root) = root;
 }
 
-// Adds a part's weighted sum; who adds the last one writes the root, and leaves zeros.
-__device__ void add_part(const RootField& of, std::uint64_t sum) {
-    if (of.parts == 1) return write_root(of, sum);
+// Adds the sum of a thread block; who adds the last one writes the root, and leaves zeros.
+__device__ void add_share(const RootField& of, std::uint64_t sum) {
+    if (of.shares == 1) return write_root(of, sum);
     auto* const low = reinterpret_cast<unsigned long long*>(&of.sums->low);
     auto* const high = reinterpret_cast<unsigned long long*>(&of.sums->high);
-    auto* const parts = reinterpret_cast<unsigned long long*>(&of.sums->parts);
-    atomicAdd(low, sum & 0xFFFFFFFFULL);
+    constexpr unsigned long long kOne = 1ULL << 48;  // thread blocks are counted above the low halves
     atomicAdd(high, sum >> 32);
     __threadfence();
-    if (atomicAdd(parts, 1ULL) != of.parts - 1) return;
+    const unsigned long long before = atomicAdd(low, (sum & 0xFFFFFFFFULL) + kOne);
+    if (before / kOne != of.shares - 1) return;
     __threadfence();
-    const auto all = static_cast<unsigned __int128>(atomicExch(high, 0ULL)) << 32;
-    const std::uint64_t root = reduce61_wide(all + atomicExch(low, 0ULL));
-    atomicExch(parts, 0ULL);
+    const unsigned long long lows = before % kOne + (sum & 0xFFFFFFFFULL);
+    const std::uint64_t root = reduce61_wide((static_cast<unsigned __int128>(__ldcg(high)) << 32) + lows);
+    *static_cast<volatile unsigned long long*>(low) = 0;
+    *static_cast<volatile unsigned long long*>(high) = 0;
     // Who sees the root may give these sums to another launch.
     __threadfence_system();
     write_root(of, root);
 }
 
+// Each thread block takes as many consecutive blocks of the launch as any other, give or take one.
+// A thread keeps its sum of all chunks of a field, so that threads meet once a field, and once in
+// kWarps chunks for their weights.
 template <class Word, unsigned Most>
-__global__ void __launch_bounds__(kWordThreads) make_roots(const __grid_constant__ RootLaunch<Most> launch) {
-    // Sums of the warps. Two: those of the last part are read while this one's are made.
-    __shared__ std::uint64_t warps[2][kWordWarps];
-    const Multiplier<Word> multiplier(threadIdx.x * (kVector / static_cast<unsigned>(sizeof(Word))));
-    std::uint32_t number = blockIdx.x;
-    if (number >= launch.parts) return;
-    uint4 ahead[kPartBlocks];
-    Part next = part_of<Word>(launch, number, 0);
-    read_part<Word>(launch.fields[next.field], next, ahead);
-    for (unsigned side = 0;; side ^= 1) {
+__global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant__ RootLaunch<Most> launch) {
+    __shared__ SharedTables tables;
+    __shared__ std::uint64_t weights[kWarps];  // of chunks from `first_weight` on
+    // Sums of the warps. Two: those of the last field are read while this one's are made.
+    __shared__ std::uint64_t warps[2][kWarps];
+    auto number = static_cast<std::uint32_t>(std::uint64_t{launch.blocks} * blockIdx.x / gridDim.x);
+    const auto end = static_cast<std::uint32_t>(std::uint64_t{launch.blocks} * (blockIdx.x + 1) / gridDim.x);
+    if (number >= end) return;
+    Part next = part_at(launch, number, end, field_of(launch, number));
+    uint4 first_half[kHalf][2];
+    uint4 second_half[kHalf][2];
+    {
+        const Reader reader(launch.fields[next.field], next);
+        reader.template read<Word>(0, first_half);
+        reader.template read<Word>(kHalf, second_half);
+    }
+    Products<Word> products(tables);
+    std::uint32_t first_weight = 0;
+    std::uint32_t weights_end = 0;
+    std::uint64_t total = 0;
+    for (unsigned side = 0;;) {
         const Part part = next;
-        uint4 vectors[kPartBlocks];
-#pragma unroll
-        for (unsigned i = 0; i < kPartBlocks; ++i)
-            vectors[i] = ahead[i];
-        number += gridDim.x;
-        const bool more = number < launch.parts;
-        if (more) {
-            next = part_of<Word>(launch, number, part.field);
-            read_part<Word>(launch.fields[next.field], next, ahead);
+        const RootField& of = launch.fields[part.field];
+        number += part.blocks;
+        const bool more = number < end;
+        if (more) next = part_at(launch, number, end, part.field);
+        const std::uint32_t chunk = part.first_block / kChunkBlocks;
+        if (chunk >= weights_end) {
+            first_weight = chunk;
+            weights_end = chunk + kWarps;
+            __syncthreads();
+            const std::uint64_t weight = chunk_weight(chunk + threadIdx.x / 32, blocks_of(of));
+            if (threadIdx.x % 32 == 0) weights[threadIdx.x / 32] = weight;
+            __syncthreads();
         }
-        std::uint64_t sum = 0;
-#pragma unroll
-        for (unsigned i = 0; i < kPartBlocks; ++i) {
-            if (i < part.blocks) sum = append(sum, multiplier.sum(vectors[i]));
-        }
-        sum = reduce61(sum);
+        products.begin();
+        // What comes next is read where what was read before has been used.
+        const Reader reader(launch.fields[next.field], next);
+        products.add(0, first_half);
+        if (more) reader.template read<Word>(0, first_half);
+        products.add(1, second_half);
+        if (more) reader.template read<Word>(kHalf, second_half);
+        total = add61(total, multiply61(products.sum(), weights[chunk - first_weight]));
+        if (more && next.field == part.field) continue;
 #pragma unroll
         for (int distance = 16; distance != 0; distance /= 2)
-            sum = add61(sum, warp::across(sum, distance));
-        if (threadIdx.x % 32 == 0) warps[side][threadIdx.x / 32] = sum;
+            total = add61(total, warp::across(total, distance));
+        if (threadIdx.x % 32 == 0) warps[side][threadIdx.x / 32] = total;
         __syncthreads();
-        if (threadIdx.x < 32) {
-            const RootField& of = launch.fields[part.field];
-            const std::uint64_t weight = weight_of(of, part);
-            if (threadIdx.x == 0) {
-                std::uint64_t digest = 0;
+        if (threadIdx.x == 0) {
+            std::uint64_t all = 0;
 #pragma unroll
-                for (unsigned w = 0; w < kWordWarps; ++w)
-                    digest = add61(digest, warps[side][w]);
-                add_part(of, multiply61(digest, weight));
-            }
+            for (unsigned w = 0; w < kWarps; ++w)
+                all = add61(all, warps[side][w]);
+            add_share(of, all);
         }
         if (!more) return;
+        side ^= 1;
+        total = 0;
+        weights_end = 0;
     }
 }
 
-// How many thread blocks fit on a device, of a kernel: asked once.
-template <class Word, unsigned Most>
-DeviceStatus blocks_of(int device, unsigned* blocks) {
+// How many thread blocks a launch takes at most: asked once a device. One for each multiprocessor
+// reads at the speed of the memory, and more would meet in the same sums. Arrays that are not
+// aligned keep two busy.
+DeviceStatus most_blocks(int device, bool aligned, unsigned* blocks) {
     constexpr int kMostDevices = 64;
-    static std::atomic<unsigned> known[kMostDevices];
-    if (device < kMostDevices && (*blocks = known[device].load(std::memory_order_relaxed)) != 0) return {};
-    int multiprocessors = 0;
-    int each = 0;
-    TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    TWR_GPU(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, make_roots<Word, Most>,
-                                                          static_cast<int>(kWordThreads), 0));
-    *blocks = static_cast<unsigned>(std::max(each * multiprocessors, 1));
-    if (device < kMostDevices) known[device].store(*blocks, std::memory_order_relaxed);
+    static std::atomic<int> known[kMostDevices];
+    int multiprocessors = device < kMostDevices ? known[device].load(std::memory_order_relaxed) : 0;
+    if (multiprocessors == 0) {
+        TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+        if (device < kMostDevices) known[device].store(multiprocessors, std::memory_order_relaxed);
+    }
+    *blocks = static_cast<unsigned>(std::max(multiprocessors, 1)) * (aligned ? 1 : 2);
     return {};
 }
 
@@ -222,19 +452,30 @@ template <class Word, unsigned Most>
 DeviceStatus launch(int device, const DeviceRootItem* const* items, unsigned n, StreamHandle stream) {
     RootLaunch<Most> all;
     all.count = n;
-    all.parts = 0;
+    all.blocks = 0;
     for (unsigned i = 0; i < n; ++i) {
         const DeviceRootItem& item = *items[i];
         const std::uint64_t bytes = item.words * sizeof(Word);
-        const std::uint64_t parts = (bytes + kPartBlocks * kBlockBytes - 1) / (kPartBlocks * kBlockBytes);
-        all.fields[i] = {static_cast<const std::byte*>(item.data), bytes, item.root, item.sums, all.parts,
-                         static_cast<std::uint32_t>(parts)};
-        all.parts += static_cast<std::uint32_t>(parts);
+        all.fields[i] = {
+            static_cast<const std::byte*>(item.data), bytes, item.root, item.sums, all.blocks, 0};
+        all.blocks += static_cast<std::uint32_t>((bytes + kBlockBytes - 1) / kBlockBytes);
     }
-    unsigned blocks = 0;
-    if (const DeviceStatus status = blocks_of<Word, Most>(device, &blocks); status.failed) return status;
-    make_roots<Word, Most>
-        <<<std::min<std::uint32_t>(all.parts, blocks), kWordThreads, 0, gpu_stream(stream)>>>(all);
+    const bool aligned = std::all_of(items, items + n, [](const DeviceRootItem* item) {
+        return reinterpret_cast<std::uintptr_t>(item->data) % kVector == 0;
+    });
+    unsigned most = 0;
+    if (const DeviceStatus status = most_blocks(device, aligned, &most); status.failed) return status;
+    // Where there are many small arrays, one for each of them.
+    const std::uint32_t grid = std::min(most, std::max(n, (all.blocks + kLeastBlocks - 1) / kLeastBlocks));
+    // Thread block b begins at block floor(blocks b / grid), so block i belongs to the last b with
+    // blocks b / grid < i + 1.
+    const auto owner = [&](std::uint32_t i) { return ((std::uint64_t{i} + 1) * grid - 1) / all.blocks; };
+    for (unsigned i = 0; i < n; ++i) {
+        const std::uint32_t end = i + 1 < n ? all.fields[i + 1].first_block : all.blocks;
+        all.fields[i].shares =
+            static_cast<std::uint32_t>(owner(end - 1) - owner(all.fields[i].first_block) + 1);
+    }
+    make_roots<Word, Most><<<grid, kThreads, 0, gpu_stream(stream)>>>(all);
     TWR_GPU_LAUNCHED("roots of arrays");
     return {};
 }
@@ -245,17 +486,22 @@ DeviceStatus launch_all(int device, DType word, const DeviceRootItem* items, std
                         StreamHandle stream) {
     const DeviceRootItem* some[kMostRoots];
     unsigned count = 0;
+    std::uint64_t blocks = 0;
     const auto start = [&]() -> DeviceStatus {
         const unsigned all = std::exchange(count, 0);
+        blocks = 0;
         if (all == 0) return {};
         return all <= kFewRoots ? launch<Word, kFewRoots>(device, some, all, stream)
                                 : launch<Word, kMostRoots>(device, some, all, stream);
     };
     for (std::size_t i = 0; i < n; ++i) {
         if (items[i].word != word) continue;
+        const std::uint64_t more = (items[i].words * sizeof(Word) + kBlockBytes - 1) / kBlockBytes;
+        if (count == kMostRoots || blocks + more > kMostBlocks) {
+            if (const DeviceStatus status = start(); status.failed) return status;
+        }
         some[count++] = &items[i];
-        if (count < kMostRoots) continue;
-        if (const DeviceStatus status = start(); status.failed) return status;
+        blocks += more;
     }
     return start();
 }

@@ -1,5 +1,5 @@
-// Private to digest_words_cuda.cu and roots_cuda.cu: digests of words by plain multiplications, a
-// thread 16 bytes of each block.
+// Private to digest_words_cuda.cu: digests of words by plain multiplications, a thread 16 bytes of
+// each block.
 #pragma once
 
 #include <cstddef>
