@@ -6,9 +6,9 @@
 namespace twinrun::gpu {
 
 // c += a b for one tile of 16 x 32 and 32 x 8 bytes, in 32-bit integers. Lane 4 g + t of a warp
-// holds of rows g and g + 8 of c the columns 2 t and 2 t + 1; of a, 4 bytes of row g (a0) and of row
-// g + 8 (a1), and 4 more of each (a2, a3); of b, those of column g in the same places (b0, b1). Which
-// 8 of the 32 places belong to t is free, as long as a and b have the same.
+// holds of rows g and g + 8 of c the columns 2 t and 2 t + 1; of a, 4 bytes of row g (a0) and of
+// row g + 8 (a1), and 4 more of each (a2, a3); of b, those of column g in the same places (b0, b1).
+// Which 8 of the 32 places belong to t is free, as long as a and b have the same.
 __device__ inline void multiply_bytes(std::uint32_t (&c)[4], std::uint32_t a0, std::uint32_t a1,
                                       std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                                       std::uint32_t b1) {

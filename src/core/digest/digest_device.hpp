@@ -47,8 +47,8 @@ struct DeviceSketchItem {
     std::uint64_t* counts = nullptr;  // 8: scalars of proven chunks by |c|, added to
 };
 
-// Sums of an array whose root is being made: of the low halves of its parts' sums, with the number of
-// parts above them, and of the high halves. Zeros before and after.
+// Sums of an array whose root is being made: of the low halves of its parts' sums, with the number
+// of parts above them, and of the high halves. Zeros before and after.
 struct DeviceRootSums {
     std::uint64_t low = 0;
     std::uint64_t high = 0;
