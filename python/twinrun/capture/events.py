@@ -65,16 +65,24 @@ class StepEvents:
         return {**encoded_events(self.events, self.problems, self.wanted), **self.kept}
 
 
-class _Seen(NamedTuple):
-    """A value that is digested, and added to an event."""
+class _Kept(NamedTuple):
+    """A value whose data is kept: it is copied by `keep`, and may be a part of a global array."""
 
-    event: Event
-    name: str
+    traced: Traced
     array: object
-    out: bool
-    role: Any
-    keep: Any
-    place: Any = None
+    keep: Callable[[Any], Any]
+    place: Any
+
+
+class _Batch:
+    """Values that are digested together. They are in their events already."""
+
+    __slots__ = ("arrays", "kept", "traced")
+
+    def __init__(self) -> None:
+        self.arrays: list[object] = []
+        self.traced: list[Traced] = []
+        self.kept: list[_Kept] = []
 
 
 def known_input(name: str, digest: Digest, form: tuple, role: Any) -> Traced:
@@ -118,7 +126,7 @@ class EventWriter:
             )
         self._wanted = sorted(wanted)
         self._step = StepEvents(self._wanted)
-        self._together: list[_Seen] | None = None
+        self._together: _Batch | None = None
 
     def __len__(self) -> int:
         return len(self._step.events)
@@ -145,20 +153,29 @@ class EventWriter:
         """
         if not arrays:
             return
-        of = places or {}
-        seen = [_Seen(event, name, array, out, role, keep, of.get(name)) for name, array in arrays.items()]
-        if self._together is not None:
-            self._together.extend(seen)
-        else:
-            self._start(seen)
+        batch = self._together or _Batch()
+        values, traced, data = event.values, batch.traced, batch.arrays
+        for name, array in arrays.items():
+            one = Traced(name, out, role, "", ())
+            values.append(one)
+            traced.append(one)
+            data.append(array)
+            if keep is not None:
+                batch.kept.append(_Kept(one, array, keep, places.get(name) if places else None))
+        if batch is not self._together:
+            self._start(batch)
 
     def see_one(self, event: Event, name: str, array: object, *, out: bool, role: Any, keep: Any) -> None:
         """As `see` of one array."""
-        seen = _Seen(event, name, array, out, role, keep)
-        if self._together is not None:
-            self._together.append(seen)
-        else:
-            self._start([seen])
+        batch = self._together or _Batch()
+        one = Traced(name, out, role, "", ())
+        event.values.append(one)
+        batch.traced.append(one)
+        batch.arrays.append(array)
+        if keep is not None:
+            batch.kept.append(_Kept(one, array, keep, None))
+        if batch is not self._together:
+            self._start(batch)
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """Values that are seen within this context are digested in one batch, at its end: they must not
@@ -170,59 +187,51 @@ class EventWriter:
         """Begins such a batch. False: one is under way."""
         if self._together is not None:
             return False
-        self._together = []
+        self._together = _Batch()
         return True
 
     def end_together(self) -> None:
         """Digests what was seen since."""
-        seen, self._together = self._together, None
-        self._start(seen or [])
+        batch, self._together = self._together, None
+        if batch is not None:
+            self._start(batch)
 
-    def _start(self, seen: Sequence[_Seen]) -> None:
-        """Digests values, each of which is added to its event."""
-        if not seen:
+    def _start(self, batch: _Batch) -> None:
+        """Digests values, and keeps the data of some."""
+        if not batch.traced:
             return
+        step = self._step
         try:
-            self._step.started.append(
-                digests_started({str(n): one.array for n, one in enumerate(seen)})
-                if len(seen) > 1
-                else digests_started({seen[0].name: seen[0].array})
-            )
+            step.started.append(digests_started(batch.arrays, lambda at: batch.traced[at].name))
         except TwinrunError:
-            for one in seen:
-                self._alone(*one)
-            return
-        for one in seen:
-            self._append(*one)
-
-    def _append(
-        self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any, place: Any = None
-    ) -> None:
-        """Adds a value that is the next one of `_started`."""
-        traced = Traced(name, out, role, "", ())
-        event.values.append(traced)
-        self._step.waiting.append(traced)
-        if keep is not None and (copy := keep(array)) is not None:
-            traced.kept = f"{KEPT}{len(self._step.kept)}"
-            self._step.kept[traced.kept] = copy
-            if place is not None:
-                self._step.places[traced.kept] = place
-
-    def _alone(
-        self, event: Event, name: str, array: object, out: bool, role: Any, keep: Any, place: Any = None
-    ) -> None:
-        """As `see` of one array; says why where it has no digest."""
-        try:
-            self._step.started.append(digests_started({name: array}))
-        except TwinrunError as e:
-            try:
-                shape = tuple(int(n) for n in getattr(array, "shape", ()))
-            except (RuntimeError, TypeError, ValueError):  # nested tensors have no numbers there
-                shape = ()
-            kind = str(getattr(array, "dtype", "?")).removeprefix("torch.")
-            self.missing(event, name, str(e), out=out, role=role, form=(kind, shape))
+            for one, array in zip(batch.traced, batch.arrays, strict=True):
+                self._alone(one, array)
         else:
-            self._append(event, name, array, out, role, keep, place)
+            step.waiting.extend(batch.traced)
+        for kept in batch.kept:
+            self._keep(*kept)
+
+    def _keep(self, traced: Traced, array: object, keep: Callable[[Any], Any], place: Any) -> None:
+        if traced.missing or (copy := keep(array)) is None:
+            return
+        step = self._step
+        traced.kept = f"{KEPT}{len(step.kept)}"
+        step.kept[traced.kept] = copy
+        if place is not None:
+            step.places[traced.kept] = place
+
+    def _alone(self, traced: Traced, array: Any) -> None:
+        """Digests one value; says why where it has no digest."""
+        step = self._step
+        try:
+            step.started.append(digests_started([array], lambda _: traced.name))
+        except TwinrunError as e:
+            with contextlib.suppress(RuntimeError, TypeError, ValueError):  # nested tensors have no numbers there
+                traced.shape = tuple(int(n) for n in getattr(array, "shape", ()))
+            traced.dtype = str(getattr(array, "dtype", "?")).removeprefix("torch.")
+            traced.missing = str(e) or "no reason is known"
+        else:
+            step.waiting.append(traced)
 
     def bytes_kept(self, event: Event) -> int:
         """Bytes of the copies of an event's values."""

@@ -10,7 +10,7 @@ import hashlib
 import math
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -295,7 +295,8 @@ def digests_of(
 ) -> list[tuple[Digest, str, tuple[int, ...]]]:
     """(digest, type, shape) of each array, in one batch. Raises TwinrunError."""
     if atol == 0 and rtol == 0:
-        made = digests_started(arrays, stream)
+        names = list(arrays)
+        made = digests_started(list(arrays.values()), names.__getitem__, stream)
         facts = [(kind, shape, "bits") for kind, shape in made.facts]
         batch = _Batch(made.roots, facts)
     else:
@@ -303,34 +304,34 @@ def digests_of(
     return [(Digest._of(batch, at), kind, shape) for at, (kind, shape, _) in enumerate(facts)]
 
 
-def digests_read(made: _core.WordDigests) -> list[tuple[int, str, tuple[int, ...]]]:
-    """(number, type, shape) of each array. Waits for devices. Raises TwinrunError."""
-    return [
-        (_number(kind, shape, "bits", root), kind, shape)
-        for (kind, shape), root in zip(made.facts, made.roots(), strict=True)
-    ]
+def digests_read(made: _core.WordDigests) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+    """(number, type, shape) of each array. Waits for devices. Raises TwinrunError.
+
+    One after the other: thousands of tuples at once would set Python's garbage collector to work.
+    """
+    for (kind, shape), root in zip(made.facts, made.roots(), strict=True):
+        yield _number(kind, shape, "bits", root), kind, shape
 
 
-def digests_started(arrays: Mapping[str, object], stream: object = None) -> _core.WordDigests:
+def digests_started(
+    arrays: Sequence[object], name_of: Callable[[int], str], stream: object = None
+) -> _core.WordDigests:
     """Digests that see every bit, of arrays that may change afterwards. Raises TwinrunError.
 
-    The core takes plain arrays and tensors by itself.
+    The core takes plain arrays and tensors by itself. name_of: what a message calls the array at a place.
     """
     keep: list[object] = []
     tensor = _tensor_type()
     # A stream of the caller's is one that the core does not ask for.
-    made = _core.WordDigests([None] * len(arrays) if stream is not None else list(arrays.values()))
-    missing = made.missing
-    if missing:
-        items = list(arrays.items())
-        for at in missing:
-            name, array = items[at]
-            if tensor is not None and isinstance(array, tensor):
-                field, owner, kind, shape = _words_of_tensor(name, array)
-            else:
-                field, owner, kind, shape = _words_of_array(name, array, stream)
-            keep.append(owner)
-            made.put(at, field, kind, shape)
+    made = _core.WordDigests([None] * len(arrays) if stream is not None else arrays)
+    for at in made.missing:
+        array = arrays[at]
+        if tensor is not None and isinstance(array, tensor):
+            field, owner, kind, shape = _words_of_tensor(name_of(at), array)
+        else:
+            field, owner, kind, shape = _words_of_array(name_of(at), array, stream)
+        keep.append(owner)
+        made.put(at, field, kind, shape)
     made.start(_FEW_BYTES)
     del keep
     return made

@@ -40,6 +40,8 @@ class Iterations:
         # The iteration whose digests wait for the end of a CUDA graph's capture.
         self._unread: int | None = None
         self._waiting: _Waiting | None = None
+        # Gradients that were seen in this iteration, and after how many the one before is captured.
+        self._gradients, self._middle = 0, 1
 
     def problem(self, text: str) -> None:
         """Writes what was not traced into the iteration under way."""
@@ -53,9 +55,10 @@ class Iterations:
     def capture(self, last: bool = False) -> Origin | None:
         """Captures the iteration. Gives the first divergence from the reference, once.
 
-        Without a reference, an iteration whose digests are under way on devices is captured when the next
-        one ends: nobody waits for them then. last: all of them are captured now.
+        Without a reference, an iteration whose digests are under way on devices is captured later: in the
+        middle of the next one's gradients, or when that ends. last: all of them are captured now.
         """
+        self._gradients, self._middle = 0, max(1, self._gradients // 2)
         iteration, divergence = self._position.iteration, self._divergence
         found = None if divergence is None else divergence.find(iteration, self._writer)
         step = self._writer.take()
@@ -67,6 +70,15 @@ class Iterations:
         if divergence is not None:
             divergence.remember(found)
         return found
+
+    def gradient_seen(self) -> None:
+        """Captures the iteration before in the middle of this one's gradients. Devices have most work
+        waiting then, and its digests are there: nobody waits for what is read and written here.
+        """
+        self._gradients += 1
+        # A run of another class may have to meet other processes, which are elsewhere now.
+        if self._gradients >= self._middle and self._waiting is not None and type(self._waiting.run) is Run:
+            self._capture_waiting()
 
     def _capture_waiting(self) -> None:
         if self._waiting is not None and not capturing():

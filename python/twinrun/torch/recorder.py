@@ -28,7 +28,8 @@ _MOST_SETTINGS = 4096
 class Recorder:
     """Makes the events of an iteration, and hands them to a writer.
 
-    keep: of which places the data is kept beside the digests.
+    keep: of which places the data is kept beside the digests. gradient_seen: is called at each event of a
+    backward pass.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class Recorder:
         position: Position,
         generators: Generators,
         keep: KeptPlaces,
+        gradient_seen: Callable[[], None],
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
+        self._gradient_seen = gradient_seen
         self._begun = False
         # By name and text. Of this trace alone: while events are encoded, their values change.
         self._settings: dict[tuple[str, str], Traced] = {}
@@ -65,6 +68,8 @@ class Recorder:
     ) -> Event:
         """Adds an event at this place of the training. microbatch, enclosing: None for those under way."""
         self.ensure_begun()
+        if phase == "backward":
+            self._gradient_seen()
         position = self._position
         number = position.microbatch if microbatch is None else microbatch
         within = position.enclosing(call) if enclosing is None else enclosing
@@ -81,7 +86,13 @@ class Recorder:
         if is_plain(what):
             self._writer.see_one(event, name, what, out=out, role=role, keep=self._keeper(event))
             return
-        tensors: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor]
+        if type(what) is dict and all(map(is_plain, what.values())):  # most states of optimizers
+            tensors = {f"{name}.{key}": one for key, one in what.items()}
+            if len(tensors) == len(what):
+                self._writer.see(event, tensors, out=out, role=role, keep=self._keeper(event))
+                return
+        tensors = {}
         keep, places = self._keeper(event), {}
         for label, one in leaves(name, what):
             text = plain_text(one)

@@ -82,7 +82,9 @@ class Trace:
         self._iterations = Iterations(run, writer, position, self._divergence)
         guard = self._guard = Guard(position, self._iterations, self._handles, self.problems, settings.raises)
         generators = Generators(settings.rng, writer)
-        recorder = self._recorder = Recorder(writer, position, generators, self._kept)
+        recorder = self._recorder = Recorder(
+            writer, position, generators, self._kept, self._iterations.gradient_seen
+        )
         owners: Owners = {}
         watched: list[Watched] = []
         with guard.work("the modules of the model"):
