@@ -384,6 +384,11 @@ class FaultyFileSystem final : public FileSystem {
             return success();
         }
 
+        void set_time(std::int64_t mtime_ns) override {
+            const std::lock_guard guard(owner_.mutex_);
+            if (!owner_.dead_ && boot_ == owner_.boots_) inner_->set_time(mtime_ns);
+        }
+
         Result<> close() override {
             const std::lock_guard guard(owner_.mutex_);
             TWR_CHECK(begin("close"));

@@ -58,6 +58,7 @@ class UnsyncedFileSystem final : public ForwardingFileSystem {
             return inner_->write_at(offset, bytes);
         }
         Result<> sync() override { return success(); }
+        void set_time(std::int64_t mtime_ns) override { inner_->set_time(mtime_ns); }
         Result<> close() override { return inner_->close(); }
 
        private:

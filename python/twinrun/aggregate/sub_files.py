@@ -9,6 +9,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -265,13 +266,35 @@ def _put_in_place(temporary: str, output: str, replace: bool) -> None:
         os.close(folder)
 
 
-def _remove(index: Index, made: str) -> list[str]:
+class _Made(NamedTuple):
+    """The whole file, as it was written."""
+
+    path: str
+    device: int
+    inode: int
+
+    def check_there(self) -> None:
+        """Raises TwinrunError where the path leads to something else by now."""
+        with contextlib.suppress(OSError):
+            now = os.lstat(self.path)
+            if (now.st_dev, now.st_ino) == (self.device, self.inode):
+                return
+        raise TwinrunError(
+            "was made, but another file came to its place, or it was moved; the sub-files that are there stay",
+            where=self.path,
+            fix="join again with --output and a name that nobody else uses",
+        )
+
+
+def _remove(index: Index, made: _Made) -> list[str]:
     """Removes the index and its sub-files. Returns what stays: files with a second name, and all where one
-    of them is not the file that was read.
+    of them is not the file that was read. Where the whole file has lost its name, nothing more is removed:
+    the sub-files may be the last copy.
     """
     kept, name = [], index_path(index.path)
     numbers = range(len(index.files))
     try:
+        made.check_there()
         # A program wrote the files again since, or somebody moved them.
         if not _still_there(index) or not all(_is_written(index, number) for number in numbers):
             return [name, *map(index.name, numbers)]
@@ -280,13 +303,14 @@ def _remove(index: Index, made: str) -> list[str]:
         for number in numbers:
             name = index.name(number)
             with contextlib.suppress(FileNotFoundError):
+                made.check_there()
                 if os.lstat(name).st_nlink == 1 and _is_written(index, number):
                     os.unlink(name)
                 else:
                     kept.append(name)
     except OSError as e:
         raise TwinrunError(
-            f"cannot be removed: {e.strerror}; {made} is made, and whole",
+            f"cannot be removed: {e.strerror}; {made.path} is made, and whole",
             where=name,
             fix="remove what is left yourself",
         ) from e
@@ -404,6 +428,7 @@ def join_sub_files(
             _write_whole(index, files, out)
             os.fsync(out)
             files.check_unchanged()
+            about = os.fstat(out)
             _put_in_place(temporary, target, replace)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -417,6 +442,6 @@ def join_sub_files(
         raise TwinrunError(f"cannot be written: {e.strerror}", where=target) from e
     finally:
         files.close()
-    kept = _remove(index, target) if remove else []
+    kept = _remove(index, _Made(target, about.st_dev, about.st_ino)) if remove else []
     removed = remove and len(kept) <= len(index.files)  # the index is one more
     return Joined(target, len(index.files), index.whole_bytes, removed, kept, files.changed)

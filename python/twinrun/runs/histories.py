@@ -221,7 +221,7 @@ class HistorySubject(Subject):
             yield self._by_name(refs, use_metadata)
             return
         notes = []
-        # Data is never newer than its metadata, except in a copy of a history; then its content is
+        # Data has the time that its metadata tells, except in a copy of a history; then its content is
         # checked.
         try:
             metadata.check_data_files()

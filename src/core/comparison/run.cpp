@@ -305,15 +305,15 @@ Result<OpenPlace> HistoryRun::open(Step step, std::uint32_t rank, const StreamOp
     OpenPlace place;
     TWR_TRY(place.metadata, metadata(files));
     TWR_TRY(place.fields, fields_of(*place.metadata));
-    // Data is never newer than its metadata, nor a record than its journal, except in a copy of a
-    // history. Then its content decides.
+    // Data has the time that its metadata tells, and a record is never newer than its journal, except
+    // in a copy of a history. Then its content decides.
     bool touched = false;
     if (files.files.difference != kNoBase) {
         TWR_TRY(const auto store, record(rank));
         touched = store->changed_file().has_value();
     } else if (!files.files.data.empty()) {
-        TWR_TRY(const auto newer, place.metadata->newer_data_file());
-        touched = newer.has_value();
+        TWR_TRY(const auto file, place.metadata->touched_data_file());
+        touched = file.has_value();
     }
     TWR_CHECK(add_sources(place, files, *step, cache));
     if (touched) {

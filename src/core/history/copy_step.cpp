@@ -35,6 +35,7 @@ Result<> copy_file(FileSystem& system, InputFile& from, const std::string& to, c
         if (check) TWR_CHECK(check(at, part));
         TWR_CHECK(output->write_at(at, part));
     }
+    output->set_time(from.stamp().mtime_ns);
     TWR_CHECK(output->sync());
     return output->close();
 }

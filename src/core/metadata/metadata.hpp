@@ -157,11 +157,11 @@ class MetadataFile {
     [[nodiscard]] std::optional<std::size_t> find(const std::string& field) const;
     // Absolute or working-directory-relative path of a data file.
     [[nodiscard]] std::string data_path(std::uint32_t file) const;
-    // A data file that was changed after the metadata, or was only copied or touched: its content
-    // tells. Errors: stale: a data file has grown since the metadata was made; damaged: one is
-    // truncated, or has grown in a history; not_found.
-    Result<std::optional<std::string>> newer_data_file(const HeldFolder* folder = nullptr) const;
-    // As newer_data_file(), and such a file is an error too (stale).
+    // A data file whose time says that it was changed, exchanged, copied or touched since the metadata
+    // was made: its content tells. Errors: stale: a data file has grown since the metadata was made;
+    // damaged: one is truncated, or has grown in a history; not_found.
+    Result<std::optional<std::string>> touched_data_file(const HeldFolder* folder = nullptr) const;
+    // As touched_data_file(), and such a file is an error too (stale).
     Result<> check_data_files(const HeldFolder* folder = nullptr) const;
     // Whether a captured history has this metadata: its data is of no format.
     [[nodiscard]] bool of_history() const;
@@ -191,6 +191,7 @@ class MetadataFile {
 
    private:
     [[nodiscard]] Error is_older_than(const std::string& data) const;
+    [[nodiscard]] bool is_touched(const DataFile& known, const FileStamp& now) const;
     MetadataFile() = default;
     // Bytes of the file, not checked: where they are in memory, or in `own` where they were read
     // for this.

@@ -11,6 +11,7 @@
 #include "base/codec.hpp"
 #include "digest/field61.hpp"
 #include "metadata/metadata.hpp"
+#include "platform/comm.hpp"
 
 namespace twinrun {
 
@@ -25,6 +26,8 @@ constexpr std::uint64_t kMostBytesAtOnce = 64 << 20;
 // Fields that share a lock. Threads that compare fields at once are at fields that lie apart.
 constexpr std::size_t kLocks = 16;
 constexpr std::size_t kFieldsOfALock = 64;
+// Of clocks of file systems and archives, in nanoseconds: 100 ns, 1 us, 1 ms, 1 s, 2 s.
+constexpr std::int64_t kTicks[] = {100, 1'000, 1'000'000, 1'000'000'000, 2'000'000'000};
 }  // namespace
 
 struct MetadataFile::Sums {
@@ -132,8 +135,22 @@ std::string MetadataFile::data_path(std::uint32_t file) const {
     return path().substr(0, folder + 1).append(data);
 }
 
-Result<std::optional<std::string>> MetadataFile::newer_data_file(const HeldFolder* folder) const {
-    std::optional<std::string> newer;
+bool MetadataFile::is_touched(const DataFile& known, const FileStamp& now) const {
+    const std::int64_t then = known.stamp.mtime_ns;
+    if (now.mtime_ns == then) return false;
+    const bool later = now.mtime_ns > then && now.mtime_ns > file_->stamp().mtime_ns;
+    // Files of other programs have a status besides.
+    if (!of_history()) return later;
+    // A clock of a file system that a copy came by may be coarser.
+    for (const std::int64_t tick : kTicks) {
+        if (now.mtime_ns == then - then % tick) return false;
+    }
+    // Other ranks may write into their shared file for a while yet.
+    return later || now.mtime_ns < then || !known.path.starts_with(kSharedPrefix);
+}
+
+Result<std::optional<std::string>> MetadataFile::touched_data_file(const HeldFolder* folder) const {
+    std::optional<std::string> touched;
     for (std::uint32_t i = 0; i < directory_.data_files.size(); ++i) {
         const DataFile& known = directory_.data_files[i];
         std::string data = data_path(i);
@@ -146,17 +163,14 @@ Result<std::optional<std::string>> MetadataFile::newer_data_file(const HeldFolde
                                            : "restore it, or index it again with 'twinrun index'")};
         }
         if (now.size != known.stamp.size) return of_history() ? is_not_of(data) : is_older_than(data);
-        // A copy has other times than its original, but then its metadata was copied too, after it
-        // or with the times.
-        if (!newer && now.mtime_ns != known.stamp.mtime_ns && now.mtime_ns > file_->stamp().mtime_ns)
-            newer = std::move(data);
+        if (!touched && is_touched(known, now)) touched = std::move(data);
     }
-    return newer;
+    return touched;
 }
 
 Result<> MetadataFile::check_data_files(const HeldFolder* folder) const {
-    TWR_TRY(const auto newer, newer_data_file(folder));
-    if (newer) return is_older_than(*newer);
+    TWR_TRY(const auto touched, touched_data_file(folder));
+    if (touched) return is_older_than(*touched);
     return success();
 }
 

@@ -23,6 +23,7 @@ class NamedFile final : public OutputFile {
         return named(file_->write_at(offset, bytes));
     }
     Result<> sync() override { return named(file_->sync()); }
+    void set_time(std::int64_t mtime_ns) override { file_->set_time(mtime_ns); }
     Result<> close() override { return named(file_->close()); }
 
    private:

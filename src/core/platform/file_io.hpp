@@ -157,6 +157,9 @@ class OutputFile {
     // Once it failed it fails for good: the kernel may have dropped the pages that it could not
     // write.
     virtual Result<> sync() = 0;
+    // Gives the file a time of change, as its original has it: after the last write, before sync().
+    // Where that cannot be, it keeps its own.
+    virtual void set_time(std::int64_t mtime_ns) = 0;
     // The file's size is then the end of the last write, however much create() reserved. No sync.
     // Again: no effect.
     virtual Result<> close() = 0;

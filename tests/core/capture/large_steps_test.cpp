@@ -41,6 +41,7 @@ class FailingWrites final : public testing::ForwardingFileSystem {
             return inner_->write_at(offset, bytes);
         }
         Result<> sync() override { return inner_->sync(); }
+        void set_time(std::int64_t mtime_ns) override { inner_->set_time(mtime_ns); }
         Result<> close() override { return inner_->close(); }
 
        private:

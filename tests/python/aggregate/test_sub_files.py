@@ -301,6 +301,33 @@ def test_remove_leaves_all_where_a_file_changes_after_it_was_read(
     assert _names(written.parent) == ["data", "data.00000", "data.00001", "data.twr-index"]
 
 
+@pytest.mark.parametrize("removed", [0, 1])
+def test_remove_leaves_the_parts_where_the_whole_file_lost_its_name(
+    written: Path, monkeypatch: pytest.MonkeyPatch, removed: int
+) -> None:
+    real, own = os.unlink, written.with_name("own")
+    own.write_text("somebody's")
+
+    def disturbed(name: str, *given: object) -> None:
+        real(name, *given)  # type: ignore[arg-type]
+        if removed and Path(name) == _part(written, 0):
+            own.rename(written)
+
+    put = sub_files._put_in_place
+
+    def exchanged(*given: object) -> None:
+        put(*given)  # type: ignore[arg-type]
+        if not removed:
+            own.rename(written)
+
+    monkeypatch.setattr(sub_files, "_put_in_place", exchanged)
+    monkeypatch.setattr(os, "unlink", disturbed)
+    with pytest.raises(TwinrunError, match="another file came to its place"):
+        join_sub_files(written, remove=True)
+    assert written.read_text() == "somebody's" and _part(written, 1).exists()
+    assert _index(written).exists() == (not removed)
+
+
 def _write_note(name: Path) -> None:
     name.unlink()
     name.write_text("somebody's")
