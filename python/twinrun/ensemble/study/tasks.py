@@ -132,17 +132,27 @@ def usable(frame: pd.DataFrame, value: str = "wall") -> pd.DataFrame:
     """The last good attempt of each task whose value is a positive number, in order of start."""
     if value not in frame:
         raise TwinrunError(f"no task has {value!r}", fix="name another column of the table of tasks")
-    good = frame[frame["status"].fillna("ok") == "ok"].copy()
-    good[value] = pd.to_numeric(good[value], errors="coerce")
-    good = good[np.isfinite(good[value]) & (good[value] > 0)]
-    if good["task"].notna().all():
-        good = good.drop_duplicates("task", keep="last")
-    good["block"] = good["block"].fillna(0) if good["block"].notna().any() else 0
+    # Rows are chosen by the few columns that it takes, so that all the others are copied once.
+    rows = np.flatnonzero((frame["status"].fillna("ok") == "ok").to_numpy(bool))
+    numbers = pd.to_numeric(frame[value].iloc[rows], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    rows = rows[np.isfinite(numbers) & (numbers > 0)]
+    tasks = frame["task"].iloc[rows]
+    if tasks.notna().all():
+        rows = rows[~tasks.duplicated(keep="last").to_numpy()]
+    block, start = (frame[name].iloc[rows].reset_index(drop=True) for name in ("block", "start"))
+    block = block.fillna(0) if block.notna().any() else pd.Series(0, index=block.index)
     # `order` is the place of a task in its block.
-    by = ["start"] if good["start"].notna().all() else ["block", "order"]
-    if good[by].notna().all(axis=None):
-        good = good.sort_values(by, kind="stable")
-    return good.reset_index(drop=True)
+    if start.notna().all():
+        by = pd.DataFrame({"start": start})
+    else:
+        by = pd.DataFrame({"block": block, "order": frame["order"].iloc[rows].to_numpy()})
+    if by.notna().all(axis=None):
+        at = by.sort_values(list(by), kind="stable").index
+        rows, block = rows[at], block.iloc[at]
+    good = frame.iloc[rows].reset_index(drop=True)
+    good[value] = pd.to_numeric(good[value], errors="coerce")
+    good["block"] = block.reset_index(drop=True)
+    return good
 
 
 def condition_columns(frame: pd.DataFrame) -> list[str]:
