@@ -35,8 +35,9 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 def quantile_interval(x: np.ndarray, q: float, confidence: float) -> tuple[float, float]:
     """The distribution-free interval of a quantile: its true coverage is at least `confidence`, or an end is
-    infinite. It is that of `scipy.stats.quantile_test`, which makes a distribution with its documents each time.
+    infinite. It is that of `scipy.stats.quantile_test`.
     """
+    # Which makes a distribution, and its documents, each time.
     ranked, share = np.sort(x), (1 - confidence) / 2
     low = int(stats.binom.ppf(share, len(x), q)) - 1
     high = int(stats.binom.isf(share, len(x), q))
