@@ -29,8 +29,8 @@ std::string resolved(const std::string& path) {
     return realpath(path.c_str(), buffer.data()) != nullptr ? buffer.data() : path;
 }
 
-// Resolves paths of many files in few folders: `realpath` asks for each part of each path, and a program of Python has
-// hundreds of libraries.
+// Resolves paths of many files in few folders: `realpath` asks for each part of each path, and a
+// program of Python has hundreds of libraries.
 class Resolver {
    public:
     std::string operator()(const std::string& path) {
