@@ -8,7 +8,8 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from .clocks import steady
 from .interposition import read_profiles
 from .study import read_study
 
-__all__ = ["condition_columns", "frame_of", "load_profiles", "load_tasks", "statuses", "usable"]
+__all__ = ["chosen_once", "condition_columns", "frame_of", "load_profiles", "load_tasks", "statuses", "usable"]
 
 VERSION = 1  # of a line of tasks.jsonl and of a profile
+# Of `chosen_once`: a table, and what is usable of it by the column of the value.
+_CHOSEN: ContextVar[tuple[pd.DataFrame, dict[str, pd.DataFrame]] | None] = ContextVar("chosen", default=None)
 # Columns that analyses use by name; empty where a study lacks one.
 _ALWAYS = ("task", "attempt", "block", "order", "status", "start", "end", "wall", "node", "cores")
 
@@ -128,8 +131,29 @@ def statuses(frame: pd.DataFrame) -> dict[str, int]:
     return {str(k): int(v) for k, v in frame["status"].fillna("ok").value_counts().items()}
 
 
+@contextlib.contextmanager
+def chosen_once(frame: pd.DataFrame) -> Iterator[None]:
+    """Inside, what `usable` gives of this very table is chosen once, and copied for each who asks. Nobody changes
+    the table meanwhile.
+    """
+    token = _CHOSEN.set((frame, {}))
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
+
+
 def usable(frame: pd.DataFrame, value: str = "wall") -> pd.DataFrame:
     """The last good attempt of each task whose value is a positive number, in order of start."""
+    of, found = _CHOSEN.get() or (None, {})
+    if of is not frame:
+        return _usable(frame, value)
+    if value not in found:
+        found[value] = _usable(frame, value)
+    return found[value].copy()
+
+
+def _usable(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     if value not in frame:
         raise TwinrunError(f"no task has {value!r}", fix="name another column of the table of tasks")
     # Rows are chosen by the few columns that it takes, so that all the others are copied once.
