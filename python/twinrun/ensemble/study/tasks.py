@@ -133,8 +133,9 @@ def statuses(frame: pd.DataFrame) -> dict[str, int]:
 
 @contextlib.contextmanager
 def chosen_once(frame: pd.DataFrame) -> Iterator[None]:
-    """Inside, what `usable` gives of this very table is chosen once, and copied for each who asks. Nobody changes
-    the table meanwhile.
+    """Inside, what `usable` gives of this very table is chosen once, and copied for each who asks.
+
+    Nobody changes the table meanwhile.
     """
     token = _CHOSEN.set((frame, {}))
     try:
