@@ -21,7 +21,15 @@ from .clocks import steady
 from .interposition import read_profiles
 from .study import read_study
 
-__all__ = ["chosen_once", "condition_columns", "frame_of", "load_profiles", "load_tasks", "statuses", "usable"]
+__all__ = [
+    "chosen_once",
+    "condition_columns",
+    "frame_of",
+    "load_profiles",
+    "load_tasks",
+    "statuses",
+    "usable",
+]
 
 VERSION = 1  # of a line of tasks.jsonl and of a profile
 # Of `chosen_once`: a table, and what is usable of it by the column of the value.
