@@ -13,7 +13,9 @@ PYTHON_VENV := $(VENV)/bin/python
 TESTS_IN = TMPDIR="$$(tools/test_folder.sh $@)"
 # What starts in the background of a script ignores Ctrl-C, what nohup starts ignores hang-ups, and so would the programs whose end by a
 # signal is tested. One process more than there are cores: tests wait for a fourth of their time.
-PYTEST = $(TESTS_IN) env --default-signal $(PYTHON_VENV) -m pytest -n $(shell expr $(JOBS) + 1) --dist worksteal
+# Packages bring plugins that no test needs, and pytest rewrites the asserts of all that such a package has (zarr, twinrun itself).
+PLUGINS = --disable-plugin-autoload -p xdist -p hypothesispytest
+PYTEST = $(TESTS_IN) env --default-signal $(PYTHON_VENV) -m pytest $(PLUGINS) -n $(shell expr $(JOBS) + 1) --dist worksteal
 BIN := build/$(PRESET)/bin
 FUZZ_SECONDS ?= 60
 HUNT_SECONDS ?= 3600
@@ -28,6 +30,8 @@ export TMPDIR := $(CURDIR)/.cache/tmp
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+# Test modules that pytest has rewritten are kept beside them, for the other processes and for the next run.
+unexport PYTHONDONTWRITEBYTECODE
 # The order of Python's sets is a random input of tests too: the same each time.
 export PYTHONHASHSEED ?= 0
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
@@ -64,6 +68,8 @@ build: setup
 	@cmake --build --preset $(PRESET)
 
 # pytest comes last in every case (make -j too), so that its summary is the last line.
+# Meanwhile pytest collects, so that its processes need not all rewrite the asserts of the same modules: jobs of MPI leave a core idle.
+test: COLLECT = $(PYTHON_VENV) -m pytest $(PLUGINS) --collect-only -q
 test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, what may include what, Python
 	@$(PYTEST) $(PYTEST_ARGS)
 
@@ -71,7 +77,7 @@ test-cpp: build
 	@$(TESTS_IN) ctest --preset $(PRESET)
 	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --replay
 	@$(PYTHON_VENV) tools/check_kernels.py build/$(PRESET)/src
-	@$(TESTS_IN) tools/mpi_matrix.sh build/$(PRESET) other
+	@$(if $(COLLECT),$(COLLECT) >/dev/null 2>&1 & )$(TESTS_IN) tools/mpi_matrix.sh build/$(PRESET) other; status=$$?; wait; exit $$status
 
 layers: setup ## Check that every folder includes and imports only what it may
 	@$(PYTHON_VENV) tools/check_layers.py

@@ -7,12 +7,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <climits>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <span>
+#include <string>
 
 namespace twinrun {
 
@@ -21,10 +24,31 @@ namespace {
 constexpr std::size_t kLongestSection = 64 << 10;
 constexpr std::size_t kMostSections = 4096;
 
-std::string resolved(const char* path) {
+std::string resolved(const std::string& path) {
     std::array<char, PATH_MAX> buffer;
-    return realpath(path, buffer.data()) != nullptr ? buffer.data() : path;
+    return realpath(path.c_str(), buffer.data()) != nullptr ? buffer.data() : path;
 }
+
+// Resolves paths of many files in few folders: `realpath` asks for each part of each path, and a
+// program of Python has hundreds of libraries.
+class Resolver {
+   public:
+    std::string operator()(const std::string& path) {
+        const std::size_t slash = path.rfind('/');
+        const std::string name = path.substr(slash == std::string::npos ? 0 : slash + 1);
+        if (slash == std::string::npos || slash == 0 || name.empty() || name == "." || name == "..")
+            return resolved(path);
+        const auto [folder, isNew] = folders_.try_emplace(path.substr(0, slash));
+        if (isNew) folder->second = resolved(folder->first);
+        std::string joined = folder->second + (folder->second.ends_with('/') ? "" : "/") + name;
+        char first = 0;
+        // A file that is no link; else a link, or nothing that is there.
+        return readlink(joined.c_str(), &first, 1) < 0 && errno == EINVAL ? joined : resolved(path);
+    }
+
+   private:
+    std::map<std::string, std::string> folders_;
+};
 
 // The GNU build-id among the notes of a segment: name size, description size, type, then both
 // padded to 4 bytes.
@@ -115,11 +139,12 @@ std::string lines_of(const File& file, const ElfW(Shdr) & section) {
 std::vector<LoadedObject> loaded_objects() {
     std::vector<LoadedObject> objects;
     dl_iterate_phdr(remember, &objects);
+    Resolver resolve;
     bool program = true;  // the first entry, which has no name
     for (LoadedObject& object : objects) {
         if (program) object.path = "/proc/self/exe";
         program = false;
-        if (!object.path.empty()) object.path = resolved(object.path.c_str());
+        if (!object.path.empty()) object.path = resolve(object.path);
     }
     std::erase_if(objects, [](const LoadedObject& object) { return object.path.empty(); });
     return objects;

@@ -1,5 +1,6 @@
 #include "platform/elf_objects.hpp"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -7,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <utility>
 
 namespace twinrun {
 namespace {
@@ -38,6 +41,40 @@ TEST(ElfObjects, TheProgramAndItsLibraries) {
             bytes += static_cast<char>(std::stoi(o.build_id.substr(i, 2), nullptr, 16));
         EXPECT_NE(content(o.path).find(bytes), std::string::npos) << o.path;
     }
+}
+
+// Links to folders and to files are followed, as the program itself is.
+TEST(ElfObjects, PathsAreThoseOfTheFiles) {
+    std::string library;
+    for (const LoadedObject& o : loaded_objects()) {
+        if (o.path.front() == '/' && fs::exists(o.path)) {
+            EXPECT_EQ(o.path, fs::canonical(o.path).string());
+        }
+        if (fs::path(o.path).filename().string().starts_with("libm.so")) library = o.path;
+    }
+    ASSERT_FALSE(library.empty());
+    const fs::path folder =
+        fs::canonical(fs::temp_directory_path()) / ("elf-objects-" + std::to_string(getpid()));
+    const fs::path file = folder / "real" / "other.so";
+    fs::create_directories(file.parent_path());
+    fs::copy_file(library, file);
+    fs::copy_file(library, folder / "real" / "third.so");
+    fs::create_directory_symlink("real", folder / "link");
+    fs::create_symlink("other.so", folder / "real" / "named.so");
+    for (const auto& [opened, expected] :
+         {std::pair{folder / "link" / "named.so", file},
+          std::pair{folder / "link" / "third.so", folder / "real" / "third.so"}}) {
+        void* handle = dlopen(opened.c_str(), RTLD_NOW | RTLD_LOCAL);
+        ASSERT_NE(handle, nullptr) << dlerror();
+        const auto objects = loaded_objects();
+        EXPECT_TRUE(std::any_of(objects.begin(), objects.end(), [&](const LoadedObject& o) {
+            return o.path == expected.string();
+        })) << opened;
+        EXPECT_FALSE(std::any_of(objects.begin(), objects.end(),
+                                 [&](const LoadedObject& o) { return o.path == opened.string(); }));
+        dlclose(handle);
+    }
+    fs::remove_all(folder);
 }
 
 TEST(ElfObjects, CompilersOfTheProgram) {

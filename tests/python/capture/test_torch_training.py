@@ -20,12 +20,15 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "pytorch"
 PICTURES = ["--network", "pictures", "--width", "8", "--batch", "8", "--steps", "30", "--every", "10"]
 PARTICLES = ["--side", "5", "--steps", "20", "--every", "10", "--atol", "1e-5"]
 UNPACK = """
-import sys, numpy, torch
+import pathlib, sys, numpy, torch
 sys.path.insert(0, sys.argv[1])
 from repeat import tensors
-for path in sys.argv[2:]:
+folder = pathlib.Path(sys.argv[2])
+for path in folder.glob("*/pt/*.pt"):
     state = torch.load(path, map_location="cpu")
-    numpy.savez(path + ".npz", **{name: tensor.numpy() for name, tensor in tensors(state)})
+    into = folder / "unpacked" / path.parents[1].name
+    into.mkdir(parents=True, exist_ok=True)
+    numpy.savez(into / (path.name + ".npz"), **{name: tensor.numpy() for name, tensor in tensors(state)})
 """
 
 
@@ -38,15 +41,10 @@ class Runs:
 
     def states(self, run: str) -> dict[int, dict[str, np.ndarray]]:
         """{step: {name: array}}, read by torch.load."""
-        paths = sorted((self.folder / run / "pt").glob("*.pt"))
-        made = [path.with_name(path.name + ".npz") for path in paths]
-        done = self.program("-c", UNPACK, EXAMPLES, *paths)
-        assert done.returncode == 0, done.stderr
         found = {}
-        for path in made:
+        for path in sorted((self.folder / "unpacked" / run).iterdir()):
             with np.load(path) as arrays:
                 found[int(path.name.split(".")[0].removeprefix("step-"))] = dict(arrays)
-            path.unlink()
         return found
 
 
@@ -69,6 +67,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     }.items():
         done = program(EXAMPLES / "repeat.py", folder / name, *options, "--device", "cpu")
         assert done.returncode == 0, done.stderr
+    done = program("-c", UNPACK, EXAMPLES, folder)  # in one process: each takes as long to import torch
+    assert done.returncode == 0, done.stderr
     return Runs(folder, program)
 
 

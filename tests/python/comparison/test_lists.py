@@ -53,9 +53,12 @@ def facts(result: twinrun.Comparison) -> dict:
     }
     said["fields"] = []
     for field in result.fields:
-        own = dataclasses.asdict(field)
-        for stage in own["stages"].values():
-            stage.pop("seconds")
+        # dataclasses.asdict would copy each list and number, which took most of these tests' time.
+        own = {part.name: getattr(field, part.name) for part in dataclasses.fields(field)}
+        own["stages"] = {
+            name: {fact: value for fact, value in stage.items() if fact != "seconds"}
+            for name, stage in own["stages"].items()
+        }
         for time in ("seconds", "device_seconds"):
             own.pop(time)
         if own["device"] != "cpu":  # sums depend on how the work is divided there

@@ -21,6 +21,7 @@ def test_states_on_the_fake_device(tmp_path: Path) -> None:
         "-m",
         "pytest",
         "-q",
+        "--disable-plugin-autoload",
         "-o",
         f"cache_dir={tmp_path / 'cache'}",
         "--basetemp",

@@ -72,12 +72,12 @@ def test_studies_can_be_read() -> None:
 
 
 def test_the_planted_slow_node_is_named(stand_in: Path) -> None:
-    """Beside each of its tasks eight processes a core burn time: it is some times as slow, on any machine."""
+    """Beside each of its tasks four processes a core burn time: it is some times as slow, on any machine."""
     study = changed(
         stand_in,
         "nodes.toml",
-        ('"-nsteps", "1000"', '"-nsteps", "400"'),
-        ('SLOW_PROCESSES = "2"', 'SLOW_PROCESSES = "8"'),
+        ('"-nsteps", "1000"', '"-nsteps", "200"'),
+        ('SLOW_PROCESSES = "2"', 'SLOW_PROCESSES = "4"'),
     )
     with within(HANG):
         runner.run_study(study, stand_in / "s")

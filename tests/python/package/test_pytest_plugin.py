@@ -19,8 +19,8 @@ from twinrun.golden.single import NotReproduced, Reproducible, file_name
 
 pytest_plugins = ["pytester"]
 
-# By the module's name: where twinrun is installed its entry point has loaded the plugin under another one.
-PLUGIN = ("-p", "no:twinrun", "-p", "twinrun.pytest_plugin", "-p", "no:cacheprovider")
+# By the module's name, and no plugins of packages: where twinrun is installed its entry point would load it under another one.
+PLUGIN = ("--disable-plugin-autoload", "-p", "twinrun.pytest_plugin", "-p", "no:cacheprovider")
 
 TESTS = """
 import os

@@ -58,8 +58,11 @@ def brute_force(a: np.ndarray, b: np.ndarray, atol: float, rtol: float, equal_na
             tolerance = atol + rtol * abs(float(x))
             rough = abs(float(x) - float(y))
             # Exact rationals are slow: only where rounding could decide.
-            if rough > tolerance * (1 + 1e-9) and rough > 1e-290 and abs(x) < 2**53 and abs(y) < 2**53:
+            plain = max(rough, tolerance) > 1e-290 and abs(x) < 2**53 and abs(y) < 2**53
+            if plain and rough > tolerance * (1 + 1e-9):
                 same = False
+            elif plain and rough < tolerance * (1 - 1e-9):
+                same = True
             else:
                 same = x == y or not exceeds(x, y, atol, rtol)
             diffs[i] = float(abs(x - y)) if isinstance(x, int) else abs(float(x) - float(y))

@@ -32,7 +32,7 @@ from ..._core import __version__
 from ...exports import Exports
 from ...report import ensemble
 from ..study.covariates import PREFIX, with_covariates
-from ..study.tasks import load_tasks, statuses, usable
+from ..study.tasks import chosen_once, load_tasks, statuses, usable
 from . import (
     changes,
     conditions,
@@ -140,7 +140,8 @@ def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list
     times, and all others that test something look again at what is left.
     """
     known = ANALYSES | _ON_REQUEST
-    made = {name: known[name](frame, options) for name in chosen}
+    with chosen_once(frame):
+        made = {name: known[name](frame, options) for name in chosen}
     kept: list[str] = []
     rest = frame
     while True:
@@ -159,14 +160,16 @@ def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list
             )
         kept.append(best)
         rest = _without(rest, options.value, effect)
-        for name, a in made.items():
-            if name not in kept and a.claims:
-                made[name] = again = known[name](rest, options)
-                again.after = list(kept)
-                if a.found:
-                    again.notes.append(
-                        f"without what was found first ({', '.join(kept)}: taken out), because one cause is one finding"
-                    )
+        with chosen_once(rest):
+            looking = [name for name, a in made.items() if name not in kept and a.claims]
+            again = {name: known[name](rest, options) for name in looking}
+        for name, a in again.items():
+            a.after = list(kept)
+            if made[name].found:
+                a.notes.append(
+                    f"without what was found first ({', '.join(kept)}: taken out), because one cause is one finding"
+                )
+        made |= again
 
 
 @dataclasses.dataclass

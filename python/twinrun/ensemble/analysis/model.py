@@ -165,8 +165,9 @@ def _coding(levels: int) -> np.ndarray:
 
 def crossed(frame: pd.DataFrame, a: str, b: str) -> bool:
     """Whether the effects of a and b can be separated: the bipartite graph of their levels is connected."""
-    left, right = frame[a].map(str), frame[b].map(str)
-    table = pd.crosstab(left, right).to_numpy() > 0
+    left, right = (np.unique([str(v) for v in frame[c]], return_inverse=True)[1] for c in (a, b))
+    table = np.zeros((left.max() + 1, right.max() + 1), dtype=bool)
+    table[left, right] = True
     seen = np.zeros(len(table), dtype=bool)
     seen[0] = True
     while True:
@@ -181,14 +182,14 @@ def confounded(frame: pd.DataFrame, columns: list[str], other: str) -> list[str]
 
     A column that is the other by another name is not listed.
     """
-    if frame[other].isna().any() or frame[other].map(str).nunique() < 2:
+    against = [str(v) for v in frame[other]]
+    if frame[other].isna().any() or len(set(against)) < 2:
         return []
+    texts = {c: [str(v) for v in frame[c]] for c in columns}
     return [
         c
-        for c in columns
-        if frame[c].map(str).nunique() > 1
-        and not (frame[c].map(str) == frame[other].map(str)).all()
-        and not crossed(frame, c, other)
+        for c, text in texts.items()
+        if len(set(text)) > 1 and text != against and not crossed(frame, c, other)
     ]
 
 

@@ -8,7 +8,8 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,19 @@ from .clocks import steady
 from .interposition import read_profiles
 from .study import read_study
 
-__all__ = ["condition_columns", "frame_of", "load_profiles", "load_tasks", "statuses", "usable"]
+__all__ = [
+    "chosen_once",
+    "condition_columns",
+    "frame_of",
+    "load_profiles",
+    "load_tasks",
+    "statuses",
+    "usable",
+]
 
 VERSION = 1  # of a line of tasks.jsonl and of a profile
+# Of `chosen_once`: a table, and what is usable of it by the column of the value.
+_CHOSEN: ContextVar[tuple[pd.DataFrame, dict[str, pd.DataFrame]] | None] = ContextVar("chosen", default=None)
 # Columns that analyses use by name; empty where a study lacks one.
 _ALWAYS = ("task", "attempt", "block", "order", "status", "start", "end", "wall", "node", "cores")
 
@@ -128,21 +139,53 @@ def statuses(frame: pd.DataFrame) -> dict[str, int]:
     return {str(k): int(v) for k, v in frame["status"].fillna("ok").value_counts().items()}
 
 
+@contextlib.contextmanager
+def chosen_once(frame: pd.DataFrame) -> Iterator[None]:
+    """Inside, what `usable` gives of this very table is chosen once, and copied for each who asks.
+
+    Nobody changes the table meanwhile.
+    """
+    token = _CHOSEN.set((frame, {}))
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
+
+
 def usable(frame: pd.DataFrame, value: str = "wall") -> pd.DataFrame:
     """The last good attempt of each task whose value is a positive number, in order of start."""
+    of, found = _CHOSEN.get() or (None, {})
+    if of is not frame:
+        return _usable(frame, value)
+    if value not in found:
+        found[value] = _usable(frame, value)
+    return found[value].copy()
+
+
+def _usable(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     if value not in frame:
         raise TwinrunError(f"no task has {value!r}", fix="name another column of the table of tasks")
-    good = frame[frame["status"].fillna("ok") == "ok"].copy()
-    good[value] = pd.to_numeric(good[value], errors="coerce")
-    good = good[np.isfinite(good[value]) & (good[value] > 0)]
-    if good["task"].notna().all():
-        good = good.drop_duplicates("task", keep="last")
-    good["block"] = good["block"].fillna(0) if good["block"].notna().any() else 0
+    # Rows are chosen by the few columns that it takes, so that all the others are copied once.
+    rows = np.flatnonzero((frame["status"].fillna("ok") == "ok").to_numpy(bool))
+    numbers = pd.to_numeric(frame[value].iloc[rows], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    rows = rows[np.isfinite(numbers) & (numbers > 0)]
+    tasks = frame["task"].iloc[rows]
+    if tasks.notna().all():
+        rows = rows[~tasks.duplicated(keep="last").to_numpy()]
+    block, start = (frame[name].iloc[rows].reset_index(drop=True) for name in ("block", "start"))
+    block = block.fillna(0) if block.notna().any() else pd.Series(0, index=block.index)
     # `order` is the place of a task in its block.
-    by = ["start"] if good["start"].notna().all() else ["block", "order"]
-    if good[by].notna().all(axis=None):
-        good = good.sort_values(by, kind="stable")
-    return good.reset_index(drop=True)
+    if start.notna().all():
+        by = pd.DataFrame({"start": start})
+    else:
+        by = pd.DataFrame({"block": block, "order": frame["order"].iloc[rows].to_numpy()})
+    if by.notna().all(axis=None):
+        at = by.sort_values(list(by), kind="stable").index
+        rows, block = rows[at], block.iloc[at]
+    good = frame.iloc[rows].reset_index(drop=True)
+    good[value] = pd.to_numeric(good[value], errors="coerce")
+    good["block"] = block.reset_index(drop=True)
+    return good
 
 
 def condition_columns(frame: pd.DataFrame) -> list[str]:
