@@ -37,7 +37,8 @@ def player() -> Path:
     libraries = _libraries(UNPACKED)
     if libraries is not None:
         command += ["-isystem", str(UNPACKED / "usr/include"), f"-L{libraries}"]
-        command += [f"-Wl,-rpath-link,{libraries}"]
+        # RPATH, not RUNPATH: what the libraries need is looked for there too.
+        command += [f"-Wl,-rpath-link,{libraries},--disable-new-dtags,-rpath,{libraries}"]
     elif not Path("/usr/include/simgrid/s4u.hpp").exists():
         raise Missing("SimGrid is not here: tools/unpack_packages.sh build/simgrid libsimgrid-dev")
     PLAYER.parent.mkdir(parents=True, exist_ok=True)
@@ -127,11 +128,7 @@ def bounds_of(text: str) -> list[dict[str, Bound]]:
 def play(text: str) -> list[JobOutcome]:
     """The simulated times of all jobs in a text of flows."""
     program = player()
-    environment = dict(os.environ)
-    libraries = _libraries(UNPACKED)
-    if libraries is not None:
-        environment["LD_LIBRARY_PATH"] = f"{libraries}:{environment.get('LD_LIBRARY_PATH', '')}"
-    done = subprocess.run([program], input=text, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run([program], input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{program.name} failed: {done.stderr[-2000:]}")
     return [
