@@ -140,8 +140,8 @@ def play(text: str) -> list[JobOutcome]:
 class Journal:
     """Outcomes that were simulated already, in a file. It knows no sources: remove it when one changes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, known_only: bool = False) -> None:
+        self.path, self.known_only = path, known_only
         self._known: dict[str, list] = {}
         if path.exists():
             for line in path.read_text("utf-8").splitlines():
@@ -151,8 +151,10 @@ class Journal:
     def outcome(
         self, topology: str, settings: Mapping[str, object], *jobs: Mapping[str, object]
     ) -> list[JobOutcome]:
-        """Of a machine with these settings, and jobs that run at the same time."""
+        """Of a machine with these settings, and jobs that run at the same time. LookupError: `known_only`, and it is not."""
         key = json.dumps([topology, dict(settings), [dict(job) for job in jobs]])
+        if key not in self._known and self.known_only:
+            raise LookupError(f"not simulated yet: {key}")
         if key not in self._known:
             outcomes = play(flows(topology, settings, jobs))
             self._known[key] = [
