@@ -41,6 +41,8 @@ export CTEST_PARALLEL_LEVEL ?= $(shell expr $(JOBS) + 2)
 export TWINRUN_MINIHACC ?= $(CURDIR)/$(BIN)/minihacc
 # Where the studies' tests find the kernel that they run; there where CMake found an MPI.
 export TWINRUN_HACCIO ?= $(CURDIR)/$(BIN)/haccio
+# What simulated machines are fed with.
+export TWINRUN_SIMULATE_FLOWS ?= $(CURDIR)/$(BIN)/simulate_flows
 # The library that plays a device, for tests in Python.
 export TWINRUN_FAKE_DEVICE_LIBRARY ?= $(CURDIR)/build/$(PRESET)/tests/libtwinrun_fake_device.so
 # The example that compares from C.

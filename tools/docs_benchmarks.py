@@ -226,6 +226,51 @@ def _aggregation(all_tables: dict[str, list[Table]]) -> tuple[str, list[Ratio]]:
     return bars("16 ranks write one file, in the page cache", "MB/s", groups), ratios
 
 
+SIMULATED = ("C1 + C2", "rank order", "random", "one a node", "ROMIO", "POSIX")
+
+
+def _simulated(all_tables: dict[str, list[Table]]) -> tuple[str, list[Ratio]]:
+    groups, ratios = [], []
+    for heading in ("Figure 4: one file", "Figure 5: a file a Pset"):
+        table = all_tables[heading][0]
+        column = table.columns.index("25k")
+        files = heading.partition(": ")[2]
+        for layout in ("records", "variables"):
+            lines = [name for name in SIMULATED if f"{layout}: {name}" in table.lines]
+            values = {name: table.value(f"{layout}: {name}", column) for name in lines}
+            groups.append(
+                (
+                    f"{files}, {layout}",
+                    [("twinrun, " * (k == 0) + n, v) for k, (n, v) in enumerate(values.items())],
+                )
+            )
+            for name in ("rank order", "random", "ROMIO", "POSIX"):
+                what = (
+                    f"simulated Blue Gene/Q, 16,384 ranks: {files}, {layout}" if name == "rank order" else ""
+                )
+                ratios.append((what, f"against {name}", shown(values["C1 + C2"] / values[name])))
+    return bars("A simulated Blue Gene/Q: 16,384 ranks write 15.6 GB", "GB/s", groups), ratios
+
+
+def _placements(all_tables: dict[str, list[Table]]) -> tuple[str, list[Ratio]]:
+    table = all_tables["Placements by machine"][0]
+    groups, ratios = [], []
+    for machine in ("torus", "dragonfly", "fat tree"):
+        for storage in ("as it is", "16 times"):
+            line = f"{machine}, 16,384 ranks, records, storage {storage}"
+            values = {name: table.value(line, k) for k, name in enumerate(table.columns) if k > 0}
+            groups.append(
+                (
+                    f"{machine}, storage {storage}",
+                    [("twinrun, " * (k == 0) + n, v) for k, (n, v) in enumerate(values.items())],
+                )
+            )
+            for name in ("rank order", "random", "first nodes"):
+                what = f"simulated {line}" if name == "rank order" else ""
+                ratios.append((what, f"against {name}", shown(values["C1 + C2"] / values[name])))
+    return bars("Placements on simulated machines: 16,384 ranks, records", "GB/s", groups), ratios
+
+
 CHARTS = {
     "warm": lambda t: _files(t, 2, "warm"),
     "cold": lambda t: _files(t, 1, "cold"),
@@ -233,6 +278,8 @@ CHARTS = {
     "arrays": _arrays,
     "records": _records,
     "aggregation": _aggregation,
+    "simulated": _simulated,
+    "placements": _placements,
 }
 
 
