@@ -18,9 +18,13 @@ std::uint32_t share_of(std::size_t packed, std::size_t raw) {
     return static_cast<std::uint32_t>((packed == 0 ? raw : packed) * kCodingShare / raw + 1);
 }
 
-bool alike(std::uint32_t share, std::uint32_t expected) {
-    const std::uint32_t apart = expected / 8 + 8;
+bool within(std::uint32_t share, std::uint32_t expected, std::uint32_t apart) {
     return share <= expected + apart && share + apart >= expected;
+}
+bool alike(std::uint32_t share, std::uint32_t expected) { return within(share, expected, expected / 8 + 8); }
+// Of a plane, a part of the block: exponents differ from layer to layer.
+bool planes_alike(std::uint32_t share, std::uint32_t expected) {
+    return within(share, expected, expected / 4 + 16);
 }
 
 }  // namespace
@@ -70,8 +74,8 @@ std::size_t BlockPacker::pack(std::span<const std::byte> raw, BlockCoding& codin
     if (coding.share != 0) {
         const std::size_t size = pack_as(raw, coding, room);
         const BlockCoding now = measured(coding, size, raw.size());
-        if (alike(now.share, coding.share) &&
-            std::equal(now.plane_shares.begin(), now.plane_shares.end(), coding.plane_shares.begin(), alike))
+        if (alike(now.share, coding.share) && std::equal(now.plane_shares.begin(), now.plane_shares.end(),
+                                                         coding.plane_shares.begin(), planes_alike))
             return size;
     }
     choose(raw, coding);

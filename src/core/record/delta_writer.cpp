@@ -25,6 +25,14 @@ constexpr std::uint64_t kGroupBlocks = 16;
 // takes without XOR. So any step is read in about twice the time of one that stands alone.
 constexpr std::uint64_t kMostReads = 2;
 
+// By pointers alone: bytes may be anything, also the members of a vector that they are in.
+void xor_bytes(std::span<const std::byte> from, const std::byte* base, std::byte* to) {
+    const std::byte* const bytes = from.data();
+    const std::size_t size = from.size();
+    for (std::size_t i = 0; i < size; ++i)
+        to[i] = bytes[i] ^ base[i];
+}
+
 Error no_memory() { return Error{ErrorCode::out_of_memory, "not enough memory to write a record"}; }
 
 }  // namespace
@@ -213,9 +221,7 @@ void DifferenceWriter::pack_mixed(const Pending& pending, Block& block, std::spa
                                   std::size_t plain, int worker) {
     auto& mixed = work_->mixed[static_cast<std::size_t>(worker)];
     mixed.resize(raw.size());
-    const std::byte* base = pending.base.data() + block.first * chunk_bytes_;
-    for (std::size_t i = 0; i < raw.size(); ++i)
-        mixed[i] = raw[i] ^ base[i];
+    xor_bytes(raw, pending.base.data() + block.first * chunk_bytes_, mixed.data());
     BlockPacker& packer = work_->packers[static_cast<std::size_t>(worker)];
     const std::size_t size = packer.pack(mixed, block.codings.mixed);
     std::uint64_t reads = 0;
