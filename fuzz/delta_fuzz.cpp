@@ -3,8 +3,9 @@
 // or they would be all that is tested.
 //
 // An input is a byte: 0 a header as it is; 1 entries alone; 2 runs of bases alone; 200 a block in
-// planes: bytes of an item (0, 1, 2: 2, 4, 8), items (u16), the block; else a whole file, as
-// follows: method (128 is added for version 3), binary logarithm of the chunk's bytes, packed,
+// planes: bytes of an item (0, 1, 2: 2, 4, 8; 3 to 5: the same with the sign last), items (u16), the
+// block; 201 a sparse block: the same; else a whole file, as follows: method (128 is added for
+// version 3, 192 for version 4), binary logarithm of the chunk's bytes, packed,
 // leftovers (a byte each), ordinal, base (u32), chunks of payload (u64), chunks of a block (u32),
 // bytes of the unpacked index (u32), bytes of the blocks (u16), the blocks, the index.
 #include <unistd.h>
@@ -23,6 +24,7 @@
 #include "record/delta_format.hpp"
 #include "record/entries.hpp"
 #include "record/planes.hpp"
+#include "record/sparse.hpp"
 #include "restore/chain.hpp"
 
 using namespace twinrun;
@@ -93,17 +95,39 @@ void bases_alone(fuzz::Input input) {
 }
 
 void planes_alone(fuzz::Input input) {
-    const unsigned width = kPlaneWidths[input.take<std::uint8_t>() % 3];
-    Bytes to(std::size_t{input.take<std::uint16_t>()} * width);
+    const unsigned kind = input.take<std::uint8_t>() % 6;
+    const PlaneItems items{kPlaneWidths[kind % 3], kind > 2};
+    Bytes to(std::size_t{input.take<std::uint16_t>()} * items.width);
     const Bytes bytes = input.take_bytes(input.left());
     Compressor compressor;
     Bytes scratch;
-    const auto read = unpack_planes(compressor, bytes, width, scratch, to);
+    const auto read = unpack_planes(compressor, bytes, items, scratch, to);
     if (!read.ok()) return check_error(read.error());
-    Bytes packed(to.size() + 4 * width);
-    packed.resize(pack_planes(compressor, to, width, 1, scratch, packed));
+    Bytes packed(to.size() + 4 * items.width);
+    PlaneCoders coders{};
+    packed.resize(pack_planes(compressor, to, items, 1, coders, scratch, packed));
     Bytes again(to.size());
-    fuzz::require(unpack_planes(compressor, packed, width, scratch, again).ok() && again == to);
+    fuzz::require(unpack_planes(compressor, packed, items, scratch, again).ok() && again == to);
+}
+
+void sparse_alone(fuzz::Input input) {
+    const unsigned width = kPlaneWidths[input.take<std::uint8_t>() % 3];
+    Bytes to(std::size_t{input.take<std::uint16_t>()} * width, std::byte{0x5A});
+    const Bytes before = to;
+    const Bytes bytes = input.take_bytes(input.left());
+    Compressor compressor;
+    SparseScratch scratch;
+    const auto read = unpack_sparse(compressor, bytes, width, scratch, to, false);
+    Bytes mixed = before;
+    fuzz::require(unpack_sparse(compressor, bytes, width, scratch, mixed, true).ok() == read.ok());
+    if (!read.ok()) return check_error(read.error());
+    for (std::size_t i = 0; i < to.size(); ++i)
+        fuzz::require(mixed[i] == (to[i] ^ before[i]));
+    Bytes packed(2 * to.size() + 64);
+    packed.resize(pack_sparse(compressor, to, width, scratch, packed));
+    if (packed.empty()) return;  // more than half of the items
+    Bytes again(to.size());
+    fuzz::require(unpack_sparse(compressor, packed, width, scratch, again, false).ok() && again == to);
 }
 
 // Through the file system: every payload chunk and the first bytes of each segment are read, or are
@@ -149,8 +173,11 @@ void read_file(const Difference& difference, std::uint64_t payload_bytes, const 
 void whole_file(fuzz::Input input) {
     Difference said;
     const auto method = input.take<std::uint8_t>();
-    said.method = static_cast<RecordMethod>(method % 128 % 5);
-    if (method >= 128) said.blocks.push_back({0, 0, PayloadCodec::zstd, 2, false, 0});
+    said.method = static_cast<RecordMethod>(method % 64 % 5);
+    if (method >= 128) {
+        const auto form = method >= 192 ? BlockForm::sparse : BlockForm::planes;
+        said.blocks.push_back({0, 0, PayloadCodec::zstd, 2, false, 0, form});
+    }
     said.chunk_bytes = 1U << input.take<std::uint8_t>() % 20;
     const bool packed = input.take<std::uint8_t>() % 2 != 0;
     if (input.take<std::uint8_t>() % 2 != 0) said.kept.push_back({});
@@ -213,6 +240,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         case 1: entries_alone(input); break;
         case 2: bases_alone(input); break;
         case 200: planes_alone(input); break;
+        case 201: sparse_alone(input); break;
         default: whole_file(input);
     }
     return 0;

@@ -16,7 +16,8 @@ import xxhash
 from twinrun_spec.metadata import FormatError
 
 MAGIC = b"TWRDIFF\n"
-VERSION = 3  # 1 has no links and no folders, 2 no groups of entries and no planes
+VERSION = 4  # 1 has no links and no folders, 2 no groups of entries and no planes, 3 no last signs, no sparse blocks
+MOST_CODING = {1: 1, 2: 1, 3: 4, 4: 10}  # by version
 KINDS = ("file", "link", "folder")
 HEADER_BYTES = 128
 METHODS = ("full", "basic", "list", "tree", "runs")
@@ -24,6 +25,7 @@ NO_BASE = 2**32 - 1
 MOST_ORDINALS = 2**24
 MOST_CHUNKS = 2**39  # of a payload, and of an image
 LARGEST_BLOCK = 2**24
+LAYOUTS = {2: "H", 4: "I", 8: "Q"}  # of items, by their bytes
 LONGEST_TEXT = 4096
 MOST_UNPACKED = 4096  # times the packed size of an index
 LARGEST = 2**28  # what this reader makes at once; not of the format
@@ -74,10 +76,18 @@ class Segment:
 class Block:
     offset: int  # in the difference's file
     size: int
-    packed: bool
+    coding: int
     xored: bool
     checksum: int
-    planes: int = 1  # 2, 4, 8: bytes of the items whose planes are packed one by one
+
+    @property
+    def packed(self) -> bool:
+        return self.coding > 0
+
+    @property
+    def width(self) -> int:
+        """Of the items: bytes."""
+        return 2 << (self.coding - 2) % 3 if self.coding > 1 else 1
 
 
 @dataclass
@@ -154,8 +164,10 @@ class Difference:
             b = self.blocks[number]
             raw = self.raw[b.offset : b.offset + b.size]
             size = self.chunks_of(number) * self.chunk_bytes
-            if b.planes > 1:
-                raw = join_planes(raw, b.planes, size)
+            if b.coding > 7:
+                raw = fill_sparse(raw, b.width, size)
+            elif b.coding > 1:
+                raw = join_planes(raw, b.width, size, b.coding > 4)
             elif b.packed:
                 raw = unpack(raw, size)
             self._last = number, raw
@@ -201,21 +213,55 @@ def unpack(packed: bytes, size: int) -> bytes:
     return unpacked
 
 
-def join_planes(raw: bytes, width: int, size: int) -> bytes:
+def take_plane(cursor: Cursor, said: int, size: int) -> bytes:
+    plane = cursor.take(said & 2**31 - 1)
+    if said < 2**31:
+        return unpack(plane, size)
+    if len(plane) != size:
+        raise RecordError("a plane of another size than its items say")
+    return plane
+
+
+def join_planes(raw: bytes, width: int, size: int, sign_last: bool = False) -> bytes:
     """The `size` bytes whose planes these are."""
     cursor = Cursor(raw)
     joined = bytearray(size)
-    sizes = cursor.numbers(f"{width}I")
-    for j, said in enumerate(sizes):
-        plane = cursor.take(said & 2**31 - 1)
-        if said < 2**31:
-            plane = unpack(plane, size // width)
-        elif len(plane) != size // width:
-            raise RecordError("a plane of another size than its items say")
-        joined[j::width] = plane
+    for j, said in enumerate(cursor.numbers(f"{width}I")):
+        joined[j::width] = take_plane(cursor, said, size // width)
     if cursor.left:
         raise RecordError("bytes behind the last plane")
+    if sign_last:
+        top = 8 * width - 1
+        layout = f"<{size // width}{LAYOUTS[width]}"
+        joined[:] = struct.pack(layout, *(x >> 1 | (x & 1) << top for x in struct.unpack(layout, joined)))
     return bytes(joined)
+
+
+def fill_sparse(raw: bytes, width: int, size: int) -> bytes:
+    """The `size` bytes whose items that are not zero these are."""
+    cursor = Cursor(raw)
+    items = size // width
+    count, gap_bytes, of_gaps, *of_planes = cursor.numbers(f"{3 + width}I")
+    if count > items or not count <= gap_bytes <= count + items // 255:
+        raise RecordError("more items than a block has")
+    gaps = take_plane(cursor, of_gaps, gap_bytes)
+    planes = [take_plane(cursor, said, count) for said in of_planes]
+    if cursor.left:
+        raise RecordError("bytes behind the last plane")
+    filled = bytearray(size)
+    values = iter(zip(*planes, strict=True))
+    at = done = 0
+    for gap in gaps:
+        at += gap
+        if gap == 255:
+            continue
+        if at >= items or done == count:
+            raise RecordError("gaps that do not fit the items of a block")
+        filled[at * width : (at + 1) * width] = bytes(next(values))
+        at, done = at + 1, done + 1
+    if done != count or at > items:
+        raise RecordError("gaps that do not fit the items of a block")
+    return bytes(filled)
 
 
 class Cursor:
@@ -287,11 +333,9 @@ def parse(raw: bytes) -> Difference:
     for _ in range(cursor.number("Q")):
         size, flags, checksum = cursor.numbers("IBQ")
         coding = flags & 0x7F
-        if coding > (1 if d.version < 3 else 4):
+        if coding > MOST_CODING[d.version]:
             raise RecordError("a block is packed in an unknown way")
-        d.blocks.append(
-            Block(offset, size, coding > 0, bool(flags & 0x80), checksum, 1 << max(0, coding - 1))
-        )
+        d.blocks.append(Block(offset, size, coding, bool(flags & 0x80), checksum))
         offset += size
     for _ in range(cursor.number("Q")):
         d.kept.append(Kept(*cursor.numbers("IQQ")))

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "base/checked.hpp"
 #include "device/device.hpp"
 #include "record/pack_device.hpp"
 
@@ -19,8 +20,15 @@ constexpr std::uint32_t kMostXors = 16;
 // kMustMap steps always.
 constexpr std::uint32_t kTryMap = 32;
 constexpr std::uint32_t kMustMap = 256;
-constexpr std::uint64_t kBytesOfRun = 6;  // estimate of a run's size in the file
+constexpr std::uint64_t kBytesOfRun = 6;    // estimate of a run's size in the file
+constexpr std::size_t kMostReadsKept = 64;  // differences
 constexpr std::uint64_t kLearnBytes = std::uint64_t{16} << 20;
+
+// Bytes that reading a step takes, for each that it takes where it stands alone.
+constexpr std::uint64_t kMostReads = 2;
+
+// Whether all chunks are new but for an eighth.
+bool nearly_all(std::uint64_t chunks, std::uint64_t of) { return chunks != 0 && chunks * 8 >= of * 7; }
 
 // Whether a difference cannot be read: then it is not used, and recording continues without it.
 bool unreadable(const Error& error) {
@@ -51,12 +59,17 @@ class Recorder::Sink final : public PayloadSink {
     Result<> add(const Chunks& chunks) {
         if (chunks.base.empty()) return writer_.add(chunks.bytes, {}, {});
         at_.assign(chunks.base_at.begin(), chunks.base_at.end());
+        reads_.assign(at_.size(), 0);
         const std::size_t chunk = recorder_.options_.settings.chunk_bytes;
         std::span<const std::byte> base = chunks.base;
         for (std::size_t i = 0; i < at_.size(); ++i) {
             if (at_[i] == kNoLocation) continue;
             TWR_TRY(const std::uint32_t depth, recorder_.depth_of(ordinal_of(at_[i])));
-            if (depth + 1 <= kMostXors) continue;
+            if (depth + 1 <= kMostXors) {
+                TWR_TRY(const Reads* reads, recorder_.reads_of(ordinal_of(at_[i])));
+                reads_[i] = reads->of(at_[i], recorder_.options_.settings.chunk_bytes);
+                continue;
+            }
             // The chain is too long: the chunk is stored without a base.
             at_[i] = kNoLocation;
             if (base.data() == chunks.base.data()) {
@@ -65,12 +78,13 @@ class Recorder::Sink final : public PayloadSink {
             }
             std::memset(base_.data() + i * chunk, 0, chunk);
         }
-        return writer_.add(chunks.bytes, base, at_);
+        return writer_.add(chunks.bytes, base, at_, reads_);
     }
 
     Recorder& recorder_;
     DifferenceWriter& writer_;
     std::vector<Location> at_;
+    std::vector<std::uint32_t> reads_;
     std::vector<std::byte> base_;
     bool failed_ = false;
 };
@@ -193,6 +207,88 @@ Result<std::uint32_t> Recorder::depth_of(std::uint32_t ordinal) {
     return depth_[ordinal] = depth;
 }
 
+std::uint32_t Recorder::Reads::of(Location at, std::uint32_t chunk_bytes) const {
+    const std::uint64_t block = chunk_of(at) / block_chunks;
+    return block < blocks.size() ? blocks[block] : chunk_bytes;
+}
+
+Result<const Recorder::Reads*> Recorder::reads_of(std::uint32_t ordinal) {
+    auto known = reads_.find(ordinal);
+    if (known == reads_.end()) {
+        TWR_TRY(Reads reads, reads_in_file(ordinal));
+        known = reads_.emplace(ordinal, std::move(reads)).first;
+    }
+    return &known->second;
+}
+
+Result<Recorder::Reads> Recorder::reads_in_file(std::uint32_t ordinal) {
+    TWR_TRY(const auto file, chain_->open(ordinal));
+    const Difference& difference = file->difference();
+    Reads found;
+    // Leftovers have other places: their chunks count as if they were not packed.
+    if (difference.partial()) return found;
+    found.block_chunks = difference.block_chunks;
+    std::vector<std::uint64_t> bytes(difference.blocks.size());
+    for (const Run& run : difference.bases) {
+        TWR_TRY(const Reads* reads, reads_of(ordinal_of(run.source)));
+        for (std::uint64_t i = 0; i < run.count; ++i) {
+            const std::uint64_t block = (run.begin + i) / difference.block_chunks;
+            if (!difference.blocks[block].xored) continue;
+            bytes[block] += reads->of(run.repeat ? run.source : run.source + i, difference.chunk_bytes);
+        }
+    }
+    for (std::size_t b = 0; b < bytes.size(); ++b) {
+        const std::uint64_t chunks = file->block_chunks(b);
+        found.blocks.push_back(
+            static_cast<std::uint32_t>(divide_up(difference.blocks[b].bytes + bytes[b], chunks)));
+    }
+    return found;
+}
+
+// What the step takes that the chain of XORs behind this one begins with, as a share of so many
+// chunks.
+Result<std::uint64_t> Recorder::alone_in_files(std::uint32_t ordinal, std::uint64_t chunks) {
+    for (std::uint32_t deep = 0; deep <= kMostXors; ++deep) {
+        TWR_TRY(const auto file, chain_->open(ordinal));
+        const Difference& difference = file->difference();
+        if (difference.bases.empty()) {
+            std::uint64_t bytes = 0;
+            for (const PayloadBlock& block : difference.blocks)
+                bytes += block.bytes;
+            if (!nearly_all(file->stored_chunks(), chunks)) return std::uint64_t{0};
+            return bytes * chunks / file->stored_chunks();
+        }
+        ordinal = ordinal_of(difference.bases.front().source);
+    }
+    return std::uint64_t{0};
+}
+
+// Where nearly all chunks change in every step, and are XORed with the step before, a later step
+// needs all of these. Before that takes more than twice the bytes of a step that stands alone, one
+// does. All of its chunks are new then: few that are as they were would need the whole chain.
+void Recorder::plan_next(const StepOutcome& outcome, const DifferenceWriter& writer,
+                         std::uint64_t payload_bytes, std::uint32_t depth) {
+    next_alone_ = false;
+    if (!nearly_all(outcome.payload, outcome.chunks)) return;
+    if (writer.bases().empty()) {
+        alone_bytes_ = payload_bytes * outcome.chunks / outcome.payload;
+        return;
+    }
+    const std::uint64_t block = writer.block_bytes() / options_.settings.chunk_bytes;
+    std::uint64_t reads = 0;
+    for (std::size_t b = 0; b < writer.block_reads().size(); ++b)
+        reads += writer.block_reads()[b] * std::min(block, outcome.payload - b * block);
+    // The next one takes about as much as this one, or a little more.
+    const std::uint64_t next = payload_bytes + payload_bytes / 8;
+    next_alone_ = depth == kMostXors || (alone_bytes_ != 0 && reads + next > kMostReads * alone_bytes_);
+}
+
+// Before a step: bases lie in new differences as a rule.
+void Recorder::trim_reads() {
+    while (reads_.size() > kMostReadsKept)
+        reads_.erase(reads_.begin());
+}
+
 Result<> Recorder::learn(std::span<const std::uint32_t> ordinals) try {
     if (options_.settings.method == RecordMethod::full || options_.settings.method == RecordMethod::basic)
         return success();
@@ -264,6 +360,8 @@ Result<> Recorder::rebase(std::uint32_t ordinal) try {
         }
     }
     TWR_CHECK(deduplicator_->rebase(ordinal, image, where));
+    if (auto alone = alone_in_files(ordinal, map.firsts.back())) alone_bytes_ = *alone;
+    next_alone_ = false;
     steps_since_map_ = static_cast<std::uint32_t>(bases.size()) - 1;
     return success();
 } catch (const std::bad_alloc&) {
@@ -309,6 +407,8 @@ Result<Recorder::Recorded> Recorder::record(FileSystem& system, const std::strin
     if (next_ >= kMostOrdinals)
         return Error{ErrorCode::invalid_argument, "a record holds 2^24 steps at most: begin another one"};
     const std::uint32_t ordinal = next_++;
+    trim_reads();
+    if (std::exchange(next_alone_, false)) deduplicator_->forget();
     const auto recorded = [&]() -> Result<Recorded> {
         PayloadSettings payload;
         payload.codec = options_.settings.codec;
@@ -343,6 +443,8 @@ Result<Recorder::Recorded> Recorder::record(FileSystem& system, const std::strin
             depth = std::max(depth, below + 1);
         }
         depth_[ordinal] = depth;
+        plan_next(outcome, *writer, written.payload_bytes, depth);
+        reads_[ordinal] = {writer->block_bytes() / options_.settings.chunk_bytes, writer->block_reads()};
         own_[ordinal] = path;
         return Recorded{ordinal,
                         written.bytes,

@@ -79,6 +79,19 @@ class Recorder {
     Result<> make_deduplicator();
     Result<> bring(std::vector<ImageSegment>& image);
     Result<std::uint32_t> depth_of(std::uint32_t ordinal);
+    // Bytes that reading a chunk takes, by the blocks of a difference.
+    struct Reads {
+        std::uint32_t block_chunks = 1;
+        std::vector<std::uint32_t> blocks;  // DifferenceWriter::block_reads(); empty: as it is
+        [[nodiscard]] std::uint32_t of(Location at, std::uint32_t chunk_bytes) const;
+    };
+    // Of a difference whose depth is within the limit: so this ends soon. Stays until trim_reads().
+    Result<const Reads*> reads_of(std::uint32_t ordinal);
+    Result<Reads> reads_in_file(std::uint32_t ordinal);
+    void trim_reads();
+    Result<std::uint64_t> alone_in_files(std::uint32_t ordinal, std::uint64_t chunks);
+    void plan_next(const StepOutcome& outcome, const DifferenceWriter& writer, std::uint64_t payload_bytes,
+                   std::uint32_t depth);
     Result<> limit_chain(Difference& difference, std::uint64_t payload_bytes);
 
     RecorderOptions options_;
@@ -87,9 +100,13 @@ class Recorder {
     std::map<std::uint32_t, std::string> own_;  // paths of the differences that this object wrote
     // of each difference, the longest chain of XORs to read a chunk
     std::map<std::uint32_t, std::uint32_t> depth_;
+    std::map<std::uint32_t, Reads> reads_;  // of differences that bases lie in
     std::unique_ptr<RecordChain> chain_;
     std::unique_ptr<Deduplicator> deduplicator_;
-    DeviceMemory brought_;  // copies of segments that were elsewhere
+    // Bytes of payload that a whole step takes without XOR, about; 0: not known.
+    std::uint64_t alone_bytes_ = 0;
+    bool next_alone_ = false;  // the next step refers to no earlier one
+    DeviceMemory brought_;     // copies of segments that were elsewhere
     bool device_failed_ = false;
     std::uint32_t block_bytes_ = 0;      // PayloadSettings::block_bytes
     std::uint32_t steps_since_map_ = 0;  // steps since the last one without a base

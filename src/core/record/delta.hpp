@@ -99,16 +99,23 @@ inline constexpr std::uint32_t kNoBase = std::numeric_limits<std::uint32_t>::max
 
 enum class PayloadCodec : std::uint8_t { stored = 0, zstd = 1 };
 
+// What is packed of a block's items.
+enum class BlockForm : std::uint8_t {
+    planes,     // one byte of each in turn (planes.hpp)
+    sign_last,  // the same, with the top bit of each behind its lowest one
+    sparse,     // those that are not zero (sparse.hpp)
+};
+
 // A part of the payload that is checked and unpacked as one.
 struct PayloadBlock {
     std::uint64_t offset = 0;  // in the file
     std::uint32_t bytes = 0;   // there
     PayloadCodec codec = PayloadCodec::stored;
-    // Planes that its bytes were split into before they were packed: 1 (not split), 2, 4 or 8
-    // (planes.hpp). Of packed blocks.
-    std::uint8_t planes = 1;
-    bool xored = false;          // with the chunks that `bases` names
-    std::uint64_t checksum = 0;  // XXH3-64 of the bytes in the file
+    // Of packed blocks: bytes of an item, 2, 4 or 8. 1: they are packed as they are.
+    std::uint8_t width = 1;
+    bool xored = false;                  // with the chunks that `bases` names
+    std::uint64_t checksum = 0;          // XXH3-64 of the bytes in the file
+    BlockForm form = BlockForm::planes;  // with a width of more than 1
 };
 
 // All of a difference but its payload's bytes.

@@ -56,25 +56,44 @@ std::uint64_t DifferenceFile::block_chunks(std::size_t b) const {
     return std::min<std::uint64_t>(difference_.block_chunks, stored_chunks_ - b * difference_.block_chunks);
 }
 
-Result<> DifferenceFile::read_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
-                                    std::span<std::byte> to) const {
+// The bytes of a block in the file, checked.
+Result<> DifferenceFile::read_bytes(std::size_t b, std::span<std::byte> to) const {
     const PayloadBlock& block = difference_.blocks[b];
-    const bool stored = block.codec == PayloadCodec::stored;
-    std::span<std::byte> read = to;
-    if (!stored) {
-        if (scratch.packed.size() < block.bytes) scratch.packed.resize(block.bytes);
-        read = std::span(scratch.packed).first(block.bytes);
+    TWR_CHECK(file_->read_at(block.offset, to));
+    if (xxh3(to) == block.checksum) return success();
+    return Error{ErrorCode::damaged, path() + ": damaged: payload block " + std::to_string(b) +
+                                         " (bytes from " + std::to_string(block.offset) + " on)"};
+}
+
+Result<> DifferenceFile::unpack(std::size_t b, Compressor& compressor, BlockScratch& scratch,
+                                std::span<std::byte> to, bool mix) const {
+    const PayloadBlock& block = difference_.blocks[b];
+    if (scratch.packed.size() < block.bytes) scratch.packed.resize(block.bytes);
+    const auto read = std::span(scratch.packed).first(block.bytes);
+    TWR_CHECK(read_bytes(b, read));
+    auto unpacked = success();
+    if (block.width == 1) {
+        unpacked = compressor.unpack(read, to);
+    } else if (block.form == BlockForm::sparse) {
+        unpacked = unpack_sparse(compressor, read, block.width, scratch.sparse, to, mix);
+    } else {
+        const PlaneItems items{block.width, block.form == BlockForm::sign_last};
+        unpacked = unpack_planes(compressor, read, items, scratch.planes, to);
     }
-    TWR_CHECK(file_->read_at(block.offset, read));
-    if (xxh3(read) != block.checksum) {
-        return Error{ErrorCode::damaged, path() + ": damaged: payload block " + std::to_string(b) +
-                                             " (bytes from " + std::to_string(block.offset) + " on)"};
-    }
-    if (stored) return success();
-    auto unpacked = block.planes == 1 ? compressor.unpack(read, to)
-                                      : unpack_planes(compressor, read, block.planes, scratch.planes, to);
     if (!unpacked) return std::move(unpacked).error().at(path());
     return success();
+}
+
+Result<> DifferenceFile::read_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
+                                    std::span<std::byte> to) const {
+    if (difference_.blocks[b].codec == PayloadCodec::stored) return read_bytes(b, to);
+    return unpack(b, compressor, scratch, to, false);
+}
+
+Result<> DifferenceFile::mix_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
+                                   std::span<std::byte> to) const {
+    if (!sparse(b)) return Error{ErrorCode::internal, path() + ": a block that is not sparse"};
+    return unpack(b, compressor, scratch, to, true);
 }
 
 }  // namespace twinrun

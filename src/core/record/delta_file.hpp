@@ -12,6 +12,7 @@
 #include "platform/file_io.hpp"
 #include "record/compression.hpp"
 #include "record/delta.hpp"
+#include "record/sparse.hpp"
 
 namespace twinrun {
 
@@ -19,6 +20,7 @@ namespace twinrun {
 struct BlockScratch {
     std::vector<std::byte> packed;
     std::vector<std::byte> planes;
+    SparseScratch sparse;
 };
 
 // A difference that is there. Thread-safe after open: all reads are positional.
@@ -40,9 +42,19 @@ class DifferenceFile {
     [[nodiscard]] std::uint64_t block_chunks(std::size_t b) const;
     Result<> read_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
                         std::span<std::byte> to) const;
+    // The same XORed with what is in `to`, of a block whose form is sparse: only its items are
+    // touched.
+    Result<> mix_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
+                       std::span<std::byte> to) const;
+    [[nodiscard]] bool sparse(std::size_t b) const {
+        return difference_.blocks[b].width != 1 && difference_.blocks[b].form == BlockForm::sparse;
+    }
 
    private:
     DifferenceFile() = default;
+    Result<> read_bytes(std::size_t b, std::span<std::byte> to) const;
+    Result<> unpack(std::size_t b, Compressor& compressor, BlockScratch& scratch, std::span<std::byte> to,
+                    bool mix) const;
     std::shared_ptr<InputFile> file_;
     Difference difference_;
     std::uint64_t header_checksum_ = 0;

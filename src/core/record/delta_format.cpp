@@ -22,23 +22,39 @@ constexpr char kMagic[8] = {'T', 'W', 'R', 'D', 'I', 'F', 'F', '\n'};
 
 Error damaged(std::string what) { return Error{ErrorCode::damaged, std::move(what)}; }
 
-// The lowest that has what the difference holds: older programs read what they can.
-std::uint32_t version_of(const Difference& difference) {
-    if (!difference.partial() && entries_grouped(difference.method, difference.ordinal, difference.runs))
-        return kDifferenceVersion;
-    for (const PayloadBlock& block : difference.blocks) {
-        if (block.planes > 1) return kDifferenceVersion;
-    }
-    return difference.directory.only_files() ? 1 : 2;
+// How a block is kept: 0 as it is, 1 packed, then packed in planes of items of 2, 4 and 8 bytes
+// (2 to 4), with the sign last (5 to 7), and sparse (8 to 10).
+constexpr unsigned kForms = 3;
+constexpr unsigned kWidths = 3;
+
+unsigned coding_of(const PayloadBlock& block) {
+    if (block.codec == PayloadCodec::stored) return 0;
+    if (block.width == 1) return 1;
+    return 1 + kWidths * static_cast<unsigned>(block.form) +
+           static_cast<unsigned>(std::countr_zero(static_cast<unsigned>(block.width)));
+}
+void set_coding(PayloadBlock& block, unsigned coding) {
+    block.codec = coding == 0 ? PayloadCodec::stored : PayloadCodec::zstd;
+    if (coding < 2) return;
+    block.width = static_cast<std::uint8_t>(2U << (coding - 2) % kWidths);
+    block.form = static_cast<BlockForm>((coding - 2) / kWidths);
+}
+// The largest that a version has.
+unsigned most_coding(std::uint32_t version) {
+    return version < 3 ? 1 : version == 3 ? 1 + kWidths : 1 + kForms * kWidths;
 }
 
-// How a block is kept: 0 as it is, 1 packed, then packed in 2, 4 and 8 planes.
-unsigned coding_of(const PayloadBlock& block) {
-    return block.codec == PayloadCodec::stored
-               ? 0
-               : 1 + static_cast<unsigned>(std::countr_zero(static_cast<unsigned>(block.planes)));
+// The lowest that has what the difference holds: older programs read what they can.
+std::uint32_t version_of(const Difference& difference) {
+    unsigned coding = 0;
+    for (const PayloadBlock& block : difference.blocks)
+        coding = std::max(coding, coding_of(block));
+    if (coding > most_coding(3)) return kDifferenceVersion;
+    if (coding > most_coding(2)) return 3;
+    if (!difference.partial() && entries_grouped(difference.method, difference.ordinal, difference.runs))
+        return 3;
+    return difference.directory.only_files() ? 1 : 2;
 }
-unsigned most_coding(std::uint32_t version) { return version < 3 ? 1 : 4; }
 
 }  // namespace
 
@@ -221,8 +237,7 @@ Result<std::vector<PayloadBlock>> decode_blocks(Decoder& decoder, const Differen
         block.xored = (flags & 0x80) != 0;
         const unsigned coding = flags & 0x7FU;
         if (coding > most_coding(header.version)) return damaged("no such codec");
-        block.codec = coding == 0 ? PayloadCodec::stored : PayloadCodec::zstd;
-        if (coding > 1) block.planes = static_cast<std::uint8_t>(1U << (coding - 1));
+        set_coding(block, coding);
         if (block.bytes > header.tail_offset - offset)
             return damaged("a block passes the end of the payload");
         offset += block.bytes;

@@ -13,8 +13,9 @@
 namespace twinrun {
 
 inline constexpr std::size_t kDifferenceHeaderBytes = 128;
-// 1 is without links and folders, 2 without groups of entries and planes
-inline constexpr std::uint32_t kDifferenceVersion = 3;
+// 1 is without links and folders, 2 without groups of entries and planes, 3 without signs that are
+// last and sparse blocks
+inline constexpr std::uint32_t kDifferenceVersion = 4;
 // Of a block of payload, unpacked.
 inline constexpr std::uint32_t kLargestPayloadBlock = 16U << 20;
 

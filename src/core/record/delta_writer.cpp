@@ -10,7 +10,6 @@
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
 #include "platform/team.hpp"
-#include "record/planes.hpp"
 
 namespace twinrun {
 
@@ -18,8 +17,21 @@ namespace {
 
 constexpr std::uint32_t kStoredBlock = 64U << 10;
 constexpr std::uint64_t kWriteBytes = std::uint64_t{8} << 20;
-// Blocks whose coding is measured once: to try all codings takes seven times as long as one.
+// So many are packed where the caller has them; fewer are kept until more come.
+constexpr std::uint64_t kDirectBlocks = 8;
+// Blocks whose coding is measured once: to try all codings takes several times as long as one.
 constexpr std::uint64_t kGroupBlocks = 16;
+// Bytes that reading a block takes with all that it was XORed with, at most, for each byte that it
+// takes without XOR. So any step is read in about twice the time of one that stands alone.
+constexpr std::uint64_t kMostReads = 2;
+
+// By pointers alone: bytes may be anything, also the members of a vector that they are in.
+void xor_bytes(std::span<const std::byte> from, const std::byte* base, std::byte* to) {
+    const std::byte* const bytes = from.data();
+    const std::size_t size = from.size();
+    for (std::size_t i = 0; i < size; ++i)
+        to[i] = bytes[i] ^ base[i];
+}
 
 Error no_memory() { return Error{ErrorCode::out_of_memory, "not enough memory to write a record"}; }
 
@@ -32,25 +44,21 @@ struct DifferenceWriter::Block {
     std::size_t bytes = 0;
     bool stored = true;
     bool xored = false;
-    std::uint8_t planes = 1;
-    Coding coding;
+    std::uint64_t base_reads = 0;  // bytes that reading its bases takes, if it is XORed
+    Codings codings;
     std::uint64_t checksum = 0;
+
+    [[nodiscard]] const BlockCoding& coding() const { return xored ? codings.mixed : codings.plain; }
 };
 
 struct DifferenceWriter::Work {
-    explicit Work(int threads)
-        : team(std::max(1, threads)),
-          compressors(static_cast<std::size_t>(team.size())),
-          scratch(compressors.size()),
-          planes(compressors.size()),
-          best(compressors.size()),
-          other(compressors.size()) {}
+    Work(int threads, int level) : team(std::max(1, threads)), mixed(static_cast<std::size_t>(team.size())) {
+        for (int worker = 0; worker < team.size(); ++worker)
+            packers.emplace_back(level);
+    }
     Team team;
-    std::vector<Compressor> compressors;
-    std::vector<std::vector<std::byte>> scratch;
-    std::vector<std::vector<std::byte>> planes;
-    std::vector<std::vector<std::byte>> best;
-    std::vector<std::vector<std::byte>> other;
+    std::vector<BlockPacker> packers;
+    std::vector<std::vector<std::byte>> mixed;
     std::vector<Block> blocks;
     std::vector<std::byte> out;
 };
@@ -61,7 +69,7 @@ DifferenceWriter::DifferenceWriter(FileSystem& system, std::string path, std::ui
     if (settings_.block_bytes == 0)
         settings_.block_bytes = settings_.codec == PayloadCodec::stored ? kStoredBlock : kPackedBlockBytes;
     block_chunks_ = std::max(1U, std::min(settings_.block_bytes, kLargestPayloadBlock) / chunk_bytes_);
-    work_ = std::make_unique<Work>(settings_.threads);
+    work_ = std::make_unique<Work>(settings_.threads, settings_.level);
 }
 
 DifferenceWriter::~DifferenceWriter() {
@@ -89,24 +97,75 @@ Result<std::unique_ptr<DifferenceWriter>> DifferenceWriter::create(FileSystem& s
 std::uint64_t DifferenceWriter::chunks() const { return chunks_; }
 const std::vector<std::uint32_t>& DifferenceWriter::bases() const { return base_ordinals_; }
 
-Result<> DifferenceWriter::add(std::span<const std::byte> chunks, std::span<const std::byte> base,
-                               std::span<const Location> base_at) try {
-    const std::size_t count = chunks.size() / chunk_bytes_;
-    if (chunks_ + count > kMostPayloadChunks)
-        return Error{ErrorCode::invalid_argument, "more than 2^39 chunks: larger chunks are needed"};
-    with_base_ = with_base_ || !base.empty();
+DifferenceWriter::Pending DifferenceWriter::Pending::first(std::uint64_t chunks,
+                                                           std::uint64_t chunk_bytes) const {
+    return {bytes.first(chunks * chunk_bytes),
+            base.first(std::min<std::size_t>(base.size(), chunks * chunk_bytes)),
+            at.first(std::min<std::size_t>(at.size(), chunks)),
+            reads.first(std::min<std::size_t>(reads.size(), chunks))};
+}
+DifferenceWriter::Pending DifferenceWriter::Pending::behind(std::uint64_t chunks,
+                                                            std::uint64_t chunk_bytes) const {
+    return {bytes.subspan(chunks * chunk_bytes),
+            base.subspan(std::min<std::size_t>(base.size(), chunks * chunk_bytes)),
+            at.subspan(std::min<std::size_t>(at.size(), chunks)),
+            reads.subspan(std::min<std::size_t>(reads.size(), chunks))};
+}
+
+// Keeps chunks until there are enough.
+void DifferenceWriter::append(const Pending& chunks) {
+    with_base_ = with_base_ || !chunks.base.empty();
     if (with_base_) {  // what came before without one
         pending_base_.resize(pending_.size());
         pending_at_.resize(pending_.size() / chunk_bytes_, kNoLocation);
+        pending_reads_.resize(pending_at_.size());
     }
-    pending_.insert(pending_.end(), chunks.begin(), chunks.end());
-    if (with_base_) {
-        pending_base_.insert(pending_base_.end(), base.begin(), base.end());
-        pending_at_.insert(pending_at_.end(), base_at.begin(), base_at.end());
-        pending_base_.resize(pending_.size());
-        pending_at_.resize(pending_.size() / chunk_bytes_, kNoLocation);
-    }
+    pending_.insert(pending_.end(), chunks.bytes.begin(), chunks.bytes.end());
+    if (!with_base_) return;
+    pending_base_.insert(pending_base_.end(), chunks.base.begin(), chunks.base.end());
+    pending_at_.insert(pending_at_.end(), chunks.at.begin(), chunks.at.end());
+    pending_reads_.insert(pending_reads_.end(), chunks.reads.begin(), chunks.reads.end());
+    pending_base_.resize(pending_.size());
+    pending_at_.resize(pending_.size() / chunk_bytes_, kNoLocation);
+    pending_reads_.resize(pending_at_.size());
+}
+
+// Packs and writes what append() kept: whole blocks, or all.
+Result<> DifferenceWriter::flush(bool all) {
+    const std::uint64_t pending = pending_.size() / chunk_bytes_;
+    const std::uint64_t done = all ? pending : pending / block_chunks_ * block_chunks_;
+    const auto at = static_cast<std::ptrdiff_t>(done);
+    const auto bytes = static_cast<std::ptrdiff_t>(done * chunk_bytes_);
+    TWR_CHECK(write_blocks(
+        Pending{pending_, pending_base_, pending_at_, pending_reads_}.first(done, chunk_bytes_)));
+    pending_.erase(pending_.begin(), pending_.begin() + bytes);
+    if (!with_base_) return success();
+    pending_base_.erase(pending_base_.begin(), pending_base_.begin() + bytes);
+    pending_at_.erase(pending_at_.begin(), pending_at_.begin() + at);
+    pending_reads_.erase(pending_reads_.begin(), pending_reads_.begin() + at);
+    return success();
+}
+
+Result<> DifferenceWriter::add(std::span<const std::byte> chunks, std::span<const std::byte> base,
+                               std::span<const Location> base_at,
+                               std::span<const std::uint32_t> base_reads) try {
+    std::uint64_t count = chunks.size() / chunk_bytes_;
+    if (chunks_ + count > kMostPayloadChunks)
+        return Error{ErrorCode::invalid_argument, "more than 2^39 chunks: larger chunks are needed"};
+    Pending left{chunks, base, base_at, base_reads};
     chunks_ += count;
+    if (count >= kDirectBlocks * block_chunks_) {
+        // Many are packed where they are. First what is kept of a block becomes whole.
+        const std::uint64_t kept = pending_.size() / chunk_bytes_ % block_chunks_;
+        const std::uint64_t missing = kept == 0 ? 0 : block_chunks_ - kept;
+        append(left.first(missing, chunk_bytes_));
+        left = left.behind(missing, chunk_bytes_);
+        TWR_CHECK(flush(false));
+        count = (count - missing) / block_chunks_ * block_chunks_;
+        TWR_CHECK(write_blocks(left.first(count, chunk_bytes_)));
+        left = left.behind(count, chunk_bytes_);
+    }
+    append(left);
     return pending_.size() >= kWriteBytes ? flush(false) : success();
 } catch (const std::bad_alloc&) {
     return no_memory();
@@ -132,6 +191,7 @@ Result<> DifferenceWriter::add_packed(std::span<const PackedBlock> blocks) try {
         blocks_.push_back({written_ + out.size(), static_cast<std::uint32_t>(block.bytes.size()),
                            block.stored ? PayloadCodec::stored : PayloadCodec::zstd, 1, false,
                            xxh3(block.bytes)});
+        block_reads_.push_back(static_cast<std::uint32_t>(divide_up(block.bytes.size(), block.chunks)));
         out.insert(out.end(), block.bytes.begin(), block.bytes.end());
         chunks_ += block.chunks;
         if (out.size() >= kWriteBytes) TWR_CHECK(write());
@@ -141,111 +201,80 @@ Result<> DifferenceWriter::add_packed(std::span<const PackedBlock> blocks) try {
     return no_memory();
 }
 
-// Packs in planes, or where `planes` is 1 as it is. Returns the size; 0: no room.
-std::size_t DifferenceWriter::pack_in(std::span<const std::byte> raw, std::uint8_t planes,
-                                      std::span<std::byte> to, int worker) {
-    const auto w = static_cast<std::size_t>(worker);
-    auto& compressor = work_->compressors[w];
-    if (planes == 1) return compressor.pack(raw, to, settings_.level);
-    return pack_planes(compressor, raw, planes, settings_.level, work_->planes[w], to);
+bool DifferenceWriter::has_base(const Pending& pending, const Block& block) {
+    if (pending.at.empty()) return false;
+    const auto at = pending.at.subspan(block.first, block.chunks);
+    return std::any_of(at.begin(), at.end(), [](Location base) { return base != kNoLocation; });
 }
 
-// Packs `raw` to the worker's `best`, as the block that was measured before it was. Where none was,
-// or where it packs much worse or better than that one, all codings are tried, and `planes` and
-// `share` become those of the smallest. Returns the size; 0: it does not fit in `room`.
-std::size_t DifferenceWriter::pack_coded(std::span<const std::byte> raw, std::size_t room,
-                                         std::uint8_t& planes, std::uint32_t& share, int worker) {
-    const auto w = static_cast<std::size_t>(worker);
-    auto& best = work_->best[w];
-    auto& other = work_->other[w];
-    best.resize(std::max(best.size(), raw.size()));
-    other.resize(std::max(other.size(), raw.size()));
-    std::size_t size = 0;
-    const auto share_of_raw = [&](std::size_t bytes) {
-        return static_cast<std::uint32_t>((bytes == 0 ? raw.size() : bytes) * 1024 / raw.size() + 1);
-    };
-    const std::uint32_t expected = share;
-    size = pack_in(raw, planes, std::span(best).first(room), worker);
-    const std::uint32_t got_share = share_of_raw(size);
-    const std::uint32_t alike = expected / 8 + 16;
-    if (expected != 0 && got_share <= expected + alike && got_share + alike >= expected) return size;
-    const std::uint8_t tried = planes;
-    for (const unsigned candidate : {1U, 2U, 4U, 8U}) {
-        if (candidate == tried) continue;
-        // No better than what is there by a 256th is not worth the planes.
-        const std::size_t less = size == 0 ? room : size - std::max<std::size_t>(1, size / 256);
-        const auto coding = static_cast<std::uint8_t>(candidate);
-        const std::size_t got = pack_in(raw, coding, std::span(other).first(less), worker);
-        if (got == 0) continue;
-        size = got;
-        planes = coding;
-        std::swap(best, other);
-    }
-    share = share_of_raw(size);
-    return size;
+void DifferenceWriter::pack_plain(Block& block, std::span<const std::byte> raw, int worker) {
+    BlockPacker& packer = work_->packers[static_cast<std::size_t>(worker)];
+    const std::size_t size = packer.pack(raw, block.codings.plain);
+    block.stored = size == 0;
+    block.xored = false;
+    block.bytes = block.stored ? raw.size() : size;
+    if (!block.stored) std::swap(block.packed, packer.packed());
 }
 
-void DifferenceWriter::pack_alone(Block& block, std::span<const std::byte> raw, int worker) {
-    const std::size_t size =
-        pack_coded(raw, raw.size() - 1, block.coding.plain, block.coding.plain_share, worker);
-    if (size == 0) return;
-    block.planes = block.coding.plain;
-    block.stored = false;
-    block.bytes = size;
-    std::swap(block.packed, work_->best[static_cast<std::size_t>(worker)]);
-}
-
-// The same after XOR with the block's bases, if that is smaller by enough.
-void DifferenceWriter::pack_mixed(Block& block, std::span<const std::byte> raw, int worker) {
-    bool has_base = false;
-    for (std::uint64_t i = 0; with_base_ && !has_base && i < block.chunks; ++i)
-        has_base = pending_at_[block.first + i] != kNoLocation;
-    if (!has_base) return;
-    const auto w = static_cast<std::size_t>(worker);
-    auto& mixed = work_->scratch[w];
+// The same after XOR with the block's bases, if that takes enough less than `plain` bytes.
+void DifferenceWriter::pack_mixed(const Pending& pending, Block& block, std::span<const std::byte> raw,
+                                  std::size_t plain, int worker) {
+    auto& mixed = work_->mixed[static_cast<std::size_t>(worker)];
     mixed.resize(raw.size());
-    const std::byte* base = pending_base_.data() + block.first * chunk_bytes_;
-    for (std::size_t i = 0; i < raw.size(); ++i)
-        mixed[i] = raw[i] ^ base[i];
-    const std::size_t size =
-        pack_coded(mixed, raw.size() - 1, block.coding.mixed, block.coding.mixed_share, worker);
+    xor_bytes(raw, pending.base.data() + block.first * chunk_bytes_, mixed.data());
+    BlockPacker& packer = work_->packers[static_cast<std::size_t>(worker)];
+    const std::size_t size = packer.pack(mixed, block.codings.mixed);
+    std::uint64_t reads = 0;
+    for (std::uint64_t i = block.first; !pending.reads.empty() && i < block.first + block.chunks; ++i) {
+        if (pending.at[i] != kNoLocation) reads += pending.reads[i];
+    }
     // At least an eighth must be saved: to name the bases takes bytes, and each later read takes
     // time for the bases.
-    const std::size_t room = block.bytes - std::min(block.bytes, std::max<std::size_t>(17, block.bytes / 8));
-    if (size == 0 || size > room) return;
-    std::swap(block.packed, work_->best[w]);
-    block.planes = block.coding.mixed;
+    const std::size_t room = plain - std::min(plain, std::max<std::size_t>(17, plain / 8));
+    if (size == 0 || size > room || size + reads > kMostReads * plain) return;
+    std::swap(block.packed, packer.packed());
     block.bytes = size;
     block.stored = false;
     block.xored = true;
+    block.base_reads = reads;
 }
 
 // Compresses one block of what is pending, alone or mixed with its bases, whichever is smaller by
-// enough.
-void DifferenceWriter::pack_block(Block& block, int worker) {
-    const auto raw =
-        std::span<const std::byte>(pending_).subspan(block.first * chunk_bytes_, block.chunks * chunk_bytes_);
+// enough. Only one of these is tried where the measured block says which one it will be.
+void DifferenceWriter::pack_block(const Pending& pending, Block& block, int worker) {
+    const auto raw = pending.bytes.subspan(block.first * chunk_bytes_, block.chunks * chunk_bytes_);
     block.stored = true;
     block.xored = false;
-    block.planes = 1;
     block.bytes = raw.size();
+    block.base_reads = 0;
     if (settings_.codec == PayloadCodec::zstd) {
-        pack_alone(block, raw, worker);
-        pack_mixed(block, raw, worker);
+        const std::uint64_t plain = block.codings.plain.share;
+        const std::uint64_t mixed = block.codings.mixed.share;
+        const bool mixes = has_base(pending, block);
+        const bool measured = plain != 0 && mixed != 0;
+        if (mixes && measured && mixed * 4 < plain * 3)
+            pack_mixed(pending, block, raw, plain * raw.size() / kCodingShare, worker);
+        if (!block.xored) {
+            pack_plain(block, raw, worker);
+            if (mixes && (!measured || (mixed * 4 >= plain * 3 && mixed < plain) ||
+                          block.codings.plain.share != plain))
+                pack_mixed(pending, block, raw, block.bytes, worker);
+        }
     }
     block.checksum = xxh3(block.stored ? raw : std::span<const std::byte>(block.packed).first(block.bytes));
 }
 
 // First one block of each group, on which its coding is measured, then all others. So which block
 // is measured depends on its place alone.
-void DifferenceWriter::pack_all(std::span<Block> blocks, std::uint64_t pending) {
+void DifferenceWriter::pack_all(std::span<Block> blocks, const Pending& pending) {
+    const std::uint64_t chunks = pending.bytes.size() / chunk_bytes_;
     const std::uint64_t before = blocks_.size();
     const auto group_of = [&](std::uint64_t b) { return (before + b) / kGroupBlocks; };
     std::vector<std::uint64_t> turns[2];
     for (std::uint64_t b = 0; b < blocks.size(); ++b) {
         blocks[b].first = b * block_chunks_;
-        blocks[b].chunks = std::min<std::uint64_t>(block_chunks_, pending - blocks[b].first);
-        blocks[b].coding = {};
+        blocks[b].chunks = std::min<std::uint64_t>(block_chunks_, chunks - blocks[b].first);
+        blocks[b].codings = {};
         turns[codings_.try_emplace(group_of(b)).second ? 0 : 1].push_back(b);
     }
     for (const std::vector<std::uint64_t>& turn : turns) {
@@ -255,8 +284,8 @@ void DifferenceWriter::pack_all(std::span<Block> blocks, std::uint64_t pending) 
             try {
                 for (std::uint64_t i = next++; i < turn.size(); i = next++) {
                     Block& block = blocks[turn[i]];
-                    block.coding = codings_.at(group_of(turn[i]));
-                    pack_block(block, worker);
+                    block.codings = codings_.at(group_of(turn[i]));
+                    pack_block(pending, block, worker);
                 }
             } catch (const std::bad_alloc&) {
                 failed = true;
@@ -265,15 +294,15 @@ void DifferenceWriter::pack_all(std::span<Block> blocks, std::uint64_t pending) 
         if (failed) throw std::bad_alloc();
         if (&turn != &turns[0]) break;
         for (const std::uint64_t b : turn)
-            codings_[group_of(b)] = blocks[b].coding;
+            codings_[group_of(b)] = blocks[b].codings;
     }
 }
 
 // Notes what the chunks of a mixed block were XORed with. before: chunks of the payload before
 // those that are pending.
-void DifferenceWriter::note_bases(const Block& block, std::uint64_t before) {
+void DifferenceWriter::note_bases(const Pending& pending, const Block& block, std::uint64_t before) {
     for (std::uint64_t i = 0; i < block.chunks; ++i) {
-        const Location at = pending_at_[block.first + i];
+        const Location at = pending.at[block.first + i];
         if (at == kNoLocation) continue;
         const std::uint64_t chunk = before + block.first + i;
         const auto place = std::lower_bound(base_ordinals_.begin(), base_ordinals_.end(), ordinal_of(at));
@@ -295,10 +324,11 @@ void DifferenceWriter::note_bases(const Block& block, std::uint64_t before) {
     }
 }
 
-Result<> DifferenceWriter::flush(bool all) {
-    const std::uint64_t pending = pending_.size() / chunk_bytes_;
-    const std::uint64_t whole = pending / block_chunks_;
-    const std::uint64_t count = whole + (all && pending % block_chunks_ != 0 ? 1 : 0);
+// Packs and writes blocks that are whole, but for the last one of all.
+Result<> DifferenceWriter::write_blocks(const Pending& pending) {
+    const std::uint64_t chunks = pending.bytes.size() / chunk_bytes_;
+    const std::uint64_t count = divide_up(chunks, block_chunks_);
+    const std::uint64_t before = blocks_.size() * block_chunks_;
     auto& blocks = work_->blocks;
     blocks.resize(std::max<std::size_t>(blocks.size(), count));
     pack_all(std::span(blocks).first(count), pending);
@@ -308,23 +338,19 @@ Result<> DifferenceWriter::flush(bool all) {
     for (std::uint64_t b = 0; b < count; ++b) {
         const Block& block = blocks[b];
         const std::byte* from =
-            block.stored ? pending_.data() + block.first * chunk_bytes_ : block.packed.data();
+            block.stored ? pending.bytes.data() + block.first * chunk_bytes_ : block.packed.data();
         out.insert(out.end(), from, from + block.bytes);
         blocks_.push_back({written_ + out.size() - block.bytes, static_cast<std::uint32_t>(block.bytes),
-                           block.stored ? PayloadCodec::stored : PayloadCodec::zstd, block.planes,
-                           block.xored, block.checksum});
-        if (block.xored) note_bases(block, chunks_ - pending);
+                           block.stored ? PayloadCodec::stored : PayloadCodec::zstd,
+                           block.stored ? std::uint8_t{1} : block.coding().width, block.xored, block.checksum,
+                           block.coding().form});
+        block_reads_.push_back(
+            static_cast<std::uint32_t>(divide_up(block.bytes + block.base_reads, block.chunks)));
+        if (block.xored) note_bases(pending, block, before);
     }
     if (!out.empty()) {
         TWR_CHECK(file_->write_at(written_, out));
         written_ += out.size();
-    }
-    const std::uint64_t done = std::min(pending, count * block_chunks_);
-    pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done * chunk_bytes_));
-    if (with_base_) {
-        pending_base_.erase(pending_base_.begin(),
-                            pending_base_.begin() + static_cast<std::ptrdiff_t>(done * chunk_bytes_));
-        pending_at_.erase(pending_at_.begin(), pending_at_.begin() + static_cast<std::ptrdiff_t>(done));
     }
     return success();
 }
@@ -345,8 +371,7 @@ Result<DifferenceWriter::Written> DifferenceWriter::finish(Difference&& differen
     if (codec_available(PayloadCodec::zstd) &&
         (settings_.codec == PayloadCodec::zstd || difference.method == RecordMethod::runs)) {
         std::vector<std::byte> smaller(tail.size());
-        const std::size_t size =
-            work_->compressors[0].pack(tail, std::span(smaller).first(tail.size() - 1), 3);
+        const std::size_t size = Compressor().pack(tail, std::span(smaller).first(tail.size() - 1), 3);
         if (size != 0 && unpacked <= size * kMostUnpacked) {
             smaller.resize(size);
             tail = std::move(smaller);

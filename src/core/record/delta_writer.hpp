@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "platform/file_io.hpp"
+#include "record/block_packer.hpp"
 #include "record/compression.hpp"
 #include "record/delta.hpp"
 #include "record/delta_format.hpp"
@@ -48,9 +49,11 @@ class DifferenceWriter {
 
     // Whole chunks of payload. base, if not empty: as many bytes that each chunk may be XORed with
     // before it is packed, whose Locations are base_at (kNoLocation: none, and the base's bytes are
-    // zeros). Each block is kept the way that is smallest.
+    // zeros). base_reads: the bytes that reading each of these takes (block_reads()); may be empty:
+    // nothing is known of it. Each block is kept the way that is smallest, if reading it with all
+    // that it needs takes no more than twice the bytes of keeping it alone.
     Result<> add(std::span<const std::byte> chunks, std::span<const std::byte> base,
-                 std::span<const Location> base_at);
+                 std::span<const Location> base_at, std::span<const std::uint32_t> base_reads = {});
     // The same of blocks that are packed already: of block_bytes() each, except the last one, after
     // which nothing may be added. Not after an add() that left a part of a block.
     Result<> add_packed(std::span<const PackedBlock> blocks);
@@ -59,6 +62,10 @@ class DifferenceWriter {
     // Of differences that blocks were XORed with: the ordinals, ascending. All of them are known
     // after finish().
     [[nodiscard]] const std::vector<std::uint32_t>& bases() const;
+
+    // Of each block, after finish(): bytes of files that reading one of its chunks takes, a share
+    // of its block and of the blocks that this was XORed with.
+    [[nodiscard]] const std::vector<std::uint32_t>& block_reads() const { return block_reads_; }
 
     // difference: all but what add() knows, which is put into it; its runs stay. The file is synced
     // under its final name (the folder is not). Gives its size, and the checksum of its header,
@@ -73,26 +80,32 @@ class DifferenceWriter {
    private:
     DifferenceWriter(FileSystem& system, std::string path, std::uint32_t chunk_bytes,
                      const PayloadSettings& settings);
+    // Chunks that are to be packed, and what they may be XORed with: add().
+    struct Pending {
+        std::span<const std::byte> bytes;
+        std::span<const std::byte> base;
+        std::span<const Location> at;
+        std::span<const std::uint32_t> reads;
+        [[nodiscard]] Pending first(std::uint64_t chunks, std::uint64_t chunk_bytes) const;
+        [[nodiscard]] Pending behind(std::uint64_t chunks, std::uint64_t chunk_bytes) const;
+    };
+    void append(const Pending& chunks);
     Result<> flush(bool all);
+    Result<> write_blocks(const Pending& pending);
     struct Block;
     struct Work;
-    // How blocks near each other are packed: planes, 1 for none. Measured on the first of them.
-    struct Coding {
-        std::uint8_t plain = 1;
-        std::uint8_t mixed = 1;
-        // Bytes of the measured block for each 1024 of it; 0: not measured.
-        std::uint32_t plain_share = 0;
-        std::uint32_t mixed_share = 0;
+    // Of blocks near each other, measured on the first of them.
+    struct Codings {
+        BlockCoding plain;
+        BlockCoding mixed;
     };
-    void pack_block(Block& block, int worker);
-    void pack_alone(Block& block, std::span<const std::byte> raw, int worker);
-    void pack_mixed(Block& block, std::span<const std::byte> raw, int worker);
-    std::size_t pack_coded(std::span<const std::byte> raw, std::size_t room, std::uint8_t& planes,
-                           std::uint32_t& share, int worker);
-    std::size_t pack_in(std::span<const std::byte> raw, std::uint8_t planes, std::span<std::byte> to,
-                        int worker);
-    void pack_all(std::span<Block> blocks, std::uint64_t pending);
-    void note_bases(const Block& block, std::uint64_t before);
+    void pack_block(const Pending& pending, Block& block, int worker);
+    void pack_plain(Block& block, std::span<const std::byte> raw, int worker);
+    void pack_mixed(const Pending& pending, Block& block, std::span<const std::byte> raw, std::size_t plain,
+                    int worker);
+    [[nodiscard]] static bool has_base(const Pending& pending, const Block& block);
+    void pack_all(std::span<Block> blocks, const Pending& pending);
+    void note_bases(const Pending& pending, const Block& block, std::uint64_t before);
     FileSystem& system_;
     std::string path_;
     std::string temporary_;  // what the file is called until it is whole
@@ -106,9 +119,11 @@ class DifferenceWriter {
     std::vector<std::byte> pending_;
     std::vector<std::byte> pending_base_;
     std::vector<Location> pending_at_;
+    std::vector<std::uint32_t> pending_reads_;
     bool with_base_ = false;
     std::vector<PayloadBlock> blocks_;
-    std::map<std::uint64_t, Coding> codings_;  // by group of blocks
+    std::vector<std::uint32_t> block_reads_;
+    std::map<std::uint64_t, Codings> codings_;  // by group of blocks
     std::vector<Run> base_runs_;
     std::vector<std::uint32_t> base_ordinals_;
     std::unique_ptr<Work> work_;

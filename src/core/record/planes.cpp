@@ -1,10 +1,10 @@
 #include "record/planes.hpp"
 
-#include <algorithm>
+#include <bit>
 #include <cstdint>
-#include <cstring>
 
 #include "base/codec.hpp"
+#include "record/items.hpp"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -18,9 +18,31 @@ namespace {
 
 constexpr std::size_t kVector = 16;
 
+// Every item with its top bit, the sign of a number, moved behind its lowest one.
+template <unsigned Width>
+__m128i sign_last(__m128i items) {
+    if constexpr (Width == 2) {
+        return _mm_or_si128(_mm_slli_epi16(items, 1), _mm_srli_epi16(items, 15));
+    } else if constexpr (Width == 4) {
+        return _mm_or_si128(_mm_slli_epi32(items, 1), _mm_srli_epi32(items, 31));
+    } else {
+        return _mm_or_si128(_mm_slli_epi64(items, 1), _mm_srli_epi64(items, 63));
+    }
+}
+template <unsigned Width>
+__m128i sign_first(__m128i items) {
+    if constexpr (Width == 2) {
+        return _mm_or_si128(_mm_srli_epi16(items, 1), _mm_slli_epi16(items, 15));
+    } else if constexpr (Width == 4) {
+        return _mm_or_si128(_mm_srli_epi32(items, 1), _mm_slli_epi32(items, 31));
+    } else {
+        return _mm_or_si128(_mm_srli_epi64(items, 1), _mm_slli_epi64(items, 63));
+    }
+}
+
 // Vectors of Width are split in as many rounds as 2 goes into Width by halving: a round puts the
 // even bytes of all vectors before the odd ones.
-template <unsigned Width>
+template <unsigned Width, bool SignLast>
 std::size_t split_vectors(const std::byte* from, std::size_t items, std::byte* to) {
     const __m128i low = _mm_set1_epi16(0xFF);
     std::size_t item = 0;
@@ -28,6 +50,8 @@ std::size_t split_vectors(const std::byte* from, std::size_t items, std::byte* t
         __m128i now[Width];
         for (unsigned v = 0; v < Width; ++v)
             now[v] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + item * Width + v * kVector));
+        for (unsigned v = 0; SignLast && v < Width; ++v)
+            now[v] = sign_last<Width>(now[v]);
         for (unsigned round = 1; round < Width; round *= 2) {
             __m128i next[Width];
             for (unsigned v = 0; v < Width / 2; ++v) {
@@ -46,7 +70,7 @@ std::size_t split_vectors(const std::byte* from, std::size_t items, std::byte* t
 }
 
 // The opposite: a round puts bytes of the second half of the vectors behind those of the first.
-template <unsigned Width>
+template <unsigned Width, bool SignLast>
 std::size_t join_vectors(const std::byte* from, std::size_t items, std::byte* to) {
     std::size_t item = 0;
     for (; item + kVector <= items; item += kVector) {
@@ -62,6 +86,8 @@ std::size_t join_vectors(const std::byte* from, std::size_t items, std::byte* to
             for (unsigned v = 0; v < Width; ++v)
                 now[v] = next[v];
         }
+        for (unsigned v = 0; SignLast && v < Width; ++v)
+            now[v] = sign_first<Width>(now[v]);
         for (unsigned v = 0; v < Width; ++v)
             _mm_storeu_si128(reinterpret_cast<__m128i*>(to + item * Width + v * kVector), now[v]);
     }
@@ -70,112 +96,91 @@ std::size_t join_vectors(const std::byte* from, std::size_t items, std::byte* to
 
 #else
 
-template <unsigned Width>
+template <unsigned Width, bool SignLast>
 std::size_t split_vectors(const std::byte*, std::size_t, std::byte*) {
     return 0;
 }
-template <unsigned Width>
+template <unsigned Width, bool SignLast>
 std::size_t join_vectors(const std::byte*, std::size_t, std::byte*) {
     return 0;
 }
 
 #endif
 
-// Calls move(in items, in planes) for the places of each byte of the items from `first` on.
-template <unsigned Width, typename Move>
-void each_byte(std::size_t first, std::size_t items, Move move) {
-    for (std::size_t item = first; item < items; ++item) {
-        for (unsigned plane = 0; plane < Width; ++plane)
-            move(item * Width + plane, plane * items + item);
-    }
-}
-
-template <unsigned Width>
+template <unsigned Width, bool SignLast>
 void split(std::span<const std::byte> from, std::byte* to) {
     const std::size_t items = from.size() / Width;
-    each_byte<Width>(split_vectors<Width>(from.data(), items, to), items,
-                     [&](std::size_t item, std::size_t plane) { to[plane] = from[item]; });
+    for (std::size_t item = split_vectors<Width, SignLast>(from.data(), items, to); item < items; ++item) {
+        auto value = item_at<Width>(from.data() + item * Width);
+        if (SignLast) value = std::rotl(value, 1);
+        for (unsigned plane = 0; plane < Width; ++plane)
+            to[plane * items + item] = static_cast<std::byte>(value >> (8 * plane));
+    }
 }
-template <unsigned Width>
+template <unsigned Width, bool SignLast>
 void join(std::span<const std::byte> from, std::byte* to) {
     const std::size_t items = from.size() / Width;
-    each_byte<Width>(join_vectors<Width>(from.data(), items, to), items,
-                     [&](std::size_t item, std::size_t plane) { to[item] = from[plane]; });
-}
-
-constexpr std::uint32_t kPlaneStored = std::uint32_t{1} << 31;
-
-void put_size(std::byte* to, std::uint32_t size) {
-    for (unsigned i = 0; i < 4; ++i)
-        to[i] = static_cast<std::byte>(size >> (8 * i));
+    for (std::size_t item = join_vectors<Width, SignLast>(from.data(), items, to); item < items; ++item) {
+        ItemOf<Width> value = 0;
+        for (unsigned plane = 0; plane < Width; ++plane)
+            value |= static_cast<ItemOf<Width>>(std::to_integer<std::uint64_t>(from[plane * items + item])
+                                                << (8 * plane));
+        if (SignLast) value = std::rotr(value, 1);
+        put_item<Width>(to + item * Width, value);
+    }
 }
 
 }  // namespace
 
-void split_planes(std::span<const std::byte> from, unsigned width, std::byte* to) {
-    switch (width) {
-        case 2: return split<2>(from, to);
-        case 4: return split<4>(from, to);
-        default: return split<8>(from, to);
+void split_planes(std::span<const std::byte> from, PlaneItems items, std::byte* to) {
+    switch (items.width) {
+        case 2: return items.sign_last ? split<2, true>(from, to) : split<2, false>(from, to);
+        case 4: return items.sign_last ? split<4, true>(from, to) : split<4, false>(from, to);
+        default: return items.sign_last ? split<8, true>(from, to) : split<8, false>(from, to);
     }
 }
-void join_planes(std::span<const std::byte> from, unsigned width, std::byte* to) {
-    switch (width) {
-        case 2: return join<2>(from, to);
-        case 4: return join<4>(from, to);
-        default: return join<8>(from, to);
+void join_planes(std::span<const std::byte> from, PlaneItems items, std::byte* to) {
+    switch (items.width) {
+        case 2: return items.sign_last ? join<2, true>(from, to) : join<2, false>(from, to);
+        case 4: return items.sign_last ? join<4, true>(from, to) : join<4, false>(from, to);
+        default: return items.sign_last ? join<8, true>(from, to) : join<8, false>(from, to);
     }
 }
 
-std::size_t pack_planes(Compressor& compressor, std::span<const std::byte> from, unsigned width, int level,
-                        std::vector<std::byte>& scratch, std::span<std::byte> to) {
+std::size_t pack_planes(Compressor& compressor, std::span<const std::byte> from, PlaneItems items, int level,
+                        PlaneCoders& coders, std::vector<std::byte>& scratch, std::span<std::byte> to) {
     if (scratch.size() < from.size()) scratch.resize(from.size());
-    split_planes(from, width, scratch.data());
-    const std::size_t plane_bytes = from.size() / width;
-    std::size_t used = 4 * std::size_t{width};
-    for (unsigned plane = 0; plane < width; ++plane) {
+    split_planes(from, items, scratch.data());
+    const std::size_t plane_bytes = from.size() / items.width;
+    std::size_t used = 4 * std::size_t{items.width};
+    for (unsigned plane = 0; plane < items.width; ++plane) {
         if (used > to.size()) return 0;
         const auto bytes = std::span<const std::byte>(scratch).subspan(plane * plane_bytes, plane_bytes);
-        // What saves less than a 64th is not worth the time of reading it.
-        const std::size_t room = std::min(to.size() - used, plane_bytes - plane_bytes / 64);
-        std::size_t size = compressor.pack(bytes, to.subspan(used, room), level);
-        std::uint32_t said = static_cast<std::uint32_t>(size);
-        if (size == 0) {
-            if (plane_bytes > to.size() - used) return 0;
-            if (plane_bytes != 0) std::memcpy(to.data() + used, bytes.data(), plane_bytes);
-            size = plane_bytes;
-            said = static_cast<std::uint32_t>(size) | kPlaneStored;
-        }
-        put_size(to.data() + 4 * plane, said);
-        used += size;
+        std::uint32_t said = 0;
+        const auto size = pack_plane(compressor, bytes, level, coders[plane], to.subspan(used), said);
+        if (!size) return 0;
+        put_plane_number(to.data() + 4 * plane, said);
+        used += *size;
     }
     return used;
 }
 
-Result<> unpack_planes(Compressor& compressor, std::span<const std::byte> from, unsigned width,
+Result<> unpack_planes(Compressor& compressor, std::span<const std::byte> from, PlaneItems items,
                        std::vector<std::byte>& scratch, std::span<std::byte> to) {
     const auto damaged = [](const char* what) { return Error{ErrorCode::damaged, what}; };
-    if (to.size() % width != 0 || from.size() < 4 * std::size_t{width})
-        return damaged("planes that are cut short");
+    const std::size_t width = items.width;
+    if (to.size() % width != 0 || from.size() < 4 * width) return damaged("planes that are cut short");
     if (scratch.size() < to.size()) scratch.resize(to.size());
     const std::size_t plane_bytes = to.size() / width;
     Decoder sizes(from);
-    auto left = from.subspan(4 * std::size_t{width});
-    for (unsigned plane = 0; plane < width; ++plane) {
+    auto left = from.subspan(4 * width);
+    for (std::size_t plane = 0; plane < width; ++plane) {
         const auto said = sizes.get<std::uint32_t>();
-        const std::size_t size = said & ~kPlaneStored;
-        const auto into = std::span(scratch).subspan(plane * plane_bytes, plane_bytes);
-        if (size > left.size()) return damaged("planes that are cut short");
-        if ((said & kPlaneStored) == 0) {
-            TWR_CHECK(compressor.unpack(left.first(size), into));
-        } else {
-            if (size != plane_bytes) return damaged("a plane of another size than its items say");
-            if (size != 0) std::memcpy(into.data(), left.data(), size);
-        }
-        left = left.subspan(size);
+        TWR_CHECK(unpack_plane(compressor, said, left,
+                               std::span(scratch).subspan(plane * plane_bytes, plane_bytes)));
     }
     if (!left.empty()) return damaged("bytes behind the last plane");
-    join_planes(std::span<const std::byte>(scratch).first(to.size()), width, to.data());
+    join_planes(std::span<const std::byte>(scratch).first(to.size()), items, to.data());
     return success();
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMostOpenFiles = 256;
 constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
-constexpr std::size_t kMostMixes = 4096;      // XORs in a row: no writer makes this many
+constexpr std::size_t kSmallRead = std::size_t{1} << 20;
 
 // Chunks that are not found yet: `begin` in the requested image, `at` in that of the next
 // difference.
@@ -150,6 +150,7 @@ struct RecordChain::Request {
     std::uint64_t count;
     std::uint64_t to;  // chunk of the output
     bool repeat;
+    bool mix = false;  // it is XORed with what is there
 };
 
 // Of one block: chunks [first, first + count) of it; or its chunk `first`, `count` times.
@@ -159,6 +160,7 @@ struct RecordChain::Part {
     std::uint64_t count;
     std::uint64_t to;
     bool repeat;
+    bool mix;
 };
 
 struct RecordChain::Workers {
@@ -301,9 +303,9 @@ void RecordChain::add_bases(const Difference& difference, std::uint64_t position
         const std::uint64_t stop = std::min(position + count, run->begin + run->count);
         const Location source = run->repeat ? run->source : run->source + (at - run->begin);
         if (repeat) {
-            next.push_back({source, times, to, true});
+            next.push_back({source, times, to, true, true});
         } else {
-            next.push_back({source, stop - at, to + (at - position), run->repeat});
+            next.push_back({source, stop - at, to + (at - position), run->repeat, true});
         }
         at = stop;
     }
@@ -339,43 +341,32 @@ struct RecordChain::Blocks {
     }
 };
 
-// Finds the parts of blocks that hold these chunks. next: grows by the chunks that they were XORed
-// with.
-Result<RecordChain::Blocks> RecordChain::find_blocks(const std::vector<Request>& requests,
-                                                     std::vector<Request>& next, std::uint32_t chunk_bytes) {
-    Blocks found;
-    std::unordered_map<std::uint32_t, std::size_t> by_ordinal;
-    found.parts.reserve(requests.size());
-    std::size_t current = 0;
-    std::uint32_t current_ordinal = kNoBase;
+// Adds the parts of blocks that hold these chunks of one difference. next: grows by the chunks that
+// they were XORed with, which are all of earlier differences.
+Result<> RecordChain::find_blocks(std::uint32_t ordinal, std::vector<Request>& requests,
+                                  std::uint32_t chunk_bytes, Blocks& found, std::vector<Request>& next) {
+    TWR_TRY(auto opened, open(ordinal));
+    const DifferenceFile& file = *opened;
+    const Difference& difference = file.difference();
+    if (difference.chunk_bytes != chunk_bytes) {
+        return Error{ErrorCode::damaged,
+                     file.path() + ": has chunks of another size than what copies from it"};
+    }
+    const std::size_t first_block = found.count;
+    found.files.push_back({std::move(opened), first_block});
+    found.count += difference.blocks.size();
+    // Chunks of one block follow each other then.
+    std::sort(requests.begin(), requests.end(),
+              [](const Request& a, const Request& b) { return a.source < b.source; });
+    const std::size_t known = next.size();
     for (const Request& request : requests) {
-        if (ordinal_of(request.source) != current_ordinal) {
-            current_ordinal = ordinal_of(request.source);
-            const auto known = by_ordinal.find(current_ordinal);
-            if (known != by_ordinal.end()) {
-                current = known->second;
-            } else {
-                TWR_TRY(auto file, open(current_ordinal));
-                if (file->difference().chunk_bytes != chunk_bytes) {
-                    return Error{ErrorCode::damaged,
-                                 file->path() + ": has chunks of another size than what copies from it"};
-                }
-                current = found.files.size();
-                by_ordinal.emplace(current_ordinal, current);
-                const std::size_t own = file->difference().blocks.size();
-                found.files.push_back({std::move(file), found.count});
-                found.count += own;
-            }
-        }
-        const DifferenceFile& file = *found.files[current].file;
-        const Difference& difference = file.difference();
         const std::uint64_t steps = request.repeat ? 1 : request.count;
         for (std::uint64_t done = 0; done < steps;) {
             const auto position = file.position(request.source + done);
             if (!position) {
                 return Error{ErrorCode::damaged, file.path() + ": chunk " +
                                                      std::to_string(chunk_of(request.source) + done) +
-                                                     " of difference " + std::to_string(current_ordinal) +
+                                                     " of difference " + std::to_string(ordinal) +
                                                      " is not there, and is needed"};
             }
             const auto block = static_cast<std::size_t>(*position / difference.block_chunks);
@@ -388,22 +379,25 @@ Result<RecordChain::Blocks> RecordChain::find_blocks(const std::vector<Request>&
                     ++both;
                 count = both;
             }
-            found.parts.push_back({found.files[current].first_block + block, first,
-                                   request.repeat ? request.count : count, request.to + done,
-                                   request.repeat});
+            found.parts.push_back({first_block + block, first, request.repeat ? request.count : count,
+                                   request.to + done, request.repeat, request.mix});
             if (difference.blocks[block].xored)
                 add_bases(difference, *position, count, request.repeat ? request.count : 1, request.repeat,
                           request.to + done, next);
             done += count;
         }
     }
-    found.sort();
-    return found;
+    for (std::size_t i = known; i < next.size(); ++i) {
+        if (ordinal_of(next[i].source) >= ordinal)
+            return Error{ErrorCode::damaged,
+                         file.path() + ": chunks that were XORed with others that are not older"};
+    }
+    return success();
 }
 
 // Reads one block and puts its parts to their places in `to`; with mix by XOR.
 Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int worker,
-                                 std::uint32_t chunk_bytes, std::byte* to, bool mix) {
+                                 std::uint32_t chunk_bytes, std::byte* to) {
     const auto parts = std::span(blocks.parts)
                            .subspan(blocks.groups[block], blocks.groups[block + 1] - blocks.groups[block]);
     if (parts.empty()) return success();
@@ -414,10 +408,16 @@ Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int wo
     const DifferenceFile& file = *of.file;
     const std::size_t number = block - of.first_block;
     const std::uint64_t size = file.block_chunks(number) * chunk_bytes;
+    ++blocks_read_;
+    bytes_read_ += file.difference().blocks[number].bytes;
     const Part& head = parts.front();
-    // A whole block that goes to one place, as it is, needs no place between.
-    if (!mix && parts.size() == 1 && !head.repeat && head.first == 0 && head.count * chunk_bytes == size)
+    // A whole block that goes to one place needs no place between.
+    const bool whole =
+        parts.size() == 1 && !head.repeat && head.first == 0 && head.count * chunk_bytes == size;
+    if (whole && !head.mix)
         return file.read_block(number, compressor, scratch, {to + head.to * chunk_bytes, size});
+    if (whole && file.sparse(number))
+        return file.mix_block(number, compressor, scratch, {to + head.to * chunk_bytes, size});
     if (bytes.size() < size) bytes.resize(size);
     TWR_CHECK(file.read_block(number, compressor, scratch, std::span(bytes).first(size)));
     for (const Part& part : parts) {
@@ -425,7 +425,7 @@ Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int wo
             const std::byte* from = bytes.data() + part.first * chunk_bytes;
             std::byte* out = to + (part.to + i) * chunk_bytes;
             const std::uint64_t length = part.repeat ? chunk_bytes : part.count * chunk_bytes;
-            if (!mix) {
+            if (!part.mix) {
                 std::memcpy(out, from, length);
             } else {
                 for (std::uint64_t b = 0; b < length; ++b)
@@ -436,11 +436,8 @@ Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int wo
     return success();
 }
 
-// One pass over the blocks that hold the requested chunks. next: what the pass after it needs, the
-// chunks that these were XORed with.
-Result<> RecordChain::fetch_once(const std::vector<Request>& requests, std::vector<Request>& next,
-                                 std::uint32_t chunk_bytes, std::byte* to, bool mix) {
-    TWR_TRY(const Blocks blocks, find_blocks(requests, next, chunk_bytes));
+// Reads each of these blocks once. No two parts have the same place.
+Result<> RecordChain::read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to) {
     std::atomic<std::size_t> next_block{0};
     std::mutex failure_mutex;
     std::optional<Error> failure;
@@ -448,7 +445,7 @@ Result<> RecordChain::fetch_once(const std::vector<Request>& requests, std::vect
         Result<> done = success();
         try {
             for (std::size_t b = next_block++; done && b < blocks.count; b = next_block++)
-                done = read_parts(blocks, b, worker, chunk_bytes, to, mix);
+                done = read_parts(blocks, b, worker, chunk_bytes, to);
         } catch (const std::bad_alloc&) {
             done = Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
         }
@@ -461,30 +458,42 @@ Result<> RecordChain::fetch_once(const std::vector<Request>& requests, std::vect
     return success();
 }
 
-Result<> RecordChain::fetch(std::vector<Request> requests, std::uint32_t chunk_bytes, std::byte* to) {
+// From the newest difference to the oldest: when one is read, all chunks of it that are needed are
+// known, those that others were XORed with too. So each block is read once.
+Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to) {
     const std::lock_guard guard(reading_);
-    std::vector<Request> next;
-    for (std::size_t depth = 0; !requests.empty(); ++depth) {
-        if (depth == kMostMixes)
-            return Error{ErrorCode::damaged, "differences that were XORed with each other in a circle"};
-        next.clear();
-        // In parts of few files each: a step may have bytes of more differences than a process may
-        // have open files.
-        std::sort(requests.begin(), requests.end(),
-                  [](const Request& a, const Request& b) { return a.source < b.source; });
-        for (auto begin = requests.begin(); begin != requests.end();) {
-            auto end = begin;
-            std::size_t files = 0;
-            for (std::uint32_t last = kNoBase; end != requests.end(); ++end) {
-                if (ordinal_of(end->source) == last) continue;
-                if (files++ == kMostFilesAtOnce) break;
-                last = ordinal_of(end->source);
+    std::map<std::uint32_t, std::vector<Request>> left;
+    const auto add = [&](std::span<const Request> more) {
+        std::vector<Request>* of = nullptr;
+        std::uint32_t last = kNoBase;
+        for (const Request& request : more) {
+            if (of == nullptr || ordinal_of(request.source) != last) {
+                last = ordinal_of(request.source);
+                of = &left[last];
             }
-            std::vector<Request> part(begin, end);
-            TWR_CHECK(fetch_once(part, next, chunk_bytes, to, depth != 0));
-            begin = end;
+            of->push_back(request);
         }
-        std::swap(requests, next);
+    };
+    add(requests);
+    std::vector<Request> next;
+    while (!left.empty()) {
+        // Several differences at once, but none that one of them was XORed with: its chunks come
+        // to places that are written now. And of few files: a step may have bytes of more
+        // differences than a process may have open files.
+        Blocks blocks;
+        std::set<std::uint32_t> bases;
+        while (!left.empty() && blocks.files.size() < kMostFilesAtOnce) {
+            const auto newest = std::prev(left.end());
+            if (bases.contains(newest->first)) break;
+            next.clear();
+            TWR_CHECK(find_blocks(newest->first, newest->second, chunk_bytes, blocks, next));
+            left.erase(newest);
+            for (const Request& base : next)
+                bases.insert(ordinal_of(base.source));
+            add(next);
+        }
+        blocks.sort();
+        TWR_CHECK(read_blocks(blocks, chunk_bytes, to));
     }
     return success();
 }
@@ -494,7 +503,8 @@ Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uin
     if (to.size() != count * chunk_bytes)
         return Error{ErrorCode::internal, "a buffer of another size than its chunks"};
     if (count == 0) return success();
-    return fetch({{first, count, 0, false}}, chunk_bytes, to.data());
+    const Request all{first, count, 0, false};
+    return fetch({&all, 1}, chunk_bytes, to.data());
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
 }
@@ -509,9 +519,28 @@ Result<> RecordChain::read_payload(std::span<const Run> runs, std::uint32_t chun
             return Error{ErrorCode::internal, "a buffer that is too small for its chunks"};
         if (run.count != 0) requests.push_back({run.source, run.count, run.begin, run.repeat});
     }
-    return fetch(std::move(requests), chunk_bytes, to.data());
+    return fetch(requests, chunk_bytes, to.data());
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
+}
+
+// Chunks [begin, stop) of a segment, to the places from 0 on.
+std::vector<RecordChain::Request> RecordChain::requests_of(const StepMap& map, std::size_t segment,
+                                                           std::uint64_t begin, std::uint64_t stop) {
+    std::vector<Request> list;
+    begin += map.firsts[segment];
+    stop += map.firsts[segment];
+    auto run = std::upper_bound(map.runs.begin(), map.runs.end(), begin,
+                                [](std::uint64_t place, const Run& r) { return place < r.begin; });
+    if (run != map.runs.begin()) --run;
+    for (; run != map.runs.end() && run->begin < stop; ++run) {
+        const std::uint64_t from = std::max(begin, run->begin);
+        const std::uint64_t until = std::min(stop, run->begin + run->count);
+        if (from >= until) continue;
+        list.push_back({run->repeat ? run->source : run->source + (from - run->begin), until - from,
+                        from - begin, run->repeat});
+    }
+    return list;
 }
 
 Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
@@ -524,35 +553,26 @@ Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_
     }
     if (to.empty()) return success();
     const std::uint64_t chunk = map.chunk_bytes;
-    // Chunks that are requested in part come through a place of their own.
-    const std::uint64_t whole_begin = divide_up(offset, chunk);
-    const std::uint64_t whole_end = std::max(whole_begin, *end / chunk);
-    const auto requests_of = [&](std::uint64_t begin, std::uint64_t stop) {
-        std::vector<Request> list;
-        begin += map.firsts[segment];
-        stop += map.firsts[segment];
-        auto run = std::upper_bound(map.runs.begin(), map.runs.end(), begin,
-                                    [](std::uint64_t place, const Run& r) { return place < r.begin; });
-        if (run != map.runs.begin()) --run;
-        for (; run != map.runs.end() && run->begin < stop; ++run) {
-            const std::uint64_t from = std::max(begin, run->begin);
-            const std::uint64_t until = std::min(stop, run->begin + run->count);
-            if (from >= until) continue;
-            list.push_back({run->repeat ? run->source : run->source + (from - run->begin), until - from,
-                            from - begin, run->repeat});
-        }
-        return list;
-    };
-    if (whole_begin < whole_end) {
-        TWR_CHECK(fetch(requests_of(whole_begin, whole_end), map.chunk_bytes,
-                        to.data() + (whole_begin * chunk - offset)));
+    const std::uint64_t begin = offset / chunk;
+    const std::uint64_t stop = divide_up(*end, chunk);
+    if (offset % chunk == 0 && *end % chunk == 0)
+        return fetch(requests_of(map, segment, begin, stop), map.chunk_bytes, to.data());
+    // Chunks that are requested in part come through a place of their own: few bytes with all
+    // others, so that no block is read twice.
+    if ((stop - begin) * chunk <= kSmallRead) {
+        std::vector<std::byte> whole((stop - begin) * chunk);
+        TWR_CHECK(fetch(requests_of(map, segment, begin, stop), map.chunk_bytes, whole.data()));
+        std::memcpy(to.data(), whole.data() + (offset - begin * chunk), to.size());
+        return success();
     }
+    const std::uint64_t whole_begin = divide_up(offset, chunk);
+    const std::uint64_t whole_end = *end / chunk;
+    TWR_CHECK(fetch(requests_of(map, segment, whole_begin, whole_end), map.chunk_bytes,
+                    to.data() + (whole_begin * chunk - offset)));
     std::vector<std::byte> edge(chunk);
-    std::set<std::uint64_t> edges;
-    if (offset % chunk != 0) edges.insert(offset / chunk);
-    if (*end % chunk != 0) edges.insert(*end / chunk);
-    for (const std::uint64_t number : edges) {
-        TWR_CHECK(fetch(requests_of(number, number + 1), map.chunk_bytes, edge.data()));
+    for (const std::uint64_t number : {begin, stop - 1}) {
+        if (number >= whole_begin && number < whole_end) continue;
+        TWR_CHECK(fetch(requests_of(map, segment, number, number + 1), map.chunk_bytes, edge.data()));
         const std::uint64_t from = std::max(offset, number * chunk);
         const std::uint64_t until = std::min(*end, (number + 1) * chunk);
         std::memcpy(to.data() + (from - offset), edge.data() + (from - number * chunk), until - from);

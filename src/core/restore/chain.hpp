@@ -7,6 +7,7 @@
 // record was written with.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -72,18 +73,26 @@ class RecordChain {
     // Files that were opened are closed; a difference may be another file now.
     void forget();
 
+    // Payload that was read so far: blocks, and their bytes in the files.
+    struct Reads {
+        std::uint64_t blocks = 0;
+        std::uint64_t bytes = 0;
+    };
+    [[nodiscard]] Reads reads() const { return {blocks_read_, bytes_read_}; }
+
    private:
     struct Request;
     struct Part;
     struct Blocks;
     struct Workers;
-    Result<> fetch(std::vector<Request> requests, std::uint32_t chunk_bytes, std::byte* to);
-    Result<> fetch_once(const std::vector<Request>& requests, std::vector<Request>& next,
-                        std::uint32_t chunk_bytes, std::byte* to, bool mix);
-    Result<Blocks> find_blocks(const std::vector<Request>& requests, std::vector<Request>& next,
-                               std::uint32_t chunk_bytes);
+    static std::vector<Request> requests_of(const StepMap& map, std::size_t segment, std::uint64_t begin,
+                                            std::uint64_t stop);
+    Result<> fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to);
+    Result<> find_blocks(std::uint32_t ordinal, std::vector<Request>& requests, std::uint32_t chunk_bytes,
+                         Blocks& found, std::vector<Request>& next);
+    Result<> read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to);
     Result<> read_parts(const Blocks& blocks, std::size_t block, int worker, std::uint32_t chunk_bytes,
-                        std::byte* to, bool mix);
+                        std::byte* to);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                           std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Request>& next);
     Locate locate_;
@@ -91,6 +100,8 @@ class RecordChain {
     std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;
     std::mutex reading_;  // of workers_
     std::unique_ptr<Workers> workers_;
+    std::atomic<std::uint64_t> blocks_read_{0};
+    std::atomic<std::uint64_t> bytes_read_{0};
 };
 
 }  // namespace twinrun

@@ -202,8 +202,9 @@ TEST(Compact, WhatWasXoredStays) {
     for (auto& value : values)
         value = random();
     for (std::int64_t step = 0; step < 70; ++step) {
-        for (auto& value : values)
-            value += random() % 4;
+        // Half of them: where nearly all change, a step stands alone before there is a whole map.
+        for (std::size_t i = 0; i < values.size() / 2; ++i)
+            values[i] += random() % 4;
         truth[step].push_back({{"a", testing::bytes_of(values), 0}});
     }
     capture(folder / "run", truth);

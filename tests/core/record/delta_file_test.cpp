@@ -134,7 +134,7 @@ TEST(DifferenceFile, NumbersAreKeptInPlanes) {
     settings.codec = PayloadCodec::zstd;
     settings.threads = 2;
     ASSERT_TRUE(write(testing::unsynced_file_system(), folder / "d", 64, settings, payload, 0).ok());
-    EXPECT_EQ(read_file(folder / "d")[8], std::byte{3});  // the version
+    EXPECT_EQ(read_file(folder / "d")[8], std::byte{4});  // the version: their signs are last
     const auto file = DifferenceFile::open(folder / "d");
     ASSERT_TRUE(file.ok()) << file.error().message;
     const auto& blocks = (*file)->difference().blocks;
@@ -142,10 +142,73 @@ TEST(DifferenceFile, NumbersAreKeptInPlanes) {
     for (std::size_t b = 0; b < blocks.size(); ++b) {
         SCOPED_TRACE(b);
         EXPECT_EQ(blocks[b].codec, PayloadCodec::zstd);
-        EXPECT_EQ(blocks[b].planes, b < 20 ? 4 : 1);
+        EXPECT_EQ(blocks[b].width, b < 20 ? 4 : 1);
         EXPECT_LT(blocks[b].bytes, b < 20 ? kPackedBlockBytes * 77 / 100 : 2000U);
     }
     EXPECT_EQ(read_payload(**file), payload);
+}
+
+// Weights of which a few elements change at random places: hardly a chunk is as it was, and the block is sparse after XOR.
+RecordBytes weight_bytes(std::mt19937_64& random, std::size_t size) {
+    std::normal_distribution<float> normal(0, 0.02F);
+    std::vector<std::uint16_t> weights(size / 2);
+    for (std::uint16_t& weight : weights)
+        weight = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
+    return testing::bytes_of(weights);
+}
+void change_elements(std::mt19937_64& random, RecordBytes& weights, std::uint64_t one_of) {
+    for (std::size_t at = 0; at < weights.size(); at += 2) {
+        if (random() % one_of == 0) weights[at] ^= static_cast<std::byte>(1 + random() % 255);
+    }
+}
+
+TEST(DifferenceFile, ChangedElementsTakeATwentieth) {
+    if (!packs()) GTEST_SKIP() << "a build without zstd";
+    FreshFolder folder;
+    std::mt19937_64 random(test_seed(8));
+    const RecordBytes base = weight_bytes(random, 5U << 20);
+    RecordBytes payload = base;
+    change_elements(random, payload, 33);
+    std::vector<Location> at;
+    for (std::uint64_t i = 0; i < payload.size() / 256; ++i)
+        at.push_back(location(2, i));
+    PayloadSettings settings;
+    settings.codec = PayloadCodec::zstd;
+    settings.threads = 2;
+    const auto kept = [&](std::uint32_t base_reads) {
+        const std::vector<std::uint32_t> reads(at.size(), base_reads);
+        auto writer = DifferenceWriter::create(testing::unsynced_file_system(),
+                                               folder / std::to_string(base_reads), 256, settings);
+        EXPECT_TRUE(writer.ok());
+        EXPECT_TRUE((*writer)->add(payload, base, at, reads).ok());
+        const auto written = (*writer)->finish(difference_of(at.size(), 256, 9));
+        EXPECT_TRUE(written.ok());
+        const auto file = DifferenceFile::open(folder / std::to_string(base_reads));
+        EXPECT_TRUE(file.ok());
+        bool all = true;
+        for (std::size_t b = 0; b < (*file)->difference().blocks.size(); ++b) {
+            all = all && (*file)->sparse(b);
+            // What a reader of the block needs: its own bytes, and those of its bases.
+            const std::uint64_t needs = (*writer)->block_reads()[b];
+            const PayloadBlock& block = (*file)->difference().blocks[b];
+            EXPECT_EQ(needs, divide_up(block.bytes, 512) + (block.xored ? base_reads : 0));
+        }
+        RecordBytes read = read_payload(**file);
+        if (all) {
+            for (std::size_t i = 0; i < read.size(); ++i)
+                read[i] ^= base[i];
+        }
+        EXPECT_EQ(read, payload);
+        return std::pair(all, written->bytes);
+    };
+    const auto [sparse, bytes] = kept(0);
+    EXPECT_TRUE(sparse);
+    EXPECT_LT(bytes, payload.size() / 20);
+    // Where its bases need as much as it takes alone, and a little more, it is kept alone.
+    EXPECT_TRUE(kept(256 * 62 / 100).first);
+    const auto [chained, alone] = kept(256 * 2 * 68 / 100);
+    EXPECT_FALSE(chained);
+    EXPECT_GT(alone, payload.size() / 2);
 }
 
 TEST(DifferenceFile, IsTheSameForAnyThreadsAndParts) {
@@ -296,7 +359,8 @@ TEST(DifferenceFaults, EveryOperationThatFailsLeavesNothing) {
             FaultyFileSystem system(testing::unsynced_file_system());
             ASSERT_TRUE(write(system, folder / "d", 4096, settings, payload, 1U << 20).ok());
             operations = system.operations();
-            ASSERT_EQ(operations, 8U);  // create, 2 or more pieces, tail, header, sync, close, rename
+            // create, a piece for each add(), tail, header, sync, close, rename
+            ASSERT_EQ(operations, 15U);
         }
         for (const bool dead : {false, true}) {
             for (std::size_t at = 1; at <= operations; ++at) {
@@ -405,7 +469,7 @@ TEST(DifferenceDamage, OtherVersions) {
         return DifferenceFile::open(folder / "d");
     };
     EXPECT_TRUE(with_version(std::byte{1}).ok());
-    const auto newer = with_version(std::byte{4});
+    const auto newer = with_version(std::byte{5});
     ASSERT_FALSE(newer.ok());
     EXPECT_EQ(newer.error().code, ErrorCode::unsupported);
     EXPECT_NE(newer.error().message.find("newer twinrun"), std::string::npos);
@@ -474,6 +538,26 @@ TEST(DifferenceTail, ContradictionsAreDamaged) {
     EXPECT_TRUE(refused([](Difference& d) { d.directory.segments[0].file = 1; }));
     EXPECT_TRUE(refused([](Difference& d) { d.directory.files[0].name = "/etc/passwd"; }));
     EXPECT_TRUE(refused([](Difference& d) { d.kept = {{3, 0, 4}}; }));  // and an image
+    // Each way to keep a block needs its version, which is the lowest that has it.
+    for (unsigned coding = 1; coding <= 10; ++coding) {
+        SCOPED_TRACE(coding);
+        Difference other = good;
+        if (coding > 1) {
+            other.blocks[1].width = static_cast<std::uint8_t>(2U << (coding - 2) % 3);
+            other.blocks[1].form = static_cast<BlockForm>((coding - 2) / 3);
+        }
+        const auto again = decode(other);
+        ASSERT_TRUE(again.ok()) << again.error().message;
+        EXPECT_EQ(again->blocks[1].width, other.blocks[1].width);
+        EXPECT_EQ(again->blocks[1].form, other.blocks[1].form);
+        const auto tail = encode_difference_tail(other);
+        const auto header = encode_difference_header(other, tail, 244, tail.size(), false);
+        auto said = decode_difference_header(header, 244 + tail.size());
+        ASSERT_TRUE(said.ok());
+        EXPECT_EQ(said->version, coding < 2 ? 1U : coding < 5 ? 3U : 4U);
+        said->version = std::min(said->version, 3U);
+        EXPECT_EQ(decode_difference_tail(*said, tail).ok(), coding < 5);
+    }
     const auto leftovers = [&](const std::vector<Difference::Kept>& kept) {
         Difference d = good;
         d.directory = {};

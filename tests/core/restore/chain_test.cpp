@@ -102,6 +102,13 @@ void damage_blocks(const std::string& folder, std::uint32_t ordinals,
     }
 }
 
+std::uint64_t bytes_of_blocks(RecordChain& chain, const Blocks& blocks) {
+    std::uint64_t bytes = 0;
+    for (const auto& [ordinal, block] : blocks)
+        bytes += (*chain.open(ordinal))->difference().blocks[block].bytes;
+    return bytes;
+}
+
 std::string name_of(RecordMethod method, Kept kept) {
     static constexpr const char* kNames[] = {"stored", "packed", "xored"};
     return std::string(method_name(method)) + "_" + kNames[static_cast<int>(kept)];
@@ -222,6 +229,9 @@ TEST_P(Chain, ReadsOnlyTheBlocksThatARangeNeeds) {
         RecordBytes got(end - begin);
         const auto read = chain.read(*map, s, begin, got);
         ASSERT_TRUE(read.ok()) << read.error().message;
+        // Each once, however many chunks need it, and at whatever depth of XORs.
+        EXPECT_EQ(chain.reads().blocks, needed.size());
+        EXPECT_EQ(chain.reads().bytes, bytes_of_blocks(chain, needed));
         EXPECT_TRUE(
             std::equal(got.begin(), got.end(), image[s].bytes.begin() + static_cast<std::ptrdiff_t>(begin)));
         // And none that it needs.

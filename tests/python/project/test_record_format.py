@@ -20,7 +20,16 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from twinrun_spec.metadata import FormatError
-from twinrun_spec.record import METHODS, Record, RecordError, join_planes, location, parse, read_difference
+from twinrun_spec.record import (
+    METHODS,
+    Record,
+    RecordError,
+    fill_sparse,
+    join_planes,
+    location,
+    parse,
+    read_difference,
+)
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "record"
 MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())
@@ -72,6 +81,7 @@ class Draft:
     packed: bool = False
     block_chunks: int = 4
     grouped: bool = False  # version 3: copies of list and tree by the ordinals of their sources, planes
+    sparse: bool = False  # version 4: last signs, and sparse blocks; with grouped
     # What hostile files say instead.
     entries: bytes | None = None
     base_columns: bytes | None = None
@@ -144,11 +154,30 @@ def entries(draft: Draft) -> bytes:
     return struct.pack("<BQQ", struct.calcsize(width), len(new), len(copies)) + b"".join(new + copies)
 
 
-def planes(raw: bytes, width: int) -> bytes:
+def planes(raw: bytes, width: int, sign_last: bool = False) -> bytes:
+    if sign_last:
+        bits = 8 * width
+        items = [int.from_bytes(raw[i : i + width], "little") for i in range(0, len(raw), width)]
+        raw = b"".join(((x << 1 | x >> bits - 1) & 2**bits - 1).to_bytes(width, "little") for x in items)
     parts = [raw[j::width] for j in range(width)]
     kept = [min(part, pack(part), key=len) for part in parts]
     sizes = [len(k) + (2**31 if len(k) == len(part) else 0) for k, part in zip(kept, parts, strict=True)]
     return struct.pack(f"<{width}I", *sizes) + b"".join(kept)
+
+
+def sparse(raw: bytes, width: int) -> bytes:
+    gaps, items, zeros = bytearray(), [], 0
+    for i in range(0, len(raw), width):
+        if not any(raw[i : i + width]):
+            zeros += 1
+            continue
+        gaps += b"\xff" * (zeros // 255) + bytes([zeros % 255])
+        items.append(raw[i : i + width])
+        zeros = 0
+    parts = [bytes(gaps), *(b"".join(items)[j::width] for j in range(width))]
+    kept = [min(part, pack(part), key=len) for part in parts]
+    sizes = [len(k) + (2**31 if len(k) == len(part) else 0) for k, part in zip(kept, parts, strict=True)]
+    return struct.pack(f"<{3 + width}I", len(items), len(gaps), *sizes) + b"".join(kept)
 
 
 def joined(pairs: list, repeats: bool) -> list:
@@ -199,8 +228,13 @@ def encode(draft: Draft) -> bytes:
             raw = bytes(x ^ y for x, y in zip(plain, base, strict=True))
             flags = 0x80
         if draft.packed and draft.grouped:
-            coding = 1 + (first // draft.block_chunks + draft.ordinal) % 4
-            raw, flags = pack(raw) if coding == 1 else planes(raw, 1 << coding - 1), flags | coding
+            coding = 1 + (first // draft.block_chunks + draft.ordinal) % (10 if draft.sparse else 4)
+            width = 2 << (coding - 2) % 3
+            if coding > 1:
+                raw = sparse(raw, width) if coding > 7 else planes(raw, width, coding > 4)
+            else:
+                raw = pack(raw)
+            flags |= coding
         elif draft.packed:
             raw, flags = pack(raw), flags | 1
         blocks.append(struct.pack("<IBQ", len(raw), flags | draft.block_flags, xxh3(raw)))
@@ -222,7 +256,7 @@ def encode(draft: Draft) -> bytes:
     stored = pack(index) if draft.packed else index
     head = {
         "magic": b"TWRDIFF\n",
-        "version": 3 if draft.grouped else 1,
+        "version": 4 if draft.sparse else 3 if draft.grouped else 1,
         "method": METHODS.index(draft.method),
         "chunk_bits": CHUNK.bit_length() - 1,
         "packed": draft.packed,
@@ -265,6 +299,7 @@ class Writer:
     def step(self, ordinal: int, segments: dict[str, bytes], method: str, packed=False, xored=False) -> Draft:
         draft = Draft(ordinal, method=method, packed=packed)
         draft.grouped = ordinal % 4 > 1
+        draft.sparse = ordinal % 4 > 2
         if self.places and method != "full":
             draft.base = max(self.places)
         before = self.places.get(draft.base, {})
@@ -546,6 +581,30 @@ def test_planes_that_cannot_be(raw, message):
         join_planes(raw, 2, 8)
 
 
+KEPT = 2**31
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rest", "message"),
+    [
+        ((1, 1, KEPT + 1, KEPT + 1), b"", "too early"),
+        ((5, 5, KEPT + 5, KEPT + 5, KEPT + 5), bytes(15), "more items"),
+        ((2, 1, KEPT + 1, KEPT + 2, KEPT + 2), bytes(5), "more items"),
+        ((1, 2, KEPT + 2, KEPT + 1, KEPT + 1), bytes(4), "more items"),
+        ((2**32 - 1, 2**32 - 1, 0, 0, 0), b"", "more items"),
+        ((1, 1, KEPT + 1, KEPT + 1, KEPT + 1), b"\x04ab", "do not fit"),
+        ((2, 2, KEPT + 2, KEPT + 2, KEPT + 2), b"\x01\x02abcd", "do not fit"),
+        ((1, 1, KEPT + 1, KEPT + 1, KEPT + 1), b"\xffab", "do not fit"),
+        ((1, 1, KEPT + 1, KEPT + 1, KEPT + 2), b"\x00abc", "another size"),
+        ((1, 1, KEPT + 1, KEPT + 1, KEPT + 1), b"\x00abc", "behind the last plane"),
+        ((1, 1, 1, KEPT + 1, KEPT + 1), b"\x00ab", "packed bytes are damaged"),
+    ],
+)
+def test_sparse_blocks_that_cannot_be(numbers, rest, message):
+    with pytest.raises(RecordError, match=message):
+        fill_sparse(struct.pack(f"<{len(numbers)}I", *numbers) + rest, 2, 8)
+
+
 def test_errors_are_those_of_the_reader(tmp_path):
     assert issubclass(RecordError, ValueError) and issubclass(RecordError, FormatError)
     (tmp_path / "x").write_bytes(b"TWRDIFF\n")
@@ -595,7 +654,7 @@ LEFT = {"base": NO_BASE, "files": [], "segments": [], "chunks": 0, "runs": [], "
 RULES = {
     "magic": ({"header": {"magic": b"TWRDIFX\n"}}, "not a difference"),
     "version 0": ({"header": {"version": 0}}, "version 0"),
-    "version 4": ({"header": {"version": 4}}, "version 4"),
+    "version 5": ({"header": {"version": 5}}, "version 5"),
     "method": ({"header": {"method": 5}}, "method"),
     "small chunks": ({"header": {"chunk_bits": 4}}, "size of chunks"),
     "large chunks": ({"header": {"chunk_bits": 17}}, "size of chunks"),
@@ -630,7 +689,9 @@ RULES = {
     "past 64 bits": ({"segments": [("a", 0, 2**64 - 1, 128, 0)]}, "in no file"),
     "overlap": ({"segments": [("a", 0, 0, 64, 0), ("b", 0, 63, 64, 0)]}, "overlap"),
     "too many": ({"files": [("f", 2**62)], "segments": [("a", 0, 0, 2**62, 0)]}, "too many"),
-    "codec": ({"block_flags": 5, "grouped": True}, "unknown way"),
+    "codec": ({"block_flags": 11, "grouped": True, "sparse": True}, "unknown way"),
+    "last signs before version 4": ({"block_flags": 5, "grouped": True}, "unknown way"),
+    "sparse before version 4": ({"block_flags": 8, "grouped": True}, "unknown way"),
     "planes before version 3": ({"block_flags": 2}, "unknown way"),
     "a hole": ({"base": NO_BASE, "entries": of_columns([0, 5], [0, 1], [1], [0])}, "chunks are missing"),
     "no base": ({"base": NO_BASE}, "missing|different numbers"),

@@ -1,0 +1,32 @@
+// The items of a block that are not zero, and how many zeros lie between them.
+//
+// After XOR with the step before, a block of which a few elements changed is nearly all zero. A gap
+// is the zeros before an item: a byte, 255 for as many zeros and no item. The gaps, and the planes
+// of the items (planes.hpp), are packed one by one.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/result.hpp"
+#include "record/plane_coder.hpp"
+
+namespace twinrun {
+
+// Where packing works; kept to reuse its memory.
+struct SparseScratch {
+    std::vector<std::byte> gaps;
+    std::vector<std::byte> values;
+};
+
+// Bytes written to `to`; 0: they would not fit, or more than half of the items are not zero. from:
+// whole items of `width` bytes, one of kPlaneWidths.
+std::size_t pack_sparse(Compressor& compressor, std::span<const std::byte> from, unsigned width,
+                        SparseScratch& scratch, std::span<std::byte> to);
+// Exactly to.size() bytes, whole items; with `mix` the items are XORed with those that are there.
+// After an error with `mix`, a part of them is.
+Result<> unpack_sparse(Compressor& compressor, std::span<const std::byte> from, unsigned width,
+                       SparseScratch& scratch, std::span<std::byte> to, bool mix);
+
+}  // namespace twinrun
