@@ -152,7 +152,13 @@ def test_csv() -> None:
         ("time,time\n1,2\n", "two columns have one name"),
         ("time,b\n1,2,3\n", "row 2 has 3 cells, and the header 2"),
         ("time\n", "holds no tasks"),
-        ("", "holds no tasks"),
+        ("", "is empty: there are no tasks in it"),
+        ("\n \n", "is empty: there are no tasks in it"),
+        ("time\n1e-320\n", "'1e-320' is no time: write 0, or a number of 1e-12 to 1e\\+12 s"),
+        (
+            'time,x\n1,"' + "a" * 140_000 + "\n",
+            "a cell that ends in line 2 has more than 131072 characters: is a quotation mark not closed",
+        ),
     ],
 )
 def test_csv_that_is_none(tmp_path: Path, text: str, said: str) -> None:

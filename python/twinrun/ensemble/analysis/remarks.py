@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -26,25 +28,57 @@ def remarks(frame: pd.DataFrame, options: Options) -> list[str]:
     ended = statuses(frame)
     if n == 0 and not ended.get("ok"):
         how = ", ".join(f"{count} {status}" for status, count in ended.items())
-        found.append(
-            f"No task ended well (attempts: {how}), so nothing is said of the time. The folder output has what each printed."
-        )
+        printed = "" if _imported(frame) else " The folder output has what each printed."
+        found.append(f"No task ended well (attempts: {how}), so nothing is said of the time.{printed}")
     elif n == 0:
+        others = [str(c) for c in frame if str(c).startswith("metrics.") and frame[c].notna().any()]
+        hint = f" Other columns: {', '.join(others):.200} (--value NAME)." if others else ""
         found.append(
-            f"No task has a value of {options.value} above 0, though {ended['ok']} ended well, so nothing is said of it."
+            f"No task has a value of {options.value} above 0, though {ended['ok']} ended well, so nothing is said of it.{hint}"
         )
     elif n == 1:
         found.append("One task ended well: one time does not tell how times vary.")
     if equal(good[options.value].to_numpy(dtype=float)):
         found.append(f"All {n} tasks have the same value of {options.value}, {good[options.value].iloc[0]:.6g}: they differ by less than was recorded, "
                      "so nothing is said of what makes them differ.")  # fmt: skip
+    if n:
+        found += _left_out(frame, good, ended, options)
     unknown = int(good["node"].isna().sum())
     if 0 < unknown < n:
         found.append(
             f"{unknown} of {n} tasks do not tell on which node they ran: nodes are analysed without them."
         )
     elif n and unknown == n:
-        found.append(f"None of {n} tasks tells on which node it ran: nothing is said of nodes.")
+        whose = f"None of {n} tasks tells" if n > 1 else "The task does not tell"
+        found.append(f"{whose} on which node it ran: nothing is said of nodes.")
     if frame.attrs.get("clock"):
         found.append(str(frame.attrs["clock"]))
+    return found
+
+
+def _imported(frame: pd.DataFrame) -> bool:
+    return "engine" in frame and bool((frame["engine"] == "imported").all())
+
+
+def _left_out(
+    frame: pd.DataFrame, good: pd.DataFrame, ended: Mapping[str, int], options: Options
+) -> list[str]:
+    """Attempts that are in no time of the report."""
+    found = []
+    tasks = frame["task"].nunique() if frame["task"].notna().all() else len(frame)
+    failed = {status: count for status, count in ended.items() if status != "ok"}
+    if failed:
+        how = ", ".join(f"{count} {status}" for status, count in failed.items())
+        found.append(
+            f"{sum(failed.values())} of {len(frame)} attempts ({how}) are in no time here; {len(good)} of {tasks} tasks ended well. "
+            "If slow tasks are those that fail, times look shorter than they are."
+        )
+    values = pd.to_numeric(frame.loc[frame["status"].fillna("ok") == "ok", options.value], errors="coerce")
+    none, low = int(values.isna().sum()), int((values <= 0).sum())
+    if none:
+        found.append(f"{none} attempts that ended well have no value of {options.value}, and are left out.")
+    if low:
+        found.append(
+            f"{low} attempts have a value of {options.value} of 0 or less, and are left out: effects are ratios."
+        )
     return found
