@@ -238,6 +238,8 @@ def test_what_csv_exports_csv_imports(study: Path, tmp_path: Path) -> None:
 def test_openmetrics(study: Path, tmp_path: Path) -> None:
     assert command("ensemble", "export", study, tmp_path / "x.om").status == 0
     text = (tmp_path / "x.om").read_text()
+    # The study has no name of its own: then it has that of its folder, as in reports.
+    assert 'study="s"' in text and 'study="study"' not in text
     assert text.endswith("# EOF\n") and 'factor_a_b="say \\"x\\"\\n\\\\"' in text
     parser = pytest.importorskip("prometheus_client.openmetrics.parser")
     families = {f.name: f for f in parser.text_string_to_metric_families(text)}

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from ...errors import one_line
+from ..study.covariates import PREFIX
 from ..study.tasks import statuses, usable
 from .result import Options
 
@@ -29,6 +31,8 @@ def remarks(frame: pd.DataFrame, options: Options) -> list[str]:
     if n == 0 and not ended.get("ok"):
         how = ", ".join(f"{count} {status}" for status, count in ended.items())
         printed = "" if _imported(frame) else " The folder output has what each printed."
+        if reason := _reason(frame):
+            printed = f" Most say: {reason}.{printed}"
         found.append(f"No task ended well (attempts: {how}), so nothing is said of the time.{printed}")
     elif n == 0:
         others = [str(c) for c in frame if str(c).startswith("metrics.") and frame[c].notna().any()]
@@ -51,8 +55,29 @@ def remarks(frame: pd.DataFrame, options: Options) -> list[str]:
     elif n and unknown == n:
         whose = f"None of {n} tasks tells" if n > 1 else "The task does not tell"
         found.append(f"{whose} on which node it ran: nothing is said of nodes.")
+    found += _covariates(good)
     if frame.attrs.get("clock"):
         found.append(str(frame.attrs["clock"]))
+    return found
+
+
+def _reason(frame: pd.DataFrame) -> str:
+    """Why most attempts did not end well, where their watchers say so."""
+    if "reason" not in frame or frame["reason"].isna().all():
+        return ""
+    return one_line(str(frame["reason"].dropna().mode().iloc[0]), 200).rstrip(".")
+
+
+def _covariates(good: pd.DataFrame) -> list[str]:
+    """Covariates that have few numbers."""
+    found = []
+    for column in (str(c) for c in good if str(c).startswith(PREFIX)):
+        known, n = int(good[column].notna().sum()), len(good)
+        if 2 * known < n:
+            found.append(
+                f"The covariate {one_line(column.removeprefix(PREFIX), 60)} has a number for {known} of {n} tasks: "
+                "for the others its command failed or printed none, or its table has none."
+            )
     return found
 
 

@@ -261,6 +261,7 @@ class Analysis:
     describe: Callable[[Judge], str] | None = None
     after: list[str] = field(default_factory=list)
     _seen: dict[float, float] = field(default_factory=dict, repr=False)
+    _described: dict[Judge, str] = field(default_factory=dict, repr=False)
 
     @property
     def seen(self) -> float | None:
@@ -294,7 +295,12 @@ class Analysis:
     @property
     def description(self) -> str:
         """What stands out and is no claim, in numbers; empty where nothing does."""
-        return self.describe(self.judged_by) if self.describe else ""
+        if self.describe is None:
+            return ""
+        judge = self.judged_by
+        if judge not in self._described:
+            self._described[judge] = self.describe(judge)
+        return self._described[judge]
 
     @property
     def state(self) -> str:

@@ -48,7 +48,8 @@ _ROUNDS = 3  # of a finer search around the best
 # Of the gain in log-likelihood: one of twenty samples of one normal distribution has more, with 12
 # to 1280 tasks (quantiles of 800 to 8000 samples lie between 1.81 and 2.20).
 _STANDS_OUT = 2.2
-_MANY = 100_000  # tasks that nobody runs
+_MANY = 3000  # tasks, beyond which it is not looked how many it takes
+_SUMS, _STEP = 2000, 1.08  # simulated studies of each number of tasks, and the next number by the last
 _MODEL = 40_000  # values of a fitted mixture, to which an SU is fitted
 _CELLS = 50_000  # values of rows that are searched at once: arrays of them fit a cache of 1 MiB
 
@@ -241,7 +242,7 @@ class _Group:
         `Options.power` of studies: no test that takes such an SU for noise needs fewer.
 
         The test is that of the ratio of their likelihoods (Neyman and Pearson), whose logarithm is a
-        sum over tasks, and so near to normal.
+        sum over tasks.
         """
         rng = np.random.default_rng(self.options.seed)
         a, b, s, w = self.fast, self.slow, self.deviation, self.share
@@ -257,11 +258,18 @@ class _Group:
             return np.asarray(two - one.logpdf(y))
 
         there, not_there = ratio(x), ratio(drawn)
-        apart = float(there.mean() - not_there.mean())
-        if apart <= 0:
-            return np.inf
-        far = stats.norm.isf(level) * not_there.std() + stats.norm.isf(1 - self.options.power) * there.std()
-        return float((far / apart) ** 2)
+
+        def sums(values: np.ndarray, n: int) -> np.ndarray:
+            return values[rng.integers(0, len(values), (_SUMS, n))].sum(axis=1)
+
+        n = _LEAST
+        while n <= _MANY:
+            # Sums of a tail are not normal: a few values lie far below all others.
+            limit = np.quantile(sums(not_there, n), 1 - level)
+            if (sums(there, n) > limit).mean() >= self.options.power:
+                return n
+            n = math.ceil(n * _STEP)
+        return math.inf
 
     def describe(self, judge: Judge, claim: Claim) -> str:
         """Slow tasks that stand out, where it cannot be told whether they are a group; or nothing."""
@@ -273,16 +281,19 @@ class _Group:
         whose = ", what conditions and blocks do taken out," if self.over.basis.shape[1] > 1 else ""
         return (
             f"Some tasks take longer: {len(longer)} of {self.n}{whose} took {by} longer than the mean of the others. This may be a group of slow tasks, or "
-            f"a long tail: not told apart ({judge.p(claim)}). A test that tells such a group from such a tail takes {self.enough(judge)}, the best one too."
+            f"a long tail: not told apart ({judge.p(claim)}). Even the best test needs {self.enough(judge)} to tell such a group from such a tail."
         )
 
     def enough(self, judge: Judge) -> str:
         """The tasks that would tell the slow ones that stand out from a tail."""
         least = self.needed(judge.level)
+        if not math.isfinite(least):
+            return f"more than {_MANY} tasks"
+        # Fewer were not enough here: the pair that was fitted to these is not known well.
         return (
-            f"about {math.ceil(least)} tasks"
-            if 2 * self.n <= least < _MANY
-            else f"more than {self.n if least < _MANY else _MANY} tasks"
+            f"about {10 * math.ceil(least / 10)} tasks"
+            if least >= 1.5 * self.n
+            else f"more than {self.n} tasks"
         )
 
     def bic(self) -> dict[str, float]:
