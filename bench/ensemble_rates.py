@@ -1,6 +1,6 @@
 """How often reports on ensembles keep their promises, over simulated studies whose truth is known.
 
-python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen|unequal|slow [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
+python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen|unequal|slow|slow-tests|slow-told [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
 grid: alarms and intervals of the same reports, with Clopper and Pearson's interval of the rate of false claims.
         --jobs: processes at once, of grid, power, causes and slow; --json FILE: a line for
@@ -18,6 +18,8 @@ unequal: groups with one mean, of which one varies more; how often one analysis 
 causes: one cause is planted, twice as large as promised; how many reports find it, and how many find it alone.
         one: how many find it alone, and with an interval that holds the effect.
 slow: one task in ten is 10% slower, beside a deviation of 3%; how many studies `tail` finds, and how many any test could.
+slow-tests: the same of tests that take noise for normal, and how often they claim a group where noise is skewed.
+slow-told: how many of the same studies, and of noise alone, `tail` claims and describes, at the level of nine tests.
 
 Each row is printed as it is done, as a row of a table in Markdown. Seeds are fixed: the same command prints the same.
 """
@@ -196,6 +198,25 @@ def _effects(a: argparse.Namespace, sizes: list[int]) -> None:
         )
 
 
+def _slow_tests(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(
+        "| tasks | test, with limits of normal noise | finds the slow group | claims one of lognormal delays | of skewed noise |"
+    )
+    print("|---|---|---|---|---|")
+    for n in sizes:
+        for name, shares in rates.slow_groups_tests(n, 0.05 / 9, a.studies).items():
+            print(f"| {n} | {name} | {' | '.join(f'{100 * x:.3g}%' for x in shares)} |", flush=True)
+
+
+def _slow_told(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(f"| noise | tasks | claims a slow group, of {a.studies} | describes slow tasks |")
+    print("|---|---|---|---|")
+    for noise in ("slow", *a.noise.split(",")):
+        for n in sizes:
+            claimed, described = rates.slow_groups_told(noise, n, a.studies, a.first)
+            print(f"| {noise} | {n} | {claimed} | {described} |", flush=True)
+
+
 def _slow(a: argparse.Namespace, sizes: list[int]) -> None:
     print(f"| tasks | found of {a.studies} | any test at most |")
     print("|---|---|---|")
@@ -208,7 +229,8 @@ def _slow(a: argparse.Namespace, sizes: list[int]) -> None:
 
 _DO = {
     "grid": _grid, "alarms": _alarms, "intervals": _alarms, "power": _effects, "alone": _alone, "causes": _effects, "covariates": _covariates, "kept": _kept,
-    "coverage": _coverage, "unseen": _unseen, "unequal": _unequal, "slow": _slow,
+    "coverage": _coverage, "unseen": _unseen, "unequal": _unequal, "slow": _slow, "slow-tests": _slow_tests,
+    "slow-told": _slow_told,
 }  # fmt: skip
 
 

@@ -577,7 +577,7 @@ def _checked(
             p = float(stats.spearmanr(np.arange(references), first).pvalue)
             state = "do drift" if p < _DRIFT else "do not drift visibly"
             said.append(
-                f"reference runs {state} in the order in which they are named (Spearman, p = {number(p)})"
+                f"reference runs {state} in the order in which they are named (Spearman, p = {number(p)}, at {100 * _DRIFT:g}%)"
             )
             ps = [stats.shapiro(column).pvalue for column in scaled.T[:500] if np.ptp(column) > 0]
             few = sum(q < 0.01 for q in ps)

@@ -13,7 +13,7 @@ import click
 from ..errors import TwinrunError, name_options, one_line
 from ..streams import STDOUT, prepare
 from ..urls import without_secrets
-from .help import GROUPS, write_overview
+from .help import GROUPS, QUICK, write_overview
 
 __all__ = ["main"]
 
@@ -110,6 +110,9 @@ def _said(error: BaseException) -> str:
         return "interrupted before the work was done"
     if isinstance(error, click.ClickException):
         path = getattr(getattr(error, "ctx", None), "command_path", "twinrun")
+        path = path.removesuffix(f" {QUICK}")
+        if isinstance(error, click.NoSuchOption) and error.option_name == "--vs":
+            return f"--vs stands before --: write {path} -- 'cmd A' --vs 'cmd B' (see: {path} --help)"
         return f"{error.format_message()} (see: {path} --help)"
     if isinstance(error, TwinrunError):
         return str(error)

@@ -13,9 +13,9 @@ import click
 from ..errors import MissingFile, TwinrunError
 from .choices import IMPORTED
 from .common import Range, console
-from .help import Group
+from .help import QUICK, Group
 from .progress import Teller, span
-from .quick import QUICK, init, quick
+from .quick import init, quick
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,6 +11,7 @@ import click
 __all__ = [
     "EXAMPLES",
     "GROUPS",
+    "QUICK",
     "STATUSES",
     "Group",
     "Verb",
@@ -20,6 +21,7 @@ __all__ = [
     "write_overview",
 ]
 
+QUICK = "measure"  # the name of twinrun ensemble without a verb, which nobody types
 # What a new user looks for, and the verbs that do it. No line is longer than 80 columns take.
 GROUPS: dict[str, dict[str, str]] = {
     "Compare": {

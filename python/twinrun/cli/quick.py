@@ -13,7 +13,7 @@ import click
 
 from ..errors import TwinrunError, one_line
 from .common import Range, console
-from .help import Verb
+from .help import QUICK, Verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from ..ensemble.study.command_line import CommandLine
     from ..report.parts import Table
 
-__all__ = ["QUICK", "init", "quick"]
+__all__ = ["init", "quick"]
 
-QUICK = "measure"  # the verb that stands for no verb
 _LEVELS = 1000
 
 

@@ -176,7 +176,9 @@ def sentence(core: Mapping[str, Any]) -> str:
 
     parts = []
     if core.get("threads"):
-        parts.append(f"other threads there, in % of the time: {listed('threads', share)}")
+        parts.append(
+            f"threads that were last there used, in % of one core's time and on any core: {listed('threads', share)}"
+        )
     if core.get("times"):
         parts.append(f"together, in %: {listed('times', share)}")
     if core.get("interrupts"):

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 TIMES = ("wall", "user", "system", "run_queue_delay")  # columns in seconds
-_SCALES = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
+_SCALES = (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9))
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _ROWS = 40  # rows of a table in the page; JSON has all
@@ -64,8 +64,8 @@ def _cell(value: Any) -> str:
 
 
 def unit_of(value: float) -> str:
-    """s, ms or us."""
-    return "s" if not value < 1 else "ms" if value >= 1e-3 else "us"
+    """s, ms, us or ns."""
+    return "s" if not value < 1 else "ms" if value >= 1e-3 else "us" if value >= 1e-6 else "ns"
 
 
 def seconds(value: float, unit: str = "") -> str:
@@ -205,7 +205,7 @@ def page(findings: Any) -> str:
     made = [
         _Analysis(
             a.name,
-            a.title,
+            a.title.rstrip("?") if findings.takes(a.name) else a.title,
             _WORDS[a.state],
             _CLASSES[a.state],
             a.sentence,
@@ -227,6 +227,7 @@ def page(findings: Any) -> str:
         confidence=f"{100 * findings.options.confidence:g}%",
         conditions=[a for a in decided if a.name == "conditions"],
         analyses=[a for a in decided if a.name != "conditions"],
+        described=[a for a in findings.analyses if a.description],
         undecided=[a for a in made if a.takes],
     )
 
@@ -258,13 +259,19 @@ def summary_lines(findings: Any, verbose: bool = False) -> list[str]:
                 *aligned(conditions_table(a.table, findings.options.confidence, findings.options.value)),
                 "",
             ]
+    undecided = []
     for a in made:
         takes = findings.takes(a.name)
         if takes and not verbose:
-            lines.append(f"{_WORDS[a.state]:10} {one_line(a.title)}; to decide: {one_line(takes)}")
+            undecided.append(
+                f"{_WORDS[a.state]:10} {one_line(a.title).rstrip('?')}; to decide: {one_line(takes)}"
+            )
         else:
-            lines.append(f"{_WORDS[a.state] or 'measured':10} {one_line(a.sentence)}")
-    return [*lines, "", one_line(findings.headline)]
+            (undecided if takes else lines).append(
+                f"{_WORDS[a.state] or 'measured':10} {one_line(a.sentence)}"
+            )
+    lines += [f"{'measured':10} {one_line(a.description)}" for a in made if a.description]
+    return [*lines, *undecided, "", one_line(findings.headline)]
 
 
 def print_findings(console: Any, findings: Any) -> None:

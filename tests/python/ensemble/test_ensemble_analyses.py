@@ -509,8 +509,7 @@ def test_regimes() -> None:
     assert rows[2 * n]["makespan"] == rows[n]["makespan"] >= rows[n // 2]["makespan"] / 2
     assert rows[2 * n]["slots unused"] > 0.5 > rows[n]["slots unused"] > rows[n // 8]["slots unused"]
     assert rows[n]["lost to variation"] > rows[n // 8]["lost to variation"] > 0
-    for r in rows.values():
-        assert r["low"] < r["high"]
+    assert result.facts["slower_than_all"] == 0.5
 
 
 def test_gains_are_those_of_brute_force() -> None:
@@ -620,7 +619,7 @@ def test_report(tmp_path: Path) -> None:
     ) < text.index("<h2")
     assert text.count("<svg") == sum(a.draw is not None for a in found.analyses)
     for a in found.analyses:
-        assert a.title in text
+        assert a.title.rstrip("?") in text
     found.to_html(tmp_path / "again.html")
     assert (tmp_path / "again.html").read_text() == text
     found.to_json(tmp_path / "r.json")

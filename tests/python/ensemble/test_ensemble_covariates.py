@@ -77,6 +77,19 @@ def test_by_task_and_by_time(tmp_path: Path) -> None:
         ("task,b\n77,2\n", TwinrunError, "no task has a value of 'b'"),
         ("task,room\n1,2\n", TwinrunError, "is there twice"),
         ("", DamagedFile, "needs a column"),
+        ("task,b\n", DamagedFile, "has a header and no rows"),
+        ("task,wall\n0,warm\n1,\n", DamagedFile, "has no column of numbers beside 'task'"),
+        ("task\n0\n", DamagedFile, "has no column of numbers beside 'task'"),
+        (
+            "task,b\nfirst,1\n",
+            DamagedFile,
+            "column 'task': 'first' is no number of a task, and no other row has one; write 0, 1",
+        ),
+        (
+            "time,b\nyesterday,1\n",
+            DamagedFile,
+            "column 'time': 'yesterday' is no moment, .*; write seconds since 1970, or a date",
+        ),
     ],
 )
 def test_files_that_do_not_fit(tmp_path: Path, text: str, error: type[Exception], said: str) -> None:

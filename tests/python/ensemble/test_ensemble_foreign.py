@@ -152,7 +152,13 @@ def test_csv() -> None:
         ("time,time\n1,2\n", "two columns have one name"),
         ("time,b\n1,2,3\n", "row 2 has 3 cells, and the header 2"),
         ("time\n", "holds no tasks"),
-        ("", "holds no tasks"),
+        ("", "is empty: there are no tasks in it"),
+        ("\n \n", "is empty: there are no tasks in it"),
+        ("time\n1e-320\n", "'1e-320' is no time: write 0, or a number of 1e-12 to 1e\\+12 s"),
+        (
+            'time,x\n1,"' + "a" * 140_000 + "\n",
+            "a cell that ends in line 2 has more than 131072 characters: is a quotation mark not closed",
+        ),
     ],
 )
 def test_csv_that_is_none(tmp_path: Path, text: str, said: str) -> None:
@@ -232,6 +238,8 @@ def test_what_csv_exports_csv_imports(study: Path, tmp_path: Path) -> None:
 def test_openmetrics(study: Path, tmp_path: Path) -> None:
     assert command("ensemble", "export", study, tmp_path / "x.om").status == 0
     text = (tmp_path / "x.om").read_text()
+    # The study has no name of its own: then it has that of its folder, as in reports.
+    assert 'study="s"' in text and 'study="study"' not in text
     assert text.endswith("# EOF\n") and 'factor_a_b="say \\"x\\"\\n\\\\"' in text
     parser = pytest.importorskip("prometheus_client.openmetrics.parser")
     families = {f.name: f for f in parser.text_string_to_metric_families(text)}

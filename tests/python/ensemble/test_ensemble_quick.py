@@ -176,12 +176,14 @@ def test_cleanup_after_a_failure(here: Path) -> None:
         (["--", "no-such-program | cat; exit 3"], "no-such-program: not found"),
         (["--"], "there is no command"),
         (["--", ""], "a command is empty"),
-        (["--", "true", "--vs"], "there is no command"),
+        (["--", "true", "--vs"], "--vs stands between two commands, and none follows the last one"),
+        (["--vs", "true", "--", "false"], "--vs stands before --: write twinrun ensemble -- 'cmd A' --vs 'cmd B' (see: twinrun ensemble --help)"),
+        (["--vss", "--", "true"], "(see: twinrun ensemble --help)"),
         (["--", "--vs", "true"], "--vs stands between two commands"),
         (["--", "true", "--vs", "--vs", "true"], "--vs stands between two commands"),
         (["--", "sleep 1", "sleep 2"], "'sleep 2' follows it; put --vs between commands"),
         (["--", "'"], "cannot be split into words"),
-        (["-L", "x", "1,2", "--", "true"], "the factor x changes nothing"),
+        (["-L", "x", "1,2", "--", "true"], "twinrun: the parameter x changes nothing; write {x} in a command"),
         (["-L", "x", "1,1", "--", "true {x}"], "x needs values, each once"),
         (["-L", "9", "1,2", "--", "true {9}"], "'9' is not a name of a parameter"),
         (["-L", "command", "1,2", "--", "true {command}"], "factors.command is the factor of [commands]"),
@@ -349,7 +351,7 @@ def test_init(here: Path) -> None:
         ("ünï \U0001f600", "failed"): 4,
     }
     bad = command("ensemble", "init", "-o", "-", "-L", "n", "1,2", "--", "true")
-    assert bad.status == 2 and "the factor n changes nothing" in bad.err
+    assert bad.status == 2 and "the parameter n changes nothing" in bad.err
 
 
 def test_the_same_command_twice_has_two_names() -> None:

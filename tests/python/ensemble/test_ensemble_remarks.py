@@ -93,6 +93,27 @@ def test_all_tasks_of_a_real_study_fail(tmp_path: Path) -> None:
     assert "No task ended well (attempts: 3 failed), so nothing is said of the time." in done.out
 
 
+def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+    study = write_study(tmp_path, command=["no-such-program"], repetitions=3)
+    assert runner.run_study(study, tmp_path / "s").failed == 3
+    done = command("ensemble", "report", tmp_path / "s")
+    assert (
+        "(attempts: 3 failed), so nothing is said of the time. Most say: no-such-program cannot be started: No such file"
+        in done.out
+    )
+
+
+def test_a_covariate_without_numbers(tmp_path: Path) -> None:
+    study = write_study(
+        tmp_path, command=["true"], repetitions=3, covariates={"room": {"command": ["echo", "warm"]}}
+    )
+    assert runner.run_study(study, tmp_path / "s").failed == 0
+    assert (
+        "The covariate room has a number for 0 of 3 tasks: for the others its command failed or printed none, or its table has none."
+        in analyse(tmp_path / "s", FAST, only=["spread"]).remarks
+    )
+
+
 def test_one_task(tmp_path: Path) -> None:
     found = report(tmp_path, tasks(1))
     assert found.remarks == ["One task ended well: one time does not tell how times vary."]

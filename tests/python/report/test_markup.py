@@ -201,7 +201,7 @@ def of_ensemble(text: Text) -> str:
     table = pandas.DataFrame({text("column"): [text("cell")] * 60, "number": 1.5})
     analyses = [
         SimpleNamespace(
-            name=text("name"), title=text("title"), sentence=text("sentence"), state=state, notes=[text("note")], table=table,
+            name=text("name"), title=text("title"), sentence=text("sentence"), description=text("description"), state=state, notes=[text("note")], table=table,
             draw=True, facts={"cells": [{text("factor"): text("level")}], "calls": []}, figure=lambda: figure_of(text),
         )
         for state in ("found", "described")
@@ -212,7 +212,7 @@ def of_ensemble(text: Text) -> str:
     )
     analyses += [
         SimpleNamespace(
-            name=name, title=text("title"), sentence=text("sentence"), state=state, notes=[text("note")], table=rows, draw=True, facts={},
+            name=name, title=text("title"), sentence=text("sentence"), description=text("description"), state=state, notes=[text("note")], table=rows, draw=True, facts={},
             figure=lambda: figure_of(text),
         )
         for name, state, rows in (("conditions", "described", conditions), ("undecided one", "open", table))

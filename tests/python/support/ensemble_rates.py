@@ -19,9 +19,10 @@ from twinrun.ensemble import Options
 from twinrun.ensemble.analysis.assumptions import checked, long_tail
 from twinrun.ensemble.analysis.findings import ANALYSES, Findings, analyse_frame
 from twinrun.ensemble.analysis.model import Left
+from twinrun.ensemble.analysis.result import Judge
 from twinrun.ensemble.analysis.serial import autoregression, resembling
 from twinrun.ensemble.analysis.spread import variation_interval
-from twinrun.ensemble.analysis.tail import johnson, tail
+from twinrun.ensemble.analysis.tail import johnson, mixture, tail
 from twinrun.ensemble.study.tasks import frame_of
 
 TESTS = [n for n in ANALYSES if n not in ("makespan", "decompose", "regimes")]
@@ -442,7 +443,6 @@ def covaried(n: int, seed: int, effect: float, memory: float) -> pd.DataFrame:
 def covariates_found(n: int, effect: float, memory: float, studies: int) -> int:
     """Of so many studies, those whose analysis of covariates claims the covariate."""
     from twinrun.ensemble.analysis.covariates import covariates
-    from twinrun.ensemble.analysis.result import Judge
 
     found = 0
     for seed in range(studies):
@@ -564,6 +564,97 @@ def slow_groups_found(n: int, level: float, studies: int, first: int = 0) -> int
     return found
 
 
+def slow_groups_told(noise: str, n: int, studies: int, first: int = 0) -> tuple[int, int]:
+    """Of so many studies, those in which `tail` alone claims a group at the level of a report of nine tests, and those in
+    which it describes tasks that take longer without claiming it. noise: one of NOISES, or `slow`.
+    """
+    options = Options(permutations=999, resamples=99)
+    claimed = described = 0
+    for seed in range(first, first + studies):
+        frame, _ = made(seed, "normal" if noise == "slow" else noise, "replicas", n)
+        if noise == "slow":
+            frame["wall"] = 10 * np.exp(_slow_groups(np.random.default_rng([6, seed, n]), 1, n)[0])
+        found = tail(frame, options)
+        found.judge = Judge(options.alpha, 9.0, 9)
+        claimed += bool(found.found)
+        described += bool(found.description)
+    return claimed, described
+
+
+def _best_of(two: Callable, one: Callable) -> Callable[[np.ndarray], np.ndarray]:
+    """The test of Neyman and Pearson between two distributions that are known, by their log densities."""
+    return lambda x: (two(x) - one(x)).sum(axis=1)
+
+
+def _outliers(x: np.ndarray) -> np.ndarray:
+    """Generalized ESD (Rosner, 1983) of slow tasks, at most one of five: the largest studentized distance, of those that
+    remain when the slowest are gone, by its own limit.
+    """
+    rows, n = x.shape
+    ranked, found = np.sort(x, axis=1), np.zeros(rows)
+    for gone in range(n // 5):
+        left = n - gone
+        part = ranked[:, :left]
+        t = stats.t.ppf(1 - 0.05 / left, left - 2)
+        limit = (left - 1) * t / math.sqrt((left - 2 + t**2) * left)
+        found = np.maximum(found, (part[:, -1] - part.mean(axis=1)) / part.std(axis=1, ddof=1) / limit)
+    return found
+
+
+def _bandwidths(x: np.ndarray) -> np.ndarray:
+    """Silverman's critical bandwidth (1981), in deviations: the narrowest normal kernel with which a density has one mode."""
+    result = []
+    for row in (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True):
+        at = np.linspace(row.min() - 0.5, row.max() + 0.5, 200)[:, None]
+        low, high = 0.02, 2.0
+        for _ in range(9):
+            h = math.sqrt(low * high)
+            rises = np.diff(np.exp(-(((at - row) / h) ** 2) / 2).sum(axis=1)) > 0
+            low, high = (h, high) if (rises[1:] & ~rises[:-1]).sum() > 1 else (low, h)
+        result.append(high)
+    return np.array(result)
+
+
+def slow_groups_tests(n: int, level: float, studies: int) -> dict[str, tuple[float, float, float]]:
+    """What tests that take noise for normal find: of studies with a slow group; and their false alarms, of studies with
+    lognormal delays, and with the skewed noise that looks most like a slow group. Their limits are those of normal noise.
+    """
+    rng = np.random.default_rng(2)
+    many = _slow_groups(rng, 1, 100_000)
+    place, width, gamma, delta = johnson(many)[1][0]
+    skewed = stats.johnsonsu(gamma, delta, place, width)
+    tests = {
+        "best, if all but normal noise were excluded": _best_of(
+            _two_groups, stats.norm(many.mean(), many.std()).logpdf
+        ),
+        "two normals against one, by likelihood": lambda x: mixture(x, 0.3)[0],
+        "generalized ESD": _outliers,
+        "Silverman's number of modes": _bandwidths,
+    }
+    noise = {
+        "normal": many.mean() + many.std() * rng.standard_normal((studies, n)),
+        "slow": _slow_groups(rng, studies, n),
+        "delays": np.stack([NOISES["delays"](rng, n) for _ in range(studies)]),
+        "skewed": skewed.rvs((studies, n), random_state=rng),
+    }
+    found = {}
+    for name, test in tests.items():
+        few = 600 if test is _bandwidths else studies
+        limit = np.quantile(test(noise["normal"][: 3 * few]), 1 - level)
+        found[name] = tuple(
+            float((test(noise[k][:few]) > limit).mean()) for k in ("slow", "delays", "skewed")
+        )
+    return found
+
+
+def _two_groups(x: np.ndarray) -> np.ndarray:
+    """The log density of tasks of which one in ten is slower."""
+    return np.logaddexp(
+        math.log(1 - _SHARE) + stats.norm.logpdf(x, 0, _DEVIATION),
+        math.log(_SHARE) + stats.norm.logpdf(x, _SLOW, _DEVIATION),
+    )
+
+
 def slow_groups_bound(n: int, level: float, studies: int = 20_000) -> float:
     """The share of such studies that any test finds, if it takes the skewed noise that is most like them for noise in all
     but this share of studies: by Neyman and Pearson, the test of the one against the other by their likelihoods.
@@ -571,13 +662,7 @@ def slow_groups_bound(n: int, level: float, studies: int = 20_000) -> float:
     rng = np.random.default_rng(1)
     place, width, gamma, delta = johnson(_slow_groups(rng, 1, 100_000))[1][0]
     noise = stats.johnsonsu(gamma, delta, place, width)
-
-    def ratio(x: np.ndarray) -> np.ndarray:
-        slow = np.logaddexp(
-            math.log(1 - _SHARE) + stats.norm.logpdf(x, 0, _DEVIATION),
-            math.log(_SHARE) + stats.norm.logpdf(x, _SLOW, _DEVIATION),
-        )
-        return (slow - noise.logpdf(x)).sum(axis=1)
+    ratio = _best_of(_two_groups, noise.logpdf)
 
     limit = np.quantile(ratio(noise.rvs((studies, n), random_state=rng)), 1 - level)
     return float((ratio(_slow_groups(rng, studies, n)) > limit).mean())

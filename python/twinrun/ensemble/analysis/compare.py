@@ -26,7 +26,7 @@ from ...bootstrap import interval
 from ...errors import Incomparable
 from ..study.tasks import usable
 from .correction import holm
-from .model import cells_of, percent, with_interval
+from .model import at_least, cells_of, with_interval
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
 
@@ -199,7 +199,7 @@ class _Two:
         shift, spread = (c.facts for c in result.claims[:2])
         most = max(shift["high"] - 1, 1 - shift["low"])
         if most <= self.options.matters:
-            return (f"The time has not changed by more than {percent(most)}; a change of spread or tail is "
+            return (f"The time has not changed by more than {at_least(most)}; a change of spread or tail is "
                     f"not shown, the ratio of coefficients of variation being within [{spread['low']:.2f}, {spread['high']:.2f}] "
                     f"({self.data})."), NONE  # fmt: skip
         return (f"Whether the studies differ cannot be decided: ratio of times {with_interval(shift['value'], shift['low'], shift['high'], least=3)}, of "

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from ...errors import one_line
 from ...report.ensemble import TIMES, seconds
 from ...words import estimate
 from .. import locations
@@ -126,15 +127,16 @@ class Conditions:
 
     def _of_one(self, precision: float) -> str:
         row = self.rows[0]
-        what = f"{row.name} takes {self._text(row.median.value)}"
+        own = _short(row.name)
+        what = f"{own} takes {self._text(row.median.value)}"
         if self.value not in TIMES:
-            what = f"{self.value} of {row.name} is {self._text(row.median.value)}"
+            what = f"{self.value} of {own} is {self._text(row.median.value)}"
         if self.fails:
             return f"{what} (median of {row.n} runs); its interval cannot be given: {self.fails}."
         if not row.median.known:
             return f"{what} ({_runs(row.n)}); too few for an interval: it takes 6 or more."
         interval = f"[{self._text(row.median.low)}, {self._text(row.median.high)}]"
-        text = f"{what} {interval} (median of {row.n} runs{self._if('runs', row.n)})"
+        text = f"{what} {interval} (median of {row.n} runs{_rests('runs', row.n, self.single)})"
         if not row.median.within(precision * row.median.value):
             text += f", not within {percent(precision)} of it: {self._take(row.n, row.median, precision)}"
         return f"{text}."
@@ -151,40 +153,59 @@ class Conditions:
 
     def _compared(self, other: Against, precision: float) -> str:
         r, n = other.ratio, other.ratio.blocks
-        pair = f"{other.base} and {other.name}"
+        own, base = _short(other.name), _short(other.base)
+        pair = f"{base} and {own}"
         if n == 0:
             return f"{pair} cannot be compared: no block has a good run of both."
         if other.fails:
             if other.always:
-                return (f"{other.name} was {other.always} than {other.base} in all {_blocks(n)} (ratio {r.value:.3g}), and the interval "
+                return (f"{own} was {other.always} than {base} in all {_blocks(n)} (ratio {r.value:.3g}), and the interval "
                         f"cannot be given: {other.fails}.")  # fmt: skip
-            return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: {other.fails} (ratio "
-                    f"{r.value:.3g}, {_blocks(n)}); it takes a quieter machine, or a longer --time.")  # fmt: skip
+            return (f"Whether {own} is faster or slower than {base} cannot be decided: {other.fails} (ratio "
+                    f"{r.value:.3g}, {_blocks(n)}); it takes a quieter machine, or more blocks.")  # fmt: skip
         if not r.known:
-            return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: {_blocks(n)} {'is' if n == 1 else 'are'} too few for an interval; "
+            return (f"Whether {own} is faster or slower than {base} cannot be decided: {_blocks(n)} {'is' if n == 1 else 'are'} too few for an interval; "
                     f"it takes {_least(r.confidence)} or more (ratio {r.value:.3g}).")  # fmt: skip
-        data = f"{_blocks(n)}{self._if('blocks', n)}"
+        data = f"{_blocks(n)}{_rests('blocks', n, other.resemblance)}"
         if r.high < 1:
-            return f"{other.name} is {_interval(1 / r.value, 1 / r.high, 1 / r.low)} faster than {other.base} ({data})."
+            return f"{own} is {_interval(1 / r.value, 1 / r.high, 1 / r.low)} faster than {base} ({data})."
         if r.low > 1:
-            return f"{other.name} is {_interval(r.value, r.low, r.high)} slower than {other.base} ({data})."
+            return f"{own} is {_interval(r.value, r.low, r.high)} slower than {base} ({data})."
         largest = max(r.high, 1 / r.low) - 1
         if largest < 1e-12:
-            return f"{pair} took the same time in all {data}."
+            return f"{pair} took the same time in all {_blocks(n)}."
         if largest <= 2 * precision:
             return f"No difference larger than {at_least(largest)} is seen between {pair} ({data}; ratio {r.value:.3f})."
-        return (f"Whether {other.name} is faster or slower than {other.base} cannot be decided: the ratio is "
+        return (f"Whether {own} is faster or slower than {base} cannot be decided: the ratio is "
                 f"{with_interval(r.value, r.low, r.high)} ({data}); {self._take(n, r, precision)}.")  # fmt: skip
-
-    def _if(self, units: str, n: int) -> str:
-        return f", if {units} are independent: fewer than {_SHOWS} cannot show it" if n < _SHOWS else ""
 
     def _take(self, n: int, found: Interval, precision: float) -> str:
         """The runs or blocks that an interval of this precision needs."""
         more = math.ceil(n * (found.half_width / (precision * found.value)) ** 2)
         unit = "runs" if len(self.rows) == 1 else "blocks"
         time = f", {_span(more * self.block)}" if math.isfinite(self.block) else ""
-        return f"about {more} {unit}{time} would measure it within {percent(precision)}"
+        return f"about {_about(more)} {unit}{time} would measure it within {percent(precision)}"
+
+
+def _about(count: int) -> int:
+    """A number of runs that is known roughly: two digits, and no fewer runs.
+
+    >>> _about(26294), _about(87)
+    (27000, 87)
+    """
+    step = 10 ** max(0, len(str(count)) - 2)
+    return -(-count // step) * step
+
+
+def _short(name: str) -> str:
+    return one_line(name, 60)
+
+
+def _rests(units: str, n: int, found: Resemblance) -> str:
+    """What an interval takes for granted, and whether that was checked."""
+    if n < _SHOWS or not found.tested:
+        return f", taken as independent of each other: fewer than {_SHOWS} cannot show whether they are"
+    return f", tested for independence: p = {found.p:.2g}"
 
 
 def _interval(value: float, low: float, high: float) -> str:
@@ -263,7 +284,9 @@ def conditions_of(frame: pd.DataFrame, options: Options = Options()) -> Conditio
         x = part[value].to_numpy(dtype=float)
         names = [c.removeprefix("factors.") for c in columns]
         # Commands speak for themselves.
-        name = ", ".join(v if n == "command" else f"{n} = {v}" for n, v in zip(names, cell, strict=True))
+        name = ", ".join(
+            (v or "(empty)") if n == "command" else f"{n} = {v}" for n, v in zip(names, cell, strict=True)
+        )
         rows.append(
             Condition(
                 name or str(frame.attrs.get("name", "the task")),

@@ -23,6 +23,7 @@ from .deviations import freedom
 from .model import (
     Model,
     Term,
+    at_least,
     cells_of,
     confounded,
     levels_of,
@@ -194,12 +195,13 @@ class _Effects:
         still = 1.0 if self.times else 0.0
         outer = max(max(abs(e["low"] - still), abs(e["high"] - still)) for e in self.effects)
         if not self.times:
-            return (f"No condition is shown to change how much the time varies; differences of mean deviation beyond {percent(outer)} of "
+            return (f"No condition is shown to change how much the time varies; differences of mean deviation beyond {at_least(outer)} of "
                     f"the time can be ruled out, {could_have(result, 'one of {} of the time')}, beside a mean deviation of "
                     f"{percent(float(np.mean(self.model.y)))} ({self.data})."), OPEN  # fmt: skip
         if outer <= self.options.matters:
             return (
-                f"No condition changes {self.what} by more than {percent(outer)} ({self.data}; base: {self.base}).",
+                f"No condition changes {self.what} by more than {at_least(outer)} ({percent(self.options.confidence)} confidence of each "
+                f"effect; {self.data}; base: {self.base}).",
                 NONE,
             )
         return (f"Whether a condition changes {self.what} cannot be decided ({self.data}): {could_have(result, 'an effect of {}')}; "

@@ -278,7 +278,11 @@ class Findings(Exports):
         if facts and math.isfinite(facts["value"]):
             interval = (" " + span(facts["low"], facts["high"], unit="", marks=(o.matters,))
                         if math.isfinite(facts["low"]) and math.isfinite(facts["high"]) else "")  # fmt: skip
-            first += f": coefficient of variation {100 * facts['value']:.3g}%{interval}, {self.tasks} tasks"
+            why = self["spread"].facts.get("no_interval")
+            why = f" (no interval: {why})" if why and not interval else ""
+            first += (
+                f": coefficient of variation {100 * facts['value']:.3g}%{interval}{why}, {self.tasks} tasks"
+            )
         explained = [_EXPLAIN[a.name] for a in self.alarms if a.name in _EXPLAIN]
         tests = sum(a.p is not None for a in self.analyses)
         if explained:
@@ -346,6 +350,7 @@ class Findings(Exports):
                         "title": a.title,
                         "sentence": a.sentence,
                         "state": a.state,
+                        "description": a.description or None,
                         "tasks": a.tasks,
                         "p": a.p,
                         "p_report": None if a.p is None else a.judged_by.adjusted(a.p),

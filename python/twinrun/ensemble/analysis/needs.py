@@ -16,7 +16,7 @@ __all__ = ["takes"]
 _LACKS = {
     "spread": "20 tasks or more that are independent of each other",
     "conditions": "a task that ends well",
-    "makespan": "tasks with a start and an end",
+    "makespan": "blocks of two tasks and more, with their starts and ends",
     "factors": "a factor with two levels or more, ten blocks, and each level on each node",
     "variation_factors": "a factor with two levels or more, and ten blocks",
     "nodes": "two runs or more on each of several nodes",

@@ -26,7 +26,7 @@ from scipy import stats
 from ..study.tasks import condition_columns, usable
 from .correction import benjamini_hochberg
 from .deviations import freedom
-from .model import Left, confounded, fall_of_bic, left_over, percent
+from .model import Left, at_least, confounded, fall_of_bic, left_over, percent
 from .power import STUDIES, Chance, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -338,7 +338,8 @@ def _sentence(result: Analysis, judge: Judge, options: Options, part: str, most:
         return f"Node {told}{more}; {part}.", FOUND
     limit = float(np.expm1(most))
     if limit <= options.matters:
-        return f"No node is off by more than {percent(limit)}; {part}.", NONE
+        known = f"at {percent(options.confidence)} confidence, taking tasks as placed at random"
+        return f"No node is off by more than {at_least(limit)} ({known}); {part}.", NONE
     least = could_have(result, "a node {} slower", ", a smaller effect not")
     seen = result.seen or math.inf
     if seen <= options.matters:

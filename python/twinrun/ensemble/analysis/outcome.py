@@ -16,7 +16,7 @@ from scipy import stats
 
 from ..study.tasks import condition_columns, usable
 from .compare import hodges_lehmann
-from .model import cells_of, percent, residuals, span
+from .model import at_least, cells_of, percent, residuals, span
 from .result import DESCRIBED, FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 
 __all__ = ["outcome"]
@@ -64,7 +64,7 @@ def _all_the_same(good: pd.DataFrame, compared: bool, options: Options) -> str:
     asked = n - int((good["results.verdict"] == "reference").sum()) if compared else n
     most = 1 - options.alpha ** (1 / max(asked, 1))
     where = "as the first task of their seed" if compared else "within their conditions"
-    return f"All {n} tasks computed the same {where}; at {percent(options.confidence)} confidence at most {percent(most)} of such tasks do not"  # fmt: skip
+    return f"All {n} tasks computed the same {where}; at {percent(options.confidence)} confidence at most {at_least(most)} of such tasks do not"  # fmt: skip
 
 
 def _differ_in_time(left: np.ndarray, other: np.ndarray, options: Options) -> Claim:

@@ -1,9 +1,11 @@
 """Makespan with fewer, as many, and more resources than tasks, simulated from the measured times.
 
-Every simulated workload draws its times from the measured ones, without effects of conditions, and starts
-each task as soon as a slot is free, in order (list scheduling, as queues do). Its interval covers the
-uncertainty of the times: the measured tasks are resampled too. With fewer slots than tasks variations average
-out; with as many the slowest decides; with more, slots idle.
+Every simulated workload has measured times, without effects of conditions, in random order, and starts each
+task as soon as a slot is free (list scheduling, as queues do). No time is drawn twice: then the mean makespan
+is that of new tasks of the same distribution, and drawing with replacement makes it too small. It has no
+interval, as the slowest tasks decide: of simulated studies of 20 and 40 tasks a bootstrap's 95% held the mean
+in 29 to 88%. What holds for any distribution is how often the slowest of new tasks is slower than all that
+were measured. With fewer slots than tasks variations average out; with more, slots idle.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
 __all__ = ["regimes", "schedule"]
 
 _WORKLOADS = 400
-_OUTER = 100
 
 
 def schedule(times: np.ndarray, slots: int) -> np.ndarray:
@@ -50,35 +51,33 @@ def regimes(frame: pd.DataFrame, options: Options = Options(), tasks: int | None
         return nothing("regimes", title, f"Makespan cannot be simulated from {len(x)} tasks.", len(x))
     n = tasks or min(len(x), 256)
     rng = np.random.default_rng(options.seed)
-    draws = rng.integers(0, len(x), (_WORKLOADS, n))
-    outer = rng.integers(0, len(x), (_OUTER, len(x)))
-    few = rng.integers(0, len(x), (_OUTER, 20, n))
+    times = x[rng.integers(0, len(x), (_WORKLOADS, n))]
+    once = times if n > len(x) else rng.permuted(np.tile(x, (_WORKLOADS, 1)), axis=1)[:, :n]
     rows: list[dict[str, Any]] = []
     for regime, slots in (("fewer", max(1, n // 8)), ("fewer", max(1, n // 4)), ("fewer", max(1, n // 2)), ("as many", n), ("more", 2 * n)):  # fmt: skip
-        spans = schedule(x[draws], slots)
-        # Another study would measure other times: so the measured tasks are resampled too.
-        resampled = np.stack([x[o][f] for o, f in zip(outer, few, strict=True)]).reshape(-1, n)
-        means = schedule(resampled, slots).reshape(_OUTER, 20).mean(axis=1)
-        low, high = np.quantile(means, [options.alpha / 2, 1 - options.alpha / 2])
+        spans, mean = schedule(times, slots), float(schedule(once, slots).mean())
         even = n * x.mean() / min(slots, n) if slots < n else x.mean()
         rounds = -(-n // slots) * float(np.median(x))
-        rows.append({"regime": regime, "tasks": n, "slots": slots, "makespan": float(spans.mean()), "low": float(low), "high": float(high),
+        rows.append({"regime": regime, "tasks": n, "slots": slots, "makespan": mean,
                      "CoV of makespan": float(spans.std() / spans.mean()), "q95": float(np.quantile(spans, 0.95)),
-                     "all tasks median": rounds, "lost to variation": float(spans.mean() / rounds - 1),
-                     "slots unused": float(1 - (x[draws].sum(axis=1) / (slots * spans)).mean()), "evenly shared": float(even)})  # fmt: skip
+                     "all tasks median": rounds, "lost to variation": mean / rounds - 1,
+                     "slots unused": float(1 - once.sum(axis=1).mean() / (slots * mean)), "evenly shared": float(even)})  # fmt: skip
     table = pd.DataFrame(rows).drop_duplicates("slots").reset_index(drop=True)
     by = {r["regime"]: r for r in rows}
 
+    slower = n / (n + len(x))
     whose = ", what their conditions do taken out" if conditions else ""
 
     def tell(_: Judge) -> tuple[str, str]:
         fewer, same, more = by["fewer"], by["as many"], by["more"]
         text = "; ".join(
-            f"{name} ({r['slots']} slots) {r['makespan']:.4g} s [{r['low']:.4g}, {r['high']:.4g}], {percent(r['lost to variation'])} "
-            f"longer, {percent(r['slots unused'])} of slot time unused"
+            f"{name} ({r['slots']} slots) {r['makespan']:.4g} s, {percent(r['lost to variation'])} longer, "
+            f"{percent(r['slots unused'])} of slot time unused"
             for name, r in (("fewer", fewer), ("as many", same), ("more", more))
         )
-        return (f"Makespan of {n} tasks, simulated from {len(x)} measured{whose} (base: every task takes the median, {np.median(x):.4g} s): {text}.",
+        return (f"Makespan of {n} tasks, simulated from {len(x)} measured{whose} (base: every task takes the median, {np.median(x):.4g} s): {text}. "
+                f"There is no interval, as the slowest tasks decide: if tasks come in any order alike, in {percent(slower)} of workloads the slowest of {n} "
+                f"new ones is slower than all {len(x)}.",
                 DESCRIBED if len(x) >= 20 else OPEN)  # fmt: skip
 
     def draw(axes: Axes) -> None:
@@ -88,4 +87,14 @@ def regimes(frame: pd.DataFrame, options: Options = Options(), tasks: int | None
         axes.set(xscale="log", xlabel=f"slots for {n} tasks", ylabel="%", title=title)
         axes.legend()
 
-    return Analysis("regimes", title, table, tell, len(x), options.alpha, (), draw, {"rows": rows})
+    return Analysis(
+        "regimes",
+        title,
+        table,
+        tell,
+        len(x),
+        options.alpha,
+        (),
+        draw,
+        {"rows": rows, "slower_than_all": slower},
+    )

@@ -224,6 +224,8 @@ class Analysis:
         That effect, in this report.
     power : float
         As in `Options`.
+    describe : callable or None
+        `describe(judge)` gives what was measured and not decided, as a sentence, or nothing.
     after : list of str
         Names of analyses whose effects were taken out first.
     p : float or None
@@ -232,6 +234,8 @@ class Analysis:
         The judge of the report, or one for this analysis alone.
     sentence : str
         What it shows, how sure that is, and what a claim rests on.
+    description : str
+        What stands out and is no claim, in numbers; empty where nothing does.
     state : {'found', 'none', 'open', 'described'}
         'found': a claim holds. 'none': no claim holds, and an effect that matters would have been found.
         'open': the data cannot decide. 'described': a description without a test. It is equal to 'told'
@@ -254,8 +258,10 @@ class Analysis:
     explains: Callable[[Judge], tuple[pd.Series, float] | None] | None = None
     could_see: Callable[[float], float] | None = None
     power: float = 0.8
+    describe: Callable[[Judge], str] | None = None
     after: list[str] = field(default_factory=list)
     _seen: dict[float, float] = field(default_factory=dict, repr=False)
+    _described: dict[Judge, str] = field(default_factory=dict, repr=False)
 
     @property
     def seen(self) -> float | None:
@@ -285,6 +291,16 @@ class Analysis:
         said, state = self.tell(self.judged_by)
         on = ASSUMED.get(self.name)
         return f"{said.removesuffix('.')}; {on}." if state == FOUND and on and self.claims else said
+
+    @property
+    def description(self) -> str:
+        """What stands out and is no claim, in numbers; empty where nothing does."""
+        if self.describe is None:
+            return ""
+        judge = self.judged_by
+        if judge not in self._described:
+            self._described[judge] = self.describe(judge)
+        return self._described[judge]
 
     @property
     def state(self) -> str:

@@ -130,6 +130,13 @@ class _Spread:
         """The share of all such tasks that lies between the fastest and the slowest, at least."""
         return float(stats.beta.ppf(1 - self.options.confidence, len(self.x) - 1, 2))
 
+    @property
+    def why(self) -> str | None:
+        """Why the coefficient of variation has no interval; None: it has one."""
+        if math.isfinite(float(self.one["CoV low"])) and math.isfinite(float(self.one["CoV high"])):
+            return None
+        return self.assumed.fails or "too few tasks"
+
     def facts(self) -> dict:
         one, assumed = self.one, self.assumed
         return {
@@ -145,6 +152,7 @@ class _Spread:
                 "units": assumed.units,
             },
             "long_tail": assumed.long_tail,
+            "no_interval": self.why,
             "range": float(one["(max-min)/min"]),
             "median": float(np.median(self.x)),
             "share_between_extremes": self.inside,
@@ -272,6 +280,11 @@ def makespan(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
         rows.append({"block": key[0], **names, "attempts": len(part), **slots, "cores": cores, "makespan": span_, "core-hours held": held,
                      "core-hours unused": lost, "unused, of those held": lost / held if held else 0.0})  # fmt: skip
     table = pd.DataFrame(rows)
+    if len(table) > 1 and (table["attempts"] == 1).all():
+        return nothing(
+            "makespan", title, f"Nothing can be said of makespan: each {unit} has one attempt, which waits for no other ({len(timed)} attempts).",
+            len(timed),
+        )  # fmt: skip
     held, lost = table["core-hours held"].sum(), table["core-hours unused"].sum()
     spans = table["makespan"].to_numpy(dtype=float)
     if conditions:

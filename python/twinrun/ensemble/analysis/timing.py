@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 
 from ..study.tasks import condition_columns, usable
 from .deviations import freedom
-from .model import Left, Model, fall_of_bic, left_over, model_of, percent, residuals
+from .model import Left, Model, at_least, fall_of_bic, left_over, model_of, percent, residuals
 from .power import STUDIES, Chance, deviations_like, in_report, smallest
 from .remarks import equal
 from .resampling import permutation_p, permuted
@@ -199,7 +199,8 @@ class _Blocks:
                     f"[{percent(low)}, {percent(high)}], beside {inside} ({data})."), FOUND  # fmt: skip
         if high <= self.options.matters:
             return (
-                f"Blocks do not differ by a standard deviation of more than {percent(high)} of the time ({data}).",
+                f"Blocks do not differ by a standard deviation of more than {at_least(high)} of the time at "
+                f"{percent(self.options.confidence)} confidence ({data}).",
                 NONE,
             )
         return (f"Whether blocks differ cannot be decided ({judge.p(claim)}, {data}): "

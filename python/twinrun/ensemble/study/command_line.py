@@ -75,7 +75,9 @@ def commands_of(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
                 fix=f"put {VERSUS} between commands, and options before --",
             )
         found.append(part)
-    if not found or words[-1] == VERSUS:
+    if found and words[-1] == VERSUS:
+        raise TwinrunError(f"{VERSUS} stands between two commands, and none follows the last one")
+    if not found:
         raise TwinrunError("there is no command", fix=f"write: twinrun ensemble -- 'cmd A' {VERSUS} 'cmd B'")
     return tuple(found)
 
@@ -201,10 +203,16 @@ def _commands(line: CommandLine, names: Sequence[str], shell: str) -> list[str]:
 
 def _parameters(line: CommandLine) -> list[str]:
     rows = []
+    used = [word for own in line.commands for word in own]
+    used += [line.setup, line.cleanup, *line.prepare]
     for parameter, levels in line.parameters.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", parameter):
             raise TwinrunError(
                 f"{parameter!r:.60} is not a name of a parameter", fix="use letters, digits, _ and -"
+            )
+        if not any("{" + parameter + "}" in text for text in used):
+            raise TwinrunError(
+                f"the parameter {parameter} changes nothing", fix=f"write {{{parameter}}} in a command"
             )
         # Without it, threads would be what the watcher verifies, and cores would be bound.
         rows += ["", f"[factors.{parameter}]", f"levels = {toml_of(list(levels))}", 'kind = "value"']

@@ -58,13 +58,21 @@ def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.Dat
             where=path,
         )
     at = names.index(key)
+    if not rows:
+        raise DamagedFile("has a header and no rows", where=path)
+    read = number_of if key.lower() == "task" else moment
+    if all(read(row[at]) is None for row in rows):
+        what = "number of a task" if key.lower() == "task" else "moment"
+        raise DamagedFile(
+            f"column {key!r}: {rows[0][at]!r:.60} is no {what}, and no other row has one", where=path,
+            fix="write seconds since 1970, or a date and time such as 2026-01-31 12:00:00+00:00" if key.lower() != "task" else "write 0, 1, ...",
+        )  # fmt: skip
     made = frame.copy()
     made.attrs = dict(frame.attrs)
     for place_, name in enumerate(names):
         if place_ == at:
             continue
         column = _column(name, made)
-        read = number_of if key.lower() == "task" else moment
         pairs = [(read(row[at]), number_of(row[place_])) for row in rows]
         known = sorted((k, v) for k, v in pairs if k is not None and v is not None)
         if not known:
@@ -90,4 +98,6 @@ def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.Dat
                 fix="times are seconds since 1970, or dates with a zone",
             )
         made[column] = found
+    if len(made.columns) == len(frame.columns):
+        raise DamagedFile(f"has no column of numbers beside {key!r}", where=path)
     return made

@@ -232,7 +232,8 @@ def write_openmetrics(
     if not path.is_file():
         raise MissingFile("there are no tasks", where=path)
     lines = read_lines(path)[0]
-    name = read_study(Path(folder) / "study.toml").name
+    study = read_study(Path(folder) / "study.toml")
+    name = study.name if "name" in study.document else Path(folder).resolve().name
     times: list[str] = []
     processor: list[str] = []
     counts: dict[tuple, int] = {}

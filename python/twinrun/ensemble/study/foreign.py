@@ -121,7 +121,15 @@ def moment(text: str | None) -> float | None:
 
 def _rows(text: str, delimiter: str) -> list[dict[str, str]]:
     """The rows of a table with a header. Raises ValueError where a row has another number of cells."""
-    table = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+    try:
+        table = [row for row in reader if row]
+    except csv.Error as e:
+        if "field limit" not in str(e):
+            raise
+        raise ValueError(
+            f"a cell that ends in line {reader.line_num} has more than {csv.field_size_limit()} characters: is a quotation mark not closed?"
+        ) from None
     head = [name.strip() for name in table[0]] if table else []
     if len(set(head)) != len(head):
         raise ValueError("two columns have one name")
@@ -418,8 +426,8 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
         wall = number_of(row[time])
         if (row[time] and wall is None) or not (wall is None or is_time(wall * scale)):
             raise ValueError(
-                f"row {place}, column {time!r:.60}: {row[time]!r:.40} is no time: write a number such as 1.5 that is "
-                "not negative, or nothing"
+                f"row {place}, column {time!r:.60}: {row[time]!r:.40} is no time: write 0, or a number of "
+                f"{_SHORTEST:g} to {_LONGEST:g} s, or nothing"
             )
         known = _facts({k: row[k] for k in own if row.get(k)}, place)
         _lasted(known, None if wall is None else wall * scale, place)

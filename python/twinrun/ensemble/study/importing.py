@@ -297,6 +297,8 @@ def read_foreign(
         except ValueError:
             if form is not None or path.suffix == ".json":
                 raise DamagedFile("is not JSON", where=path) from None
+    if not text.strip():
+        raise Unsupported("is empty: there are no tasks in it", where=path)
     form = form or ("csv" if value or factors else _guess(path, document, text))
     if form != "radical":
         try:
