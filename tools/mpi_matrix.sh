@@ -24,7 +24,7 @@ quick_flags='-O1 -DNDEBUG'
 # Of jobs that compile nothing: what the tests themselves run.
 tests='^(aggregate|haccio)/'
 shared=tests/python/comparison/test_parallel.py
-short='^aggregate/(properties/(1/60/[14]|4/20/2)|blocks/3|wholes/3|background/3|mpiio/(views/3|semantics/3|linked|die)|overlaps|invalid|records|finalised|storage/limit|die/(kill|stop)/gather/3)|^haccio/methods/.*/3$'
+short='^aggregate/(properties/(1/60/[14]|4/20/2)|blocks/3|wholes/3|background/3|mpiio/((nonblocking_)?(views|semantics)/3|linked|die)|overlaps|invalid|records|finalised|storage/limit|die/(kill|stop)/gather/3)|^haccio/methods/.*/3$'
 
 say() { printf 'mpi: %s\n' "$*"; }
 

@@ -27,6 +27,7 @@ SAID = (
     "the file is in atomic mode",
     "no setting of the name 'agregators'",
     "setting buffers = 'many'",
+    "nonblocking collective calls are aggregated where",
 )
 
 
@@ -62,6 +63,24 @@ class Tests(Scenarios):
         aggregated, plain = self.done(job)
         expect(aggregated > 15 and plain > 0, aggregated, "calls were aggregated, and", plain, "were not")
         said = SAID if self.ranks == 1 else (*SAID, "both claim the byte", "hints twinrun_* differ")
+        for text in said:
+            expect(job.out.count(text) == 1, f"'{text}' is not said once:", job)
+
+    def nonblocking_views(self, *arguments: str) -> None:
+        job = self.preloaded("nonblocking_views", self.folder, *arguments)
+        aggregated, plain = self.done(job)
+        print(*(f"{word} {job.numbers(word)[0]}" for word in ("views", "calls")), sep="\n")
+        expect(aggregated > 0 and plain == 0, aggregated, "calls were aggregated, and", plain, "were not")
+
+    def nonblocking_semantics(self) -> None:
+        job = self.preloaded("nonblocking_semantics", self.folder)
+        aggregated, plain = self.done(job)
+        expect(aggregated > 15 and plain > 0, aggregated, "calls were aggregated, and", plain, "were not")
+        said = (
+            ("the file is in atomic mode",)
+            if self.ranks == 1
+            else ("atomic mode", "both claim the byte at offset 0 of")
+        )
         for text in said:
             expect(job.out.count(text) == 1, f"'{text}' is not said once:", job)
 
