@@ -122,9 +122,14 @@ typedef struct twr_aggregate_options {
     /* 1: several ranks may declare a byte, as blocks with their halo do. Then the aggregate only
      * reads. */
     int overlap;
+    /* New files on Lustre: how many storage targets have stripes of them (-1: all), and the bytes
+     * of a stripe, a multiple of 64 KiB. Default: those of the folder. On other file systems both
+     * are without effect. */
+    int striping_factor;
+    uint64_t striping_unit;
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
-    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- an aggregate ---- */
 

@@ -145,6 +145,7 @@ Call read_call(Where where, MPI_Offset offset, void* buffer, MPI_Count count, MP
 extern "C" {
 
 TWR_MPIIO_API int MPI_File_open(MPI_Comm comm, const char* filename, int amode, MPI_Info info, MPI_File* fh) {
+    File::lay_out_new(comm, filename, amode, info);
     const int code = PMPI_File_open(comm, filename, amode, info, fh);
     if (code != MPI_SUCCESS) return code;
     try {

@@ -208,6 +208,25 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     return file;
 }
 
+void File::lay_out_new(MPI_Comm comm, const char* name, int amode, MPI_Info info) noexcept {
+    // With MPI_MODE_EXCL a file that is there would be an error.
+    if (name == nullptr || (amode & MPI_MODE_CREATE) == 0 || (amode & MPI_MODE_EXCL) != 0) return;
+    const auto done = caught([&]() -> Result<> {
+        const std::string path = without_prefix(name);
+        struct stat found {};
+        int rank = -1;
+        if (!on_lustre(aggregation::folder_of(path)) || path.find(':') != std::string::npos ||
+            ::lstat(path.c_str(), &found) == 0 || PMPI_Comm_rank(comm, &rank) != MPI_SUCCESS || rank != 0)
+            return success();
+        TWR_TRY(const Hints hints, hints_of(info));
+        const Striping striping = striping_of(hints, info);
+        if (!striping.asked() || !hints.enable) return success();
+        if (const auto made = create_striped(path, striping)) ::close(*made);
+        return success();
+    });
+    static_cast<void>(done);
+}
+
 File::~File() {
     if (number_ >= 0) ::close(number_);
 }

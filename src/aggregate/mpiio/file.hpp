@@ -58,6 +58,9 @@ class File {
     // aggregated stays MPI-IO's.
     static std::shared_ptr<File> opened(MPI_File handle, MPI_Comm comm, const char* name, int amode,
                                         MPI_Info info);
+    // Before MPI makes a new file, by the first rank that opens it: makes it with the stripes that
+    // the hints ask for, where that is possible. MPI then finds an empty file.
+    static void lay_out_new(MPI_Comm comm, const char* name, int amode, MPI_Info info) noexcept;
     ~File();
     File(const File&) = delete;
     File& operator=(const File&) = delete;

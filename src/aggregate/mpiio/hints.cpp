@@ -91,6 +91,20 @@ Result<Hints> hints_of(MPI_Info info) {
     return hints;
 }
 
+Striping striping_of(const Hints& hints, MPI_Info info) {
+    aggregation::Settings settings;
+    settings.striping = hints.settings.striping;
+    if (info == MPI_INFO_NULL) return settings.striping;
+    for (const char* const key : {"striping_factor", "striping_unit"}) {
+        const auto value = value_of(info, key);
+        if (!value || value->empty()) continue;
+        const bool factor = key == std::string_view("striping_factor");
+        if (factor ? settings.striping.factor != 0 : settings.striping.unit != 0) continue;
+        static_cast<void>(settings.set(key, *value));
+    }
+    return settings.striping;
+}
+
 std::uint64_t hash_of(const Hints& hints) {
     return aggregation::hash_of(hints.settings) ^ (hints.enable ? 0x9E3779B97F4A7C15ULL : 0) ^
            (hints.limited ? 0xC2B2AE3D27D4EB4FULL : 0);

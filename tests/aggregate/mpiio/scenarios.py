@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from lustre import fake_lustre
+
 from mpi import Job, Scenarios, Skipped, expect, is_hydra, start, version
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -83,6 +85,18 @@ class Tests(Scenarios):
         )
         for text in said:
             expect(job.out.count(text) == 1, f"'{text}' is not said once:", job)
+
+    def stripes(self, by: str) -> None:
+        """New files have the stripes of MPI's own hints, whatever file systems the MPI was built for."""
+        log = self.folder / "log"
+        self.environment = {**self.environment, **fake_lustre.environment(by, log)}
+        job = self.preloaded("stripes", self.folder)
+        expect(self.done(job)[1] == 0, "calls that were not aggregated:", job)
+        wanted = []
+        for name in ("own", "named", "refused"):
+            wanted += fake_lustre.expected(by, 3, 131072, f"{self.folder}/is-lustre/{name}")
+        asked = log.read_text().splitlines()
+        expect(asked == wanted, f"Lustre was asked for\n{asked}\ninstead of\n{wanted}")
 
     def linked(self) -> None:
         """Without LD_PRELOAD: the program is linked with the library."""

@@ -529,6 +529,49 @@ void die() {
     ::raise(SIGKILL);
 }
 
+// New files on a file system that is Lustre, as statfs of this program says. scenarios.py knows what is asked for.
+void stripes() {
+    doing = "stripes";
+    const auto data = numbers(10, 1);
+    const auto write = [&](const std::string& place, const std::string& name, int amode, const char* factor,
+                           const char* unit) {
+        if (me == 0) ::mkdir((folder + place).c_str(), 0777);
+        MPI_Barrier(MPI_COMM_WORLD);
+        const std::string path = folder + place + name;
+        MPI_Info info = MPI_INFO_NULL;
+        MPI_Info_create(&info);
+        MPI_Info_set(info, factor, "3");
+        MPI_Info_set(info, unit, "131072");
+        MPI_File file = MPI_FILE_NULL;
+        well(MPI_File_open(MPI_COMM_WORLD, path.c_str(), amode, info, &file), "MPI_File_open");
+        MPI_Info_free(&info);
+        well(MPI_File_write_at_all(file, 40 * me, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE),
+             "write_at_all");
+        MPI_File_close(&file);
+        MPI_Barrier(MPI_COMM_WORLD);
+        expect(contents(path).size() == static_cast<std::size_t>(40 * ranks), "the size");
+        MPI_Barrier(MPI_COMM_WORLD);
+    };
+    const std::string here = "/is-lustre";
+    write(here, "/own", kChange, "striping_factor", "striping_unit");
+    // It is there already, and stays as it is.
+    write(here, "/own", kChange, "striping_factor", "striping_unit");
+    write(here, "/named", kChange, "twinrun_striping_factor", "twinrun_striping_unit");
+    write(here, "/refused", kChange, "striping_factor", "striping_unit");
+    // Left to MPI; and what is not on Lustre.
+    write(here, "/new", kChange | MPI_MODE_EXCL, "striping_factor", "striping_unit");
+    write("/other", "/own", kChange, "striping_factor", "striping_unit");
+    // MPI's keys with values that are none.
+    MPI_Info info = MPI_INFO_NULL;
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "striping_factor", "many");
+    MPI_File file = MPI_FILE_NULL;
+    well(MPI_File_open(MPI_COMM_WORLD, (folder + here + "/none").c_str(), kChange, info, &file),
+         "MPI_File_open");
+    MPI_Info_free(&info);
+    MPI_File_close(&file);
+}
+
 #if MPI_VERSION >= 4
 void large() {
     doing = "large";
@@ -592,6 +635,8 @@ int main(int argc, char** argv) {
         hints();
         large();
         nonblocking_without_threads();
+    } else if (scenario == "stripes") {
+        stripes();
     } else if (scenario == "nonblocking_views") {
         nonblocking_views(static_cast<std::uint64_t>(number(3, 1)), number(4, 20));
     } else if (scenario == "nonblocking_semantics") {
