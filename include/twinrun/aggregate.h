@@ -147,6 +147,11 @@ TWR_API int twr_aggregate_create(twr_aggregate** aggregate, MPI_Comm comm,
 TWR_API int twr_aggregate_create_with(twr_aggregate** aggregate, MPI_Comm comm,
                                       const twr_aggregate_settings* settings);
 
+/* [collective] The same for Fortran: comm is an integer of the module mpi, or a type(MPI_Comm) of
+ * mpi_f08. */
+TWR_API int twr_aggregate_create_f(twr_aggregate** aggregate, const MPI_Fint* comm,
+                                   const twr_aggregate_settings* settings);
+
 /* The number of this rank's file (0 to *files - 1), and this rank's number among the ranks of that
  * file. Offsets of variables are within that file. Any pointer except the first may be NULL. *comm,
  * the communicator of these ranks, belongs to the aggregate. */
