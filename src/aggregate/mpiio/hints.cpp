@@ -36,7 +36,8 @@ Result<std::string> value_of(MPI_Info info, const char* key) {
     int there = 0;
 #if MPI_VERSION >= 4
     int length = 0;
-    MPI_Info_get_string(info, key, &length, nullptr, &there);
+    char none = '\0';  // MPICH 4.0 takes no null pointer, also where nothing is to be put there
+    MPI_Info_get_string(info, key, &length, &none, &there);
     std::string value(static_cast<std::size_t>(length) + 1, '\0');
     if (there != 0) MPI_Info_get_string(info, key, &length, value.data(), &there);
 #else

@@ -436,6 +436,14 @@ class ErrorsReturn {
     }
 };
 
+// MPICH 4.0 has other texts for codes that a program adds.
+bool knows_own_texts() {
+    int code = 0;
+    MPI_Add_error_code(MPI_ERR_IO, &code);
+    MPI_Add_error_string(code, "a text of its own");
+    return text_of(code) == "a text of its own";
+}
+
 // Storage that refuses: the request has the error, on all ranks.
 void refused() {
     doing = "refused";
@@ -446,6 +454,10 @@ void refused() {
     MPI_File_create_errhandler(handler, &own);
     MPI_File_set_errhandler(file, own);
     std::optional<ErrorsReturn> returns(std::in_place);
+    // The plan is made before: memory that ranks share may be a file too, for which the limit counts.
+    MPI_Request first = MPI_REQUEST_NULL;
+    well(MPI_File_iwrite_at_all(file, 400 * me, data.data(), 100, MPI_INT, &first), "iwrite_at_all");
+    wait_well(first, 100, "MPI_Wait");
     ::signal(SIGXFSZ, SIG_IGN);
     rlimit limit{};
     ::getrlimit(RLIMIT_FSIZE, &limit);
@@ -459,7 +471,7 @@ void refused() {
     const int code = MPI_Wait(&requests[0], &statuses[0]);
     expect(code != MPI_SUCCESS, "a write that the system refuses");
     expect(handled == code, "the file's error handler was not called");
-    expect(text_of(code).find("twinrun_mpiio") != std::string::npos, text_of(code));
+    expect(!knows_own_texts() || text_of(code).find("twinrun_mpiio") != std::string::npos, text_of(code));
     well(MPI_File_iwrite_at_all(file, 100000 + 400 * me, data.data(), 100, MPI_INT, &requests[0]),
          "iwrite_at_all");
     well(MPI_File_iwrite_at_all(file, 400 * me, data.data(), 100, MPI_INT, &requests[1]), "iwrite_at_all");
