@@ -148,6 +148,8 @@ void begin_call(Round& round, const View& view, bool writes, int number, int slo
     well(plainly(round.files.plain, pointer, writes, at, call.other.address(), call.other.count, call.counted,
                  &call.plain),
          "a plain call");
+    // ROMIO writes bytes between those of a rank back as it read them: other ranks may not write them meanwhile.
+    MPI_Barrier(MPI_COMM_WORLD);
     // The pointer has moved, whether the call has ended or not.
     same_positions(round.files);
     MPI_Type_free(&memory.type);
