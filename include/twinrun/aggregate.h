@@ -122,9 +122,14 @@ typedef struct twr_aggregate_options {
     /* 1: several ranks may declare a byte, as blocks with their halo do. Then the aggregate only
      * reads. */
     int overlap;
+    /* New files on Lustre: how many storage targets have stripes of them (-1: all), and the bytes
+     * of a stripe, a multiple of 64 KiB. Default: those of the folder. On other file systems both
+     * are without effect. */
+    int striping_factor;
+    uint64_t striping_unit;
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
-    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- an aggregate ---- */
 
@@ -141,6 +146,11 @@ TWR_API int twr_aggregate_create(twr_aggregate** aggregate, MPI_Comm comm,
 /* [collective] The same with settings as text. They may be destroyed afterwards. */
 TWR_API int twr_aggregate_create_with(twr_aggregate** aggregate, MPI_Comm comm,
                                       const twr_aggregate_settings* settings);
+
+/* [collective] The same for Fortran: comm is an integer of the module mpi, or a type(MPI_Comm) of
+ * mpi_f08. */
+TWR_API int twr_aggregate_create_f(twr_aggregate** aggregate, const MPI_Fint* comm,
+                                   const twr_aggregate_settings* settings);
 
 /* The number of this rank's file (0 to *files - 1), and this rank's number among the ranks of that
  * file. Offsets of variables are within that file. Any pointer except the first may be NULL. *comm,

@@ -161,8 +161,11 @@ void define_aggregation(nb::module_& m) {
     m.def(
         "first_overlap",
         [](const std::vector<SetNumbers>& sets) {
-            const nb::gil_scoped_release released;
-            return first_overlap(sets);
+            auto looked = [&] {
+                const nb::gil_scoped_release released;
+                return first_overlap(std::span<const SetNumbers>(sets));
+            }();
+            return take(std::move(looked));
         },
         "sets"_a,
         "A byte that two strided sets (offset, width, count, stride) have in common; None: there is none.");

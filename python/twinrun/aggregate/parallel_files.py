@@ -15,6 +15,7 @@ import numpy as np
 from ..arguments import any_path
 from ..errors import DamagedFile, MissingFile, MissingPackage, TwinrunError, Unsupported, one_line
 from .declared import Block, Declared, Variable, c_blocks, c_variables, lengths, number, pointers
+from .staged import on_host
 
 __all__ = ["LIBRARY", "Aggregate", "Block", "Place", "Variable"]
 
@@ -80,7 +81,8 @@ class Aggregate:
 
     Notes
     -----
-    Arrays are on the host. That of a `Block` has the block's type and shape, and is contiguous in its
+    Arrays are numpy's, or on a GPU (CuPy, Numba, PyTorch): these are copied to the host for a write, and
+    there and back for a read. That of a `Block` has the block's type and shape, and is contiguous in its
     order, or is a flat one of as many items. That of a `Variable` or of records is contiguous and has the
     declared bytes at least; or the items of its first axis are as far apart as `memory_stride` says. Masked
     arrays and those with objects are refused. `close` it before MPI ends; a `with` block does.
@@ -255,14 +257,21 @@ class Aggregate:
     def _transfer(
         self, function: str, path: str | os.PathLike[str], arrays: Sequence[np.ndarray], *, writes: bool
     ) -> None:
+        kept: list[object] = []  # the copies, until the call has ended
+        finish: list[Callable[[], None]] = []
+
         def make() -> tuple[object, ...]:
-            given = pointers(arrays, self._declared, writes)
+            taken, back = on_host(arrays, writes=writes)
+            kept.append(taken)
+            finish.append(back)
+            given = pointers(taken, self._declared, writes)
             try:
                 return os.fsencode(any_path(path)), given
             except TypeError:
                 raise TwinrunError(f"path is {path!r:.60}, and no path", fix="give a text") from None
 
         self._call_with(function, make, (None, None))
+        finish[0]()
 
     def report(self) -> dict[str, Any]:
         """Facts of the last declaration, write and read (docs/reference/aggregate.md)."""

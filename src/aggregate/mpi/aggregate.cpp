@@ -105,6 +105,17 @@ int twr_aggregate_create_with(twr_aggregate** aggregate, MPI_Comm comm,
     });
 }
 
+int twr_aggregate_create_f(twr_aggregate** aggregate, const MPI_Fint* comm,
+                           const twr_aggregate_settings* settings) {
+    // MPI_Comm_f2c is not for a program that has not initialised MPI: create() says so.
+    int begun = 0;
+    int ended = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&ended);
+    const bool usable = comm != nullptr && begun != 0 && ended == 0;
+    return twr_aggregate_create_with(aggregate, usable ? MPI_Comm_f2c(*comm) : MPI_COMM_NULL, settings);
+}
+
 int twr_aggregate_file(const twr_aggregate* a, int* file, int* files, int* rank, int* ranks, MPI_Comm* comm) {
     return answer("twr_aggregate_file", [&]() -> Result<> {
         if (a == nullptr) return refuse("aggregate is NULL");

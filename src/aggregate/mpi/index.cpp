@@ -227,7 +227,9 @@ Result<> check_places(const std::string& path, const Index& index) {
         }
     }
     if (end != index.whole_bytes) return altered(index_name(path));
-    const auto overlap = first_overlap(sets);
+    auto looked = first_overlap(std::span<const SetNumbers>(sets));
+    if (!looked) return std::move(looked).error().at(index_name(path));
+    const auto overlap = *looked;
     if (!overlap) return success();
     return Error{ErrorCode::damaged, index_name(path) + ": gives the byte at offset " +
                                          std::to_string(*overlap) +

@@ -103,6 +103,16 @@ constexpr std::array kSettings{
         [](S& s, V v) {
             return assign(s.whole, text::one_of<bool, 2>(v, {{{"file", false}, {"whole", true}}}));
         }},
+    text::Setting<S>{"striping_factor", "a number of at most 65535; -1: all targets; 0: the folder's",
+                     [](S& s, V v) { return count(s.striping.factor, v, -1, kMostStripes); }},
+    text::Setting<S>{"striping_unit", "a multiple of 64 KiB below 4 GiB; 0: the folder's",
+                     [](S& s, V v) {
+                         std::uint64_t unit = 0;
+                         if (!size(unit, v) || unit % kStripeUnit != 0 || unit >= kLargestStripe)
+                             return false;
+                         s.striping.unit = unit;
+                         return true;
+                     }},
 };
 constexpr std::span<const text::Setting<S>> kKnown(kSettings);
 
@@ -146,13 +156,15 @@ Result<Settings> settings_of(const twr_aggregate_options* options) {
     for (const auto& [name, word] : words) {
         if (word != nullptr) TWR_CHECK(settings.set(name, word));
     }
-    const std::array<std::pair<const char*, std::string>, 6> numbers{
+    const std::array<std::pair<const char*, std::string>, 8> numbers{
         {{"nodes_per_file", std::to_string(known.nodes_per_file)},
          {"aggregators", std::to_string(known.aggregators)},
          {"buffers", std::to_string(known.buffers)},
          {"buffer_bytes", std::to_string(known.buffer_bytes)},
          {"block_bytes", std::to_string(known.block_bytes)},
-         {"seed", std::to_string(known.seed)}}};
+         {"seed", std::to_string(known.seed)},
+         {"striping_factor", std::to_string(known.striping_factor)},
+         {"striping_unit", std::to_string(known.striping_unit)}}};
     for (const auto& [name, number] : numbers)
         TWR_CHECK(settings.set(name, number));
     settings.sync = known.sync != 0;
@@ -198,7 +210,8 @@ std::uint64_t hash_of(const Settings& s) {
           static_cast<std::uint64_t>(s.aggregators), static_cast<std::uint64_t>(s.placement),
           static_cast<std::uint64_t>(s.backend), static_cast<std::uint64_t>(s.buffers), s.buffer_bytes,
           s.block_bytes, std::uint64_t{s.sync}, std::uint64_t{s.update}, s.seed, std::uint64_t{s.index},
-          std::uint64_t{s.whole}, std::uint64_t{s.overlap}})
+          std::uint64_t{s.whole}, std::uint64_t{s.overlap}, static_cast<std::uint64_t>(s.striping.factor),
+          s.striping.unit})
         all.append(1, ' ').append(std::to_string(number));
     return xxh3(std::string_view(all));
 }

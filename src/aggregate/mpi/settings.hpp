@@ -7,6 +7,7 @@
 
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/plan/placement.hpp"
+#include "aggregate/plan/striping.hpp"
 #include "base/result.hpp"
 
 struct twr_aggregate_options;
@@ -34,7 +35,8 @@ struct Settings {
     bool whole = false;
     // Several ranks may declare a byte, for reads alone.
     bool overlap = false;
-    std::string plan;  // file of saved elections; empty: none
+    std::string plan;   // file of saved elections; empty: none
+    Striping striping;  // of new files on Lustre
 
     // By the names in docs/reference/aggregate.md. Error: an unknown name, a bad value; then
     // nothing is set.

@@ -100,10 +100,18 @@ bool PartialFile::there() const {
            ours.st_ino == found.st_ino;
 }
 
-Result<> PartialFile::create(const std::string& path, const std::string& name) {
+Result<> PartialFile::create(const std::string& path, const std::string& name, const Striping& striping) {
     TWR_CHECK(no_other_kind(path));
     path_ = path;
     name_ = name;
+    if (striping.asked() && on_lustre(folder_of(path))) {
+        if (const auto striped = create_striped(name_, striping)) {
+            file_ = *striped;
+            return success();
+        }
+        // Nothing else has the name: what is there is what could not be striped.
+        ::unlink(name_.c_str());
+    }
     file_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (file_ < 0) return file_error(name_, "create", errno);
     return success();
@@ -142,7 +150,7 @@ Result<> PartialFile::commit(bool sync) {
     return success();
 }
 
-Result<> touch_file(const std::string& path) {
+Result<> touch_file(const std::string& path, const Striping& striping) {
     TWR_CHECK(no_other_kind(path));
     struct stat about {};
     if (::stat(path.c_str(), &about) == 0) return open_and(path, O_WRONLY, "open", nullptr);
@@ -152,6 +160,9 @@ Result<> touch_file(const std::string& path) {
             path +
                 ": is a symbolic link to a file that is not there: nothing is made elsewhere; remove "
                 "the link, or name the file itself"};
+    }
+    if (striping.asked() && on_lustre(folder_of(path))) {
+        if (const auto striped = create_striped(path, striping)) ::close(*striped);
     }
     return open_and(path, O_WRONLY | O_CREAT | O_NOFOLLOW, "create", nullptr);
 }
@@ -172,7 +183,7 @@ Result<std::uint64_t> file_size(const std::string& path) {
     return static_cast<std::uint64_t>(about.st_size);
 }
 
-Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t block) {
+Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t block, std::uint64_t unit) {
     struct stat about {};
     struct statfs system {};
     if (::stat(path.c_str(), &about) != 0) return file_error(path, "stat", errno);
@@ -180,16 +191,22 @@ Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t bloc
     constexpr std::uint64_t kLeast = 4096;
     constexpr std::uint64_t kLargestBlock = std::uint64_t{64} << 20;
     constexpr std::uint32_t kLustre = 0x0BD00BD0;
+    constexpr std::uint32_t kGpfs = 0x47504653;
+    constexpr std::uint32_t kBeeGfs = 0x19830326;
     const auto type = static_cast<std::uint32_t>(system.f_type);
     StorageTraits traits;
     traits.block = block;
     if (block == 0) {
         // The file system's preferred size, unless partitions would end at multiples of gigabytes.
-        const auto goal =
-            std::clamp<std::uint64_t>(static_cast<std::uint64_t>(about.st_blksize), kLeast, kLargestBlock);
+        // GPFS and BeeGFS say by statfs what their blocks and chunks are.
+        auto preferred = static_cast<std::uint64_t>(about.st_blksize);
+        if (type == kGpfs || type == kBeeGfs)
+            preferred = std::max(preferred, static_cast<std::uint64_t>(system.f_bsize));
+        const auto goal = std::clamp<std::uint64_t>(preferred, kLeast, kLargestBlock);
         traits.block = divide_up(goal, kLeast) * kLeast;
         // On Lustre the lock of a writer covers a stripe, not a block.
-        const auto stripe = type == kLustre ? stripe_bytes_of(path) : std::nullopt;
+        auto stripe = type == kLustre ? stripe_bytes_of(path) : std::nullopt;
+        if (type == kLustre && unit != 0) stripe = unit;
         if (stripe) traits.block = block_of_stripes(*stripe, kLargestBlock);
     }
     const bool network = std::find(kNetworks.begin(), kNetworks.end(), type) != kNetworks.end();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "aggregate/mpi/plan.hpp"
+#include "aggregate/plan/striping.hpp"
 #include "base/result.hpp"
 
 namespace twinrun::aggregation {
@@ -29,7 +30,8 @@ class PartialFile {
     // Makes a new, empty file at `name`. Errors: also if `name` exists, or if `path` exists and is
     // no regular file, because commit() would replace it. A symbolic link at `path` to a regular
     // file or to nothing is replaced; its target stays unchanged.
-    Result<> create(const std::string& path, const std::string& name);
+    // striping: where it lies on Lustre and can be set.
+    Result<> create(const std::string& path, const std::string& name, const Striping& striping);
     // Renames it to `path`. sync: the file survives a power cut.
     Result<> commit(bool sync);
 
@@ -41,8 +43,8 @@ class PartialFile {
 };
 
 // Makes sure that there is a file to update: makes it if `path` does not exist. Follows a symbolic
-// link to an existing file; a link to nothing is an error.
-Result<> touch_file(const std::string& path);
+// link to an existing file; a link to nothing is an error. striping: of a file that it makes.
+Result<> touch_file(const std::string& path, const Striping& striping);
 // follow: follows a symbolic link; otherwise it is an error.
 Result<> sync_file(const std::string& path, bool follow);
 // Of a regular file. Follows a symbolic link.
@@ -50,7 +52,8 @@ Result<struct stat> facts_of_file(const std::string& path);
 Result<std::uint64_t> file_size(const std::string& path);
 
 [[nodiscard]] std::string folder_of(const std::string& path);
-// The traits of the file's file system. block: the block size; 0: the file system's.
-Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t block);
+// The traits of the file's file system. block: the block size; 0: the file system's. unit: bytes of
+// a stripe of the file on Lustre, for the folder of a file that will be made; 0: as it is.
+Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t block, std::uint64_t unit = 0);
 
 }  // namespace twinrun::aggregation

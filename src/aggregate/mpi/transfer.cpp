@@ -244,7 +244,8 @@ class FileWrite {
         if (updates() && earlier_) TWR_CHECK(same_number(a_, path_, *earlier_, "updated"));
         target_ = updates() ? path : partial_name(path, number_of_write(a_));
         if (a_.group.rank != 0) return success();
-        return updates() ? touch_file(path) : partial_.create(path, target_);
+        const Striping& striping = a_.settings.striping;
+        return updates() ? touch_file(path, striping) : partial_.create(path, target_, striping);
     }
     [[nodiscard]] const std::string& target() const { return target_; }
 
@@ -366,7 +367,8 @@ Result<> suit_storage(twr_aggregate& a, const char* path, Result<> mine) {
     vote.mine = std::move(mine);
     vote.on_root = [&](Outcome& outcome) {
         return caught([&]() -> Result<> {
-            TWR_TRY(const StorageTraits traits, storage_traits(folder_of(path), a.settings.block_bytes));
+            TWR_TRY(const StorageTraits traits,
+                    storage_traits(folder_of(path), a.settings.block_bytes, a.settings.striping.unit));
             put_traits(outcome, traits);
             return success();
         });

@@ -3,13 +3,12 @@
 #include <mpi.h>
 
 #include <cstdio>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <string>
 #include <utility>
 
+#include "aggregate/mpiio/answers.hpp"
 #include "aggregate/mpiio/file.hpp"
+#include "aggregate/mpiio/requests.hpp"
 #include "base/caught.hpp"
 
 using twinrun::Error;
@@ -18,66 +17,13 @@ using twinrun::mpiio::Answer;
 using twinrun::mpiio::Call;
 using twinrun::mpiio::Fate;
 using twinrun::mpiio::File;
+using twinrun::mpiio::fill;
+using twinrun::mpiio::known;
 using twinrun::mpiio::Mode;
+using twinrun::mpiio::raise;
 using twinrun::mpiio::Where;
 
 namespace {
-
-int class_of(ErrorCode code) {
-    switch (code) {
-        case ErrorCode::invalid_argument: return MPI_ERR_ARG;
-        case ErrorCode::no_space: return MPI_ERR_NO_SPACE;
-        case ErrorCode::not_found: return MPI_ERR_NO_SUCH_FILE;
-        case ErrorCode::io:
-        case ErrorCode::damaged: return MPI_ERR_IO;
-        default: return MPI_ERR_OTHER;
-    }
-}
-
-// An error code of MPI with this text: one for each class, whose text is that of the last error.
-// Then the file's error handler.
-int raise(MPI_File handle, const Error& error) {
-    static std::mutex mutex;
-    static std::map<int, int> codes;
-    const int kind = class_of(error.code);
-    int code = kind;
-    {
-        const std::lock_guard lock(mutex);
-        const auto at = codes.find(kind);
-        if (at != codes.end()) {
-            code = at->second;
-        } else if (PMPI_Add_error_code(kind, &code) == MPI_SUCCESS) {
-            codes.emplace(kind, code);
-        } else {
-            code = kind;
-        }
-        if (code != kind) {
-            std::string text = "twinrun_mpiio: " + error.message;
-            if (text.size() >= MPI_MAX_ERROR_STRING) text.resize(MPI_MAX_ERROR_STRING - 1);
-            PMPI_Add_error_string(code, text.c_str());
-        }
-    }
-    PMPI_File_call_errhandler(handle, code);
-    return code;
-}
-
-// Sets what MPI_Get_count and MPI_Get_elements will return: both libraries keep bytes, whatever the
-// datatype.
-void fill(MPI_Status* status, std::uint64_t bytes) {
-    if (status == MPI_STATUS_IGNORE) return;
-    status->MPI_ERROR = MPI_SUCCESS;
-    PMPI_Status_set_cancelled(status, 0);
-    PMPI_Status_set_elements_x(status, MPI_BYTE, static_cast<MPI_Count>(bytes));
-}
-
-std::shared_ptr<File> known(MPI_File handle) {
-    if (handle == MPI_FILE_NULL) return nullptr;
-    try {
-        return twinrun::mpiio::find(handle);
-    } catch (...) {
-        return nullptr;
-    }
-}
 
 Answer answer_of(File& file, const Call& call) noexcept {
     try {
@@ -92,6 +38,7 @@ Answer answer_of(File& file, const Call& call) noexcept {
 template <class Plain>
 int collective(MPI_File handle, const Call& call, MPI_Status* status, const Plain& plain) noexcept {
     const auto file = known(handle);
+    if (file) file->finish_requests();
     if (!file || file->split) return plain();
     const Answer answer = answer_of(*file, call);
     switch (answer.fate) {
@@ -133,6 +80,7 @@ int begin(MPI_File handle, const Call& call, const Plain& plain) noexcept {
         return raise(handle, Error{ErrorCode::invalid_argument,
                                    "a split collective call of this file has begun and not ended"});
     }
+    file->finish_requests();
     const Answer answer = answer_of(*file, call);
     if (answer.fate == Fate::plain) return plain();
     if (answer.fate == Fate::failed) return raise(handle, answer.error);
@@ -161,6 +109,28 @@ int end(MPI_File handle, Mode mode, Where where, MPI_Status* status, const Plain
     return MPI_SUCCESS;
 }
 
+// A nonblocking call. Without memory for a few hundred bytes the other ranks would wait for this
+// one.
+template <class Plain>
+int nonblocking(MPI_File handle, const Call& call, MPI_Request* request, const Plain& plain) noexcept {
+    const auto file = known(handle);
+    if (!file || file->split || !file->takes_requests(call.mode)) return plain();
+    try {
+        return file->requests().add(call, handle, request);
+    } catch (...) {
+        std::fputs("twinrun_mpiio: out of memory in a nonblocking collective call\n", stderr);
+        PMPI_Abort(file->comm(), 1);
+        return MPI_ERR_NO_MEM;
+    }
+}
+
+// Any other collective call of a file: MPI's, after the nonblocking ones before it.
+template <class Plain>
+int in_turn(MPI_File handle, const Plain& plain) noexcept {
+    if (const auto file = known(handle)) file->finish_requests();
+    return plain();
+}
+
 Call write_call(Where where, MPI_Offset offset, const void* buffer, MPI_Count count, MPI_Datatype type) {
     return {Mode::write, where, offset, const_cast<void*>(buffer), count, type};
 }
@@ -175,6 +145,7 @@ Call read_call(Where where, MPI_Offset offset, void* buffer, MPI_Count count, MP
 extern "C" {
 
 TWR_MPIIO_API int MPI_File_open(MPI_Comm comm, const char* filename, int amode, MPI_Info info, MPI_File* fh) {
+    File::lay_out_new(comm, filename, amode, info);
     const int code = PMPI_File_open(comm, filename, amode, info, fh);
     if (code != MPI_SUCCESS) return code;
     try {
@@ -201,6 +172,7 @@ TWR_MPIIO_API int MPI_File_close(MPI_File* fh) {
 
 TWR_MPIIO_API int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype,
                                     const char* datarep, MPI_Info info) {
+    if (const auto file = known(fh)) file->finish_requests();
     const int code = PMPI_File_set_view(fh, disp, etype, filetype, datarep, info);
     if (code == MPI_SUCCESS) {
         if (const auto file = known(fh)) file->set_view(disp, etype, filetype, datarep);
@@ -288,6 +260,60 @@ TWR_COLLECTIVE(, int)
 #if MPI_VERSION >= 4
 TWR_COLLECTIVE(_c, MPI_Count)
 #endif
+
+// ---- nonblocking: since MPI 3.1 ----
+
+#define TWR_NONBLOCKING(suffix, Count)                                                                       \
+    TWR_MPIIO_API int MPI_File_iwrite_all##suffix(MPI_File fh, const void* buf, Count count,                 \
+                                                  MPI_Datatype type, MPI_Request* request) {                 \
+        return nonblocking(fh, write_call(Where::own_pointer, 0, buf, count, type), request,                 \
+                           [&] { return PMPI_File_iwrite_all##suffix(fh, buf, count, type, request); });     \
+    }                                                                                                        \
+    TWR_MPIIO_API int MPI_File_iwrite_at_all##suffix(MPI_File fh, MPI_Offset offset, const void* buf,        \
+                                                     Count count, MPI_Datatype type, MPI_Request* request) { \
+        return nonblocking(fh, write_call(Where::at_offset, offset, buf, count, type), request, [&] {        \
+            return PMPI_File_iwrite_at_all##suffix(fh, offset, buf, count, type, request);                   \
+        });                                                                                                  \
+    }                                                                                                        \
+    TWR_MPIIO_API int MPI_File_iread_all##suffix(MPI_File fh, void* buf, Count count, MPI_Datatype type,     \
+                                                 MPI_Request* request) {                                     \
+        return nonblocking(fh, read_call(Where::own_pointer, 0, buf, count, type), request,                  \
+                           [&] { return PMPI_File_iread_all##suffix(fh, buf, count, type, request); });      \
+    }                                                                                                        \
+    TWR_MPIIO_API int MPI_File_iread_at_all##suffix(MPI_File fh, MPI_Offset offset, void* buf, Count count,  \
+                                                    MPI_Datatype type, MPI_Request* request) {               \
+        return nonblocking(fh, read_call(Where::at_offset, offset, buf, count, type), request, [&] {         \
+            return PMPI_File_iread_at_all##suffix(fh, offset, buf, count, type, request);                    \
+        });                                                                                                  \
+    }
+
+#if MPI_VERSION * 10 + MPI_SUBVERSION >= 31
+TWR_NONBLOCKING(, int)
+#endif
+#if MPI_VERSION >= 4
+TWR_NONBLOCKING(_c, MPI_Count)
+#endif
+
+// ---- what waits for the nonblocking calls before it ----
+
+TWR_MPIIO_API int MPI_File_sync(MPI_File fh) {
+    return in_turn(fh, [&] { return PMPI_File_sync(fh); });
+}
+TWR_MPIIO_API int MPI_File_set_size(MPI_File fh, MPI_Offset size) {
+    return in_turn(fh, [&] { return PMPI_File_set_size(fh, size); });
+}
+TWR_MPIIO_API int MPI_File_preallocate(MPI_File fh, MPI_Offset size) {
+    return in_turn(fh, [&] { return PMPI_File_preallocate(fh, size); });
+}
+TWR_MPIIO_API int MPI_File_set_atomicity(MPI_File fh, int flag) {
+    return in_turn(fh, [&] { return PMPI_File_set_atomicity(fh, flag); });
+}
+TWR_MPIIO_API int MPI_File_set_info(MPI_File fh, MPI_Info info) {
+    return in_turn(fh, [&] { return PMPI_File_set_info(fh, info); });
+}
+TWR_MPIIO_API int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence) {
+    return in_turn(fh, [&] { return PMPI_File_seek_shared(fh, offset, whence); });
+}
 
 // ---- the second half of split calls ----
 

@@ -18,6 +18,8 @@
 #include <utility>
 
 #include "aggregate/mpi/target.hpp"
+#include "aggregate/mpiio/own_part.hpp"
+#include "aggregate/mpiio/requests.hpp"
 #include "base/caught.hpp"
 #include "base/checked.hpp"
 
@@ -82,15 +84,7 @@ bool reports() {
 
 }  // namespace
 
-// The bytes of a call, in the file and in memory.
-struct File::Layout {
-    std::vector<ArrayPart> parts;
-    std::uint64_t bytes = 0;
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-    Stream file;
-    Stream memory;
-};
+File::File() = default;
 
 // ---- opening ----
 
@@ -184,18 +178,22 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     // The pool that an earlier file of the same ranks has left.
     if (problem == kNoProblem) f.member_ = take(comm, about[1]);
     const std::int64_t number = f.member_ ? f.member_->number : 0;
-    // The largest problem, and whether all ranks have the same file, the same hints and the same
-    // member.
-    std::int64_t all[8] = {problem,
+    int provided = MPI_THREAD_SINGLE;
+    PMPI_Query_thread(&provided);
+    // The largest problem, whether all ranks have the same file, the same hints and the same
+    // member, and whether a rank has no MPI_THREAD_MULTIPLE.
+    std::int64_t all[9] = {problem,
                            static_cast<std::int64_t>(about[0]),
                            -static_cast<std::int64_t>(about[0]),
                            static_cast<std::int64_t>(about[1]),
                            -static_cast<std::int64_t>(about[1]),
                            number,
                            -number,
-                           last_number()};
-    if (PMPI_Allreduce(MPI_IN_PLACE, all, 8, MPI_INT64_T, MPI_MAX, comm) != MPI_SUCCESS) all[0] = kBadFile;
+                           last_number(),
+                           provided < MPI_THREAD_MULTIPLE ? 1 : 0};
+    if (PMPI_Allreduce(MPI_IN_PLACE, all, 9, MPI_INT64_T, MPI_MAX, comm) != MPI_SUCCESS) all[0] = kBadFile;
     f.usable_ = all[0] == kNoProblem;
+    f.threads_ = all[8] == 0;
     if (all[0] == kAskedNot) return file;
     if (all[0] != kNoProblem) {
         f.settle(why.empty() ? "another rank cannot aggregate it" : why);
@@ -210,16 +208,36 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     return file;
 }
 
+void File::lay_out_new(MPI_Comm comm, const char* name, int amode, MPI_Info info) noexcept {
+    // With MPI_MODE_EXCL a file that is there would be an error.
+    if (name == nullptr || (amode & MPI_MODE_CREATE) == 0 || (amode & MPI_MODE_EXCL) != 0) return;
+    const auto done = caught([&]() -> Result<> {
+        const std::string path = without_prefix(name);
+        struct stat found {};
+        int rank = -1;
+        if (!on_lustre(aggregation::folder_of(path)) || path.find(':') != std::string::npos ||
+            ::lstat(path.c_str(), &found) == 0 || PMPI_Comm_rank(comm, &rank) != MPI_SUCCESS || rank != 0)
+            return success();
+        TWR_TRY(const Hints hints, hints_of(info));
+        const Striping striping = striping_of(hints, info);
+        if (!striping.asked() || !hints.enable) return success();
+        if (const auto made = create_striped(path, striping)) ::close(*made);
+        return success();
+    });
+    static_cast<void>(done);
+}
+
 File::~File() {
     if (number_ >= 0) ::close(number_);
 }
 
 void File::close() {
+    requests_.reset();
     if (reports() && rank_ == 0) {
-        std::fprintf(stderr,
-                     "twinrun_mpiio: %s: %llu collective calls aggregated by %llu plans, %llu by MPI-IO\n",
-                     name_.c_str(), static_cast<unsigned long long>(aggregated_calls_),
-                     static_cast<unsigned long long>(plans_), static_cast<unsigned long long>(plain_calls_));
+        std::fprintf(
+            stderr, "twinrun_mpiio: %s: %llu collective calls aggregated by %llu plans, %llu by MPI-IO\n",
+            name_.c_str(), static_cast<unsigned long long>(aggregated_calls_.load()),
+            static_cast<unsigned long long>(plans_), static_cast<unsigned long long>(plain_calls_.load()));
     }
     if (member_) give_back(std::exchange(member_, nullptr));
     if (number_ >= 0) ::close(std::exchange(number_, -1));
@@ -231,8 +249,9 @@ void File::set_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype fi
     const auto taken = caught([&]() -> Result<> {
         MPI_Count size = 0;
         TWR_MPI("MPI_Type_size_x", MPI_Type_size_x(etype, &size));
+        // Also of a view that is not usable: file pointers count in etypes.
+        view_.etype_bytes = static_cast<std::uint64_t>(std::max<MPI_Count>(size, 1));
         TWR_TRY(view_.filetype, aggregation::stream_of(filetype));
-        view_.etype_bytes = static_cast<std::uint64_t>(std::max<MPI_Count>(size, 0));
         view_.displacement = displacement;
         view_.usable = size > 0 && displacement >= 0 && view_.filetype.stream.bytes() != 0;
         return success();
@@ -341,35 +360,31 @@ Answer File::transfer(const Call& call) {
     return answer;
 }
 
-// What this rank alone knows of a call.
-struct File::OwnPart {
-    Layout layout;
-    Reason reason = kNone;  // why the call cannot be aggregated
-    Result<> checked = success();
-};
-
 namespace {
-
-Answer plain() { return {}; }
-Answer failed(Error error) { return {Fate::failed, 0, std::move(error)}; }
 
 // Figures of steps: what is added to them, so that a step back is one too.
 constexpr auto kNoStep = static_cast<double>(2 * kLargest);
 
 }  // namespace
 
-// By what is equal on all ranks: the answer if the call is not aggregated.
-std::optional<Answer> File::excluded(const Call& call) {
-    if (!usable_ || !allows(call.mode)) return plain();
+// By what is equal on all ranks: whether a call may be aggregated.
+bool File::eligible(Mode mode) const {
+    if (!allows(mode)) return false;
     if (!native_) {
         say("the view's data representation is not native");
-        return plain();
+        return false;
     }
     int atomic = 0;
     if (PMPI_File_get_atomicity(handle_, &atomic) != MPI_SUCCESS || atomic != 0) {
         say("the file is in atomic mode");
-        return plain();
+        return false;
     }
+    return true;
+}
+
+// [collective] The answer if there is no aggregate for the call.
+std::optional<Answer> File::unready() {
+    if (!usable_) return plain();
     if (auto started = start(); !started) {
         settle(started.error().message);
         return plain();
@@ -399,11 +414,19 @@ File::OwnPart File::own_part(const Call& call) {
     OwnPart own;
     own.reason = view_.usable ? kNone : kView;
     const auto bytes = caught([&] { return bytes_of(call); });
-    if (!bytes) own.checked = bytes.error();
-    const auto offset = place(call, bytes ? *bytes : 0);
-    if (!offset && own.reason == kNone) own.reason = kView;
+    if (bytes) {
+        own.bytes = *bytes;
+    } else {
+        own.checked = bytes.error();
+    }
+    const auto offset = place(call, own.bytes);
+    if (offset) {
+        own.offset = *offset;
+    } else if (own.reason == kNone) {
+        own.reason = kView;
+    }
     if (!own.checked || own.reason != kNone) return own;
-    auto laid = caught([&] { return lay_out(call, *offset, own.reason); });
+    auto laid = caught([&] { return lay_out(call, own.offset, own.reason); });
     if (laid) {
         own.layout = std::move(*laid);
     } else if (own.reason == kNone || laid.error().code == ErrorCode::out_of_memory) {
@@ -497,9 +520,21 @@ void File::move_plan(std::int64_t step) {
 }
 
 Answer File::aggregate(const Call& call) {
-    if (auto answer = excluded(call)) return std::move(*answer);
-    Team& team = *aggregate_->team;
+    if (!usable_ || !eligible(call.mode)) return plain();
+    if (auto answer = unready()) return std::move(*answer);
     OwnPart own = own_part(call);
+    // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section
+    // 14.4.1).
+    const std::uint64_t asked = own.bytes;
+    Answer answer = move(call, std::move(own));
+    if (answer.fate != Fate::moved) return answer;
+    if (auto passed = pass_pointer(call, asked); !passed) return failed(passed.error());
+    return answer;
+}
+
+// [collective]
+Answer File::move(const Call& call, OwnPart own) {
+    Team& team = *aggregate_->team;
     Layout& layout = own.layout;
     Team::Vote vote;
     vote.patient = !hints_.limited;
@@ -517,19 +552,13 @@ Answer File::aggregate(const Call& call) {
         say(text_of(reason));
         return plain();
     }
-    if (all[kBelow] == 0) {  // no rank has data
-        if (auto passed = pass_pointer(call, 0); !passed) return failed(passed.error());
-        return Answer{Fate::moved, 0, {}};
-    }
+    if (all[kBelow] == 0) return Answer{Fate::moved, 0, {}};  // no rank has data
     const std::uint64_t file_bytes = agreed->payload[0];
     const aggregation::StorageTraits traits{agreed->payload[1], {agreed->payload[2], agreed->payload[3]}};
     if (!(traits == aggregate_->plan->traits())) {
         member_->declared = false;
         if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
     }
-    // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section
-    // 14.4.1).
-    const std::uint64_t asked = layout.bytes;
     const bool cut = call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > file_bytes;
     if (cut) {
         if (auto done = cut_at_end(layout, file_bytes); !done) return failed(done.error());
@@ -550,7 +579,6 @@ Answer File::aggregate(const Call& call) {
     const aggregation::OpenFile file{number_, name_, member_->base};
     if (auto moved = aggregation::move(*aggregate_, call.mode, file, data); !moved)
         return failed(moved.error());
-    if (auto passed = pass_pointer(call, asked); !passed) return failed(passed.error());
     return Answer{Fate::moved, layout.bytes, {}};
 }
 

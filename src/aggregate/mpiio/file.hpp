@@ -8,6 +8,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,12 +50,17 @@ struct Answer {
     Error error;
 };
 
+class Requests;
+
 class File {
    public:
     // [collective] of a file that MPI has just opened. Never fails: a file that cannot be
     // aggregated stays MPI-IO's.
     static std::shared_ptr<File> opened(MPI_File handle, MPI_Comm comm, const char* name, int amode,
                                         MPI_Info info);
+    // Before MPI makes a new file, by the first rank that opens it: makes it with the stripes that
+    // the hints ask for, where that is possible. MPI then finds an empty file.
+    static void lay_out_new(MPI_Comm comm, const char* name, int amode, MPI_Info info) noexcept;
     ~File();
     File(const File&) = delete;
     File& operator=(const File&) = delete;
@@ -66,6 +72,23 @@ class File {
     void abandon(const Error& error) noexcept;
     // Gives back what the next file may use. Call it before MPI closes the file.
     void close();
+
+    // A nonblocking collective call has two parts. prepare() is local: it looks at the view, the
+    // file pointer and the datatypes as they are now, and moves the pointer. carry_out()
+    // [collective] moves the data; a thread calls it, in the order of the calls (requests.hpp).
+    struct Prepared;
+    // Whether such calls are aggregated now: equal on all ranks.
+    bool takes_requests(Mode mode);
+    // Errors: arguments that MPI forbids. The call is then this rank's alone, and it takes part in
+    // those of the other ranks with absent().
+    Result<std::shared_ptr<Prepared>> prepare(const Call& call);
+    static std::shared_ptr<Prepared> absent(const Call& call);
+    // Never plain: where the call cannot be aggregated, MPI has done it.
+    Answer carry_out(const Prepared& prepared);
+    Requests& requests();
+    // Waits until no nonblocking call is under way. All other collective calls do so first.
+    void finish_requests();
+    [[nodiscard]] MPI_Comm comm() const { return comm_; }
 
     // A split collective call that was aggregated when it began.
     struct Split {
@@ -82,7 +105,7 @@ class File {
     struct Layout;  // where the bytes of a call lie
     struct OwnPart;
 
-    File() = default;
+    File();
     Result<> open_own(const char* name, int amode, MPI_Info info, std::uint64_t (&about)[2], int& problem);
     Result<> view_bytes();
     bool make_member(MPI_Comm comm, std::uint64_t settings, std::int64_t number);
@@ -92,7 +115,8 @@ class File {
     Result<> start();  // [collective] makes the aggregate
     Result<MPI_Offset> place(const Call& call, std::uint64_t bytes);
     Result<Layout> lay_out(const Call& call, MPI_Offset offset, Reason& reason) const;
-    std::optional<Answer> excluded(const Call& call);
+    [[nodiscard]] bool eligible(Mode mode) const;
+    std::optional<Answer> unready();
     [[nodiscard]] Result<std::uint64_t> bytes_of(const Call& call) const;
     OwnPart own_part(const Call& call);
     void put_figures(const OwnPart& own, std::span<double> figures) const;
@@ -103,6 +127,8 @@ class File {
                                                            const aggregation::StorageTraits& traits) const;
     void move_plan(std::int64_t step);
     Answer aggregate(const Call& call);
+    Answer move(const Call& call, OwnPart own);
+    [[nodiscard]] Answer by_mpi(const Prepared& prepared) const;
     Result<> declare(const Layout& layout, Mode mode, std::uint64_t base);
     Result<> pass_pointer(const Call& call, std::uint64_t bytes);
 
@@ -113,7 +139,8 @@ class File {
     int amode_ = 0;
     int number_ = -1;  // descriptor
     Hints hints_;
-    bool usable_ = false;
+    std::atomic<bool> usable_{false};  // the thread of nonblocking calls may end it
+    bool threads_ = false;             // MPI_THREAD_MULTIPLE, on all ranks
 
     struct View {
         std::int64_t displacement = 0;
@@ -128,9 +155,10 @@ class File {
     twr_aggregate* aggregate_ = nullptr;  // the member's, since the first collective call
     std::uint64_t shared_total_ = 0;      // etypes of all ranks, of a call with the shared pointer
     std::int64_t shared_begin_ = 0;
-    std::uint64_t aggregated_calls_ = 0;
-    std::uint64_t plain_calls_ = 0;
+    std::atomic<std::uint64_t> aggregated_calls_{0};
+    std::atomic<std::uint64_t> plain_calls_{0};
     std::uint64_t plans_ = 0;
+    std::unique_ptr<Requests> requests_;  // since the first nonblocking call
 };
 
 // The files that are open. Any thread may call these.

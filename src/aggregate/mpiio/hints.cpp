@@ -36,7 +36,8 @@ Result<std::string> value_of(MPI_Info info, const char* key) {
     int there = 0;
 #if MPI_VERSION >= 4
     int length = 0;
-    MPI_Info_get_string(info, key, &length, nullptr, &there);
+    char none = '\0';  // MPICH 4.0 takes no null pointer, also where nothing is to be put there
+    MPI_Info_get_string(info, key, &length, &none, &there);
     std::string value(static_cast<std::size_t>(length) + 1, '\0');
     if (there != 0) MPI_Info_get_string(info, key, &length, value.data(), &there);
 #else
@@ -89,6 +90,20 @@ Result<Hints> hints_of(MPI_Info info) {
     if (std::getenv("TWINRUN_AGGREGATE_TIME_LIMIT") != nullptr) hints.limited = true;
     TWR_TRY(hints.settings, aggregation::complete(std::move(hints.settings)));
     return hints;
+}
+
+Striping striping_of(const Hints& hints, MPI_Info info) {
+    aggregation::Settings settings;
+    settings.striping = hints.settings.striping;
+    if (info == MPI_INFO_NULL) return settings.striping;
+    for (const char* const key : {"striping_factor", "striping_unit"}) {
+        const auto value = value_of(info, key);
+        if (!value || value->empty()) continue;
+        const bool factor = key == std::string_view("striping_factor");
+        if (factor ? settings.striping.factor != 0 : settings.striping.unit != 0) continue;
+        static_cast<void>(settings.set(key, *value));
+    }
+    return settings.striping;
 }
 
 std::uint64_t hash_of(const Hints& hints) {

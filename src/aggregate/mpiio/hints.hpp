@@ -19,6 +19,9 @@ struct Hints {
 // The keys "twinrun_NAME" of info, which may be MPI_INFO_NULL; before them "NAME=VALUE;..." of
 // TWINRUN_MPIIO_HINTS. Other keys are MPI-IO's. Errors: an unknown name or a bad value.
 Result<Hints> hints_of(MPI_Info info);
+// The stripes that a program asks for: MPI's own keys "striping_factor" and "striping_unit", and
+// before them those of hints. A bad value of MPI's keys is none, as MPI says of hints.
+[[nodiscard]] Striping striping_of(const Hints& hints, MPI_Info info);
 // Equal hints have equal hashes.
 [[nodiscard]] std::uint64_t hash_of(const Hints& hints);
 

@@ -56,6 +56,8 @@ int main(int argc, char** argv) {
         memory(folder, argument(0));
     } else if (scenario == "places") {
         places(folder);
+    } else if (scenario == "stripes") {
+        stripes(folder);
     } else if (scenario == "settings") {
         settings(folder);
     } else if (scenario == "reports") {

@@ -50,6 +50,7 @@ void background(const std::string& folder, std::uint64_t seed, int rounds, const
 void plans(const std::string& folder);
 // Settings as text: their names are those of the document, and they do what the structure does.
 void settings(const std::string& folder);
+void stripes(const std::string& folder);
 // The figures of a transfer are those of the report.
 void reports(const std::string& folder);
 // After MPI_Finalize.

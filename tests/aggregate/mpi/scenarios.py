@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from lustre import fake_lustre
+
 from mpi import Job, Scenarios, Skipped, expect, start
 
 
@@ -34,10 +36,27 @@ class Tests(Scenarios):
             self.die(*arguments)
         elif scenario == "python":
             self.python(*arguments)
+        elif scenario == "stripes":
+            self.stripes(*arguments)
         elif scenario == "wholes":
             self.wholes(*arguments)
         else:
             self.plain(scenario, *arguments)
+
+    def stripes(self, by: str) -> None:
+        """New files on Lustre have the stripes that were asked for, by its library, its command, or not at all."""
+        log = self.folder / "log"
+        self.environment = {**self.environment, **fake_lustre.environment(by, log)}
+        self.job("stripes", self.folder)
+        asked = [
+            re.sub(r"(\.twr-partial\.)[0-9a-f]{16}", r"\1X", line) for line in log.read_text().splitlines()
+        ]
+        wanted = []
+        for place in ("is-lustre", "refused-lustre"):
+            for name in ("data.twr-partial.X", "data.twr-partial.X", "data.updated"):
+                wanted += fake_lustre.expected(by, 4, 1 << 20, f"{self.folder}/{place}/{name}")
+        wanted += fake_lustre.expected(by, 4, 1 << 20, f"{self.folder}/is-lustre/later.twr-partial.X")
+        expect(asked == wanted, f"Lustre was asked for\n{asked}\ninstead of\n{wanted}")
 
     def plain(self, scenario: str, *arguments: str) -> None:
         """Files and links of names like those that a write uses are somebody's: they stay as they are."""

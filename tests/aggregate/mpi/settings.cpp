@@ -48,7 +48,9 @@ void settings(const std::string& folder) {
         {"seed", {"-1", "0x7"}},
         {"no_index", {"index"}},
         {"offsets", {"", "global"}},
-        {"overlap", {"", "2"}}};
+        {"overlap", {"", "2"}},
+        {"striping_factor", {"-2", "65536", "some"}},
+        {"striping_unit", {"-1", "65537", "4 GiB", "32 KiB"}}};
     for (const auto& [name, values] : wrong) {
         for (const char* const value : values)
             fails(set(name, value), TWR_ERROR_INVALID_ARGUMENT,
@@ -80,7 +82,7 @@ void settings(const std::string& folder) {
     std::istringstream names(message);
     for (std::string name; std::getline(names >> std::ws, name, ',');)
         known.insert(name);
-    expect(known.size() == 17 && known == documented,
+    expect(known.size() == 19 && known == documented,
            "docs/reference/aggregate.md has other settings than: " + message);
     twr_aggregate_settings_destroy(given);
     twr_aggregate_settings_destroy(nullptr);

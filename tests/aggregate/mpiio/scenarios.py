@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from lustre import fake_lustre
+
 from mpi import Job, Scenarios, Skipped, expect, is_hydra, start, version
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -27,6 +29,7 @@ SAID = (
     "the file is in atomic mode",
     "no setting of the name 'agregators'",
     "setting buffers = 'many'",
+    "nonblocking collective calls are aggregated where",
 )
 
 
@@ -64,6 +67,36 @@ class Tests(Scenarios):
         said = SAID if self.ranks == 1 else (*SAID, "both claim the byte", "hints twinrun_* differ")
         for text in said:
             expect(job.out.count(text) == 1, f"'{text}' is not said once:", job)
+
+    def nonblocking_views(self, *arguments: str) -> None:
+        job = self.preloaded("nonblocking_views", self.folder, *arguments)
+        aggregated, plain = self.done(job)
+        print(*(f"{word} {job.numbers(word)[0]}" for word in ("views", "calls")), sep="\n")
+        expect(aggregated > 0 and plain == 0, aggregated, "calls were aggregated, and", plain, "were not")
+
+    def nonblocking_semantics(self) -> None:
+        job = self.preloaded("nonblocking_semantics", self.folder)
+        aggregated, plain = self.done(job)
+        expect(aggregated > 15 and plain > 0, aggregated, "calls were aggregated, and", plain, "were not")
+        said = (
+            ("the file is in atomic mode",)
+            if self.ranks == 1
+            else ("atomic mode", "both claim the byte at offset 0 of")
+        )
+        for text in said:
+            expect(job.out.count(text) == 1, f"'{text}' is not said once:", job)
+
+    def stripes(self, by: str) -> None:
+        """New files have the stripes of MPI's own hints, whatever file systems the MPI was built for."""
+        log = self.folder / "log"
+        self.environment = {**self.environment, **fake_lustre.environment(by, log)}
+        job = self.preloaded("stripes", self.folder)
+        expect(self.done(job)[1] == 0, "calls that were not aggregated:", job)
+        wanted = []
+        for name in ("own", "named", "refused"):
+            wanted += fake_lustre.expected(by, 3, 131072, f"{self.folder}/is-lustre/{name}")
+        asked = log.read_text().splitlines()
+        expect(asked == wanted, f"Lustre was asked for\n{asked}\ninstead of\n{wanted}")
 
     def linked(self) -> None:
         """Without LD_PRELOAD: the program is linked with the library."""
