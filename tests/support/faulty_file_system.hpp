@@ -234,6 +234,7 @@ class FaultyFileSystem final : public FileSystem {
                 }
                 return inner_->write_at(offset, bytes);
             }
+            void set_time(std::int64_t mtime_ns) override { inner_->set_time(mtime_ns); }
             Result<> publish() override {
                 {
                     const std::lock_guard guard(owner_.mutex_);

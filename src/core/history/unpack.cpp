@@ -191,6 +191,9 @@ Result<> restore_captured(const std::string& record, const HistoryStep& step, st
     {
         TWR_TRY(const auto metadata, MetadataFile::open(metadata_name));
         TWR_CHECK(restore_data(store, map, *metadata, from, memory, *data));
+        // All of it was checked: it is what the metadata speaks of.
+        if (const std::int64_t then = metadata->directory().data_files[0].stamp.mtime_ns; then != 0)
+            data->set_time(then);
     }
     TWR_CHECK(data->publish());
     TWR_CHECK(restore_metadata(metadata_name, done.files, *files, done.folder + "/" + done.files.metadata));

@@ -139,8 +139,9 @@ bool MetadataFile::is_touched(const DataFile& known, const FileStamp& now) const
     const std::int64_t then = known.stamp.mtime_ns;
     if (now.mtime_ns == then) return false;
     const bool later = now.mtime_ns > then && now.mtime_ns > file_->stamp().mtime_ns;
-    // Files of other programs have a status besides.
-    if (!of_history()) return later;
+    // Files of other programs have a status besides. A step of a record has no time, as it had no
+    // file; restored, it has one.
+    if (!of_history() || then == 0) return later;
     // A clock of a file system that a copy came by may be coarser.
     for (const std::int64_t tick : kTicks) {
         if (now.mtime_ns == then - then % tick) return false;

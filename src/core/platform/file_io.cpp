@@ -77,6 +77,15 @@ bool same_file(int left, int right) {
 
 namespace file_io {
 
+void set_time(int descriptor, std::int64_t mtime_ns) {
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    struct timespec times[2] = {};
+    times[0].tv_nsec = UTIME_OMIT;
+    times[1].tv_nsec = static_cast<long>((mtime_ns % kSecond + kSecond) % kSecond);
+    times[1].tv_sec = static_cast<time_t>((mtime_ns - times[1].tv_nsec) / kSecond);
+    static_cast<void>(::futimens(descriptor, times));
+}
+
 std::string printable(const std::string& path) {
     std::string line = path;
     for (char& c : line) {

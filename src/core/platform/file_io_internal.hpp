@@ -28,6 +28,8 @@ Error say(ErrorCode code, Words&& words) {
 }
 // Paths come from outside: a line feed in one must not split a message.
 std::string printable(const std::string& path);
+// Sets the time of change of an open file, if it may be set.
+void set_time(int descriptor, std::int64_t mtime_ns);
 // A NUL would silently name another file.
 Result<> check_path(const std::string& path);
 

@@ -219,16 +219,7 @@ class PosixOutputFile final : public OutputFile {
 
     void set_time(std::int64_t mtime_ns) override {
         // What is cut off later would change the time.
-        if (descriptor_ < 0 || !trim()) return;
-        struct timespec times[2] = {};
-        times[0].tv_nsec = UTIME_OMIT;
-        times[1].tv_sec = static_cast<time_t>(mtime_ns / 1'000'000'000);
-        times[1].tv_nsec = static_cast<long>(mtime_ns % 1'000'000'000);
-        if (times[1].tv_nsec < 0) {
-            times[1].tv_nsec += 1'000'000'000;
-            --times[1].tv_sec;
-        }
-        static_cast<void>(::futimens(descriptor_, times));
+        if (descriptor_ >= 0 && trim()) file_io::set_time(descriptor_, mtime_ns);
     }
 
     Result<> close() override {

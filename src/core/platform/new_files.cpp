@@ -103,6 +103,8 @@ class PosixNewFile final : public NewFile {
         return success();
     }
 
+    void set_time(std::int64_t mtime_ns) override { file_io::set_time(file_.get(), mtime_ns); }
+
     Result<> publish() override {
         if (retrying([&] { return ::fsync(file_.get()); }) != 0)
             return system_error(path_, "bring to the disk", errno);

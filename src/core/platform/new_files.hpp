@@ -16,6 +16,8 @@ class NewFile {
    public:
     virtual ~NewFile() = default;
     virtual Result<> write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+    // Gives it a time of change, after the last write; where that cannot be, it keeps its own.
+    virtual void set_time(std::int64_t mtime_ns) = 0;
     // Brings it to the disk, and gives it its name if nothing has that name. Its folder is not
     // synced. Last call.
     virtual Result<> publish() = 0;
