@@ -519,7 +519,9 @@ void run_restore(const Arguments& arguments, const Workload& workload, std::vect
             must(writer->finish(std::move(difference)));
         }
         RecordChain chain(
-            [&](std::uint32_t i) -> Result<std::string> { return (folder / std::to_string(i)).string(); },
+            [&](std::uint32_t i) -> Result<DifferencePlace> {
+                return DifferencePlace{(folder / std::to_string(i)).string()};
+            },
             arguments.threads);
         Bytes to(bytes);
         Bytes from(bytes, std::byte{1});

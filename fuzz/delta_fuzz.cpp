@@ -142,8 +142,8 @@ void read_file(const Difference& difference, std::uint64_t payload_bytes, const 
     fuzz::require(file.ok());
     fuzz::require((*file)->stored_chunks() == difference.payload_chunks);
     RecordChain chain(
-        [&](std::uint32_t ordinal) -> Result<std::string> {
-            if (ordinal <= difference.ordinal) return path;
+        [&](std::uint32_t ordinal) -> Result<DifferencePlace> {
+            if (ordinal <= difference.ordinal) return DifferencePlace{path};
             return Error{ErrorCode::not_found, "none"};
         },
         1);

@@ -121,8 +121,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             fuzz::require(journal->taken.contains(entry.files.difference));
             fuzz::require(entry.files.difference < journal->next_difference);
         }
-        for (const auto& [ordinal, file] : journal->differences) {
+        for (const auto& [ordinal, place] : journal->differences) {
             fuzz::require(ordinal < journal->next_difference);
+            const std::string& file = place.file;
             const std::size_t cut = file.find('/');
             fuzz::require(cut != std::string::npos && cut != 0);
             check_name(file.substr(0, cut));

@@ -59,9 +59,9 @@ struct PyFlushed {
     std::vector<LostStep> lost;
 };
 
-using RankFilesState =
-    std::tuple<std::uint32_t, std::string, std::uint64_t, std::string, std::uint64_t, std::uint64_t, double,
-               std::uint32_t, std::uint64_t, bool, std::uint64_t, std::uint64_t, std::string>;
+using RankFilesState = std::tuple<std::uint32_t, std::string, std::uint64_t, std::string, std::uint64_t,
+                                  std::uint64_t, double, std::uint32_t, std::uint64_t, bool, std::uint64_t,
+                                  std::uint64_t, std::string, std::optional<std::uint64_t>>;
 
 void define_rank_files(nb::module_& m) {
     using F = RankFiles;
@@ -94,7 +94,7 @@ void define_rank_files(nb::module_& m) {
              [](const F& f) {
                  return RankFilesState(f.rank, f.data, f.data_bytes, f.metadata, f.metadata_bytes,
                                        f.header_checksum, f.blocked_seconds, f.difference, f.full_bytes,
-                                       f.shared, f.offset, f.file_bytes, f.divergence);
+                                       f.shared, f.offset, f.file_bytes, f.divergence, f.difference_checksum);
              })
         .def("__setstate__", [](F& self, const RankFilesState& state) {
             std::apply([&](auto... part) { new (&self) F{std::move(part)...}; }, state);

@@ -193,8 +193,8 @@ inline std::vector<std::string> unnamed_files(const std::string& path) {
             named.insert(files.folder + "/" + files.files.metadata);
             named.insert(files.folder + "/" + files.files.data);
         }
-        for (const auto& [ordinal, file] : journal->differences)
-            named.insert(file);
+        for (const auto& [ordinal, place] : journal->differences)
+            named.insert(place.file);
     }
     std::vector<std::string> others;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {

@@ -531,7 +531,11 @@ class FolderRecord {
         : folder_(std::move(folder)),
           options_(std::move(options)),
           payload_(payload),
-          chain_([this](std::uint32_t ordinal) -> Result<std::string> { return path(ordinal); }, threads) {
+          chain_(
+              [this](std::uint32_t ordinal) -> Result<DifferencePlace> {
+                  return DifferencePlace{path(ordinal)};
+              },
+              threads) {
         if (options_.verify && !options_.read) {
             options_.read = [this](Location at, std::span<std::byte> chunk) {
                 return chain_.read_payload(at, 1, options_.chunk_bytes, chunk);

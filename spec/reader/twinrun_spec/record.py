@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -128,6 +128,11 @@ class Difference:
         kept = self.kept or [Kept(self.ordinal, 0, self.payload_chunks)]
         places = list(accumulate((k.count for k in kept), initial=0))
         return kept, [location(k.ordinal, k.first) for k in kept], places
+
+    @property
+    def seal(self) -> str:
+        """`difference_xxh3` of history.md: the checksum of the header, as journals have it."""
+        return f"{struct.unpack('<Q', self.raw[HEADER_BYTES - 8 : HEADER_BYTES])[0]:016x}"
 
     @cached_property
     def ordinals(self) -> set[int]:
@@ -569,11 +574,17 @@ def _check_runs(entries: list[Entry], ordinal: int, chunks: int, payload: int, w
 class Record:
     """Steps of a record. locate gives the file that has the difference of an ordinal, or what is left of it.
 
-    largest: bytes that one call may give; a few bytes of a record can stand for very many.
+    largest: bytes that one call may give; a few bytes of a record can stand for very many. seals: what
+    `difference_xxh3` of history.md says of an ordinal; those that are not in it may be any file.
     """
 
-    def __init__(self, locate: Callable[[int], str | os.PathLike[str]], largest: int = LARGEST) -> None:
-        self.locate, self.largest = locate, largest
+    def __init__(
+        self,
+        locate: Callable[[int], str | os.PathLike[str]],
+        largest: int = LARGEST,
+        seals: Mapping[int, str] | None = None,
+    ) -> None:
+        self.locate, self.largest, self.seals = locate, largest, seals or {}
         self._known: dict[str, Difference] = {}
 
     def difference(self, ordinal: int) -> Difference:
@@ -583,6 +594,8 @@ class Record:
             d = self._known[path] = read_difference(path)
         if ordinal not in d.ordinals:
             raise RecordError(f"{path}: is not difference {ordinal}")
+        if self.seals.get(ordinal, d.seal) != d.seal:
+            raise RecordError(f"{path}: is not the difference {ordinal} that the journal names")
         return d
 
     def step(self, ordinal: int) -> Difference:

@@ -22,8 +22,8 @@ void Attempts::add(const Journal& journal) {
         add(step, attempt);
     // Differences of dropped steps stay, because other steps may need them: the names of their
     // folders are in use.
-    for (const auto& [ordinal, file] : journal.differences) {
-        const std::string folder = file.substr(0, file.find('/'));
+    for (const auto& [ordinal, place] : journal.differences) {
+        const std::string folder = place.file.substr(0, place.file.find('/'));
         if (const auto step = step_of(folder)) add(*step, attempt_of(folder));
     }
 }

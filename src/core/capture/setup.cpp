@@ -54,7 +54,8 @@ Result<> set_up_record(FileSystem& system, const RunPlace& place, SessionSetting
             "steps with 'twinrun compact'"};
     }
     const std::string against = record.against;
-    TWR_CHECK(settle_against(system, record, place.folder, place.ranks, against, place.rank == 0));
+    TWR_CHECK(settle_against(system, record, place.folder, place.ranks, against, place.rank == 0,
+                             settings.existing == Existing::replace));
     settings.history.record = record;
     return success();
 }

@@ -17,20 +17,20 @@ Result<std::unique_ptr<StepRecorder>> StepRecorder::create(const RecorderOptions
     return std::unique_ptr<StepRecorder>(new StepRecorder(options, std::move(places)));
 }
 
-// Path of a difference. One of this session is first on the tier where it was recorded, and later
+// Where a difference is. One of this session is first on the tier where it was recorded, and later
 // in the history.
-Result<std::string> StepRecorder::locate(std::uint32_t ordinal) const {
+Result<DifferencePlace> StepRecorder::locate(std::uint32_t ordinal) const {
     std::error_code ignored;
     if (const auto known = own_.find(ordinal); known != own_.end()) {
         for (const std::string& tier : {places_.local, places_.history}) {
-            const fs::path path = fs::path(tier) / known->second;
-            if (!tier.empty() && fs::exists(path, ignored)) return path.string();
+            DifferencePlace place = known->second.in(tier);
+            if (!tier.empty() && fs::exists(place.file, ignored)) return place;
         }
     }
     for (const auto& store : {local_, stored_}) {
         if (store == nullptr) continue;
-        auto path = store->locate(ordinal);
-        if (path && fs::exists(*path, ignored)) return path;
+        auto place = store->locate(ordinal);
+        if (place && fs::exists(place->file, ignored)) return place;
     }
     if (parent_ != nullptr && ordinal < options_.settings.first_difference) return parent_->locate(ordinal);
     return Error{ErrorCode::not_found, places_.history + ": no difference " + std::to_string(ordinal)};
@@ -41,10 +41,7 @@ Result<> StepRecorder::begin(int device) {
     const RecordSettings& settings = options_.settings;
     options_.device = options_.verify || settings.bounded ? kHostMemory : device;
     if (!settings.against.empty()) {
-        fs::path parent = settings.against;
-        if (parent.is_relative()) parent = fs::path(places_.history) / parent;
-        TWR_TRY(parent_,
-                RecordStore::open(parent.lexically_normal().string(), places_.rank, options_.threads));
+        TWR_TRY(parent_, RecordStore::open_parent(places_.history, settings, places_.rank, options_.threads));
     }
     TWR_TRY(stored_, RecordStore::open(places_.history, places_.rank, options_.threads));
     if (!places_.local.empty()) {
@@ -162,8 +159,9 @@ Result<> StepRecorder::record(Tiers& tiers, const Tiers::Place& place, std::int6
     TWR_CHECK(system.sync_folder(folder.string()));
     ready.files.data_bytes = recorded.bytes;
     ready.files.difference = recorded.ordinal;
+    ready.files.difference_checksum = recorded.header_checksum;
     ready.files.full_bytes = layout.file_bytes;
-    own_[recorded.ordinal] = ready.folder + "/" + ready.files.data;
+    own_[recorded.ordinal] = {ready.folder + "/" + ready.files.data, recorded.header_checksum};
     if (place.local) local_only_.insert(recorded.ordinal);
     return success();
 }

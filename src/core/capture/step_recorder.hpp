@@ -48,7 +48,7 @@ class StepRecorder {
    private:
     StepRecorder(RecorderOptions options, Places places);
     Result<> begin(int device);
-    Result<std::string> locate(std::uint32_t ordinal) const;
+    [[nodiscard]] Result<DifferencePlace> locate(std::uint32_t ordinal) const;
     void forget();
     RecorderOptions options_;
     Places places_;
@@ -58,7 +58,7 @@ class StepRecorder {
     std::shared_ptr<RecordStore> local_;
     std::shared_ptr<RecordStore> parent_;
     // files of differences by ordinal, relative to the tier's folder
-    std::map<std::uint32_t, std::string> own_;
+    std::map<std::uint32_t, DifferencePlace> own_;
     // Differences that later steps may refer to, and that may not be in the history yet.
     std::set<std::uint32_t> local_only_;
     std::unique_ptr<Recorder> recorder_;  // null until the first step

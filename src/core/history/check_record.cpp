@@ -49,10 +49,10 @@ std::set<std::string> files_that_fail(RecordStore& store, std::vector<Run> runs,
         for (const Run& run : runs) {
             const auto path = store.locate(ordinal_of(run.source));
             if (!path) continue;
-            const auto damage = damaged.find(*path);
+            const auto damage = damaged.find(path->file);
             const auto file = store.chain().open(ordinal_of(run.source));
             if (!file) {
-                if (damage != damaged.end()) found.insert(*path);
+                if (damage != damaged.end()) found.insert(path->file);
                 continue;
             }
             const Difference& difference = (*file)->difference();
@@ -60,7 +60,8 @@ std::set<std::string> files_that_fail(RecordStore& store, std::vector<Run> runs,
                 const auto at = (*file)->position(run.source + i);
                 if (!at) continue;
                 const auto block = static_cast<std::size_t>(*at / difference.block_chunks);
-                if (damage != damaged.end() && damage->second.blocks.contains(block)) found.insert(*path);
+                if (damage != damaged.end() && damage->second.blocks.contains(block))
+                    found.insert(path->file);
                 if (!difference.blocks[block].xored) continue;
                 const auto& bases = difference.bases;
                 auto base =
@@ -90,7 +91,8 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
     std::map<std::string, DamagedFile> damaged;
     std::set<std::string> seen;
     for (const std::uint32_t ordinal : store->ordinals()) {
-        TWR_TRY(const std::string file, store->locate(ordinal));
+        TWR_TRY(const DifferencePlace place, store->locate(ordinal));
+        const std::string& file = place.file;
         // After a compaction one file may have parts of several differences.
         if (!seen.insert(file).second) continue;
         if (auto damage = look_for_damage(store->chain().open(ordinal))) damaged[file] = std::move(*damage);
@@ -106,8 +108,8 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
             // Finds the first difference in its chain of bases that cannot be opened.
             for (std::uint32_t at = files.files.difference; at != kNoBase && why.empty();) {
                 const auto file = store->chain().open(at);
-                if (const auto place = store->locate(at); !file && place && damaged.contains(*place))
-                    why.insert(*place);
+                if (const auto place = store->locate(at); !file && place && damaged.contains(place->file))
+                    why.insert(place->file);
                 at = file ? (*file)->difference().base : kNoBase;
             }
         } else {

@@ -65,8 +65,8 @@ Result<> copy_payload(RecordChain& chain, DifferenceWriter& writer, Location fir
 // Size of all files of differences, in bytes.
 std::uint64_t bytes_of(const std::string& path, const Journal& journal) {
     std::set<std::string> files;
-    for (const auto& [ordinal, file] : journal.differences)
-        files.insert(file);
+    for (const auto& [ordinal, place] : journal.differences)
+        files.insert(place.file);
     std::uint64_t bytes = 0;
     std::error_code ignored;
     for (const std::string& file : files) {
@@ -86,10 +86,10 @@ class RankCompaction {
         TWR_TRY(const auto store, RecordStore::open(writer_.path(), writer_.rank(), threads_));
         // Asks the writer's journal first: this function moves differences while it reads others.
         RecordChain chain(
-            [&](std::uint32_t ordinal) -> Result<std::string> {
+            [&](std::uint32_t ordinal) -> Result<DifferencePlace> {
                 const auto& own = writer_.journal().differences;
                 if (const auto known = own.find(ordinal); known != own.end())
-                    return (fs::path(writer_.path()) / known->second).string();
+                    return known->second.in(writer_.path());
                 return store->locate(ordinal);
             },
             threads_);
@@ -161,6 +161,7 @@ class RankCompaction {
         difference.runs = map.runs;
         TWR_TRY(const auto written, out->finish(std::move(difference)));
         now.files.data_bytes = written.bytes;
+        now.files.difference_checksum = written.header_checksum;
         TWR_CHECK(system.sync_folder(folder.string()));
         const HistoryWriter::Commit commit{kept_.at(ordinal), now};
         return writer_.commit({&commit, 1});
@@ -184,9 +185,10 @@ class RankCompaction {
             difference.ordinal = ordinal_of(first);
             staying.insert(ordinal_of(first));
         }
-        TWR_CHECK(out->finish(std::move(difference)));
+        TWR_TRY(const auto written, out->finish(std::move(difference)));
         TWR_CHECK(system.sync_folder(folder.string()));
-        moved.push_back({{staying.begin(), staying.end()}, std::string(kLeftoversFolder) + "/" + name});
+        moved.push_back({{staying.begin(), staying.end()},
+                         {std::string(kLeftoversFolder) + "/" + name, written.header_checksum}});
         return success();
     }
 

@@ -23,22 +23,22 @@ std::unique_lock<std::mutex> lock_of(std::mutex* mutex) {
 
 // Copies a difference without its step, which was captured again or dropped, or whose files cannot
 // be read.
-Result<> copy_difference(const std::string& path, std::uint32_t ordinal, HistoryWriter& to,
+Result<> copy_difference(const DifferencePlace& from, std::uint32_t ordinal, HistoryWriter& to,
                          std::mutex* mutex) {
     FileSystem& system = to.system();
     const std::string name = std::string(kLeftoversFolder) + "/" + rank_name(to.rank()) + ".difference-" +
                              std::to_string(ordinal) + ".twr";
     const fs::path target = fs::path(to.path()) / name;
     TWR_CHECK(to.make_folder(kLeftoversFolder));
-    if (!is_intact_difference(target.string(), ordinal)) {
-        TWR_TRY(const auto bytes, InputFile::open(path));
+    if (!is_intact_difference({target.string(), from.checksum}, ordinal)) {
+        TWR_TRY(const auto bytes, InputFile::open(from.file));
         const std::string temporary = temporary_name(target.string());
         TWR_CHECK(copy_file(system, *bytes, temporary));
         TWR_CHECK(system.rename(temporary, target.string()));
         TWR_CHECK(system.sync_folder(target.parent_path().string()));
     }
     const auto guard = lock_of(mutex);
-    return to.add_difference(ordinal, name);
+    return to.add_difference(ordinal, {name, from.checksum});
 }
 
 Error another_step(const std::string& path, std::int64_t step) {
@@ -46,12 +46,12 @@ Error another_step(const std::string& path, std::int64_t step) {
                                      ": copy this one to another folder with 'twinrun flush --to'"};
 }
 
-// Copies the differences that the difference at `path` refers to, and that `to` lacks. They are
+// Copies the differences that the difference at `at` refers to, and that `to` lacks. They are
 // copied before the difference itself, so that it can be read even if the tier is lost. from: the
-// part that `path` is in; its journal is read into `journal` when it is needed.
-Result<> copy_needed(const std::string& from, const std::string& path, std::optional<Journal>& journal,
+// part that it is in; its journal is read into `journal` when it is needed.
+Result<> copy_needed(const std::string& from, const DifferencePlace& at, std::optional<Journal>& journal,
                      HistoryWriter& to, std::mutex* mutex) {
-    TWR_TRY(const auto file, DifferenceFile::open(path));
+    TWR_TRY(const auto file, DifferenceFile::open(at));
     std::set<std::uint32_t> needed =
         needed_by(file->difference(), to.record() ? to.record()->first_difference : 0);
     {
@@ -67,15 +67,15 @@ Result<> copy_needed(const std::string& from, const std::string& path, std::opti
         const auto found = journal->differences.find(ordinal);
         if (found == journal->differences.end()) {
             return Error{ErrorCode::not_found,
-                         path + ": needs difference " + std::to_string(ordinal) + ", which is not there"};
+                         at.file + ": needs difference " + std::to_string(ordinal) + ", which is not there"};
         }
-        const std::string place = (fs::path(from) / found->second).string();
+        DifferencePlace place = found->second.in(from);
         TWR_TRY(const auto other, DifferenceFile::open(place));
-        if (other->difference().ordinal != ordinal)
-            return Error{ErrorCode::damaged, place + ": is not the difference that the journal names"};
+        if (other->difference().ordinal != ordinal) return another_difference(place.file);
         TWR_CHECK(check_blocks(*other));
         // A difference needs only smaller ordinals, so that the recursion ends.
         TWR_CHECK(copy_needed(from, place, journal, to, mutex));
+        place.checksum = other->header_checksum();
         TWR_CHECK(copy_difference(place, ordinal, to, mutex));
     }
     return success();
@@ -86,7 +86,8 @@ Result<> copy_needed(const std::string& from, const std::string& path, std::opti
 Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& entry, HistoryWriter& to,
                     std::mutex* mutex) {
     const std::uint32_t ordinal = entry.files.difference;
-    const std::string data = (fs::path(from) / entry.folder / entry.files.data).string();
+    const DifferencePlace data{(fs::path(from) / entry.folder / entry.files.data).string(),
+                               entry.files.difference_checksum};
     std::optional<Journal> journal;
     bool committed = false;
     bool superseded = false;
@@ -124,7 +125,8 @@ Result<> flush_step(const std::string& from, std::int64_t step, const RankStep& 
         // The same files may be there already, if the journal was restored from an older copy.
         const fs::path folder = fs::path(to.path()) / entry.folder;
         if (!is_marked(to.path(), entry.folder, to.id()) || !is_intact(to.path(), entry) ||
-            (ordinal != kNoBase && !is_intact_difference((folder / entry.files.data).string(), ordinal)))
+            (ordinal != kNoBase &&
+             !is_intact_difference({(folder / entry.files.data).string(), data.checksum}, ordinal)))
             TWR_CHECK(copy_step(from, entry, to));
     }
     {

@@ -24,7 +24,7 @@ bool are_readable(const std::string& path, const Journal& journal, std::uint32_t
         if (!checked.insert(ordinal).second) continue;
         const auto place = journal.differences.find(ordinal);
         if (place == journal.differences.end()) return false;
-        const auto file = DifferenceFile::open((fs::path(path) / place->second).string());
+        const auto file = DifferenceFile::open(place->second.in(path));
         if (!file || (*file)->difference().ordinal != ordinal || !check_blocks(**file)) return false;
         ordinals.merge(needed_by((*file)->difference(), first));
     }

@@ -34,6 +34,7 @@
 #include "history/names.hpp"
 #include "history/provenance.hpp"
 #include "platform/file_io.hpp"
+#include "record/difference_place.hpp"
 
 namespace twinrun {
 
@@ -63,6 +64,8 @@ struct RankFiles {
     std::uint64_t file_bytes = 0;  // size of the whole shared file
     // Where the step is not proven equal to its run's reference; empty: nowhere.
     std::string divergence;
+    // DifferencePlace::checksum of the difference in `data`.
+    std::optional<std::uint64_t> difference_checksum = std::nullopt;
     bool operator==(const RankFiles&) const = default;
 };
 
@@ -89,7 +92,7 @@ struct Journal {
     std::vector<Provenance> provenance;  // of each process that wrote the journal, in order
     // In a record: the file of each difference by ordinal, as a path in the history. Differences of
     // dropped steps are listed as long as other steps may need them.
-    std::map<std::uint32_t, std::string> differences;
+    std::map<std::uint32_t, DifferencePlace> differences;
     std::uint32_t next_difference = 0;  // larger than all ordinals that were ever used or reserved
     // Ordinals that a step has or had; no other step may get them.
     std::set<std::uint32_t> taken;

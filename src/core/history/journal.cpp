@@ -258,8 +258,8 @@ Result<std::vector<std::string>> folders_named_by(const History& history) {
         TWR_TRY(const Journal journal, read_rank_journal(history.path, rank, history.ranks));
         for (const auto& [step, files] : journal.steps)
             folders.insert(files.folder);
-        for (const auto& [ordinal, file] : journal.differences)
-            folders.insert(file.substr(0, file.find('/')));
+        for (const auto& [ordinal, place] : journal.differences)
+            folders.insert(place.file.substr(0, place.file.find('/')));
     }
     return std::vector<std::string>(folders.begin(), folders.end());
 }

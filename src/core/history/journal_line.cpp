@@ -14,6 +14,7 @@ namespace twinrun {
 namespace {
 
 constexpr const char* kSumKey = ",\"xxh3\":\"";  // always the last key of a line
+constexpr const char* kDifferenceKey = "difference_xxh3";
 
 std::uint64_t from_hex(const std::string& text) {
     std::uint64_t value = 0;
@@ -36,15 +37,24 @@ std::string plain_name(const Json& j, const char* key) {
     if (!is_plain(name)) throw bad("a name that leads out of the history");
     return name;
 }
-// Path of a difference in the history: "step-0000000010/rank-00003.twr".
-std::string difference_file(const Json& j) {
+// What a line says of the checksum of a difference, with a comma in front.
+std::string checksum_key(const std::optional<std::uint64_t>& sum) {
+    return sum ? ",\"" + std::string(kDifferenceKey) + "\":\"" + hex_of(*sum) + "\"" : "";
+}
+// nullopt: an older twinrun wrote the line.
+std::optional<std::uint64_t> difference_checksum(const Json& j) {
+    if (!j.contains(kDifferenceKey)) return std::nullopt;
+    return from_hex(j.at(kDifferenceKey).get<std::string>());
+}
+// The file of a difference, as a path in the history: "step-0000000010/rank-00003.twr".
+DifferencePlace difference_place(const Json& j) {
     auto file = j.at("file").get<std::string>();
     const std::size_t cut = file.find('/');
     if (cut == std::string::npos || cut == 0 || cut + 1 == file.size() || !is_plain(file.substr(0, cut)) ||
         !is_plain(file.substr(cut + 1))) {
         throw bad("a difference that is not in the history");
     }
-    return file;
+    return {std::move(file), difference_checksum(j)};
 }
 // A name that must not be empty: a path with an empty name would be that of the folder around it.
 std::string some_name(const Json& j, const char* key) {
@@ -67,6 +77,7 @@ RankStep step_from_json(const Json& j, std::uint32_t rank) {
     if (r.contains("difference")) {
         files.difference = whole_number<std::uint32_t>(r, "difference");
         files.full_bytes = whole_number<std::uint64_t>(r, "full_bytes");
+        files.difference_checksum = difference_checksum(r);
         if (files.difference > kMostOrdinals || files.data.empty()) throw bad("an impossible difference");
     }
     if (r.contains("offset")) {
@@ -164,6 +175,7 @@ Json settings_to_json(const HistorySettings& s, std::uint32_t ranks) {
         if (!s.record->against.empty()) {
             j["record"]["against"] = path_to_json(s.record->against);
             j["record"]["first_difference"] = s.record->first_difference;
+            if (!s.record->against_id.empty()) j["record"]["against_id"] = s.record->against_id;
         }
     }
     return j;
@@ -199,6 +211,7 @@ HistorySettings settings_from_json(const Json& j) {
         if (!record.against.empty()) {
             record.first_difference = whole_number<std::uint32_t>(r, "first_difference");
             if (record.first_difference > kMostOrdinals) throw bad("more differences than a record can have");
+            if (r.contains("against_id")) record.against_id = id_of(r.at("against_id"));
         }
         if (auto good = record.check(); !good) throw bad(good.error().message);
         s.record = std::move(record);
@@ -224,7 +237,7 @@ std::string step_line(std::int64_t number, const RankStep& step, bool replaces) 
     }
     if (!r.divergence.empty()) line += ",\"divergence\":" + to_text(r.divergence);
     if (r.difference != kNoBase) {
-        line += ",\"difference\":" + std::to_string(r.difference) +
+        line += ",\"difference\":" + std::to_string(r.difference) + checksum_key(r.difference_checksum) +
                 ",\"full_bytes\":" + std::to_string(r.full_bytes);
     }
     line += ",\"header_xxh3\":\"" + hex_of(r.header_checksum) + "\",\"metadata\":" + to_text(r.metadata) +
@@ -238,6 +251,7 @@ void forget_data(RankFiles& files) {
     files.data.clear();
     files.data_bytes = 0;
     files.difference = kNoBase;
+    files.difference_checksum.reset();
     files.full_bytes = 0;
     files.shared = false;
     files.offset = 0;
@@ -254,7 +268,7 @@ bool may_use_ordinal(const Journal& journal, std::int64_t number, const RankStep
 
 void put_step(Journal& journal, std::int64_t number, const RankStep& step) {
     if (const std::uint32_t ordinal = step.files.difference; ordinal != kNoBase) {
-        journal.differences[ordinal] = step.folder + "/" + step.files.data;
+        journal.differences[ordinal] = {step.folder + "/" + step.files.data, step.files.difference_checksum};
         journal.next_difference = std::max(journal.next_difference, ordinal + 1);
         journal.taken.insert(ordinal);
     }
@@ -270,8 +284,13 @@ bool drop_step(Journal& journal, std::int64_t number) {
     return true;
 }
 
-void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& file) {
-    journal.differences[ordinal] = file;
+std::string place_keys(const DifferencePlace& place) {
+    const std::string sum = checksum_key(place.checksum);
+    return (sum.empty() ? sum : sum.substr(1) + ",") + "\"file\":" + to_text(place.file);
+}
+
+void put_difference(Journal& journal, std::uint32_t ordinal, DifferencePlace place) {
+    journal.differences[ordinal] = std::move(place);
     journal.next_difference = std::max(journal.next_difference, ordinal + 1);
 }
 
@@ -303,9 +322,9 @@ void take_any(const Json& j, std::uint32_t rank, Journal& journal) {
             return ordinal;
         };
         for (const Json& part : j.at("moved")) {
-            const std::string file = difference_file(part);
+            const DifferencePlace place = difference_place(part);
             for (const Json& number : part.at("differences"))
-                journal.differences[known(number)] = file;
+                journal.differences[known(number)] = place;
         }
         for (const Json& number : j.at("gone"))
             journal.differences.erase(known(number));
@@ -314,7 +333,7 @@ void take_any(const Json& j, std::uint32_t rank, Journal& journal) {
         if (ordinal > kMostOrdinals || journal.differences.contains(ordinal) ||
             journal.taken.contains(ordinal))
             throw bad("an impossible difference");
-        put_difference(journal, ordinal, difference_file(j));
+        put_difference(journal, ordinal, difference_place(j));
     } else if (j.contains("reserved")) {
         const auto end = whole_number<std::uint32_t>(j, "reserved");
         if (end > kMostOrdinals) throw bad("more differences than a record can have");

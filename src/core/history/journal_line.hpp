@@ -70,7 +70,9 @@ void forget_data(RankFiles& files);  // the data was dropped, metadata stays
 bool may_use_ordinal(const Journal& journal, std::int64_t number, const RankStep& step);
 void put_step(Journal& journal, std::int64_t number, const RankStep& step);
 bool drop_step(Journal& journal, std::int64_t number);  // false: the journal has no such step
-void put_difference(Journal& journal, std::uint32_t ordinal, const std::string& file);
+void put_difference(Journal& journal, std::uint32_t ordinal, DifferencePlace place);
+// The keys of a line that name the file of a difference, without braces.
+std::string place_keys(const DifferencePlace& place);
 // The facts of a line. Error: damaged.
 Result<Provenance> provenance_of(const Json& all);
 // Applies a line of `rank`'s journal, any but the first; object: as open_line() gives it. Throws

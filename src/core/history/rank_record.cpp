@@ -18,10 +18,7 @@ Result<std::unique_ptr<RankRecord>> RankRecord::open(FileSystem& system, const s
     std::unique_ptr<RankRecord> record(new RankRecord);
     record->settings_ = *settings.record;
     if (!settings.record->against.empty()) {
-        fs::path parent = settings.record->against;
-        if (parent.is_relative()) parent = fs::path(target) / parent;
-        TWR_TRY(record->parent_,
-                RecordStore::open(parent.lexically_normal().string(), rank, options.threads));
+        TWR_TRY(record->parent_, RecordStore::open_parent(target, *settings.record, rank, options.threads));
     }
     const Existing existing = options.append || rank != 0 ? Existing::append : Existing::refuse;
     TWR_TRY(record->writer_, HistoryWriter::open(system, target, settings, rank, ranks, existing));
@@ -31,10 +28,10 @@ Result<std::unique_ptr<RankRecord>> RankRecord::open(FileSystem& system, const s
     recorder.verify = options.verify;
     recorder.threads = options.threads;
     recorder.hash_bits = options.hash_bits;
-    const auto locate = [self = record.get()](std::uint32_t ordinal) -> Result<std::string> {
+    const auto locate = [self = record.get()](std::uint32_t ordinal) -> Result<DifferencePlace> {
         const auto& own = self->writer_->journal().differences;
         if (const auto known = own.find(ordinal); known != own.end())
-            return (fs::path(self->writer_->path()) / known->second).string();
+            return known->second.in(self->writer_->path());
         if (self->parent_ != nullptr) return self->parent_->locate(ordinal);
         return Error{ErrorCode::not_found,
                      self->writer_->path() + ": no difference " + std::to_string(ordinal)};
@@ -98,6 +95,7 @@ Result<PackedStep> RankRecord::add(std::int64_t step, std::uint32_t attempt, Rec
                                                    std::move(directory), image));
     files.data_bytes = recorded.bytes;
     files.difference = recorded.ordinal;
+    files.difference_checksum = recorded.header_checksum;
     files.blocked_seconds = blocked_seconds;
     if (captured != nullptr) TWR_CHECK(write_metadata(folder.string(), *captured, recorded.ordinal, files));
     TWR_CHECK(writer_->system().sync_folder(folder.string()));

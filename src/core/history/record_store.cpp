@@ -1,14 +1,20 @@
 #include "history/record_store.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <limits>
 #include <new>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "base/aligned.hpp"
+#include "history/journal.hpp"
 #include "history/names.hpp"
 #include "history/writer.hpp"
 #include "platform/file_io.hpp"
+#include "record/delta_format.hpp"
 
 namespace twinrun {
 
@@ -25,18 +31,39 @@ constexpr std::uint64_t kBesideChunk = 512;
 constexpr std::uint64_t kCachedPart = 8 << 20;
 constexpr std::uint64_t kLongRun = 1 << 20;
 
-// A file of the journal's differences that is newer than the journal. A file that is not there is
-// missed when it is read.
+Error another_parent(const std::string& path, const std::string& by) {
+    return {ErrorCode::damaged, path + ": is not the record that " + by +
+                                    " was captured against: put that one back in its place"};
+}
+
+// Whether a file of differences is newer than `written`, or not the one that the journal names. Its
+// time proves nothing where it is older: another run's file keeps its time when it is moved here. A
+// file that is not there is missed when it is read.
+bool is_changed(const DifferencePlace& place, const HeldFolder& folder, std::int64_t written) {
+    if (!place.checksum) {
+        const auto now = stamp_of(place.file, &folder);
+        return now && now->mtime_ns > written;
+    }
+    const auto file = InputFile::open(place.file, 0, &folder);
+    if (!file) return file.error().code != ErrorCode::not_found;
+    if ((*file)->stamp().mtime_ns > written) return true;
+    std::array<std::byte, kDifferenceHeaderBytes> header;
+    return (*file)->size() < header.size() || !(*file)->read_at(0, header) ||
+           !is_header_of(header, *place.checksum);
+}
+
+// A file of the journal's differences that is_changed().
 std::optional<std::string> changed_since(const std::string& journal_path, const std::string& path,
                                          const Journal& journal) {
     const auto written = stamp_of(journal_path);
-    if (!written) return std::nullopt;
-    std::set<std::string> seen;  // after a compaction one file may have several differences
-    for (const auto& [ordinal, name] : journal.differences) {
-        if (!seen.insert(name).second) continue;
-        std::string file = (fs::path(path) / name).string();
-        const auto now = stamp_of(file);
-        if (now && now->mtime_ns > written->mtime_ns) return file;
+    const std::int64_t newest = written ? written->mtime_ns : std::numeric_limits<std::int64_t>::max();
+    const HeldFolder folder(path);
+    // After a compaction one file may have several differences.
+    std::set<std::pair<std::string_view, std::optional<std::uint64_t>>> seen;
+    for (const auto& [ordinal, named] : journal.differences) {
+        if (!seen.emplace(named.file, named.checksum).second) continue;
+        DifferencePlace place = named.in(path);
+        if (is_changed(place, folder, newest)) return std::move(place.file);
     }
     return std::nullopt;
 }
@@ -48,6 +75,7 @@ Result<> RecordStore::load() {
     HistorySettings settings;
     std::uint32_t ranks = 1;
     std::string history;
+    HistoryId id;
     if (local) {
         if (local->rank != rank_) {
             return Error{ErrorCode::invalid_argument,
@@ -55,9 +83,14 @@ Result<> RecordStore::load() {
         }
         settings = local->settings;
         history = local->history;
+        id = local->id;
         journal = std::move(local->journal);
     } else {
-        TWR_TRY(settings, read_history_settings(path_, ranks));
+        History head;
+        TWR_CHECK(read_manifest_head(path_, head));
+        settings = std::move(head.settings);
+        ranks = head.ranks;
+        id = std::move(head.id);
         if (rank_ >= ranks)
             return Error{ErrorCode::not_found, path_ + ": has no rank " + std::to_string(rank_)};
         TWR_TRY(journal, read_rank_journal(path_, rank_, ranks));
@@ -65,6 +98,9 @@ Result<> RecordStore::load() {
     if (!settings.record) {
         return Error{ErrorCode::invalid_argument,
                      path_ + ": is not a record: its data is stored as it was captured"};
+    }
+    if (!expected_.id.empty() && id != expected_.id) {
+        return another_parent(path_, expected_.by);
     }
     const std::lock_guard guard(mutex_);
     journal_ = std::move(journal);
@@ -79,27 +115,41 @@ Result<> RecordStore::load() {
 
 Result<std::shared_ptr<RecordStore>> RecordStore::open(const std::string& path, std::uint32_t rank,
                                                        int threads) {
-    return open(path, rank, threads, 0);
+    return open(path, rank, threads, 0, {});
+}
+
+Result<std::shared_ptr<RecordStore>> RecordStore::open_parent(const std::string& path,
+                                                              const RecordSettings& settings,
+                                                              std::uint32_t rank, int threads) {
+    return open_parent(path, settings, rank, threads, 0);
+}
+
+Result<std::shared_ptr<RecordStore>> RecordStore::open_parent(const std::string& path,
+                                                              const RecordSettings& settings,
+                                                              std::uint32_t rank, int threads, int level) {
+    fs::path parent = settings.against;
+    if (parent.is_relative()) parent = fs::path(path) / parent;
+    return open(parent.lexically_normal().string(), rank, threads, level + 1, {settings.against_id, path});
 }
 
 Result<std::shared_ptr<RecordStore>> RecordStore::open(const std::string& path, std::uint32_t rank,
-                                                       int threads, int level) try {
+                                                       int threads, int level, Expected expected) try {
     if (level > kMostLevels)
         return Error{ErrorCode::damaged, path + ": records that are against each other, in a circle"};
     std::shared_ptr<RecordStore> store(new RecordStore);
     store->path_ = path;
     store->rank_ = rank;
+    store->expected_ = std::move(expected);
     TWR_CHECK(store->load());
     if (!store->settings_.against.empty()) {
-        fs::path parent = store->settings_.against;
-        if (parent.is_relative()) parent = fs::path(path) / parent;
-        TWR_TRY(store->parent_, open(parent.lexically_normal().string(), rank, threads, level + 1));
+        TWR_TRY(store->parent_, open_parent(path, store->settings_, rank, threads, level));
         // Ordinals of each level must be smaller than those of the level above.
         if (store->parent_->settings_.first_difference > store->settings_.first_difference)
             return Error{ErrorCode::damaged, path + ": is against a record that began after it"};
     }
     if (!store->history_.empty()) {
-        if (auto next = open(store->history_, rank, threads, level + 1)) store->next_tier_ = std::move(*next);
+        if (auto next = open(store->history_, rank, threads, level + 1, {}))
+            store->next_tier_ = std::move(*next);
     }
     store->chain_ = std::make_unique<RecordChain>(
         [self = store.get()](std::uint32_t ordinal) { return self->locate(ordinal); }, threads);
@@ -135,12 +185,12 @@ std::vector<std::uint32_t> RecordStore::ordinals() const {
     return all;
 }
 
-Result<std::string> RecordStore::locate(std::uint32_t ordinal) const {
+Result<DifferencePlace> RecordStore::locate(std::uint32_t ordinal) const {
     if (ordinal < settings_.first_difference && parent_ != nullptr) return parent_->locate(ordinal);
     {
         const std::lock_guard guard(mutex_);
         if (const auto known = journal_.differences.find(ordinal); known != journal_.differences.end())
-            return (fs::path(path_) / known->second).string();
+            return known->second.in(path_);
     }
     if (next_tier_ != nullptr) return next_tier_->locate(ordinal);
     return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) + " has no difference " +
@@ -241,26 +291,44 @@ Result<> RecordStore::stream(const StepMap& map, std::size_t segment, std::uint6
                  path_ + ": not enough memory to read a part of a step: set a smaller limit of memory"};
 }
 
+namespace {
+// Whether a record at `target` that makes room where `replace` says so, and is continued otherwise,
+// stays against the record at `parent`. Error: it cannot be continued against another one.
+Result<bool> keeps_parent(const RecordSettings& existing, const std::string& parent,
+                          const std::string& target, bool replace) {
+    if (existing.against_id.empty()) return !replace;
+    TWR_TRY(const HistoryId id, read_history_id(parent));
+    if (id == existing.against_id) return true;
+    if (replace) return false;
+    return another_parent(parent, target);
+}
+}  // namespace
+
 Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,
-                        std::uint32_t ranks, const std::string& against, bool note) {
+                        std::uint32_t ranks, const std::string& against, bool note, bool replace) {
     if (against.empty()) return success();
     const std::string parent = absolute_path(against);
     settings.against = parent;
-    std::uint32_t parent_ranks = 1;
-    if (History::exists(target)) {  // an existing record keeps its first ordinal
+    if (History::exists(target)) {
         std::uint32_t target_ranks = 1;
         TWR_TRY(const HistorySettings existing, read_history_settings(target, target_ranks));
         if (existing.record && existing.record->against == parent) {
-            settings.first_difference = existing.record->first_difference;
-            return success();
+            TWR_TRY(const bool same, keeps_parent(*existing.record, parent, target, replace));
+            if (same) {  // an existing record keeps its first ordinal
+                settings.first_difference = existing.record->first_difference;
+                settings.against_id = existing.record->against_id;
+                return success();
+            }
         }
     }
     if (real_path(parent) == real_path(target))
         return Error{ErrorCode::invalid_argument, parent + ": cannot be recorded against itself"};
-    TWR_TRY(const HistorySettings found, read_history_settings(parent, parent_ranks));
+    History head;
+    TWR_CHECK(read_manifest_head(parent, head));
+    const HistorySettings& found = head.settings;
     if (!found.record) return Error{ErrorCode::invalid_argument, parent + ": is not a record: pack it first"};
-    if (parent_ranks != ranks) {
-        return Error{ErrorCode::mismatch, parent + ": is of " + std::to_string(parent_ranks) +
+    if (head.ranks != ranks) {
+        return Error{ErrorCode::mismatch, parent + ": is of " + std::to_string(head.ranks) +
                                               " ranks, this run of " + std::to_string(ranks)};
     }
     if (found.record->chunk_bytes != settings.chunk_bytes) {
@@ -274,8 +342,9 @@ Result<> settle_against(FileSystem& system, RecordSettings& settings, const std:
         next = std::max(next, journal.next_difference);
     }
     settings.first_difference = next;
+    settings.against_id = head.has_id ? head.id : HistoryId();
     if (!note) return success();
-    TWR_TRY(const auto writer, HistoryWriter::open(system, parent, found, 0, parent_ranks, Existing::append));
+    TWR_TRY(const auto writer, HistoryWriter::open(system, parent, found, 0, head.ranks, Existing::append));
     return writer->add_child(absolute_path(target));
 }
 

@@ -30,18 +30,25 @@ class RecordStore {
     static Result<std::shared_ptr<RecordStore>> open(const std::string& path, std::uint32_t rank,
                                                      int threads = 1);
 
+    // The record that one at `path` with these settings is against. Error, besides: damaged:
+    // another record is there.
+    static Result<std::shared_ptr<RecordStore>> open_parent(const std::string& path,
+                                                            const RecordSettings& settings,
+                                                            std::uint32_t rank, int threads);
+
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] const RecordSettings& settings() const { return settings_; }
     [[nodiscard]] Journal journal() const;  // as it was last read
     // Ordinals of the differences of this record, on this tier and the next, and of the record that
     // it is against; ascending.
     [[nodiscard]] std::vector<std::uint32_t> ordinals() const;
-    // Path of a difference. Error: not_found.
-    [[nodiscard]] Result<std::string> locate(std::uint32_t ordinal) const;
+    // Where a difference is. Error: not_found.
+    [[nodiscard]] Result<DifferencePlace> locate(std::uint32_t ordinal) const;
     // A file of differences, of these ordinals, that was changed after the last line of the journal
-    // that names it; nullopt: none. A journal is written after the files that it names, so somebody
-    // else changed or copied the file, and only its content tells what it holds. Looks once, until
-    // the journals are read again.
+    // that names it, or that is not the one which the journal names; nullopt: none. A journal is
+    // written after the files that it names, so somebody else changed, copied or exchanged the
+    // file, and only its content tells what it holds. Looks once, until the journals are read
+    // again.
     [[nodiscard]] std::optional<std::string> changed_file() const;
     [[nodiscard]] RecordChain& chain() { return *chain_; }
     // The record that this one is against, or null.
@@ -64,8 +71,16 @@ class RecordStore {
 
    private:
     RecordStore() = default;
+    // The ID that a record must have, and who says so. No ID: any will do.
+    struct Expected {
+        HistoryId id;
+        std::string by;
+    };
     static Result<std::shared_ptr<RecordStore>> open(const std::string& path, std::uint32_t rank, int threads,
-                                                     int level);
+                                                     int level, Expected expected);
+    static Result<std::shared_ptr<RecordStore>> open_parent(const std::string& path,
+                                                            const RecordSettings& settings,
+                                                            std::uint32_t rank, int threads, int level);
     Result<> load();
     template <class Work>
     auto retry(Work work) -> decltype(work());
@@ -74,6 +89,7 @@ class RecordStore {
     std::string path_;
     std::uint32_t rank_ = 0;
     RecordSettings settings_;
+    Expected expected_;
     // Path of the history of a node-local part; "": not a part.
     std::string history_;
     std::shared_ptr<RecordStore> parent_;     // null: not against another record
@@ -89,8 +105,9 @@ class RecordStore {
 // its first ordinal is larger than all that any rank of that record has. note: adds the new record
 // to that one's journal as a child, so that nobody removes differences that it needs. Errors: no
 // record at `against`; another number of ranks; another size of chunks; its journal cannot be
-// written.
+// written; another record than that which an existing record at `target` was captured against.
+// replace: an existing one makes room.
 Result<> settle_against(FileSystem& system, RecordSettings& settings, const std::string& target,
-                        std::uint32_t ranks, const std::string& against, bool note);
+                        std::uint32_t ranks, const std::string& against, bool note, bool replace = false);
 
 }  // namespace twinrun

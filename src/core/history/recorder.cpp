@@ -92,10 +92,10 @@ class Recorder::Sink final : public PayloadSink {
 Recorder::Recorder(const RecorderOptions& options, RecordChain::Locate locate, std::uint32_t first)
     : options_(options), locate_(std::move(locate)), next_(first) {
     chain_ = std::make_unique<RecordChain>(
-        [this](std::uint32_t ordinal) -> Result<std::string> {
+        [this](std::uint32_t ordinal) -> Result<DifferencePlace> {
             std::error_code ignored;
             const auto own = own_.find(ordinal);
-            if (own != own_.end() && std::filesystem::exists(own->second, ignored)) return own->second;
+            if (own != own_.end() && std::filesystem::exists(own->second.file, ignored)) return own->second;
             return locate_(ordinal);
         },
         options.threads);
@@ -445,7 +445,7 @@ Result<Recorder::Recorded> Recorder::record(FileSystem& system, const std::strin
         depth_[ordinal] = depth;
         plan_next(outcome, *writer, written.payload_bytes, depth);
         reads_[ordinal] = {writer->block_bytes() / options_.settings.chunk_bytes, writer->block_reads()};
-        own_[ordinal] = path;
+        own_[ordinal] = {path, written.header_checksum};
         return Recorded{ordinal,
                         written.bytes,
                         written.header_checksum,

@@ -30,7 +30,7 @@ struct RecorderOptions {
 // Owned by a StepRecorder or a RankRecord. Not thread-safe.
 class Recorder {
    public:
-    // locate: the path of an existing difference of this record, or of the record that it is
+    // locate: the file of an existing difference of this record, or of the record that it is
     // against.
     // first_ordinal: of the next step; larger than those of all existing differences.
     static Result<std::unique_ptr<Recorder>> create(const RecorderOptions& options,
@@ -97,7 +97,7 @@ class Recorder {
     RecorderOptions options_;
     RecordChain::Locate locate_;
     std::uint32_t next_;
-    std::map<std::uint32_t, std::string> own_;  // paths of the differences that this object wrote
+    std::map<std::uint32_t, DifferencePlace> own_;  // the differences that this object wrote
     // of each difference, the longest chain of XORs to read a chunk
     std::map<std::uint32_t, std::uint32_t> depth_;
     std::map<std::uint32_t, Reads> reads_;  // of differences that bases lie in

@@ -87,8 +87,8 @@ Result<> check_blocks(const DifferenceFile& file) {
     return success();
 }
 
-bool is_intact_difference(const std::string& path, std::uint32_t ordinal) {
-    const auto file = DifferenceFile::open(path);
+bool is_intact_difference(const DifferencePlace& place, std::uint32_t ordinal) {
+    const auto file = DifferenceFile::open(place);
     return file && (*file)->difference().ordinal == ordinal && check_blocks(**file);
 }
 

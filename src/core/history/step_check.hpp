@@ -52,7 +52,7 @@ Result<> check_blocks(const DifferenceFile& file);
 // checked; is_intact_difference() checks the rest.
 bool is_intact(const std::string& path, const RankStep& entry);
 // Whether the file at `path` is the undamaged difference with this ordinal.
-bool is_intact_difference(const std::string& path, std::uint32_t ordinal);
+bool is_intact_difference(const DifferencePlace& place, std::uint32_t ordinal);
 
 // Ordinals of the other differences that this one needs: its base, and those whose chunks it uses.
 // Only ordinals from `first` on.

@@ -172,7 +172,7 @@ Result<> HistoryWriter::move_differences(std::span<const Moved> moved, std::span
     std::set<std::string> folders;
     const auto add_folder_of = [&](std::uint32_t ordinal) {
         if (const auto found = journal_.differences.find(ordinal); found != journal_.differences.end())
-            folders.insert(found->second.substr(0, found->second.find('/')));
+            folders.insert(found->second.file.substr(0, found->second.file.find('/')));
     };
     for (std::size_t i = 0; i < gone.size(); ++i) {
         line += (i == 0 ? "" : ",") + std::to_string(gone[i]);
@@ -185,30 +185,30 @@ Result<> HistoryWriter::move_differences(std::span<const Moved> moved, std::span
             line += (i == 0 ? "" : ",") + std::to_string(moved[m].ordinals[i]);
             add_folder_of(moved[m].ordinals[i]);
         }
-        line += "],\"file\":" + to_text(moved[m].file) + "}";
+        line += "]," + place_keys(moved[m].place) + "}";
     }
     TWR_CHECK(add_leaving({line + "]}"}, folders));
     for (const Moved& part : moved) {
         for (const std::uint32_t ordinal : part.ordinals)
-            journal_.differences[ordinal] = part.file;
+            journal_.differences[ordinal] = part.place;
     }
     for (const std::uint32_t ordinal : gone)
         journal_.differences.erase(ordinal);
     journal_known_ = true;
     std::set<std::string> complete;
     for (const Moved& part : moved)
-        complete.insert(part.file.substr(0, part.file.find('/')));
+        complete.insert(part.place.file.substr(0, part.place.file.find('/')));
     clear(folders, std::move(complete));
     return success();
 }
 
-Result<> HistoryWriter::add_difference(std::uint32_t ordinal, const std::string& file) {
+Result<> HistoryWriter::add_difference(std::uint32_t ordinal, const DifferencePlace& place) {
     TWR_CHECK(ensure_known());
     if (journal_.differences.contains(ordinal)) return success();
-    TWR_CHECK(add({"{\"difference\":" + std::to_string(ordinal) + ",\"file\":" + to_text(file) + "}"}));
-    put_difference(journal_, ordinal, file);
+    TWR_CHECK(add({"{\"difference\":" + std::to_string(ordinal) + "," + place_keys(place) + "}"}));
+    put_difference(journal_, ordinal, place);
     journal_known_ = true;
-    unmark_begun(file.substr(0, file.find('/')));
+    unmark_begun(place.file.substr(0, place.file.find('/')));
     return success();
 }
 

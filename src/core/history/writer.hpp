@@ -71,16 +71,16 @@ class HistoryWriter {
     // already is replaced by the new attempt, and the old attempt's files are removed. Error:
     // mismatch, if another step had a step's ordinal.
     Result<> commit(std::span<const Commit> steps);
-    // From now on these differences are in `file`, which is synced, with its folder; differences of
-    // `gone` no longer exist. Removes files that no line names any more.
+    // From now on these differences are in the file of `place`, which is synced, with its folder;
+    // differences of `gone` no longer exist. Removes files that no line names any more.
     struct Moved {
         std::vector<std::uint32_t> ordinals;
-        std::string file;  // path in the history
+        DifferencePlace place;  // its file: a path in the history
     };
     Result<> move_differences(std::span<const Moved> moved, std::span<const std::uint32_t> gone);
     // Adds a difference whose step does not exist, and which other differences need. Its file is
     // synced, with its folder.
-    Result<> add_difference(std::uint32_t ordinal, const std::string& file);
+    Result<> add_difference(std::uint32_t ordinal, const DifferencePlace& place);
     // Reserves all ordinals below `end` for the caller.
     Result<> reserve_differences(std::uint32_t end);
     // Names a record that is against this one; no effect if it is named already.

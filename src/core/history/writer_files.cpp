@@ -110,14 +110,15 @@ void HistoryWriter::unmark_begun(const std::string& folder) const {
 bool HistoryWriter::is_named(const std::string& folder) const {
     return std::any_of(journal_.steps.begin(), journal_.steps.end(),
                        [&](const auto& step) { return step.second.folder == folder; }) ||
-           std::any_of(journal_.differences.begin(), journal_.differences.end(),
-                       [&](const auto& difference) { return difference.second.starts_with(folder + "/"); });
+           std::any_of(journal_.differences.begin(), journal_.differences.end(), [&](const auto& difference) {
+               return difference.second.file.starts_with(folder + "/");
+           });
 }
 
 std::vector<std::string> HistoryWriter::unnamed_files(const std::string& folder) const {
     std::set<std::string> named;
-    for (const auto& [ordinal, file] : journal_.differences) {
-        if (file.starts_with(folder + "/")) named.insert(file.substr(folder.size() + 1));
+    for (const auto& [ordinal, place] : journal_.differences) {
+        if (place.file.starts_with(folder + "/")) named.insert(place.file.substr(folder.size() + 1));
     }
     for (const auto& [step, files] : journal_.steps) {
         if (files.folder != folder) continue;
@@ -144,8 +145,8 @@ Result<> HistoryWriter::remove_leftovers() {
     std::set<std::string> known;
     for (const auto& [step, files] : journal_.steps)
         known.insert(files.folder);
-    for (const auto& [ordinal, file] : journal_.differences)
-        known.insert(file.substr(0, file.find('/')));
+    for (const auto& [ordinal, difference] : journal_.differences)
+        known.insert(difference.file.substr(0, difference.file.find('/')));
     for (const std::string& name : folders_of_steps(path_)) {
         const std::string place = (fs::path(path_) / name).string();
         // This history was to be replaced, and was not.

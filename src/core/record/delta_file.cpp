@@ -11,14 +11,28 @@
 
 namespace twinrun {
 
-Result<std::shared_ptr<DifferenceFile>> DifferenceFile::open(const std::string& path) try {
+Error another_difference(const std::string& path) {
+    return {ErrorCode::damaged, path +
+                                    ": is not the difference that the journal names: another file was put "
+                                    "in its place: restore it from a copy"};
+}
+
+bool is_header_of(std::span<const std::byte> bytes, std::uint64_t checksum) {
+    return bytes.size() >= kDifferenceHeaderBytes &&
+           checksum_in(bytes.first(kDifferenceHeaderBytes)) == checksum &&
+           xxh3(bytes.first(kDifferenceHeaderBytes - sizeof checksum)) == checksum;
+}
+
+Result<std::shared_ptr<DifferenceFile>> DifferenceFile::open(const DifferencePlace& place) try {
+    const std::string& path = place.file;
     std::shared_ptr<DifferenceFile> opened(new DifferenceFile);
     TWR_TRY(opened->file_, InputFile::open(path));
     std::vector<std::byte> header(std::min<std::uint64_t>(kDifferenceHeaderBytes, opened->file_->size()));
     TWR_CHECK(opened->file_->read_at(0, header));
     auto decoded = decode_difference_header(header, opened->file_->size());
     if (!decoded) return std::move(decoded).error().at(path);
-    opened->header_checksum_ = xxh3(header);
+    opened->header_checksum_ = checksum_in(header);
+    if (place.checksum && *place.checksum != opened->header_checksum_) return another_difference(path);
     std::vector<std::byte> tail(decoded->tail_bytes);
     TWR_CHECK(opened->file_->read_at(decoded->tail_offset, tail));
     auto difference = decode_difference_tail(*decoded, tail);
@@ -32,7 +46,7 @@ Result<std::shared_ptr<DifferenceFile>> DifferenceFile::open(const std::string& 
     }
     return opened;
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, path + ": not enough memory to read it"};
+    return Error{ErrorCode::out_of_memory, place.file + ": not enough memory to read it"};
 }
 
 std::optional<std::uint64_t> DifferenceFile::position(Location at) const {

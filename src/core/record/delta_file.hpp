@@ -12,6 +12,7 @@
 #include "platform/file_io.hpp"
 #include "record/compression.hpp"
 #include "record/delta.hpp"
+#include "record/difference_place.hpp"
 #include "record/sparse.hpp"
 
 namespace twinrun {
@@ -26,13 +27,17 @@ struct BlockScratch {
 // A difference that is there. Thread-safe after open: all reads are positional.
 class DifferenceFile {
    public:
-    // Reads and checks all but the payload. Errors: io; damaged (its own text says what);
-    // unsupported: a newer version.
-    static Result<std::shared_ptr<DifferenceFile>> open(const std::string& path);
+    // Reads and checks all but the payload. Errors: io; damaged (its own text says what), also if
+    // the header's checksum is known and another one; unsupported: a newer version.
+    static Result<std::shared_ptr<DifferenceFile>> open(const DifferencePlace& place);
+    static Result<std::shared_ptr<DifferenceFile>> open(const std::string& path) {
+        return open(DifferencePlace{path});
+    }
 
     [[nodiscard]] const Difference& difference() const { return difference_; }
     [[nodiscard]] const std::string& path() const { return file_->path(); }
     [[nodiscard]] std::uint64_t bytes() const { return file_->size(); }
+    // The last field of the header, which seals the rest of it, and by this all of the file.
     [[nodiscard]] std::uint64_t header_checksum() const { return header_checksum_; }
     // Where this file keeps a payload chunk: its number in the file, or nothing.
     [[nodiscard]] std::optional<std::uint64_t> position(Location at) const;
@@ -61,5 +66,10 @@ class DifferenceFile {
     std::uint64_t stored_chunks_ = 0;
     std::vector<std::uint64_t> kept_at_;  // first chunk in the file of each of kept
 };
+
+// What open() says of a file that is not the one at this place.
+Error another_difference(const std::string& path);
+// Whether the first bytes of a file are the header of the difference with this checksum.
+bool is_header_of(std::span<const std::byte> bytes, std::uint64_t checksum);
 
 }  // namespace twinrun

@@ -133,14 +133,18 @@ std::vector<std::byte> encode_difference_header(const Difference& difference, st
     return encoder.bytes();
 }
 
+std::uint64_t checksum_in(std::span<const std::byte> header) {
+    Decoder seal(header.first(kDifferenceHeaderBytes).last(8));
+    return seal.get<std::uint64_t>();
+}
+
 Result<DifferenceHeader> decode_difference_header(std::span<const std::byte> bytes,
                                                   std::uint64_t file_bytes) {
     if (bytes.size() < kDifferenceHeaderBytes) return damaged("shorter than its header");
     bytes = bytes.first(kDifferenceHeaderBytes);
     if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) return damaged("not a difference of a record");
     Decoder decoder(bytes.subspan(sizeof kMagic));
-    Decoder seal(bytes.last(8));
-    if (seal.get<std::uint64_t>() != xxh3(bytes.first(kDifferenceHeaderBytes - 8)))
+    if (checksum_in(bytes) != xxh3(bytes.first(kDifferenceHeaderBytes - 8)))
         return damaged("the header's checksum is wrong");
     const auto version = decoder.get<std::uint32_t>();
     if (version == 0) return damaged("no such version");

@@ -31,6 +31,8 @@ std::vector<std::byte> encode_difference_tail(const Difference& difference);
 std::vector<std::byte> encode_difference_header(const Difference& difference, std::span<const std::byte> tail,
                                                 std::uint64_t tail_offset, std::uint64_t tail_unpacked,
                                                 bool packed);
+// The last field of a header, which has kDifferenceHeaderBytes or more.
+std::uint64_t checksum_in(std::span<const std::byte> header);
 struct DifferenceHeader {
     std::uint32_t version = kDifferenceVersion;
     RecordMethod method = RecordMethod::runs;

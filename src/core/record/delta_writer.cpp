@@ -382,7 +382,7 @@ Result<DifferenceWriter::Written> DifferenceWriter::finish(Difference&& differen
         encode_difference_header(difference, tail, written_, unpacked, packed);
     TWR_CHECK(file_->write_at(written_, tail));
     TWR_CHECK(file_->write_at(0, header));
-    Written written{written_ + tail.size(), written_ - kDifferenceHeaderBytes, xxh3(header)};
+    Written written{written_ + tail.size(), written_ - kDifferenceHeaderBytes, checksum_in(header)};
     TWR_CHECK(file_->sync());
     TWR_CHECK(file_->close());
     TWR_CHECK(system_.rename(temporary_, path_));

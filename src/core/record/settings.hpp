@@ -21,6 +21,9 @@ struct RecordSettings {
     // Another record, which must stay where it is: what it has is not kept again, and each step is
     // based on its same step.
     std::string against;
+    // The ID of that record's history. Empty: it has none, or this record was begun before there
+    // was this member.
+    std::string against_id;
     // Own ordinals begin here; smaller ones are the other record's.
     std::uint32_t first_difference = 0;
     bool operator==(const RecordSettings&) const = default;

@@ -189,13 +189,13 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
         const std::lock_guard guard(mutex_);
         if (const auto known = files_.find(ordinal); known != files_.end()) return known->second;
     }
-    TWR_TRY(const std::string path, locate_(ordinal));
-    TWR_TRY(auto file, DifferenceFile::open(path));
+    TWR_TRY(const DifferencePlace place, locate_(ordinal));
+    TWR_TRY(auto file, DifferenceFile::open(place));
     const Difference& difference = file->difference();
     if (difference.partial() ? !std::any_of(difference.kept.begin(), difference.kept.end(),
                                             [&](const auto& kept) { return kept.ordinal == ordinal; })
                              : difference.ordinal != ordinal) {
-        return Error{ErrorCode::damaged, path + ": is not the difference that the journal names"};
+        return another_difference(place.file);
     }
     const std::lock_guard guard(mutex_);
     // Closes the file of the oldest difference: it is the least likely to be needed again.

@@ -40,7 +40,7 @@ class RecordChain {
    public:
     // Where the difference of an ordinal is kept, or those of its chunks that are left of it.
     // Errors: not_found.
-    using Locate = std::function<Result<std::string>(std::uint32_t ordinal)>;
+    using Locate = std::function<Result<DifferencePlace>(std::uint32_t ordinal)>;
     RecordChain(Locate locate, int threads);
     ~RecordChain();
 

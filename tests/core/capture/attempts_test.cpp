@@ -35,9 +35,9 @@ TEST(Attempts, AJournalNamesThem) {
     journal.steps[1] = at(1, 2);
     journal.dropped[1] = 1;
     journal.dropped[2] = 4;
-    journal.differences[0] = step_folder(3, 6) + "/rank-00000.difference";
-    journal.differences[1] = step_folder(1, 9) + "/rank-00000.difference";
-    journal.differences[2] = "no folder of a step/rank-00000.difference";
+    journal.differences[0] = {step_folder(3, 6) + "/rank-00000.difference"};
+    journal.differences[1] = {step_folder(1, 9) + "/rank-00000.difference"};
+    journal.differences[2] = {"no folder of a step/rank-00000.difference"};
     Attempts attempts;
     attempts.add(journal);
     EXPECT_EQ(attempts.after_newest(1), 10U);

@@ -100,6 +100,54 @@ TEST_F(CompareRunsTest, SeveralRanks) {
                 HasSubstr("step 1, rank 2, x[9]: 9 against 10, |a-b| = 1 > 1e-06 (11%)"));
 }
 
+// A file of another run keeps its time when it is moved here: the record's metadata alone decides nothing.
+TEST_F(CompareRunsTest, AnExchangedFileOfARecordIsNeverTheSame) {
+    const std::map<std::string, std::string> record = {{"record", "runs"}};
+    const auto all = [&](int, std::int64_t) { return std::vector{field("x", x_)}; };
+    const auto own = [&](int rank, std::int64_t step) {
+        auto fields = all(rank, step);
+        if (rank == 1) return fields;
+        static const std::vector<double> other(100, 7.0);
+        return std::vector{field("x", other)};
+    };
+    const std::string old = capture("old", 2, 3, own, record);
+    const std::string a = capture("a", 2, 3);
+    const std::string b = capture("b", 2, 3, all, record);
+    EXPECT_EQ(compare(a, b)->verdict, Verdict::same);
+    const std::string file = "/step-0000000001/rank-00000.twr";
+    const auto time = fs::last_write_time(b + file);
+    fs::rename(old + file, b + file);
+    fs::last_write_time(b + file, time - std::chrono::hours(1));
+    const auto found = compare(a, b);
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    EXPECT_EQ(found->verdict, Verdict::incomparable);
+    EXPECT_THAT(found->problems,
+                ::testing::Contains(HasSubstr(b + file + ": is not the difference that the journal names")));
+    RunsOptions direct;
+    direct.method = Method::direct;
+    const auto read = compare(a, b, direct);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(read->verdict, Verdict::incomparable);
+}
+
+TEST_F(CompareRunsTest, AnotherRecordInThePlaceOfAParent) {
+    const std::map<std::string, std::string> record = {{"record", "runs"}};
+    const std::vector<double> other(x_.size(), 7.0);
+    const auto all = [&](int, std::int64_t) { return std::vector{field("x", x_)}; };
+    const auto sevens = [&](int, std::int64_t) { return std::vector{field("x", other)}; };
+    const std::string p = capture("p", 1, 3, all, record);
+    const std::string q = capture("q", 1, 3, sevens, record);
+    const std::string a = capture("a", 1, 3);
+    const std::string b = capture("b", 1, 3, all, {{"record", "runs"}, {"record_against", p}});
+    EXPECT_EQ(compare(a, b)->verdict, Verdict::same);
+    fs::rename(p, path("kept"));
+    fs::rename(q, p);
+    const auto found = compare(a, b);
+    ASSERT_FALSE(found.ok() && found->verdict != Verdict::incomparable);
+    EXPECT_THAT(found.ok() ? found->problems.at(0) : found.error().message,
+                HasSubstr(p + ": is not the record that " + b + " was captured against"));
+}
+
 // What ranks hold that only one run has is never passed over; what the same ranks hold is compared.
 TEST_F(CompareRunsTest, OtherNumbersOfRanks) {
     std::vector<double> masses = {1, 2};

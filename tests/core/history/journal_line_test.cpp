@@ -67,6 +67,15 @@ TEST(RecordJournal, HostileLinesAreRefused) {
         << "a step that is written anew";
     EXPECT_TRUE(reads({step(1, "0"), step(1, "1", "step-1.1", R"(,"replaces":true)")}));
     EXPECT_TRUE(reads({step(1, "0"), R"({"child":"/x"})"}));
+    // Checksums of differences.
+    const auto summed = [&](const std::string& sum) { return step(1, R"(0,"difference_xxh3":)" + sum); };
+    EXPECT_TRUE(reads({summed(R"("0123456789abcdef")")}));
+    EXPECT_EQ(read_rank_journal(path, 0, 1).value().differences.at(0).checksum, 0x0123456789abcdefU);
+    EXPECT_TRUE(reads({summed(R"("0123456789abcdef")"), moved("a/b")}));
+    EXPECT_EQ(read_rank_journal(path, 0, 1).value().differences.at(0), DifferencePlace{"a/b"})
+        << "moved by an older twinrun";
+    for (const char* sum : {R"("0123456789abcde")", R"("0123456789ABCDEF")", R"("")", "7", "null"})
+        EXPECT_FALSE(reads({summed(sum)})) << sum;
     // Ordinals that cannot be, or that something else has.
     EXPECT_TRUE(reads({step(1, std::to_string(kMostOrdinals))}));
     for (const char* ordinal : {"16777216", "4294967295", "4294967296", "-1", "1.5", "\"0\"", "null"})
@@ -90,6 +99,29 @@ TEST(RecordJournal, HostileLinesAreRefused) {
     EXPECT_FALSE(reads({step(1, "0"), R"({"moved":[]})"}));
     EXPECT_FALSE(reads({step(1, "0"), R"({"gone":{},"moved":5})"}));
     EXPECT_FALSE(reads({step(1, "0"), R"({"child":7})"}));
+}
+
+// What is written is what is read.
+TEST(RecordJournal, LinesNameTheFilesOfDifferences) {
+    for (const std::optional<std::uint64_t> sum :
+         {std::optional<std::uint64_t>(), {7}, {~std::uint64_t{0}}}) {
+        RankStep step{step_folder(3, 0), {}};
+        step.files.data = "rank-00000.twr";
+        step.files.metadata = "rank-00000.twm";
+        step.files.difference = 5;
+        step.files.difference_checksum = sum;
+        Journal journal;
+        take_line(step_line(3, step, false), 0, journal);
+        EXPECT_EQ(journal.steps.at(3), step);
+        EXPECT_EQ(journal.differences.at(5), (DifferencePlace{step.folder + "/rank-00000.twr", sum}));
+        const DifferencePlace other{"step-leftovers/rank-00000.difference-9.twr", sum};
+        take_line("{\"difference\":9," + place_keys(other) + "}", 0, journal);
+        EXPECT_EQ(journal.differences.at(9), other);
+        const DifferencePlace moved{"step-leftovers/rank-00000.twr", sum};
+        take_line("{\"gone\":[],\"moved\":[{\"differences\":[5,9]," + place_keys(moved) + "}]}", 0, journal);
+        EXPECT_EQ(journal.differences.at(5), moved);
+        EXPECT_EQ(journal.differences.at(9), moved);
+    }
 }
 
 // What a journal has after a line; nothing where the line is refused.

@@ -45,9 +45,9 @@ DedupOptions options_for(RecordMethod method, Kept kept, std::uint32_t chunk) {
 
 RecordChain chain_of(const std::string& folder, int threads = 1) {
     return RecordChain(
-        [folder](std::uint32_t ordinal) -> Result<std::string> {
+        [folder](std::uint32_t ordinal) -> Result<DifferencePlace> {
             const std::string path = folder + "/" + std::to_string(ordinal) + ".diff";
-            if (std::filesystem::exists(path)) return path;
+            if (std::filesystem::exists(path)) return DifferencePlace{path};
             return Error{ErrorCode::not_found, "difference " + std::to_string(ordinal) + " is not there"};
         },
         threads);
@@ -821,8 +821,9 @@ TEST(ChainByHand, Leftovers) {
         write_by_hand(folder, alone);
         const std::string leftovers = folder / (std::to_string(kSteps - 2) + ".diff");
         RecordChain chain(
-            [&](std::uint32_t ordinal) -> Result<std::string> {
-                return ordinal == kSteps - 1 ? folder / (std::to_string(ordinal) + ".diff") : leftovers;
+            [&](std::uint32_t ordinal) -> Result<DifferencePlace> {
+                return DifferencePlace{ordinal == kSteps - 1 ? folder / (std::to_string(ordinal) + ".diff")
+                                                             : leftovers};
             },
             2);
         const auto restored = restore(chain, kSteps - 1);
@@ -857,7 +858,7 @@ TEST(ChainByHand, BasesInACircleEnd) {
     left.base_at = {location(3, 1), location(3, 0), location(3, 3), location(3, 2)};
     write_by_hand(folder, left);
     const std::string path = folder / "5.diff";
-    RecordChain chain([&](std::uint32_t) -> Result<std::string> { return path; }, 1);
+    RecordChain chain([&](std::uint32_t) -> Result<DifferencePlace> { return DifferencePlace{path}; }, 1);
     RecordBytes got(256);
     const auto read = chain.read_payload(location(3, 0), 4, 64, got);
     ASSERT_FALSE(read.ok());
