@@ -71,3 +71,12 @@ def test_golden_files_and_records_are_not_written_to_buckets(folder: Path) -> No
 def test_a_folder_of_such_a_name_can_be_written(folder: Path) -> None:
     for path in ("./az:/a", str(folder / "s3:" / "b"), "az:c"):
         assert twinrun.compare(captured(path), path).verdict == "same"
+
+
+@pytest.mark.parametrize("url", ["s3://b//y", "s3://b/x//", "s3://b/./y", "s3://b/x/..", "S3://b/x//y"])
+def test_a_prefix_has_no_empty_part(url: str, folder: Path) -> None:
+    pytest.importorskip("s3fs")
+    for kwargs in ({}, {"existing": "append"}):
+        with pytest.raises(Unsupported, match=r"no empty part, . or .. in its URL.*write one slash"):
+            twinrun.Run(url, local="here", **kwargs)
+    assert not list(folder.iterdir())
