@@ -10,8 +10,17 @@ import re
 
 from . import _core
 from .errors import FormatError, TwinrunError, Unsupported
+from .urls import looks_like_url, without_secrets
 
-__all__ = ["any_path", "check_settings", "checked_path", "chosen_devices", "step_number", "utf8"]
+__all__ = [
+    "any_path",
+    "check_settings",
+    "checked_path",
+    "chosen_devices",
+    "own_folder",
+    "step_number",
+    "utf8",
+]
 
 _MOST_THREADS = 4096
 
@@ -119,6 +128,20 @@ def any_path(path: str | os.PathLike[str]) -> str:
     if "\0" in text or not text:
         raise FormatError("a path is not empty and has no zero byte", where=repr(text), fix="check the path")
     return text
+
+
+def own_folder(path: str, writes_to: str = "it writes this to folders of this machine only") -> str:
+    """A path that is written. Raises Unsupported if it begins as a URL: a folder of that name would be made.
+
+    writes_to: what is written to, for the message.
+    """
+    if looks_like_url(path):
+        raise Unsupported(
+            f"twinrun does not write to this URL: {writes_to}",
+            where=path,
+            fix=f"for a folder of that name write ./{without_secrets(path)}",
+        )
+    return path
 
 
 MEMORY = 1 << 30  # bytes of memory for restore and verify, by default

@@ -9,6 +9,7 @@ __all__ = [
     "foreign_scheme",
     "forget_copies",
     "is_url",
+    "looks_like_url",
     "numbered",
     "shown",
     "without_secrets",
@@ -23,6 +24,9 @@ _OTHERS = (
 )
 # A quote belongs to a URL where a word goes on behind it: 'https://host/it's.npy'.
 _SIGN, _NO_QUOTE = r"[^\s?#'\"]", r"['\"](?=[^\s'\",;:.)\]}])"
+_ANY = re.compile(
+    rf"[a-z][a-z0-9+.-]{{0,30}}:// | (?:{_PROTOCOLS}|{_OTHERS}|file|memory):/", re.IGNORECASE | re.VERBOSE
+)
 _IN_TEXT = re.compile(
     rf"""
     # Any scheme. Also one slash, as a path that was made absolute has it.
@@ -57,6 +61,15 @@ def foreign_scheme(path: str) -> str:
     """
     found = None if is_url(path) else _SCHEME.match(path)
     return found[1].lower() if found else ""
+
+
+def looks_like_url(path: str) -> bool:
+    """Whether a path that is written begins as a URL, of any store or mistyped.
+
+    >>> looks_like_url("az://box/a"), looks_like_url("s3:/bucket/a"), looks_like_url("./az:/box/a")
+    (True, True, False)
+    """
+    return _ANY.match(path) is not None
 
 
 def without_secrets(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
 from .. import _core
-from ..arguments import MEMORY, any_path, check_settings
+from ..arguments import MEMORY, any_path, check_settings, own_folder
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
 from ..runs.verify import damaged_metadata
@@ -240,7 +240,7 @@ def pack(
     An error loses nothing that was packed before; with `append` the rest can follow. One process at a time
     writes a record. The method follows Tan et al., ICPP 2023; docs/explanation/records.md says what is new.
     """
-    source, record = any_path(source), any_path(record)
+    source, record = any_path(source), own_folder(any_path(record))
     check_settings(threads=threads)
     append = append or update
     chosen = options or RecordOptions()
@@ -338,7 +338,7 @@ def restore(
     Whatever is in `to` stays as it is, and no link in it is followed. Of a captured history the result is a
     history with these steps.
     """
-    record, to = any_path(record), any_path(to)
+    record, to = any_path(record), own_folder(any_path(to))
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
     chosen = [s.step for s in history.steps] if steps is None else list(steps)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core
-from ..arguments import check_settings, checked_path, step_number
+from ..arguments import check_settings, checked_path, own_folder, step_number
 from ..errors import Incomparable, StepLost, TwinrunError
 from ..formats.element_types import storage_dtype, unit_of
 from ..formats.labels import label_told, labels_told
@@ -235,7 +235,7 @@ def _set_places(
 ) -> None:
     """Sets where steps may rest, and who brings them on; None leaves the default."""
     if local is not None:
-        chosen.local = checked_path(local)
+        chosen.local = own_folder(checked_path(local))
     if local_limit is not None:
         chosen.local_limit = local_limit
     if flusher is not None:
@@ -402,6 +402,8 @@ class Run:
         _core.check_tolerance(float(atol), float(rtol))
         self._tolerances = own_tolerances(tolerances)
         self._path = given = checked_path(path)
+        if not is_url(given):
+            own_folder(given, "it writes to s3:// and gs:// only")
         chosen = _core.SessionSettings()
         chosen.atol, chosen.rtol = float(atol), float(rtol)
         chosen.residue_bits, chosen.chunk_bytes, chosen.digest = residue_bits, chunk_bytes, digest

@@ -48,14 +48,14 @@ def _check_place(history: str, local: str, parts: list[str]) -> None:
 def _target(path: str, history: str | None) -> str:
     """Where the steps of one rank go."""
 
-    from ..arguments import checked_path
+    from ..arguments import checked_path, own_folder
 
     facts = _core.open_history(path)
     if facts.local_part is None or facts.to is None:
         raise TwinrunError(
             "a whole history, not a part of one on a node-local tier", where=path, fix="name LOCAL"
         )
-    return checked_path(history or facts.to)
+    return own_folder(checked_path(history or facts.to), "it writes to s3:// and gs:// only")
 
 
 def _flush(path: str, to: str, history_id: str) -> bool:
@@ -104,7 +104,7 @@ def flush(local: str, history: str | None) -> int:
     history, which is brought into the bucket. Exit status: 0 all steps are there, 2 not.
     """
 
-    from ..arguments import checked_path
+    from ..arguments import checked_path, own_folder
 
     local = checked_path(local)
     if is_url(history):
@@ -112,6 +112,7 @@ def flush(local: str, history: str | None) -> int:
         return _upload(local, history)
     parts = _parts(local)
     if history is not None:
+        own_folder(history, "it writes to s3:// and gs:// only")
         _check_place(history, local, parts)
     done = True
     targets: dict[str, list[str]] = {}

@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import traceback
+import weakref
 from typing import Any
 
+from ..errors import DamagedFile
 from ..remote import RemoteStream, object_of
 
 MOST_SOURCES = 1_000_000
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_FIRST_BLOCK = 512  # the least number of bytes in front of the signature, if there are any
+
+# Files of streams that are open. HDF5 closes at exit what is still open. It would call streams of a
+# Python that has ended, and the process would end by a signal. By id(): damaged files have no hash.
+_of_streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def opened(h5py: Any, path: str) -> Any:
     """The HDF5 file of a path, or an object of a store, open for reading."""
     elsewhere = object_of(path)
-    if elsewhere is not None:
-        return h5py.File(RemoteStream(elsewhere), "r")
-    return h5py.File(path, "r", locking="best-effort")
+    if elsewhere is None:
+        return h5py.File(path, "r", locking="best-effort")
+    stream = RemoteStream(elsewhere)
+    if not _has_signature(stream, elsewhere.size):
+        raise DamagedFile("is no HDF5 file: it has no HDF5 signature", where=path, fix="check the URL")
+    try:
+        file = h5py.File(stream, "r")
+    except BaseException as error:
+        _let_go(error)
+        raise
+    _of_streams[id(file)] = file
+    return file
+
+
+def _has_signature(stream: RemoteStream, size: int) -> bool:
+    """Whether HDF5 finds its signature: at 0, 512, 1024, 2048, … (HDF5 file format, section II.A)."""
+    at = 0
+    while at + len(_SIGNATURE) <= size:
+        if stream.read_at(at, len(_SIGNATURE)) == _SIGNATURE:
+            return True
+        at = 2 * at or _FIRST_BLOCK
+    return False
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Frees what h5py held when it failed: its access list refers to the stream, as an open file does."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+@atexit.register
+def _close_streams() -> None:
+    for file in list(_of_streams.values()):
+        if file:
+            file.close()
 
 
 def file_beside(name: str, path: str) -> str | None:

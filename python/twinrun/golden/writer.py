@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _core
 from .._core import __version__
-from ..arguments import check_settings, checked_path, tolerance_number
+from ..arguments import check_settings, checked_path, own_folder, tolerance_number
 from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
@@ -390,7 +390,7 @@ def save(
     )
     if type(keep_values) is not int or keep_values < 0:
         raise TwinrunError(f"keep_values must be a number of bytes, not {keep_values!r}")
-    folder = checked_path(output)
+    folder = own_folder(checked_path(output))
     request = _Request(
         field_globs(fields),
         tuple(leave_out),

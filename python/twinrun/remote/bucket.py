@@ -51,6 +51,14 @@ class Bucket:
                 fix="choose another prefix",
             )
         fs, path, self._kind = file_system(url)
+        # Bucket and keys; one slash at the end of the URL means nothing.
+        parts = url.partition("://")[2].removesuffix("/").split("/")
+        if any(part in ("", ".", "..") for part in parts):
+            raise Unsupported(
+                "a bucket that is written has no empty part, . or .. in its URL: nobody could read it by this URL",
+                where=without_secrets(url),
+                fix="write one slash between two names",
+            )
         self._fs, self._path = fs, fs._strip_protocol(path).rstrip("/")
         self._writes = way(fs)
 

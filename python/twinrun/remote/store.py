@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, MissingFile, Unsupported
@@ -19,6 +20,8 @@ __all__ = ["RemoteStore", "below", "forget_store", "store_of"]
 
 # What tells that a URL is a folder: of histories, golden files, Zarr.
 _MARKERS = ("manifest.jsonl", "golden.json", "zarr.json", ".zgroup", ".zarray")
+# Objects that are looked for below the name of an object.
+_FOLDERS = {"manifest.jsonl": "there is a history", "golden.json": "there are golden files"}
 _MOST_OBJECTS = 1_000_000
 _LISTINGS = 10  # limits of time in which a store lists its objects, a thousand an answer
 
@@ -134,6 +137,8 @@ def below(url: str, format: str | None = None) -> RemoteStore | None:
     if url.partition("://")[0].lower() in ("http", "https"):
         return _on_web(url, fs, path, kind, format)
     if not url.endswith("/") and _is_object(fs, path, name):
+        if format is None:
+            _check_alone(fs, path, name)
         return None
 
     def listed() -> dict[str, Any]:
@@ -156,6 +161,25 @@ def _is_object(fs: Any, path: str, name: str) -> bool:
             raise _nothing(name) from None
 
     return wait(fs, info, name, time_limit())
+
+
+def _check_alone(fs: Any, path: str, name: str) -> None:
+    """Raises FormatError if an object has the name of a history, or of golden files: either may be meant."""
+    from .transport import time_limit, wait
+
+    async def there(marker: str) -> bool:
+        try:
+            return bool((await fs._info(f"{path}/{marker}"))["type"] == "file")
+        except FileNotFoundError:
+            return False
+
+    for marker, what in _FOLDERS.items():
+        if wait(fs, partial(there, marker), name, time_limit()):
+            raise FormatError(
+                f"is an object, and {what} below this name too",
+                where=name,
+                fix=f"for what is below write a slash at the end ({name}/), for the object give its format, or rename it",
+            )
 
 
 def _found(fs: Any, path: str, name: str) -> dict[str, Any]:

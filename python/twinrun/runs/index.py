@@ -19,7 +19,7 @@ from ..formats.element_types import FLOATING
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.labels import labels_of
 from ..formats.model import summary_fields
-from ..urls import is_url
+from ..urls import foreign_scheme, is_url
 from .fields import FieldRef, label_refs, refs_of_fields
 from .metadata import check_replaceable, metadata_path, status_code, untouched
 from .particles import find_particles, read_ids
@@ -420,7 +420,7 @@ def index(
     openers: list[tuple[str, Callable[[Mapping[str, object]], FileContent]]]
     for given in paths:
         path = checked_path(given)
-        if is_url(path):
+        if is_url(path) or foreign_scheme(path):
             raise Unsupported(
                 "metadata lies beside its data, and nothing is written to stores",
                 where=path,

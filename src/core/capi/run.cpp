@@ -1,15 +1,18 @@
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string_view>
 
 #include "base/sized.hpp"
 #include "capi/array.hpp"
 #include "capi/comm.hpp"
 #include "capi/handles.hpp"
 #include "capi/status.hpp"
+#include "history/secrets.hpp"
 
 using namespace twinrun;
 using namespace twinrun::capi;
@@ -29,6 +32,24 @@ Result<SessionSettings> complete(const twr_settings* given_settings) {
     }
     if (settings.provenance.empty()) settings.provenance = collect_provenance();
     return settings;
+}
+
+// Whether a path is a URL, which would become a folder of that name. "./az:/x" is none.
+bool is_url(std::string_view path) {
+    constexpr std::array<std::string_view, 13> kStores{"http", "https", "s3",    "s3a", "gs",   "gcs",   "az",
+                                                       "abfs", "abfss", "wasbs", "ftp", "hdfs", "memory"};
+    const std::size_t colon = path.find(":/");
+    if (colon == std::string_view::npos || colon == 0 || path.find('/') < colon) return false;
+    if (path.substr(colon, 3) == "://") return true;
+    return std::find(kStores.begin(), kStores.end(), path.substr(0, colon)) != kStores.end();
+}
+
+Result<> no_url(const std::string& path) {
+    if (!is_url(path)) return success();
+    return Error{ErrorCode::unsupported,
+                 without_secrets(path) +
+                     ": a URL, and this interface writes into folders; capture into a folder, "
+                     "and bring it into a bucket by: twinrun flush FOLDER --to s3://…"};
 }
 
 // Called from any thread. Exceptions of the application are dropped: the caller may be a thread of
@@ -52,7 +73,10 @@ Result<std::unique_ptr<twr_run>> open(const char* path, const twr_settings* give
     auto settings = caught([&]() -> Result<SessionSettings> {
         TWR_CHECK(arguments);
         if (run == nullptr) throw std::bad_alloc();
-        return complete(given_settings);
+        TWR_CHECK(no_url(path));
+        TWR_TRY(SessionSettings whole, complete(given_settings));
+        TWR_CHECK(no_url(whole.local));
+        return whole;
     });
     std::int64_t all_well = settings.ok() ? 1 : 0;
     TWR_CHECK(comm->minimum({&all_well, 1}));

@@ -24,6 +24,7 @@
 #include "base/checksum.hpp"
 #include "base/utf8.hpp"
 #include "history/journal_line.hpp"
+#include "history/secrets.hpp"
 #include "history/variables.hpp"
 #include "platform/elf_objects.hpp"
 
@@ -105,36 +106,21 @@ bool begins(std::string_view text, std::string_view with) { return text.substr(0
 
 // ---- groups of facts ----
 
-// The program's arguments, quoted as for a shell. The value of an option with a secret name is left
-// out.
+// The program's arguments, quoted as for a shell, without secrets.
 std::string arguments() {
     const std::string raw = read_text("/proc/self/cmdline", kLongestValue).value_or("");
-    std::string line;
-    bool hide = false;
-    for (std::size_t at = 0; at < raw.size();) {
-        std::string word = raw.c_str() + at;
-        at += word.size() + 1;
-        const std::size_t equals = word.find('=');
-        if (std::exchange(hide, false) && !begins(word, "-")) {
-            word = "...";
-        } else if (word.size() < 80 && begins(word, "-") && equals == std::string::npos &&
-                   names_secret(word)) {
-            hide = true;
-        } else if (equals != std::string::npos &&
-                   names_secret(word.substr(0, std::min<std::size_t>(equals, 80)))) {
-            word = word.substr(0, equals + 1) + "...";
-        }
-        const bool plain =
-            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?[]{}`#~") == std::string::npos;
-        if (!plain) {
-            std::string quoted = "'";
-            for (const char c : word)
-                quoted += c == '\'' ? "'\\''" : std::string(1, c);
-            word = quoted + "'";
-        }
-        line += (line.empty() ? "" : " ") + word;
-    }
-    return line;
+    std::vector<std::string> words;
+    for (std::size_t at = 0; at < raw.size(); at += words.back().size() + 1)
+        words.emplace_back(raw.c_str() + at);
+    return quoted_line(without_secrets(std::move(words)));
+}
+
+// A fact without secrets. Histories of earlier versions may have some.
+std::string public_fact(std::string_view group, std::string_view name, std::string_view value) {
+    if (group != "program" || name != "arguments") return without_secrets(value);
+    const std::vector<std::string> words = words_of_line(value);
+    const std::vector<std::string> shown = without_secrets(words);
+    return shown == words ? std::string(value) : quoted_line(shown);
 }
 
 // Identifies a program that has no build-id. Of a large file only both ends are read: a change of
@@ -500,7 +486,7 @@ std::string provenance_to_json(const Provenance& provenance) {
         Json members = Json::object();
         for (const auto& [name, value] : facts) {
             std::string key = clean(name);
-            std::string text = clean(value);
+            std::string text = clean(public_fact(group, name, value));
             bytes += key.size() + text.size() + 16;  // 16: punctuation
             if (bytes > kMostBytes) break;
             members[std::move(key)] = std::move(text);

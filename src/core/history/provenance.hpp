@@ -21,7 +21,8 @@ struct Provenance {
 // thread may change the environment meanwhile (as with getenv()).
 Provenance collect_provenance();
 
-// Provenance as a JSON object of objects of strings, and back. Error: damaged.
+// Provenance as a JSON object of objects of strings, without secrets (secrets.hpp), and back.
+// Error: damaged.
 std::string provenance_to_json(const Provenance& provenance);
 Result<Provenance> provenance_from_json(const std::string& json);
 

@@ -60,8 +60,13 @@ constexpr std::array kBookkeeping{
 constexpr std::array kOfOneJob{"SLURM_JOB_ID"};
 constexpr std::array kSecretWords{"PASSWORD", "PASSWD",  "PASSPHRASE", "SECRET",     "TOKEN",
                                   "API_KEY",  "API-KEY", "APIKEY",     "CREDENTIAL", "CREDENTIALS"};
-constexpr std::array kSecretVariableWords{"PASS", "PASSWORDS", "SECRETS",      "KEY",
-                                          "KEYS", "AUTH",      "AUTHORIZATION"};
+constexpr std::array kSecretVariableWords{"PASS", "PASSWORDS",     "PW",   "SECRETS", "KEY", "KEYS",
+                                          "AUTH", "AUTHORIZATION", "CRED", "CREDS"};
+// More of options: a key is a secret where a word says of what it is the key.
+constexpr std::array kSecretOptionWords{"PASS",          "PASSWORDS", "PW",   "SECRETS",   "AUTH",
+                                        "AUTHORIZATION", "COOKIE",    "CRED", "SIGNATURE", "CREDS"};
+constexpr std::array<std::string_view, 10> kPlainKeys{"SORT", "GROUP",  "PRIMARY", "FOREIGN", "PARTITION",
+                                                      "PRNG", "RANDOM", "RNG",     "SEED",    "INDEX"};
 
 constexpr VariableRules kRules{kNames,    kPrefixes,    kBookkeeping,
                                kOfOneJob, kSecretWords, kSecretVariableWords};
@@ -71,11 +76,16 @@ bool begins_with_one_of(std::string_view name, std::span<const char* const> pref
                        [&](const char* prefix) { return name.starts_with(prefix); });
 }
 
-bool has_word_of(std::string_view name, std::span<const char* const> words) {
+std::string in_capitals(std::string_view name) {
     std::string capitals(name);
     for (char& c : capitals) {
         if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
     }
+    return capitals;
+}
+
+bool has_word_of(std::string_view name, std::span<const char* const> words) {
+    const std::string capitals = in_capitals(name);
     const auto letter = [&](std::size_t at) {
         return at < capitals.size() && capitals[at] >= 'A' && capitals[at] <= 'Z';
     };
@@ -88,11 +98,40 @@ bool has_word_of(std::string_view name, std::span<const char* const> words) {
     });
 }
 
+// "authToken" as "auth-Token".
+std::string with_hyphens(std::string_view name) {
+    std::string out;
+    for (const char c : name) {
+        const bool is_capital = c >= 'A' && c <= 'Z';
+        if (is_capital && !out.empty() && out.back() >= 'a' && out.back() <= 'z') out += '-';
+        out += c;
+    }
+    return out;
+}
+
+// Whether a name ends with a key of something, such as "wandb-key", which may be a secret.
+bool names_key_of(std::string_view name) {
+    std::string capitals = in_capitals(name);
+    const bool many = capitals.ends_with("KEYS");
+    if (!many && !capitals.ends_with("KEY")) return false;
+    capitals.resize(capitals.size() - (many ? 4 : 3));
+    if (!capitals.ends_with('-') && !capitals.ends_with('_')) return false;
+    capitals.pop_back();
+    const std::size_t end = capitals.find_last_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+    const std::string_view of = std::string_view(capitals).substr(end == std::string::npos ? 0 : end + 1);
+    return !of.empty() && std::find(kPlainKeys.begin(), kPlainKeys.end(), of) == kPlainKeys.end();
+}
+
 }  // namespace
 
 const VariableRules& variable_rules() { return kRules; }
 
 bool names_secret(std::string_view name) { return has_word_of(name, kSecretWords); }
+
+bool option_names_secret(std::string_view name) {
+    const std::string words = with_hyphens(name);
+    return names_secret(words) || has_word_of(words, kSecretOptionWords) || names_key_of(words);
+}
 
 bool keeps_variable(std::string_view name) {
     const bool listed =

@@ -32,4 +32,8 @@ bool keeps_variable(std::string_view name);
 // "HF_TOKEN" do, "--max-tokens" does not.
 bool names_secret(std::string_view name);
 
+// As names_secret(), for options and other names of values, and for more words: "--wandb-key",
+// "authToken" and "Authorization" do, "--key" and "--sort-key" do not.
+bool option_names_secret(std::string_view name);
+
 }  // namespace twinrun

@@ -396,6 +396,21 @@ TEST_F(RunTest, AHistoryIsGoneOnWith) {
     EXPECT_EQ(run, nullptr);
 }
 
+// They would become folders of these names.
+TEST_F(RunTest, UrlsAreRefused) {
+    twr_run* run = nullptr;
+    for (const char* url : {"s3://bucket/a", "az://box/a", "s3:/a", "file:///a", "x+y://u:SEC@h/a?SEC"}) {
+        TWR_EXPECT_ERROR(twr_open(&run, url, settings_), TWR_ERROR_UNSUPPORTED, "a URL");
+        EXPECT_EQ(std::string(twr_error_message()).find("SEC"), std::string::npos) << url;
+        EXPECT_EQ(run, nullptr);
+    }
+    set("local", "s3://bucket/a");
+    TWR_EXPECT_ERROR(twr_open(&run, path("run").c_str(), settings_), TWR_ERROR_UNSUPPORTED, "a URL");
+    set("local", "");
+    TWR_EXPECT_OK(twr_open(&run, path("s3:/a").c_str(), settings_));  // begins with a folder
+    TWR_EXPECT_OK(twr_close(run));
+}
+
 TEST_F(RunTest, StorageThatRefusesIsAnIoError) {
     write("file", "not a folder");
     twr_run* run = nullptr;

@@ -23,7 +23,7 @@ from twinrun import _core
 from twinrun.ensemble.run.engines import WATCH
 from twinrun.ensemble.run.work import variable_rules
 from twinrun.ensemble.watch import sampling
-from twinrun.ensemble.watch.conditions import keeps_variable
+from twinrun.ensemble.watch.conditions import keeps_variable, without_secrets
 from twinrun.ensemble.watch.cores import cores_of_level, list_of_numbers, numbers_of_list
 from twinrun.ensemble.watch.ends import ExitListener
 from twinrun.ensemble.watch.figures import most_memory
@@ -523,3 +523,20 @@ def test_the_task_dies_with_its_watcher(tmp_path: Path) -> None:
     poll.register(task, select.POLLIN)
     assert poll.poll(30_000), "it has ended"
     os.close(task)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("https://u:SEC@h/x?s=SEC z", "https://h/x z"),
+        ("s3://a:SE/C@b/x", "s3://b/x"),
+        ("token=SEC --n=2", "token=... --n=2"),
+        ('--a=1 --api_key="SEC C" --b', "--a=1 --api_key=... --b"),
+        ("Authorization: SEC", "Authorization: ..."),
+        ("/opt/auth:/lib", "/opt/auth:/lib"),
+        ("max_tokens=2,a=b", "max_tokens=2,a=b"),
+        ("https://h:80/x,a@b", "https://h:80/x,a@b"),
+    ],
+)
+def test_values_of_variables_have_no_secrets(value: str, shown: str) -> None:
+    assert without_secrets(value, variable_rules()) == shown

@@ -154,3 +154,25 @@ def test_golden_files(bucket: Bucket, tmp_path: Path) -> None:
     assert golden.check("s3://bucket/golden", "s3://bucket/x.npy").verdict == "different"
     done = command("golden", "check", "s3://bucket/golden", "s3://bucket/x.npy")
     assert done.status == 1 and "twinrun-remote-" not in done.out + done.err
+
+
+def test_an_object_with_the_name_of_a_history_hides_it_not(bucket: Bucket, tmp_path: Path) -> None:
+    x = noise(100)
+    with twinrun.Run(tmp_path / "run", atol=1e-6) as run:
+        run.capture(1, {"x": x})
+    golden.save(tmp_path / "run", tmp_path / "golden", atol=1e-6)
+    for name, content in (("hidden/a", b"x,y\n1,2\n3,4\n"), ("hidden/b", b""), ("hidden/g", npy(x))):
+        bucket.put(name, content)
+    for name in ("a", "b"):
+        bucket.put_folder(tmp_path / "run", f"hidden/{name}")
+    bucket.put_folder(tmp_path / "golden", "hidden/g")
+    found = command("compare", "s3://bucket/hidden/a", "s3://bucket/hidden/b")
+    assert found.status == 2 and "is an object, and there is a history below this name" in found.err
+    assert "(s3://bucket/hidden/a/)" in found.err
+    assert twinrun.compare("s3://bucket/hidden/a/", "s3://bucket/hidden/b/").verdict == "same"
+    with pytest.raises(FormatError, match="there are golden files below this name"):
+        golden.check("s3://bucket/hidden/g", tmp_path / "run")
+    assert golden.check("s3://bucket/hidden/g/", tmp_path / "run").verdict == "same"
+    # The object, by its format.
+    found = command("compare", "s3://bucket/hidden/a", "s3://bucket/hidden/a", "--format", "table")
+    assert found.status == 0, found

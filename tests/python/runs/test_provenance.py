@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -310,3 +311,71 @@ def test_flags_of_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["torch"] == "9.9" and facts["torch_num_threads"] == "3"
     assert facts["torch_deterministic_algorithms"] == "True"
     assert "torch_default_dtype" not in facts and "cudnn_benchmark" not in facts
+
+
+# ---- secrets -----------------------------------------------------------------------------------------------------------
+
+_SECRET_ARGUMENTS = [
+    *(
+        "--token",
+        "SEC",
+        "--access_key",
+        "SEC",
+        "--wandb-key=SEC",
+        "--auth=u:SEC",
+        "--pw=SEC",
+        "--secret",
+        "-SEC",
+    ),
+    *("https://u:SEC@h/x?X-Amz-Signature=SEC", "s3://k:SEC@b/x", "--url=postgres://u:SEC@h/db"),
+    *("-H", "Authorization: Bearer SEC", '{"token":"SEC"}', "-n", "3"),
+]
+_CAPTURE = """
+import sys, numpy, twinrun
+with twinrun.Run(sys.argv[1]) as run:
+    run.capture(1, {"x": numpy.zeros(3)})
+"""
+
+
+def test_no_secret_is_recorded(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMPI_MCA_x": "token=SEC", "CUDA_HOME": "s3://a:SEC@b", "NCCL_CRED": "SEC"}
+    subprocess.run(
+        [sys.executable, "-c", _CAPTURE, str(tmp_path / "run"), *_SECRET_ARGUMENTS],
+        check=True,
+        env=environment,
+    )
+    manifest = (tmp_path / "run" / "manifest.jsonl").read_text()
+    assert "SEC" not in manifest
+    for kept in ("--token ... ", "--wandb-key=... ", "https://h/x ", "postgres://h/db ", "-n 3", "s3://b"):
+        assert kept in manifest
+    assert "--access_key ... " in command("show", tmp_path / "run").out
+
+
+def test_no_secret_of_an_earlier_history_is_shown(tmp_path: Path) -> None:
+    """Versions before stored some of them."""
+    for name, secret in (("a", "SEC1"), ("b", "SEC2")):
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(1, {"x": np.zeros(3)})
+        manifest = tmp_path / name / "manifest.jsonl"
+        lines = manifest.read_text().splitlines()
+        at = next(i for i, line in enumerate(lines) if "provenance" in line)
+        entry = json.loads(lines[at])
+        del entry["xxh3"]
+        entry["provenance"]["program"]["arguments"] = f"sim s3://k:{secret}@b/{name} --pw {secret} {name}"
+        entry["provenance"]["environment"]["OMPI_MCA_x"] = f"token={secret}"
+        text = json.dumps(entry)
+        lines[at] = f'{text[:-1]},"xxh3":"{_core.xxh3(text[:-1].encode()):016x}"}}'
+        manifest.write_text("\n".join(lines) + "\n")
+    paths = {kind: tmp_path / f"report.{kind}" for kind in ("json", "html")}
+    found = command(
+        "compare", tmp_path / "a", tmp_path / "b", "--json", paths["json"], "--html", paths["html"], "-v"
+    )
+    said = [
+        found.out,
+        found.err,
+        *(path.read_text() for path in paths.values()),
+        command("show", tmp_path / "a").out,
+    ]
+    assert found.status == 0 and not any("SEC" in text for text in said)
+    assert "sim s3://b/a --pw ... a" in said[2] and "sim s3://b/b --pw ... b" in said[2]
+    assert "OMPI_MCA_x" not in found.out  # two tokens are no difference

@@ -8,7 +8,33 @@ import re
 
 from .kernel import node_name, read_text
 
-__all__ = ["candidates", "environment_facts", "environment_of", "keeps_variable"]
+__all__ = ["candidates", "environment_facts", "environment_of", "keeps_variable", "without_secrets"]
+
+
+_URL = re.compile(
+    r"""
+    (?P<begin> (?<![a-z0-9+.-]) (?!file:) [a-z][a-z0-9+.-]*:// )
+    (?: [^\s/?#'"]*@ | [^\s/?#\[\]:@]*: (?!\d*(?:[/?#\s]|$)) \S*@ )?
+    (?P<rest> [^\s?#'"]* )
+    (?: [?#] [^\s'"]* )?
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def _words(rules: dict[str, list[str]]) -> str:
+    return "|".join(map(re.escape, rules["secret_words"] + rules["secret_variable_words"]))
+
+
+def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
+    """The value of a variable without what src/core/history/secrets.hpp leaves out; by fewer rules, which
+    hide rather more.
+    """
+    shown = _URL.sub(lambda found: found["begin"] + found["rest"], value)
+    named = (
+        rf"""((?:^|(?<=[^\w.-]))[\w.-]*(?<![a-z])(?:{_words(rules)})(?![a-z])[\w.-]*["']?\s*(?:=|:\s)\s*)"""
+    )
+    return re.sub(rf"""{named}(?:"[^"]*"?|'[^']*'?|\S+)""", r"\1...", shown, flags=re.IGNORECASE)
 
 
 def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
@@ -16,7 +42,7 @@ def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
 
     The spec file has the rules: this program imports nothing of twinrun but `watch`.
     """
-    words = "|".join(map(re.escape, rules["secret_words"] + rules["secret_variable_words"]))
+    words = _words(rules)
     listed = name in rules["names"] or name.startswith(tuple(rules["prefixes"]))
     bookkeeping = name.startswith(tuple(rules["bookkeeping"]))
     secret = re.search(rf"(?<![A-Z])({words})(?![A-Z])", _upper(name))
@@ -43,7 +69,9 @@ def environment_facts(
         },
         "cpu": {"architecture": system.machine, "cores": str(os.cpu_count() or 0)},
         "environment": {
-            k: v.replace(folder, "{folder}")  # tasks of one setting have the same facts
+            k: without_secrets(
+                v.replace(folder, "{folder}"), rules
+            )  # tasks of one setting have the same facts
             for k, v in sorted(environment.items())
             if keeps_variable(k, rules) and k not in rules["of_one_job"]
         },

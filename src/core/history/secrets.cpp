@@ -1,0 +1,235 @@
+#include "history/secrets.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstddef>
+#include <utility>
+
+#include "history/variables.hpp"
+
+namespace twinrun {
+
+namespace {
+
+constexpr std::string_view kHidden = "...";
+constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::size_t kLongestName = 80;
+// Also where one slash was lost, as in a path that was made of a URL.
+constexpr std::array<std::string_view, 10> kStores{"http", "https", "s3",   "s3a",  "gs",
+                                                   "gcs",  "az",    "abfs", "hdfs", "ftp"};
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_quote(char c) { return c == '\'' || c == '"'; }
+bool is_blank(char c) { return kBlanks.find(c) != std::string_view::npos; }
+bool of_name(char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.'; }
+
+std::size_t first_of(std::string_view text, std::string_view signs, std::size_t from) {
+    return std::min(text.find_first_of(signs, from), text.size());
+}
+
+// ---- URLs ----
+
+// Where the scheme of the URL whose ":/" stands at `colon` begins; npos: it is none.
+std::size_t scheme_begin(std::string_view text, std::size_t colon) {
+    std::size_t begin = colon;
+    while (begin > 0 && (is_letter(text[begin - 1]) || is_digit(text[begin - 1]) || text[begin - 1] == '+' ||
+                         text[begin - 1] == '.' || text[begin - 1] == '-')) {
+        --begin;
+    }
+    std::string scheme(text.substr(begin, colon - begin));
+    for (char& c : scheme)
+        c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const bool known = text.substr(colon, 3) == "://"
+                           ? !scheme.empty() && scheme != "file"
+                           : std::find(kStores.begin(), kStores.end(), scheme) != kStores.end();
+    return known ? begin : std::string_view::npos;
+}
+
+// Where the host begins that stands behind a user and a password at `from`.
+std::size_t host_begin(std::string_view text, std::size_t from) {
+    const std::string_view place = text.substr(from, first_of(text, "/?#'\" \t\r\n", from) - from);
+    const std::size_t at = place.rfind('@');
+    if (at != std::string_view::npos) return from + at + 1;
+    const std::size_t colon = place.find(':');
+    if (colon == std::string_view::npos || place.find('[') != std::string_view::npos) return from;
+    const std::string_view port = place.substr(colon + 1);
+    if (std::all_of(port.begin(), port.end(), is_digit)) return from;
+    // A password with a bare slash, question mark or quote.
+    const std::size_t last = text.substr(0, first_of(text, kBlanks, from)).rfind('@');
+    return last == std::string_view::npos || last < from ? from : last + 1;
+}
+
+std::string without_users_and_queries(std::string_view text) {
+    std::string out;
+    std::size_t at = 0;
+    for (std::size_t colon = 0; (colon = text.find(":/", colon)) != std::string_view::npos;) {
+        if (colon < at || scheme_begin(text, colon) == std::string_view::npos) {
+            colon += 2;
+            continue;
+        }
+        const std::size_t slashes = colon + (text.substr(colon, 3) == "://" ? 3 : 2);
+        out += text.substr(at, slashes - at);
+        at = host_begin(text, slashes);
+        std::size_t end = first_of(text, "?#'\" \t\r\n", at);
+        // A URL may be a part of another one's path.
+        std::size_t next = text.find(":/", at);
+        while (next < end && scheme_begin(text, next) == std::string_view::npos)
+            next = text.find(":/", next + 2);
+        colon = next < end ? next : end;
+        if (next < end) continue;
+        out += text.substr(at, end - at);
+        at = end;
+        if (end < text.size() && (text[end] == '?' || text[end] == '#')) {
+            at = colon = first_of(text, "'\" \t\r\n", end);
+        }
+    }
+    return out + std::string(text.substr(at));
+}
+
+// ---- values with a name ----
+
+struct Name {
+    std::size_t begin, end;
+    char quote;  // in which it begins; 0: none
+    bool quoted_alone;
+};
+
+// The name before the '=' or ':' at `sign`.
+Name name_before(std::string_view text, std::size_t sign) {
+    std::size_t end = sign;
+    while (end > 0 && is_blank(text[end - 1]))
+        --end;
+    const bool closed = end > 0 && is_quote(text[end - 1]);
+    if (closed) --end;
+    std::size_t begin = end;
+    while (begin > 0 && end - begin < kLongestName && of_name(text[begin - 1]))
+        --begin;
+    const bool opened = begin > 0 && is_quote(text[begin - 1]);
+    return {begin, end, opened ? text[begin - 1] : '\0', closed};
+}
+
+// Where a value ends that begins with a quote, which stands before `from`.
+std::size_t quote_end(std::string_view text, std::size_t from, char quote) {
+    while (from < text.size() && text[from] != quote)
+        from += text[from] == '\\' ? 2 : 1;
+    return std::min(from, text.size());
+}
+
+std::string without_named_values(std::string_view text) {
+    std::string out;
+    std::size_t at = 0;
+    for (std::size_t sign = 0; (sign = text.find_first_of("=:", sign)) != std::string_view::npos; ++sign) {
+        if (text.substr(sign, 3) == "://") continue;
+        const Name name = name_before(text, sign);
+        if (name.begin < at || name.begin == name.end) continue;
+        // "token:" is a name where it begins a word; in a list of folders it may be a part of one.
+        const char before = name.begin == 0 ? ' ' : text[name.begin - 1];
+        if (text[sign] == ':' && !is_blank(before) && !is_quote(before) &&
+            std::string_view("{,;&?[(").find(before) == std::string_view::npos) {
+            continue;
+        }
+        if (!option_names_secret(text.substr(name.begin, name.end - name.begin))) continue;
+        std::size_t begin = sign + 1;
+        while (begin < text.size() && is_blank(text[begin]))
+            ++begin;
+        std::size_t end = text.size();
+        if (begin < text.size() && is_quote(text[begin])) {
+            end = quote_end(text, begin + 1, text[begin]);
+            ++begin;
+        } else if (name.quote != '\0' && !name.quoted_alone) {
+            end = quote_end(text, begin, name.quote);
+        } else {
+            end = first_of(text, text[sign] == '=' ? kBlanks : std::string_view("\n"), begin);
+        }
+        if (begin >= end) continue;
+        out += text.substr(at, begin - at);
+        out += kHidden;
+        at = end;
+        sign = end - 1;
+    }
+    return out + std::string(text.substr(at));
+}
+
+// ---- words ----
+
+// Whether a word behind an option is another option, and not the option's value.
+bool is_option(std::string_view word) {
+    const bool is_long = word.size() > 2 && word.substr(0, 2) == "--" && is_letter(word[2]);
+    return is_long || (word.size() == 2 && word[0] == '-' && is_letter(word[1]));
+}
+
+// Whether a word is NAME=VALUE, with a name that is a secret's.
+bool is_secret_setting(std::string_view word, std::size_t equals) {
+    if (equals == std::string_view::npos || equals > kLongestName) return false;
+    const std::string_view name = word.substr(0, equals);
+    return std::all_of(name.begin(), name.end(), [](char c) { return of_name(c) || c == '+'; }) &&
+           option_names_secret(name);
+}
+
+}  // namespace
+
+std::string without_secrets(std::string_view text) {
+    return without_named_values(without_users_and_queries(text));
+}
+
+std::vector<std::string> without_secrets(std::vector<std::string> words) {
+    bool hide = false;
+    for (std::string& word : words) {
+        const std::size_t equals = word.find('=');
+        if (std::exchange(hide, false) && !is_option(word)) {
+            word = kHidden;
+        } else if (is_secret_setting(word, equals)) {
+            word = word.substr(0, equals + 1) + std::string(kHidden);
+        } else if (word.size() <= kLongestName && word.substr(0, 1) == "-" &&
+                   std::all_of(word.begin(), word.end(), of_name) && option_names_secret(word)) {
+            hide = true;
+        } else {
+            word = without_secrets(std::string_view(word));
+        }
+    }
+    return words;
+}
+
+std::string quoted_line(const std::vector<std::string>& words) {
+    std::string line;
+    for (const std::string& word : words) {
+        if (!line.empty()) line += ' ';
+        if (!word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?[]{}`#~") == std::string::npos) {
+            line += word;
+            continue;
+        }
+        line += '\'';
+        for (const char c : word)
+            line += c == '\'' ? "'\\''" : std::string(1, c);
+        line += '\'';
+    }
+    return line;
+}
+
+std::vector<std::string> words_of_line(std::string_view line) {
+    std::vector<std::string> words;
+    bool within = false, begun = false;
+    std::string word;
+    for (std::size_t at = 0; at < line.size(); ++at) {
+        const char c = line[at];
+        if (c == '\'') {
+            within = !within;
+            begun = true;
+        } else if (!within && c == ' ') {
+            if (begun) words.push_back(std::exchange(word, {}));
+            begun = false;
+        } else if (!within && c == '\\' && at + 1 < line.size()) {
+            word += line[++at];
+            begun = true;
+        } else {
+            word += c;
+            begun = true;
+        }
+    }
+    if (begun) words.push_back(word);
+    return words;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,90 @@
+#include "history/secrets.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "history/provenance.hpp"
+
+namespace twinrun {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST(Secrets, OfTexts) {
+    for (const auto& [text, shown] : std::vector<std::pair<std::string, std::string>>{
+             {"https://u:SEC@h/x?X-Amz-Signature=SEC&a=1", "https://h/x"},
+             {"s3://KEY:SEC@bucket/x", "s3://bucket/x"},
+             {"s3:/KEY:SEC@bucket/x", "s3:/bucket/x"},
+             {"https://u:S/E?C@h/x", "https://h/x"},
+             {"https://u:SE\"C@h/x", "https://h/x"},
+             {"https://h/https://u:SEC@g/x?s=SEC", "https://h/https://g/x"},
+             {"https://h/x:/y?s=SEC", "https://h/x:/y"},
+             {"https://u:SEC@h,https://u:SEC@g/y#SEC z=1", "https://h,https://g/y z=1"},
+             {"--url=postgres://u:SEC@h:5432/db", "--url=postgres://h:5432/db"},
+             {"jdbc:mysql://h/db?password=SEC", "jdbc:mysql://h/db"},
+             {"https://h:80/x,a@b", "https://h:80/x,a@b"},
+             {"https://[::1]:80/x", "https://[::1]:80/x"},
+             {"/p?token=SEC", "/p?token=..."},
+             {"Authorization: Bearer SEC", "Authorization: ..."},
+             {"{\"token\":\"SEC\",\"lr\":0.1}", "{\"token\":\"...\",\"lr\":0.1}"},
+             {"{'api_key': 'S\\'EC', 'lr': 0.1}", "{'api_key': '...', 'lr': 0.1}"},
+             {"curl -H 'Authorization: Bearer SEC' x", "curl -H 'Authorization: ...' x"},
+             {"--a=1 --token=SEC --b=2", "--a=1 --token=... --b=2"},
+             {"token=SEC", "token=..."},
+             {"token=", "token="},
+             {"token=...", "token=..."},
+             {"/opt/auth:/lib:/usr/lib", "/opt/auth:/lib:/usr/lib"},
+             {"a=b=c", "a=b=c"},
+             {"max_tokens=5 tokenizer=x sort-key=2 key=3", "max_tokens=5 tokenizer=x sort-key=2 key=3"},
+             {"file:///x?y", "file:///x?y"},
+             {"x:/y?z", "x:/y?z"},
+             {"", ""},
+         }) {
+        EXPECT_EQ(without_secrets(text), shown);
+        EXPECT_EQ(without_secrets(shown), shown) << "a second time";
+    }
+}
+
+TEST(Secrets, OfArguments) {
+    for (const auto& [words, shown] : std::vector<std::pair<Words, Words>>{
+             {{"--token", "SEC", "--n", "3"}, {"--token", "...", "--n", "3"}},
+             {{"--secret", "-SEC"}, {"--secret", "..."}},
+             {{"--token", "--other", "4"}, {"--token", "--other", "4"}},
+             {{"--token", "-v", "4"}, {"--token", "-v", "4"}},
+             {{"--access_key", "SEC"}, {"--access_key", "..."}},
+             {{"--wandb-key=SEC"}, {"--wandb-key=..."}},
+             {{"--accessKey", "SEC"}, {"--accessKey", "..."}},
+             {{"--authToken=SEC"}, {"--authToken=..."}},
+             {{"--auth=u:SEC"}, {"--auth=..."}},
+             {{"--pw=SEC and more"}, {"--pw=..."}},
+             {{"+trainer.api_key=SEC"}, {"+trainer.api_key=..."}},
+             {{"AWS_SECRET_ACCESS_KEY=SEC"}, {"AWS_SECRET_ACCESS_KEY=..."}},
+             {{"-H", "Authorization: Bearer SEC"}, {"-H", "Authorization: ..."}},
+             {{"{\"token\":\"SEC\"}"}, {"{\"token\":\"...\"}"}},
+             {{"https://u:SEC@token.h/x?b=SEC"}, {"https://token.h/x"}},
+             {{"--key", "id", "--sort-key", "n", "--max-tokens", "5"},
+              {"--key", "id", "--sort-key", "n", "--max-tokens", "5"}},
+             {{"sim", "--atol=1e-6", "s3://b/x", ""}, {"sim", "--atol=1e-6", "s3://b/x", ""}},
+         }) {
+        EXPECT_EQ(without_secrets(words), shown);
+        EXPECT_EQ(words_of_line(quoted_line(words)), words);
+    }
+    EXPECT_EQ(words_of_line("a 'b c"), (Words{"a", "b c"}));  // cut
+}
+
+TEST(Secrets, OfHistoriesThatHaveThem) {
+    Provenance p;
+    p.groups["program"]["arguments"] = "sim --token=SEC '--pw=a SEC' s3://k:SEC@b/x 'it'\\''s' -n 3";
+    p.groups["environment"]["OMPI_MCA_x"] = "token=SEC";
+    const auto again = provenance_from_json(provenance_to_json(p));
+    ASSERT_TRUE(again);
+    EXPECT_EQ(again->groups.at("program").at("arguments"),
+              "sim --token=... --pw=... s3://b/x 'it'\\''s' -n 3");
+    EXPECT_EQ(again->groups.at("environment").at("OMPI_MCA_x"), "token=...");
+}
+
+}  // namespace
+}  // namespace twinrun
