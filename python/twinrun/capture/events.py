@@ -226,7 +226,9 @@ class EventWriter:
         try:
             step.started.append(digests_started([array], lambda _: traced.name))
         except TwinrunError as e:
-            with contextlib.suppress(RuntimeError, TypeError, ValueError):  # nested tensors have no numbers there
+            with contextlib.suppress(
+                RuntimeError, TypeError, ValueError
+            ):  # nested tensors have no numbers there
                 traced.shape = tuple(int(n) for n in getattr(array, "shape", ()))
             traced.dtype = str(getattr(array, "dtype", "?")).removeprefix("torch.")
             traced.missing = str(e) or "no reason is known"

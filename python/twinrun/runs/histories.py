@@ -221,8 +221,8 @@ class HistorySubject(Subject):
             yield self._by_name(refs, use_metadata)
             return
         notes = []
-        # Data has the time that its metadata tells, except in a copy of a history; then its content is
-        # checked.
+        # Data has the time that its metadata tells, except in a copy of a history; then its content
+        # is checked.
         try:
             metadata.check_data_files()
         except Stale:

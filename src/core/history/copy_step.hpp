@@ -19,8 +19,8 @@ namespace twinrun {
 // unsupported: data in a file of several ranks; those of storage.
 Result<> copy_step(const std::string& from, const RankStep& entry, const HistoryWriter& to);
 
-// Copies one file, with its time of change, to the path `to`, and syncs it. check: called with all bytes in order; its error
-// ends the copy. After an error the copy is removed.
+// Copies one file, with its time of change, to the path `to`, and syncs it. check: called with all
+// bytes in order; its error ends the copy. After an error the copy is removed.
 using CheckBytes = std::function<Result<>(std::uint64_t offset, std::span<const std::byte> bytes)>;
 Result<> copy_file(FileSystem& system, InputFile& from, const std::string& to, const CheckBytes& check = {});
 

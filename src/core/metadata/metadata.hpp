@@ -157,9 +157,9 @@ class MetadataFile {
     [[nodiscard]] std::optional<std::size_t> find(const std::string& field) const;
     // Absolute or working-directory-relative path of a data file.
     [[nodiscard]] std::string data_path(std::uint32_t file) const;
-    // A data file whose time says that it was changed, exchanged, copied or touched since the metadata
-    // was made: its content tells. Errors: stale: a data file has grown since the metadata was made;
-    // damaged: one is truncated, or has grown in a history; not_found.
+    // A data file whose time says that it was changed, exchanged, copied or touched since the
+    // metadata was made: its content tells. Errors: stale: a data file has grown since the metadata
+    // was made; damaged: one is truncated, or has grown in a history; not_found.
     Result<std::optional<std::string>> touched_data_file(const HeldFolder* folder = nullptr) const;
     // As touched_data_file(), and such a file is an error too (stale).
     Result<> check_data_files(const HeldFolder* folder = nullptr) const;
