@@ -306,7 +306,8 @@ Result<OpenPlace> HistoryRun::open(Step step, std::uint32_t rank, const StreamOp
     TWR_TRY(place.metadata, metadata(files));
     TWR_TRY(place.fields, fields_of(*place.metadata));
     // Data is never newer than its metadata, nor a record than its journal, except in a copy of a
-    // history. Then its content decides.
+    // history, and a record has the files that its journal names, unless somebody exchanged them.
+    // Then its content decides.
     bool touched = false;
     if (files.files.difference != kNoBase) {
         TWR_TRY(const auto store, record(rank));
