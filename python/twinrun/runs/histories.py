@@ -206,8 +206,8 @@ class HistorySubject(Subject):
             for ref in refs:
                 if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)
-            # A record is never newer than its journal, and has the files that this names, except in a
-            # copy, or where files were exchanged. Then it is read.
+            # A record is never newer than its journal, and has the files that this names, except in
+            # a copy, or where files were exchanged. Then it is read.
             difference = os.path.join(self._path, folder, files.data)
             notes = check_content(metadata, refs, difference) if self._is_touched(rank) else []
             opened = self._by_name(refs, use_metadata)
