@@ -296,7 +296,8 @@ void define_record_store(nb::module_& m) {
         .def(
             "changed_file",
             [](const RecordStore& self) { return unlocked([&] { return self.changed_file(); }); },
-            "A file of differences that was changed after the journal that names it; None: none.");
+            "A file of differences that was changed after the journal that names it, or is not the one that "
+            "it names; None: none.");
     m.def(
         "open_record",
         [](const Path& path, std::uint32_t rank, int threads) {

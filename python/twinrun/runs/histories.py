@@ -161,7 +161,7 @@ class HistorySubject(Subject):
         return store
 
     def _is_touched(self, rank: int) -> bool:
-        """Whether somebody else changed or copied files of a rank's record."""
+        """Whether somebody else changed, copied or exchanged files of a rank's record."""
         return self._record(rank).changed_file() is not None
 
     def explained(self, error: TwinrunError, step: int | None) -> TwinrunError:
@@ -206,7 +206,8 @@ class HistorySubject(Subject):
             for ref in refs:
                 if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)
-            # A record is never newer than its journal, except in a copy, which is read.
+            # A record is never newer than its journal, and has the files that this names, except in
+            # a copy, or where files were exchanged. Then it is read.
             difference = os.path.join(self._path, folder, files.data)
             notes = check_content(metadata, refs, difference) if self._is_touched(rank) else []
             opened = self._by_name(refs, use_metadata)

@@ -45,7 +45,8 @@ class Record {
         options.settings.codec = PayloadCodec::zstd;
         options.settings.xored = true;
         auto made = Recorder::create(
-            options, [this](std::uint32_t i) -> Result<std::string> { return path(i); }, first);
+            options, [this](std::uint32_t i) -> Result<DifferencePlace> { return DifferencePlace{path(i)}; },
+            first);
         ASSERT_TRUE(made.ok()) << made.error().message;
         recorder_ = std::move(*made);
         if (first != 0) {
@@ -65,7 +66,8 @@ class Record {
     [[nodiscard]] std::string path(std::uint32_t ordinal) const { return folder_ / std::to_string(ordinal); }
     // Bytes of payload that were read for a step.
     std::uint64_t read(std::uint32_t step, const RecordBytes& expected) {
-        RecordChain chain([this](std::uint32_t i) -> Result<std::string> { return path(i); }, 2);
+        RecordChain chain(
+            [this](std::uint32_t i) -> Result<DifferencePlace> { return DifferencePlace{path(i)}; }, 2);
         const auto map = chain.map(step);
         EXPECT_TRUE(map.ok());
         RecordBytes to(expected.size());

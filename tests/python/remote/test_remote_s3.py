@@ -117,6 +117,21 @@ def test_a_damaged_history_is_named_by_its_url(bucket: Bucket, tmp_path: Path) -
         assert "twinrun-remote" not in str(error.value)
 
 
+@pytest.mark.parametrize("method", ["auto", "direct"])
+def test_a_difference_of_another_run_in_a_record(bucket: Bucket, tmp_path: Path, method: str) -> None:
+    captured(tmp_path / "plain")
+    captured(tmp_path / "a", record="runs")
+    captured(tmp_path / "b", 1.0, record="runs")
+    key = f"exchanged-{method}"
+    bucket.put_folder(tmp_path / "a", key)
+    url, file = f"s3://bucket/{key}", "step-0000000002/rank-00000.twr"
+    assert twinrun.compare(tmp_path / "plain", url, method=method).verdict == "same"
+    bucket.put(f"{key}/{file}", (tmp_path / "b" / file).read_bytes())
+    result = twinrun.compare(tmp_path / "plain", url, method=method, partial=True)
+    assert result.verdict == "incomparable"
+    assert any(f"{url}/{file}: is not the difference that the journal names" in p for p in result.problems)
+
+
 def test_damage_of_each_file_is_told_of_its_url(bucket: Bucket, tmp_path: Path) -> None:
     """Metadata that was copied later than its data is no sign that to index it again would help."""
     captured(tmp_path / "a")

@@ -197,6 +197,26 @@ def test_a_tier_of_the_node(tmp_path: Path, before: bool) -> None:
         _never_the_same(tmp_path / "plain", record, _difference(record, 2))
 
 
+def test_a_flush_takes_no_file_that_only_has_the_place(tmp_path: Path) -> None:
+    """A file that a flush finds in the history is the step's own, or is in the way."""
+    _capture(tmp_path / "plain", 0)
+    _capture(tmp_path / "record", 0, record="runs", local=tmp_path / "node", flusher="none")
+    _capture(tmp_path / "other", 1, record="runs")
+    (part,) = (tmp_path / "node").glob("**/manifest.jsonl")
+    record = tmp_path / "record"
+    journal = record / "manifest.jsonl"
+    before = journal.read_bytes()
+    assert command("flush", part.parent).status == 0
+    journal.write_bytes(before)  # restored from an older copy
+    _exchange("mv", _difference(tmp_path / "other", 2), _difference(record, 2))
+    done = command("flush", part.parent)
+    assert done.status == 2 and f"{_difference(record, 2)}: is there already" in done.out + done.err
+    _difference(record, 2).unlink()
+    assert command("flush", part.parent).status == 0
+    assert twinrun.compare(tmp_path / "plain", record).verdict == "same"
+    assert twinrun.verify(record).problems == []
+
+
 def _as_before(journal: Path) -> None:
     """Makes a journal what an earlier release wrote."""
     text = re.sub(r',"difference_xxh3":"[0-9a-f]{16}"', "", journal.read_text())
