@@ -207,6 +207,7 @@ class MemoryFiles final : public FileSystem {
             return success();
         }
         Result<> sync() override { return success(); }
+        void set_time(std::int64_t /*mtime_ns*/) override {}
         Result<> close() override { return success(); }
 
        private:
