@@ -11,7 +11,7 @@ from ..errors import FormatError, MissingFile, Unsupported
 from ..urls import without_secrets
 from .objects import RemoteObject
 from .store import download
-from .transport import Again, Taken, Transport, time_limit, wait
+from .transport import Again, Taken, Transport, listed, time_limit, wait
 from .writes import Held, Writes
 
 __all__ = ["Bucket", "Held", "Taken"]
@@ -95,7 +95,7 @@ class Bucket:
                 return {}
             return {name.removeprefix(f"{self._path}/"): int(info["size"]) for name, info in found.items()}
 
-        return self._wait(find, "", 0, "cannot be listed")
+        return listed(self._fs, self._once(find), self.name, "cannot be listed")
 
     def get(self, key: str) -> bytes | None:
         """All bytes of an object; None: there is none."""
@@ -168,6 +168,13 @@ class Bucket:
         count: int,
         failure: str = "cannot be written",
     ) -> _Value:
+        seconds = time_limit() + count / _LEAST_RATE
+        return wait(self._fs, self._once(work), self.place(key), seconds, failure=failure)
+
+    @staticmethod
+    def _once(work: Callable[[], Awaitable[_Value]]) -> Callable[[], Awaitable[_Value]]:
+        """One attempt, whose passing errors are told from others."""
+
         async def once() -> _Value:
             try:
                 return await work()
@@ -176,4 +183,4 @@ class Bucket:
                     raise Again from None
                 raise
 
-        return wait(self._fs, once, self.place(key), time_limit() + count / _LEAST_RATE, failure=failure)
+        return once

@@ -23,7 +23,6 @@ _MARKERS = ("manifest.jsonl", "golden.json", "zarr.json", ".zgroup", ".zarray")
 # Objects that are looked for below the name of an object.
 _FOLDERS = {"manifest.jsonl": "there is a history", "golden.json": "there are golden files"}
 _MOST_OBJECTS = 1_000_000
-_LISTINGS = 10  # limits of time in which a store lists its objects, a thousand an answer
 
 
 class RemoteStore:
@@ -184,7 +183,7 @@ def _check_alone(fs: Any, path: str, name: str) -> None:
 
 def _found(fs: Any, path: str, name: str) -> dict[str, Any]:
     """What the store lists below a path."""
-    from .transport import time_limit, wait
+    from .transport import listed
 
     async def find() -> dict[str, Any]:
         fs.invalidate_cache()
@@ -193,7 +192,7 @@ def _found(fs: Any, path: str, name: str) -> dict[str, Any]:
         except FileNotFoundError:
             raise _nothing(name) from None
 
-    return wait(fs, find, name, _LISTINGS * time_limit(), attempts=1)
+    return listed(fs, find, name)
 
 
 def _nothing(name: str) -> MissingFile:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import FormatError, MissingFile, TwinrunError, Unsupported
@@ -20,6 +21,7 @@ __all__ = [
     "Taken",
     "Transport",
     "changed",
+    "listed",
     "missing",
     "read_most",
     "silent",
@@ -34,6 +36,7 @@ _TIMEOUT = "TWINRUN_REMOTE_TIMEOUT"
 _TIME_LIMIT = 60.0  # seconds
 _MORE = 30.0  # seconds, for pauses between attempts and a busy machine
 _LEAST_RATE = 10_000  # bytes a second, of the slowest store that is waited for
+_LISTINGS = 10  # limits of time in which a store lists its objects, a thousand an answer
 _CHECK = "check the URL and the credentials, and try again"
 # Errors of botocore, which need not be there.
 _KNOWN = {
@@ -144,16 +147,17 @@ def wait(
     seconds: float,
     attempts: int = _ATTEMPTS,
     failure: str = "cannot be read",
+    lateness: str = "the store gave no whole answer within {seconds:.3g} s",
 ) -> _Value:
     """The result of `work`, which runs in the loop of the file system.
 
-    It is tried again where the store cannot answer now, or did not within `seconds`. name, failure: for
-    messages.
+    It is tried again where the store cannot answer now, or did not within `seconds`. name, failure,
+    lateness: for messages.
     """
     import asyncio
 
     late = Again(
-        f"the store gave no whole answer within {seconds:.3g} s",
+        lateness.format(seconds=seconds),
         f"try again, or set {_TIMEOUT} to more seconds",
     )
 
@@ -187,6 +191,25 @@ def wait(
     except Exception as error:
         why, fix = _KNOWN.get(type(error).__name__, (f"{failure} ({_kind(error)})", _CHECK))
     raise FormatError(why, where=name, fix=fix) from None
+
+
+def listed(
+    fs: Any, work: Callable[[], Awaitable[_Value]], name: str, failure: str = "cannot be read"
+) -> _Value:
+    """As `wait`, for a list of objects, which takes many answers: all attempts have one limit of time."""
+    import asyncio
+
+    async def several() -> _Value:
+        for number in range(_ATTEMPTS - 1):
+            with suppress(Again):
+                return await work()
+            await asyncio.sleep(_PAUSE * 2**number)
+        return await work()
+
+    lateness = (
+        f"the store did not end its list of objects within {{seconds:.3g}} s, {_LISTINGS} times {_TIMEOUT}"
+    )
+    return wait(fs, several, name, _LISTINGS * time_limit(), 1, failure, lateness)
 
 
 def _result(loop: Any, work: Callable[[], Awaitable[_Value]], most: float) -> _Value:
