@@ -11,12 +11,14 @@ from ..errors import FormatError, MissingFile, Unsupported
 from ..urls import without_secrets
 from .objects import RemoteObject
 from .store import download
-from .transport import Again, Taken, Transport, listed, time_limit, wait
+from .transport import Again, Conflict, Taken, Transport, listed, time_limit, wait
 from .writes import Held, Writes
 
 __all__ = ["Bucket", "Held", "Taken"]
 
 _PART = 16 << 20  # bytes of one request
+_CONFLICTS = 3  # uploads in parts that begin again
+_CONFLICT = "the store says that another write of it is under way"
 _MOST_PARTS = 9_000  # of one object; S3 takes 10,000
 _LEAST_RATE = 10_000  # bytes a second, of the slowest store that is waited for
 # Errors of connections, of aiohttp and botocore. A write that is repeated finds what it wrote.
@@ -117,12 +119,22 @@ class Bucket:
         path = f"{self._path}/{key}"
         size = len(content) if isinstance(content, bytes) else os.stat(content).st_size
         if size > _PART and isinstance(content, str):
-            return self._put_parts(path, key, content, size, mark, replaces)
+            for _ in range(_CONFLICTS):
+                with contextlib.suppress(Conflict):
+                    return self._put_parts(path, key, content, size, mark, replaces)
+            raise FormatError(_CONFLICT, where=self.place(key), fix="try again")
         if isinstance(content, str):
             with open(content, "rb") as file:
                 content = file.read()
         body = content
-        return self._wait(lambda: self._writes.put(path, body, mark, replaces), key, size)
+
+        async def write() -> str:
+            try:
+                return await self._writes.put(path, body, mark, replaces)
+            except Conflict:
+                raise Again(_CONFLICT) from None
+
+        return self._wait(write, key, size)
 
     def _put_parts(
         self, path: str, key: str, file_name: str, size: int, mark: str, replaces: str | None

@@ -17,6 +17,7 @@ from ..errors import FormatError, MissingFile, TwinrunError, Unsupported
 
 __all__ = [
     "Again",
+    "Conflict",
     "First",
     "Taken",
     "Transport",
@@ -75,6 +76,10 @@ class Taken(Exception):
     """An object was not written: the condition of the write does not hold."""
 
 
+class Conflict(Exception):
+    """An object was not written, as another write of it was under way: the store asks to try again."""
+
+
 def _kind(error: Exception) -> str:
     """The store's code of an error, or its class. Texts of libraries may hold secrets; codes are words."""
     reply = getattr(error.__cause__ or error, "response", None)
@@ -88,8 +93,13 @@ def changed(name: str) -> FormatError:
     )
 
 
-def missing(name: str) -> MissingFile:
-    return MissingFile("no such object", where=name, fix="check the URL and the credentials")
+def missing(name: str, error: Exception | None = None, what: str = "no such object") -> MissingFile:
+    """error: what the store said."""
+    if error is not None and _kind(error) == "NoSuchBucket":
+        return MissingFile(
+            "there is no such bucket", where=name, fix="check its name, AWS_ENDPOINT_URL and the region"
+        )
+    return MissingFile(what, where=name, fix="check the URL and the credentials")
 
 
 def time_limit() -> float:
@@ -178,14 +188,14 @@ def wait(
     fix = "try again"
     try:
         return _result(fs.loop, several, attempts * seconds + _MORE)
-    except (TwinrunError, Taken, KeyboardInterrupt, MemoryError):
+    except (TwinrunError, Taken, Conflict, KeyboardInterrupt, MemoryError):
         raise
     except Again as error:
         why, fix = error.why, error.fix
     except asyncio.TimeoutError:  # fsspec's thread does not run
         why, fix = late.why, late.fix
-    except FileNotFoundError:
-        raise missing(name) from None
+    except FileNotFoundError as error:
+        raise missing(name, error) from None
     except PermissionError:
         why = "the store refuses access: check the credentials"
     except Exception as error:

@@ -193,3 +193,14 @@ def test_a_list_without_end_is_an_error(bucket: Bucket, monkeypatch: pytest.Monk
     ):
         with pytest.raises(FormatError, match=said):
             work()
+
+
+def test_a_bucket_that_is_not_there_is_called_so(bucket: Bucket, tmp_path: Path) -> None:
+    said = "there is no such bucket; check its name, AWS_ENDPOINT_URL and the region"
+    for url in ("s3://nowhere/x.npy", "s3://nowhere/x/"):
+        with pytest.raises(MissingFile, match=said):
+            twinrun.compare(url, {"x": noise(3)})
+    with pytest.raises(MissingFile, match=said):
+        twinrun.Run("s3://nowhere/run", local=tmp_path)
+    with pytest.raises(MissingFile, match="nothing there"):
+        twinrun.compare("s3://bucket/nowhere/", {"x": noise(3)})

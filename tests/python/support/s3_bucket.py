@@ -31,6 +31,7 @@ class Bucket:
     def _counting(self, environ: dict, start: Callable) -> object:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append((method, path))
+        self.query = environ.get("QUERY_STRING", "")  # of the last one
         refused = self.refuse(method, path)
         if refused:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
