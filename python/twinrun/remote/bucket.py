@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import FormatError, MissingFile, Unsupported
 from ..urls import without_secrets
 from .objects import RemoteObject
 from .store import download
-from .transport import Again, Conflict, Taken, Transport, listed, time_limit, wait
+from .transport import Again, Conflict, Taken, Transport, Unanswered, listed, time_limit, wait
 from .writes import Held, Writes
 
 __all__ = ["Bucket", "Held", "Taken"]
@@ -21,6 +21,8 @@ _CONFLICTS = 3  # uploads in parts that begin again
 _CONFLICT = "the store says that another write of it is under way"
 _MOST_PARTS = 9_000  # of one object; S3 takes 10,000
 _LEAST_RATE = 10_000  # bytes a second, of the slowest store that is waited for
+_SHORT = 10.0  # seconds of a request to a store that was silent before
+_STILL = "the store still gives no answer, after {seconds:.3g} s"
 # Errors of connections, of aiohttp and botocore. A write that is repeated finds what it wrote.
 _PASSING = {"ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError"}
 # Variables that say where a store is.
@@ -63,6 +65,7 @@ class Bucket:
             )
         self._fs, self._path = fs, fs._strip_protocol(path).rstrip("/")
         self._writes = way(fs)
+        self._answers = True  # or the last request had no answer: then the next one is a short try
 
     @property
     def store(self) -> str:
@@ -180,8 +183,16 @@ class Bucket:
         count: int,
         failure: str = "cannot be written",
     ) -> _Value:
-        seconds = time_limit() + count / _LEAST_RATE
-        return wait(self._fs, self._once(work), self.place(key), seconds, failure=failure)
+        limit = time_limit() if self._answers else min(time_limit(), _SHORT)
+        how: dict[str, Any] = {} if self._answers else {"attempts": 1, "lateness": _STILL}
+        seconds = limit + count / _LEAST_RATE
+        try:
+            found = wait(self._fs, self._once(work), self.place(key), seconds, failure=failure, **how)
+        except Unanswered:
+            self._answers = False
+            raise
+        self._answers = True
+        return found
 
     @staticmethod
     def _once(work: Callable[[], Awaitable[_Value]]) -> Callable[[], Awaitable[_Value]]:

@@ -21,6 +21,7 @@ __all__ = [
     "First",
     "Taken",
     "Transport",
+    "Unanswered",
     "changed",
     "listed",
     "missing",
@@ -70,6 +71,10 @@ class Again(Exception):
     def __init__(self, why: str = "the store does not answer", fix: str = "try again") -> None:
         super().__init__(why)
         self.why, self.fix = why, fix
+
+
+class Unanswered(FormatError):
+    """The store gave no answer, or no whole one, in any attempt."""
 
 
 class Taken(Exception):
@@ -185,19 +190,18 @@ def wait(
                 await asyncio.sleep(_PAUSE * 2**number)
         return await once()
 
-    fix = "try again"
     try:
         return _result(fs.loop, several, attempts * seconds + _MORE)
     except (TwinrunError, Taken, Conflict, KeyboardInterrupt, MemoryError):
         raise
     except Again as error:
-        why, fix = error.why, error.fix
+        raise Unanswered(error.why, where=name, fix=error.fix) from None
     except asyncio.TimeoutError:  # fsspec's thread does not run
-        why, fix = late.why, late.fix
+        raise Unanswered(late.why, where=name, fix=late.fix) from None
     except FileNotFoundError as error:
         raise missing(name, error) from None
     except PermissionError:
-        why = "the store refuses access: check the credentials"
+        why, fix = "the store refuses access: check the credentials", "try again"
     except Exception as error:
         why, fix = _KNOWN.get(type(error).__name__, (f"{failure} ({_kind(error)})", _CHECK))
     raise FormatError(why, where=name, fix=fix) from None
