@@ -217,7 +217,8 @@ class BucketTier:
         assert uploader is not None
         lacking, error = uploader.lacking - self._told, uploader.error
         self._told |= lacking
-        return dict.fromkeys(sorted(lacking), f"it is in {self.folder} only: {error}")
+        why = f"it is in {self.folder} only (twinrun flush {self.folder} --to {self.name} brings it over): {error}"
+        return dict.fromkeys(sorted(lacking), why)
 
     def _underway(self) -> bool:
         here = read_snapshot(self.folder)

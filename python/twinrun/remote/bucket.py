@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import FormatError, MissingFile, Unsupported
 from ..urls import without_secrets
 from .objects import RemoteObject
 from .store import download
-from .transport import Again, Taken, Transport, time_limit, wait
+from .transport import Again, Conflict, Taken, Transport, Unanswered, listed, time_limit, wait
 from .writes import Held, Writes
 
 __all__ = ["Bucket", "Held", "Taken"]
 
 _PART = 16 << 20  # bytes of one request
+_CONFLICTS = 3  # uploads in parts that begin again
+_CONFLICT = "the store says that another write of it is under way"
 _MOST_PARTS = 9_000  # of one object; S3 takes 10,000
 _LEAST_RATE = 10_000  # bytes a second, of the slowest store that is waited for
+_SHORT = 10.0  # seconds of a request to a store that was silent before
+_STILL = "the store still gives no answer, after {seconds:.3g} s"
 # Errors of connections, of aiohttp and botocore. A write that is repeated finds what it wrote.
 _PASSING = {"ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError"}
 # Variables that say where a store is.
@@ -61,6 +65,7 @@ class Bucket:
             )
         self._fs, self._path = fs, fs._strip_protocol(path).rstrip("/")
         self._writes = way(fs)
+        self._answers = True  # or the last request had no answer: then the next one is a short try
 
     @property
     def store(self) -> str:
@@ -95,7 +100,7 @@ class Bucket:
                 return {}
             return {name.removeprefix(f"{self._path}/"): int(info["size"]) for name, info in found.items()}
 
-        return self._wait(find, "", 0, "cannot be listed")
+        return listed(self._fs, self._once(find), self.name, "cannot be listed")
 
     def get(self, key: str) -> bytes | None:
         """All bytes of an object; None: there is none."""
@@ -117,12 +122,22 @@ class Bucket:
         path = f"{self._path}/{key}"
         size = len(content) if isinstance(content, bytes) else os.stat(content).st_size
         if size > _PART and isinstance(content, str):
-            return self._put_parts(path, key, content, size, mark, replaces)
+            for _ in range(_CONFLICTS):
+                with contextlib.suppress(Conflict):
+                    return self._put_parts(path, key, content, size, mark, replaces)
+            raise FormatError(_CONFLICT, where=self.place(key), fix="try again")
         if isinstance(content, str):
             with open(content, "rb") as file:
                 content = file.read()
         body = content
-        return self._wait(lambda: self._writes.put(path, body, mark, replaces), key, size)
+
+        async def write() -> str:
+            try:
+                return await self._writes.put(path, body, mark, replaces)
+            except Conflict:
+                raise Again(_CONFLICT) from None
+
+        return self._wait(write, key, size)
 
     def _put_parts(
         self, path: str, key: str, file_name: str, size: int, mark: str, replaces: str | None
@@ -168,6 +183,21 @@ class Bucket:
         count: int,
         failure: str = "cannot be written",
     ) -> _Value:
+        limit = time_limit() if self._answers else min(time_limit(), _SHORT)
+        how: dict[str, Any] = {} if self._answers else {"attempts": 1, "lateness": _STILL}
+        seconds = limit + count / _LEAST_RATE
+        try:
+            found = wait(self._fs, self._once(work), self.place(key), seconds, failure=failure, **how)
+        except Unanswered:
+            self._answers = False
+            raise
+        self._answers = True
+        return found
+
+    @staticmethod
+    def _once(work: Callable[[], Awaitable[_Value]]) -> Callable[[], Awaitable[_Value]]:
+        """One attempt, whose passing errors are told from others."""
+
         async def once() -> _Value:
             try:
                 return await work()
@@ -176,4 +206,4 @@ class Bucket:
                     raise Again from None
                 raise
 
-        return wait(self._fs, once, self.place(key), time_limit() + count / _LEAST_RATE, failure=failure)
+        return once

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
-from .transport import Taken
+from .transport import Conflict, Taken
 from .writes import MARK, Held, Upload, Writes
 
 __all__ = ["S3Writes"]
@@ -44,7 +44,9 @@ class S3Writes(Writes):
         except OSError as error:
             if error.errno == errno.ENOSYS:
                 return await self._call(call, **options)
-            if _has(error, ("PreconditionFailed", "412", "ConditionalRequestConflict")):
+            if _has(error, ("ConditionalRequestConflict", "409")):
+                raise Conflict from None
+            if _has(error, ("PreconditionFailed", "412")):
                 raise Taken from None
             raise
 

@@ -22,8 +22,8 @@ __all__ = ["RemoteStore", "below", "forget_store", "store_of"]
 _MARKERS = ("manifest.jsonl", "golden.json", "zarr.json", ".zgroup", ".zarray")
 # Objects that are looked for below the name of an object.
 _FOLDERS = {"manifest.jsonl": "there is a history", "golden.json": "there are golden files"}
+_NOTHING = "nothing there"
 _MOST_OBJECTS = 1_000_000
-_LISTINGS = 10  # limits of time in which a store lists its objects, a thousand an answer
 
 
 class RemoteStore:
@@ -151,14 +151,14 @@ def below(url: str, format: str | None = None) -> RemoteStore | None:
 
 
 def _is_object(fs: Any, path: str, name: str) -> bool:
-    from .transport import time_limit, wait
+    from .transport import missing, time_limit, wait
 
     async def info() -> bool:
         fs.invalidate_cache()
         try:
             return bool((await fs._info(path))["type"] == "file")
-        except FileNotFoundError:
-            raise _nothing(name) from None
+        except FileNotFoundError as error:
+            raise missing(name, error, _NOTHING) from None
 
     return wait(fs, info, name, time_limit())
 
@@ -184,27 +184,25 @@ def _check_alone(fs: Any, path: str, name: str) -> None:
 
 def _found(fs: Any, path: str, name: str) -> dict[str, Any]:
     """What the store lists below a path."""
-    from .transport import time_limit, wait
+    from .transport import listed, missing
 
     async def find() -> dict[str, Any]:
         fs.invalidate_cache()
         try:
             return dict(await fs._find(path, detail=True))
-        except FileNotFoundError:
-            raise _nothing(name) from None
+        except FileNotFoundError as error:
+            raise missing(name, error, _NOTHING) from None
 
-    return wait(fs, find, name, _LISTINGS * time_limit(), attempts=1)
-
-
-def _nothing(name: str) -> MissingFile:
-    return MissingFile("nothing there", where=name, fix="check the URL and the credentials")
+    return listed(fs, find, name)
 
 
 def _checked(keys: dict[str, Any], name: str) -> dict[str, Any]:
     """Keys that are names below a folder, and nothing else. Markers of empty folders are left out."""
     found = {k: info for k, info in keys.items() if k and not k.endswith("/")}
     if not found:
-        raise _nothing(name)
+        from .transport import missing
+
+        raise missing(name, what=_NOTHING)
     if len(found) > _MOST_OBJECTS:
         raise Unsupported(f"more than {_MOST_OBJECTS} objects", where=name, fix="name a part of them")
     for key in found:

@@ -10,16 +10,20 @@ import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import FormatError, MissingFile, TwinrunError, Unsupported
 
 __all__ = [
     "Again",
+    "Conflict",
     "First",
     "Taken",
     "Transport",
+    "Unanswered",
     "changed",
+    "listed",
     "missing",
     "read_most",
     "silent",
@@ -34,6 +38,7 @@ _TIMEOUT = "TWINRUN_REMOTE_TIMEOUT"
 _TIME_LIMIT = 60.0  # seconds
 _MORE = 30.0  # seconds, for pauses between attempts and a busy machine
 _LEAST_RATE = 10_000  # bytes a second, of the slowest store that is waited for
+_LISTINGS = 10  # limits of time in which a store lists its objects, a thousand an answer
 _CHECK = "check the URL and the credentials, and try again"
 # Errors of botocore, which need not be there.
 _KNOWN = {
@@ -68,8 +73,16 @@ class Again(Exception):
         self.why, self.fix = why, fix
 
 
+class Unanswered(FormatError):
+    """The store gave no answer, or no whole one, in any attempt."""
+
+
 class Taken(Exception):
     """An object was not written: the condition of the write does not hold."""
+
+
+class Conflict(Exception):
+    """An object was not written, as another write of it was under way: the store asks to try again."""
 
 
 def _kind(error: Exception) -> str:
@@ -85,8 +98,13 @@ def changed(name: str) -> FormatError:
     )
 
 
-def missing(name: str) -> MissingFile:
-    return MissingFile("no such object", where=name, fix="check the URL and the credentials")
+def missing(name: str, error: Exception | None = None, what: str = "no such object") -> MissingFile:
+    """error: what the store said."""
+    if error is not None and _kind(error) == "NoSuchBucket":
+        return MissingFile(
+            "there is no such bucket", where=name, fix="check its name, AWS_ENDPOINT_URL and the region"
+        )
+    return MissingFile(what, where=name, fix="check the URL and the credentials")
 
 
 def time_limit() -> float:
@@ -144,16 +162,17 @@ def wait(
     seconds: float,
     attempts: int = _ATTEMPTS,
     failure: str = "cannot be read",
+    lateness: str = "the store gave no whole answer within {seconds:.3g} s",
 ) -> _Value:
     """The result of `work`, which runs in the loop of the file system.
 
-    It is tried again where the store cannot answer now, or did not within `seconds`. name, failure: for
-    messages.
+    It is tried again where the store cannot answer now, or did not within `seconds`. name, failure,
+    lateness: for messages.
     """
     import asyncio
 
     late = Again(
-        f"the store gave no whole answer within {seconds:.3g} s",
+        lateness.format(seconds=seconds),
         f"try again, or set {_TIMEOUT} to more seconds",
     )
 
@@ -171,22 +190,40 @@ def wait(
                 await asyncio.sleep(_PAUSE * 2**number)
         return await once()
 
-    fix = "try again"
     try:
         return _result(fs.loop, several, attempts * seconds + _MORE)
-    except (TwinrunError, Taken, KeyboardInterrupt, MemoryError):
+    except (TwinrunError, Taken, Conflict, KeyboardInterrupt, MemoryError):
         raise
     except Again as error:
-        why, fix = error.why, error.fix
+        raise Unanswered(error.why, where=name, fix=error.fix) from None
     except asyncio.TimeoutError:  # fsspec's thread does not run
-        why, fix = late.why, late.fix
-    except FileNotFoundError:
-        raise missing(name) from None
+        raise Unanswered(late.why, where=name, fix=late.fix) from None
+    except FileNotFoundError as error:
+        raise missing(name, error) from None
     except PermissionError:
-        why = "the store refuses access: check the credentials"
+        why, fix = "the store refuses access: check the credentials", "try again"
     except Exception as error:
         why, fix = _KNOWN.get(type(error).__name__, (f"{failure} ({_kind(error)})", _CHECK))
     raise FormatError(why, where=name, fix=fix) from None
+
+
+def listed(
+    fs: Any, work: Callable[[], Awaitable[_Value]], name: str, failure: str = "cannot be read"
+) -> _Value:
+    """As `wait`, for a list of objects, which takes many answers: all attempts have one limit of time."""
+    import asyncio
+
+    async def several() -> _Value:
+        for number in range(_ATTEMPTS - 1):
+            with suppress(Again):
+                return await work()
+            await asyncio.sleep(_PAUSE * 2**number)
+        return await work()
+
+    lateness = (
+        f"the store did not end its list of objects within {{seconds:.3g}} s, {_LISTINGS} times {_TIMEOUT}"
+    )
+    return wait(fs, several, name, _LISTINGS * time_limit(), 1, failure, lateness)
 
 
 def _result(loop: Any, work: Callable[[], Awaitable[_Value]], most: float) -> _Value:

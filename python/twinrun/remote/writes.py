@@ -25,6 +25,7 @@ class Upload:
         raise NotImplementedError
 
     async def end(self, replaces: str | None) -> str:
+        """Raises as `Writes.put`. After a Conflict all parts are sent again."""
         raise NotImplementedError
 
     async def abandon(self) -> None:
@@ -42,7 +43,7 @@ class Writes:
         raise NotImplementedError
 
     async def put(self, path: str, content: bytes, mark: str, replaces: str | None) -> str:
-        """Raises Taken if the object is not the one to replace."""
+        """Raises Taken if the object is not the one to replace, Conflict where it is to be tried again."""
         raise NotImplementedError
 
     async def begin(self, path: str, mark: str, replaces: str | None) -> Upload:

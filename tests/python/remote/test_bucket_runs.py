@@ -510,3 +510,99 @@ def test_settings_that_do_not_fit(bucket: Bucket, tmp_path: Path) -> None:
     with pytest.raises(TwinrunError, match="twinrun writes to s3:// and gs:// only"):
         run_at("https://me:secret@127.0.0.1/x", tmp_path)
     assert os.listdir(tmp_path) == [] and bucket.keys("settings") == set()
+
+
+def test_a_conflict_of_writes_is_tried_again(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3's 409: a write of the same object was under way. It says nothing about who writes the history."""
+    monkeypatch.setattr("twinrun.remote.transport._PAUSE", 0)
+    monkeypatch.setattr("twinrun.remote.bucket._PART", 5 << 20)
+    seen: set[str] = set()
+
+    def once(method: str, path: str) -> str:
+        if method != "PUT" or path in seen:
+            return ""
+        seen.add(path)
+        return "409 ConditionalRequestConflict"
+
+    bucket.refuse = once
+    with run_at("s3://bucket/conflict", tmp_path) as run:
+        captured(run, 1)
+    assert len(seen) > 3 and steps_in("s3://bucket/conflict") == [1]
+    bucket.refuse = lambda method, path: "409 ConditionalRequestConflict" if method == "PUT" else ""
+    with pytest.raises(FormatError, match="another write of it is under way; try again"):
+        remote.Bucket("s3://bucket/conflict").put("x", b"1", "mark", None)
+
+
+def test_parts_are_sent_again_after_a_conflict(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twinrun.remote.bucket._PART", 5 << 20)
+    content = tmp_path / "large"
+    content.write_bytes(bytes(11 << 20))
+    ends = 0
+
+    def refuse(method: str, path: str) -> str:
+        nonlocal ends
+        is_end = method == "POST" and bucket.query.startswith("uploadId=")
+        ends += is_end
+        return "409 ConditionalRequestConflict" if is_end and ends <= most else ""
+
+    bucket.refuse = refuse
+    most = 2
+    remote.Bucket("s3://bucket/parts").put("x", str(content), "mark", None)
+    assert ends == 3 and len(bucket.get("parts/x")) == 11 << 20
+    ends, most = 0, 100
+    with pytest.raises(FormatError, match="another write of it is under way; try again"):
+        remote.Bucket("s3://bucket/parts").put("y", str(content), "mark", None)
+    assert not bucket.fs.exists("bucket/parts/y")
+
+
+def test_a_silent_store_is_waited_for_once(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call gives it all attempts; each further one a short try, until it answers again."""
+    monkeypatch.setattr("twinrun.remote.transport._PAUSE", 0)
+    run = run_at("s3://bucket/silent", tmp_path)
+    captured(run, 0)
+    run.wait()
+    silent, tries = True, 0
+    head = run._bucket._mirror.bucket._writes.head
+    limits: list[tuple[float, int]] = []
+    waited = remote.bucket.wait
+
+    def wait(
+        fs: object, work: object, name: str, seconds: float, attempts: int = 4, **more: object
+    ) -> object:
+        limits.append((seconds, attempts))
+        return waited(fs, work, name, seconds, attempts, **more)
+
+    async def silence(path: str) -> object:
+        nonlocal tries
+        if silent:
+            tries += 1
+            raise remote.transport.Again
+        return await head(path)
+
+    monkeypatch.setattr(remote.bucket, "wait", wait)
+    run._bucket._mirror.bucket._writes.head = silence
+    captured(run, 1)
+    run._bucket._uploader.drain()
+    assert tries in (4, 5) and limits[0] == (60, 4)
+    before, first = tries, len(limits)
+    with pytest.raises(StepLost, match="the store does not answer") as error:
+        run.wait()
+    assert tries == before + 1 and limits[first:] == [(10, 1)]
+    assert f"twinrun flush {folder_of(tmp_path)} --to s3://bucket/silent" in str(error.value)
+    silent = False
+    run.wait()
+    silent = True
+    captured(run, 2)
+    run._bucket._uploader.drain()
+    before, first = tries, len(limits)
+    with pytest.raises(StepLost):
+        run.close()
+    assert tries == before + 1 and limits[first:] == [(10, 1)]
+    assert command("flush", folder_of(tmp_path), "--to", "s3://bucket/silent").status == 0
+    assert steps_in("s3://bucket/silent") == [0, 1, 2]

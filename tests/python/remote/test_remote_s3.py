@@ -191,3 +191,31 @@ def test_an_object_with_the_name_of_a_history_hides_it_not(bucket: Bucket, tmp_p
     # The object, by its format.
     found = command("compare", "s3://bucket/hidden/a", "s3://bucket/hidden/a", "--format", "table")
     assert found.status == 0, found
+
+
+def test_a_list_without_end_is_an_error(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    from twinrun.remote import Bucket as Written
+    from twinrun.remote import transport
+
+    assert transport._LISTINGS == 10  # as docs/reference/remote.md says
+    monkeypatch.setattr(transport, "_LISTINGS", 2)
+    monkeypatch.setattr(transport, "time_limit", lambda: 0.5)
+    bucket.endless = True
+    said = r"within 1 s, 2 times TWINRUN_REMOTE_TIMEOUT; try again, or set TWINRUN_REMOTE_TIMEOUT to more"
+    for work in (
+        lambda: twinrun.compare("s3://bucket/loop/", {"x": noise(3)}),
+        Written("s3://bucket/loop").sizes,
+    ):
+        with pytest.raises(FormatError, match=said):
+            work()
+
+
+def test_a_bucket_that_is_not_there_is_called_so(bucket: Bucket, tmp_path: Path) -> None:
+    said = "there is no such bucket; check its name, AWS_ENDPOINT_URL and the region"
+    for url in ("s3://nowhere/x.npy", "s3://nowhere/x/"):
+        with pytest.raises(MissingFile, match=said):
+            twinrun.compare(url, {"x": noise(3)})
+    with pytest.raises(MissingFile, match=said):
+        twinrun.Run("s3://nowhere/run", local=tmp_path)
+    with pytest.raises(MissingFile, match="nothing there"):
+        twinrun.compare("s3://bucket/nowhere/", {"x": noise(3)})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 class Bucket:
     """asked: (key, bytes) of each answer with content. requests: (method, path) of all. refuse: the status that
-    a request gets in place of an answer, or "".
+    a request gets in place of an answer, or "". endless: lists of objects have no end.
     """
 
     def __init__(self, server: object) -> None:
@@ -26,10 +26,12 @@ class Bucket:
         self.asked: list[tuple[str, int]] = []
         self.requests: list[tuple[str, str]] = []
         self.refuse: Callable[[str, str], str] = lambda method, path: ""
+        self.endless = False
 
     def _counting(self, environ: dict, start: Callable) -> object:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append((method, path))
+        self.query = environ.get("QUERY_STRING", "")  # of the last one
         refused = self.refuse(method, path)
         if refused:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -38,6 +40,11 @@ class Bucket:
             start(refused, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
             return [] if method == "HEAD" else [body]
 
+        if self.endless and "list-type=2" in environ.get("QUERY_STRING", ""):
+            body = self._page(f"{path.strip('/')}-{len(self.requests)}")
+            start("200 OK", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+            return [body]
+
         def answer(status: str, headers: list, *more: object) -> object:
             length = dict(headers).get("Content-Length") or dict(headers).get("content-length")
             if method == "GET" and not environ.get("QUERY_STRING"):
@@ -45,6 +52,17 @@ class Bucket:
             return start(status, headers, *more)
 
         return self._inner(environ, answer)
+
+    @staticmethod
+    def _page(token: str) -> bytes:
+        """A part of a list, which says that more follows."""
+        return (
+            "<?xml version='1.0'?><ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>"
+            "<Name>bucket</Name><KeyCount>1</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>true</IsTruncated>"
+            f"<NextContinuationToken>{token}</NextContinuationToken><Contents><Key>loop/{token}</Key>"
+            "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag><Size>1</Size>"
+            "<StorageClass>STANDARD</StorageClass></Contents></ListBucketResult>"
+        ).encode()
 
     def close(self) -> None:
         self._server.app = self._inner
