@@ -45,6 +45,8 @@ using Facts = std::map<std::string, std::string>;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestValue = 16 << 10;  // bytes; a long LD_LIBRARY_PATH has 10 KB
+// of what is read for a value: a secret that was cut is not recognised
+constexpr std::size_t kMostOfValue = 2 * kLongestValue;
 // of all names and values, because they become a line of the journal
 constexpr std::size_t kMostBytes = 256 << 10;
 // kMostBytes, if every byte becomes an escape of six characters
@@ -108,7 +110,7 @@ bool begins(std::string_view text, std::string_view with) { return text.substr(0
 
 // The program's arguments, quoted as for a shell, without secrets.
 std::string arguments() {
-    const std::string raw = read_text("/proc/self/cmdline", kLongestValue).value_or("");
+    const std::string raw = read_text("/proc/self/cmdline", kMostOfValue).value_or("");
     std::vector<std::string> words;
     for (std::size_t at = 0; at < raw.size(); at += words.back().size() + 1)
         words.emplace_back(raw.c_str() + at);
@@ -117,6 +119,7 @@ std::string arguments() {
 
 // A fact without secrets. Histories of earlier versions may have some.
 std::string public_fact(std::string_view group, std::string_view name, std::string_view value) {
+    value = value.substr(0, kMostOfValue);
     if (group != "program" || name != "arguments") return without_secrets(value);
     const std::vector<std::string> words = words_of_line(value);
     const std::vector<std::string> shown = without_secrets(words);
@@ -448,7 +451,7 @@ void add(Provenance& provenance, const char* group, F&& learn) {
         const bool environment = std::string_view(group) == "environment";
         Facts facts;
         for (const auto& [name, value] : learn()) {
-            if (!value.empty() || environment) facts[clean(name)] = clean(value);
+            if (!value.empty() || environment) facts[clean(name)] = clean(public_fact(group, name, value));
         }
         if (!facts.empty()) provenance.groups[group] = std::move(facts);
     } catch (const std::exception&) {

@@ -75,6 +75,21 @@ TEST(Secrets, OfArguments) {
     EXPECT_EQ(words_of_line("a 'b c"), (Words{"a", "b c"}));  // cut
 }
 
+TEST(Secrets, OfValuesThatAreCut) {
+    constexpr std::size_t kLongest = 16 << 10;
+    Provenance p;
+    // Its user and password end behind the place of the cut.
+    p.groups["environment"]["OMP_X"] = std::string(kLongest - 20, 'x') + " https://me:SECSECSECSECSEC@host/x";
+    std::string hostile;
+    while (hostile.size() < 1U << 20U)
+        hostile += "a://b:x,";
+    p.groups["environment"]["OMP_Y"] = hostile;
+    const std::string json = provenance_to_json(p);
+    EXPECT_EQ(json.find("SEC"), std::string::npos);
+    EXPECT_NE(json.find("https://"), std::string::npos);
+    EXPECT_LT(json.size(), 3 * kLongest);
+}
+
 TEST(Secrets, OfHistoriesThatHaveThem) {
     Provenance p;
     p.groups["program"]["arguments"] = "sim --token=SEC '--pw=a SEC' s3://k:SEC@b/x 'it'\\''s' -n 3";
