@@ -122,11 +122,11 @@ typedef struct twr_aggregate_options {
     /* 1: several ranks may declare a byte, as blocks with their halo do. Then the aggregate only
      * reads. */
     int overlap;
-    /* New files on Lustre: how many storage targets have stripes of them (-1: all), and the bytes
-     * of a stripe, a multiple of 64 KiB. Default: those of the folder. On other file systems both
-     * are without effect. */
-    int striping_factor;
+    /* New files on Lustre: the bytes of a stripe, a multiple of 64 KiB, and how many storage
+     * targets have stripes of them (-1: all). Default: those of the folder. On other file systems
+     * both are without effect. */
     uint64_t striping_unit;
+    int striping_factor;
 } twr_aggregate_options;
 #define TWR_AGGREGATE_OPTIONS_INIT \
     { sizeof(twr_aggregate_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

@@ -3,7 +3,7 @@
 
 #include "support/pins.h"
 
-PIN_SIZE(twr_aggregate_options, 128);
+PIN_SIZE(twr_aggregate_options, 144);
 PIN_MEMBER(twr_aggregate_options, size, 0);
 PIN_MEMBER(twr_aggregate_options, files, 8);
 PIN_MEMBER(twr_aggregate_options, nodes_per_file, 16);
@@ -22,6 +22,9 @@ PIN_MEMBER(twr_aggregate_options, no_index, 96);
 PIN_MEMBER(twr_aggregate_options, offsets, 104);
 PIN_MEMBER(twr_aggregate_options, plan, 112);
 PIN_MEMBER(twr_aggregate_options, overlap, 120);
+/* Not at 124: programs of before left that place as it was. */
+PIN_MEMBER(twr_aggregate_options, striping_unit, 128);
+PIN_MEMBER(twr_aggregate_options, striping_factor, 136);
 
 PIN_SIZE(twr_aggregate_variable, 40);
 PIN_MEMBER(twr_aggregate_variable, item_bytes, 0);
