@@ -305,8 +305,8 @@ Result<OpenPlace> HistoryRun::open(Step step, std::uint32_t rank, const StreamOp
     OpenPlace place;
     TWR_TRY(place.metadata, metadata(files));
     TWR_TRY(place.fields, fields_of(*place.metadata));
-    // Data has the time that its metadata tells. A record is never newer than its journal, except in
-    // a copy, and has the files that its journal names, unless somebody exchanged them. Else its
+    // Data has the time that its metadata tells. A record is never newer than its journal, except
+    // in a copy, and has the files that its journal names, unless somebody exchanged them. Else its
     // content decides.
     bool touched = false;
     if (files.files.difference != kNoBase) {
