@@ -169,7 +169,8 @@ TEST_F(ExchangedFiles, AJournalWithoutTheKeyIsReadAsBefore) {
     const std::string good = record("good", 1);
     const std::string other = record("other", 2);
     without_keys(good + "/manifest.jsonl", {"difference_xxh3"});
-    for (const auto& [ordinal, place] : read_rank_journal(good, 0, 1).value().differences)
+    const Journal journal = read_rank_journal(good, 0, 1).value();
+    for (const auto& [ordinal, place] : journal.differences)
         EXPECT_FALSE(place.checksum);
     const auto store = RecordStore::open(good, 0).value();
     EXPECT_TRUE(store->map(kLast));
