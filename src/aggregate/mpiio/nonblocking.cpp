@@ -36,6 +36,14 @@ struct File::Prepared {
     }
 };
 
+// While requests of OMPIO are under way, two threads that call MPI look through the list of them at
+// once, and the program may crash (Open MPI 5.0.11, mca_common_ompio_progress).
+#ifdef OPEN_MPI
+constexpr bool kProgressIsAlone = true;
+#else
+constexpr bool kProgressIsAlone = false;
+#endif
+
 bool File::takes_requests(Mode mode) {
     // While calls are under way, the next one follows them, whatever its end will be: ranks learn
     // at different times that a file is MPI-IO's from now on.
@@ -44,8 +52,9 @@ bool File::takes_requests(Mode mode) {
         ++plain_calls_;
         return false;
     }
-    if (threads_) return true;
-    say("nonblocking collective calls are aggregated where the program has MPI_THREAD_MULTIPLE");
+    if (threads_ && !kProgressIsAlone) return true;
+    say(threads_ ? "nonblocking collective calls are Open MPI's own: it may not be called by a thread besides"
+                 : "nonblocking collective calls are aggregated where the program has MPI_THREAD_MULTIPLE");
     ++plain_calls_;
     return false;
 }
