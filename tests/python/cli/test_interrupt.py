@@ -190,22 +190,30 @@ def test_in_the_middle_of_a_capture(background: bool, tmp_path: Path) -> None:
     """The step is brought to its end: what capture() left half-way would have to be thrown away."""
     path = tmp_path / "run"
     x = np.zeros(1 << 21)
+    steps = itertools.count(2)
     with twinrun.Run(path, background=background) as run:
         run.capture(1, {"x": x[:10]})
-        for step in (2, 3):
-            folder = path / f"step-{step:010}"
-            patterns = {2: folder.name, 3: f"{folder.name}/rank-00000.data.*.tmp"}
 
-            def work(step: int = step) -> None:
+        def interrupted_at(pattern: str) -> bool:
+            """Captures one more step, with Ctrl-C once the pattern is there; whether it came in time."""
+            step = next(steps)
+            pattern = pattern.format(f"step-{step:010}")
+
+            def work() -> None:
                 run.capture(step, {"x": x})
                 run.wait()
 
-            assert interrupt_when(lambda step=step, of=patterns: any(path.glob(of[step])), work)
+            interrupted = interrupt_when(lambda: any(path.glob(pattern)), work)
             run.wait()
             assert step in run.steps
             assert twinrun.verify(path)[0] == []
             assert sorted(os.listdir(path)) == ["manifest.jsonl", *(f"step-{s:010}" for s in run.steps)]
-        assert run.steps == [1, 2, 3]
+            return interrupted
+
+        # A busy machine may let the watcher look only after the step's end: the next step is as good.
+        for pattern in ("{}", "{}/rank-00000.data.*.tmp"):
+            assert any(interrupted_at(pattern) for _ in range(100)), pattern
+        assert run.steps == [*range(1, next(steps))]
     assert command("compare", path, path).status == 0
 
 
