@@ -23,12 +23,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
 import pickle
 import queue
 import re
 import signal
+import stat
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -190,6 +193,21 @@ def _choose_library(found: tuple | None) -> None:
     os.environ["MPI4PY_LIBMPI"] = os.pathsep.join(os.path.join(folder, file) for folder in folders)
 
 
+def wait_until_read(descriptor: int, limit: float = 5.0) -> bool:
+    """Waits until the other end of a pipe has read all that was written; what is no pipe needs no wait.
+
+    limit: seconds, after which nobody seems to read. Returns whether all is read.
+    """
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return True
+    end = time.monotonic() + limit
+    while int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder):
+        if time.monotonic() > end:
+            return False
+        time.sleep(1e-3)
+    return True
+
+
 class Team:
     """The ranks of this job.
 
@@ -221,7 +239,8 @@ class Team:
     def _leave(self) -> None:
         """Runs at the end of the process.
 
-        A rank that ends too early ends the job: the others would wait for ever.
+        A rank that ends too early ends the job: the others would wait for ever. Its last words come first: a
+        launcher may throw away what it has not read when the job is ended.
         """
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
@@ -229,6 +248,9 @@ class Team:
         if self.ended:
             self._mpi.Finalize()
         else:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    wait_until_read(stream.fileno())
             self._mpi.COMM_WORLD.Abort(_FAILED)
 
     # ---- the leader ----

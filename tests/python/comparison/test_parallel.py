@@ -13,6 +13,7 @@ import pickle
 import shlex
 import shutil
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -631,6 +632,23 @@ def test_cores_of_a_node_are_shared() -> None:
         16,
     ]
     assert parallel.cores_each([[0]] * 5, 4) == 1
+
+
+def test_last_words_wait_for_their_reader(tmp_path: Path) -> None:
+    """A launcher throws away what it has not read when a rank ends the job."""
+    reader, writer = os.pipe()
+    os.write(writer, b"interrupted")
+    assert not parallel.wait_until_read(writer, limit=0.0)
+    later = threading.Thread(target=lambda: os.read(reader, 100))
+    later.start()
+    assert parallel.wait_until_read(writer, limit=90.0)
+    later.join()
+    with open(tmp_path / "a file", "wb") as file:
+        file.write(b"no pipe")
+        assert parallel.wait_until_read(file.fileno(), limit=0.0)
+    os.close(reader)
+    assert parallel.wait_until_read(writer, limit=0.0)
+    os.close(writer)
 
 
 def test_what_is_sent_can_be_sent() -> None:
