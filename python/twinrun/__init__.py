@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .acceptance.work import accept
     from .aggregate.plan import AggregationPlan, plan_aggregation
     from .assertion import NotSame, assert_same
+    from .capture.facts import CaptureFacts, Divergence
     from .capture.records import (
         CompactFacts,
         PackedStep,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
         restore,
         write_part,
     )
-    from .capture.run import CaptureFacts, Divergence, Run
+    from .capture.run import Run
     from .comparison.distances import Distance, Distances, FieldDistances, compare_distances
     from .comparison.options import CompareOptions
     from .comparison.work import Comparison, FieldComparison, compare
@@ -121,14 +122,14 @@ __all__ = [
 _PLACES = {
     "Acceptance": "acceptance.result",
     "AggregationPlan": "aggregate.plan",
-    "CaptureFacts": "capture.run",
+    "CaptureFacts": "capture.facts",
     "CompactFacts": "capture.records",
     "CompareOptions": "comparison.options",
     "Comparison": "comparison",
     "Digest": "runs.digest",
     "Distance": "comparison.distances",
     "Distances": "comparison.distances",
-    "Divergence": "capture.run",
+    "Divergence": "capture.facts",
     "FieldComparison": "comparison",
     "FieldDistances": "comparison.distances",
     "FieldSketchComparison": "runs.sketch",

@@ -11,7 +11,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,13 +25,15 @@ from ..runs.containers import named_arrays
 from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
 from ..runs.provenance import python_facts
 from ..urls import is_url, without_secrets
+from .facts import CaptureFacts, Divergence, divergence_of
 from .record_options import RecordOptions, offer_packing_library
+from .session_settings import bucket_tier, set_places, set_record
 
 if TYPE_CHECKING:
     from .bucket_tier import BucketTier  # it needs what uploads need
     from .events import EventWriter  # it needs msgspec, which captures without phases do without
 
-__all__ = ["CaptureFacts", "Divergence", "RankRun", "Run"]
+__all__ = ["RankRun", "Run"]
 
 _LAST_STEP = (1 << 63) - 1
 
@@ -51,102 +52,6 @@ def _check_unit(name: str, array: object, session: _core.Session, step: int) -> 
         raise Incomparable(
             f"step {step}: {kept or 'plain numbers'} was captured, the array is {unit}", where=name
         )
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """A step of a run that is not proven equal to the same step of the reference run.
-
-    >>> run = twinrun.Run("runs/a", atol=1e-6)
-    >>> _ = run.capture(0, {"x": np.zeros(1000)})
-    >>> run.close()
-    >>> run = twinrun.Run("runs/b", atol=1e-6, reference="runs/a", stop_on_divergence=True)
-    >>> found = run.capture(0, {"x": np.ones(1000)}).divergence
-    >>> run.close()
-    >>> found.step, found.field, found.first_item
-    (0, 'x', 0)
-
-    Attributes
-    ----------
-    step, rank : int
-        Where the runs diverge.
-    field : str
-        The first field that is not proven equal, in the order of capture.
-    first_item : int
-        Where the first open chunk of this field begins: an element, in the order of storage.
-    chunks : int
-        Chunks of this field that are not proven equal.
-    chunks_in_all : int
-        Chunks of this field.
-    fields : int
-        Fields of this step that are not proven equal.
-    reason : str
-        Why the steps could not be compared (another shape, a field that one run lacks), or "".
-    text : str
-        All of it as one sentence; `str(divergence)` gives it.
-
-    Notes
-    -----
-    Only metadata was read. The difference is above the tolerance or, rarely, just below it: `compare`
-    decides.
-    """
-
-    step: int
-    rank: int
-    field: str
-    first_item: int
-    chunks: int
-    chunks_in_all: int
-    fields: int
-    reason: str
-    text: str
-
-    @classmethod
-    def _of(cls, d: _core.Divergence) -> Divergence:
-        """As the core says it."""
-        return cls(
-            d.step, d.rank, d.field, d.first_item, d.chunks, d.chunks_in_all, d.fields, d.reason, d.text
-        )
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class CaptureFacts:
-    """What one capture cost.
-
-    >>> with twinrun.Run("runs/a") as run:
-    ...     facts = run.capture(7, {"x": np.zeros(1000)})
-    >>> facts.step, facts.data_bytes
-    (7, 8000)
-
-    Attributes
-    ----------
-    step : int
-        The step that was captured.
-    seconds : float
-        Time for which the call blocked the caller, in seconds.
-    data_bytes : int
-        Bytes of data that were written, or will be in the background.
-    metadata_bytes : int
-        Bytes of metadata; 0 where the number is not known yet.
-    waited_seconds : float
-        The part of `seconds` in which the call waited for memory that earlier steps held.
-    staged_bytes : int
-        Bytes of memory that steps under way hold now.
-    divergence : Divergence or None
-        Where the step diverges from the reference. None where it does not, or where it is not known yet
-        (`stop_on_divergence=True` waits for it).
-    """
-
-    step: int
-    seconds: float
-    data_bytes: int
-    metadata_bytes: int
-    waited_seconds: float = 0.0
-    staged_bytes: int = 0
-    divergence: Divergence | None = None
 
 
 def _reasons(lost: list[_core.LostStep]) -> dict[int, str]:
@@ -175,77 +80,6 @@ def _close(session: _core.Session, path: str, bucket: BucketTier | None) -> None
         if bucket is not None:
             lost = bucket.close() | lost
     _check_lost(lost, path)
-
-
-def _bucket_tier(url: str, chosen: _core.SessionSettings) -> BucketTier:
-    """The last tier of a run that is a bucket. The session itself then knows no tiers."""
-    from .bucket_tier import BucketTier
-
-    if chosen.flusher == "process":
-        raise TwinrunError("flusher='process' is for folders", where=without_secrets(url), fix="leave it out")
-    if chosen.record_against:
-        raise TwinrunError("record_against is for folders", where=without_secrets(url), fix="leave it out")
-    plain = _core.SessionSettings()
-    if chosen.record != plain.record and chosen.local_limit != plain.local_limit:
-        raise TwinrunError(
-            "local_limit is not for records: later steps need earlier ones", where=without_secrets(url)
-        )
-    tier = BucketTier(
-        url, chosen.local or None, chosen.local_limit or None, chosen.existing, chosen.flusher != "none"
-    )
-    chosen.local, chosen.local_limit, chosen.flusher = plain.local, plain.local_limit, plain.flusher
-    return tier
-
-
-def _set_record(
-    chosen: _core.SessionSettings,
-    record: str | RecordOptions | None,
-    against: str | os.PathLike[str] | None,
-    where: str | os.PathLike[str] | None,
-) -> None:
-    """Sets what a run's record needs."""
-    if record is None:
-        if against is not None:
-            raise TwinrunError("record_against needs record", where=where, fix='give record="runs" too')
-        return
-    options = RecordOptions(record) if isinstance(record, str) else record
-    if options.bounded or options.verify:
-        raise TwinrunError(
-            "bounded and verify are of twinrun.pack", where=where, fix="record exactly, and pack later"
-        )
-    settled = options.settled()
-    chosen.record = settled.method
-    chosen.record_chunk = settled.chunk_bytes
-    chosen.record_compress = settled.codec
-    chosen.record_level = settled.level
-    chosen.record_xor = settled.xor
-    chosen.record_table = options.table
-    if against is not None:
-        chosen.record_against = checked_path(against)
-
-
-def _set_places(
-    chosen: _core.SessionSettings,
-    local: str | os.PathLike[str] | None,
-    local_limit: int | str | None,
-    flusher: str | None,
-    memory: int | str | None,
-    device_memory: int | str | None,
-    flush_threads: int | None,
-) -> None:
-    """Sets where steps may rest, and who brings them on; None leaves the default."""
-    if local is not None:
-        chosen.local = own_folder(checked_path(local))
-    if local_limit is not None:
-        chosen.local_limit = local_limit
-    if flusher is not None:
-        chosen.flusher = flusher
-    if memory is not None:
-        chosen.memory = memory
-    if device_memory is not None:
-        chosen.device_memory = device_memory
-    if flush_threads is not None:
-        chosen.flush_threads = flush_threads
 
 
 class Run:
@@ -410,8 +244,8 @@ class Run:
         chosen.keep_data, chosen.existing, chosen.threads = bool(keep_data), existing, threads
         chosen.background, chosen.replace_steps = bool(background), bool(replace_steps)
         chosen.keep_steps, chosen.keep_data_steps = keep_steps, keep_data_steps
-        _set_places(chosen, local, local_limit, flusher, memory, device_memory, flush_threads)
-        _set_record(chosen, record, record_against, path)
+        set_places(chosen, local, local_limit, flusher, memory, device_memory, flush_threads)
+        set_record(chosen, record, record_against, path)
         if reference is not None:
             chosen.reference = checked_path(reference)
         chosen.stop_on_divergence = bool(stop_on_divergence)
@@ -428,11 +262,11 @@ class Run:
         self._bucket: BucketTier | None = None
         if is_url(given):
             self._path = without_secrets(given)
-            self._bucket = _bucket_tier(given, chosen)
+            self._bucket = bucket_tier(given, chosen)
         session = self._begun(chosen)
         self._session: _core.Session | None = session
         if on_divergence is not None:
-            session.on_divergence(lambda d: on_divergence(Divergence._of(d)))
+            session.on_divergence(lambda d: on_divergence(divergence_of(d)))
         # Threads must not outlive the interpreter, and losses must be reported.
         self._end = weakref.finalize(self, _end, session, self._path, self._bucket)
 
@@ -630,7 +464,7 @@ class Run:
             metadata_bytes=report.metadata_bytes,
             waited_seconds=report.waited_seconds,
             staged_bytes=report.staged_bytes,
-            divergence=None if report.divergence is None else Divergence._of(report.divergence),
+            divergence=None if report.divergence is None else divergence_of(report.divergence),
         )
         lost = _reasons(report.lost)
         if self._bucket is not None:

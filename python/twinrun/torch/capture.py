@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from .. import _core
 from ..arguments import checked_path, step_number
-from ..capture.run import CaptureFacts, Run
+from ..capture.facts import CaptureFacts
+from ..capture.run import Run
 from ..errors import TwinrunError
 from ..formats.texts import SUFFIX
 from ..runs.boxes import StepBoxes, values_of

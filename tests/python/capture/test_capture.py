@@ -20,7 +20,7 @@ from histories import steps_of
 from support import opened, run_of_ranks, sealed
 
 import twinrun
-from twinrun.capture.run import CaptureFacts, Divergence
+from twinrun.capture.facts import CaptureFacts, Divergence
 
 # ---- in the background ----
 
