@@ -1,4 +1,6 @@
-"""Checks the English of the docs: usage: docs_english.py [-v] [PAGE...]     without pages: all of docs/
+"""Checks the English of the docs: usage: docs_english.py [-v] [PAGE...]
+
+Without pages: all of docs/ and spec/, the pages of the root (CHANGELOG.md, CONTRIBUTING.md, …), and every README.md.
 
 A page has at most 20 words a sentence on average, and no sentence of more than 35. Rules of style stand in
 tools/style/*.yml, in the form of Vale's (`existence` and `substitution`). tools/style/exempt.txt names pages
@@ -20,6 +22,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+# Folders whose README.md are checked; others (build, environments) hold what other projects wrote.
+ROOMS = ("apps", "bench", "examples", "packaging", "python", "src", "tests")
 STYLE = ROOT / "tools/style"
 AVERAGE = 20
 LONGEST = 35
@@ -116,6 +120,18 @@ def against_style(sentence: Sentence, style: list[dict[str, Any]]) -> Iterator[s
                     yield rule["message"] % (better, found[0])
 
 
+def all_pages() -> list[Path]:
+    """What is checked where no page is named, but for what is exempt."""
+    beside = [*ROOT.glob("*.md"), *(ROOT / "spec").rglob("*.md")]
+    readmes = [page for room in ROOMS for page in (ROOT / room).rglob("README.md")]
+    return sorted({*DOCS.rglob("*.md"), *beside, *readmes})
+
+
+def name_of(page: Path) -> str:
+    """A page as exempt.txt names it: by its path in docs/, or in the repository."""
+    return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
+
+
 def exempt() -> dict[str, str]:
     """Pages that are not checked, and why."""
     lines = (
@@ -146,9 +162,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="print the average of each page")
     given = parser.parse_args(arguments)
     skipped = exempt()
-    pages = given.pages or sorted(
-        p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).as_posix() not in skipped
-    )
+    pages = given.pages or [page for page in all_pages() if name_of(page) not in skipped]
     style = rules()
     count = 0
     for path in pages:

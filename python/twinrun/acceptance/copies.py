@@ -178,11 +178,15 @@ def _check_sources(paths: Sequence[str], step: int | None) -> None:
         if names.count(name) > 1:
             raise TwinrunError("two inputs have this name", where=name, fix="give them in two calls")
         if name == MARK:
-            raise TwinrunError("is the mark of a perturbation, and no input", where=path, fix="leave it out")
+            raise TwinrunError(
+                "is the file with which twinrun marks perturbed copies, and no input",
+                where=path,
+                fix="leave it out",
+            )
         if os.path.isdir(path) and not is_history(path):
             raise TwinrunError("is a folder, and no history", where=path, fix="name its files")
     if step is not None and not any(os.path.isdir(path) for path in paths):
-        raise TwinrunError("a step is of a history, and none is named", fix="leave out --step")
+        raise TwinrunError("a step is given, and no input is a history", fix="leave out --step")
 
 
 def _digest(path: str) -> str:

@@ -97,9 +97,9 @@ def number(name: str, value: SupportsIndex) -> int:
     except TypeError:
         raise TwinrunError(f"{name} is {value!r:.60}, and no whole number") from None
     if got < 0:
-        raise TwinrunError(f"{name} is {got}: lengths and places are not negative")
+        raise TwinrunError(f"{name} is {got}: lengths and places must not be negative")
     if got >= _END:
-        raise TwinrunError(f"{name} is {got!s:.60}: lengths and places are less than 2^63")
+        raise TwinrunError(f"{name} is {got!s:.60}: lengths and places must be less than 2^63")
     return got
 
 

@@ -101,7 +101,10 @@ def plan(
     from ..report.document import write_json
 
     if particles is not None and (bytes_per_rank is not None or items is not None):
-        raise TwinrunError("either --particles, or --bytes-per-rank and --items")
+        raise TwinrunError(
+            "--particles and --bytes-per-rank or --items contradict each other",
+            fix="give --particles, or --bytes-per-rank and --items",
+        )
     try:
         item_bytes = [int(b) for b in items.split(",")] if items else None
     except ValueError:

@@ -352,7 +352,7 @@ def profiles(
     from ..report import write_json
 
     if by and (slow or fast):
-        raise TwinrunError("give --by, or tasks")
+        raise TwinrunError("--by and tasks both name two groups", fix="give one of them")
     from ..ensemble.study.record import files_of_study
 
     check_outputs({"--json": json_file, "--picture": picture}, files_of_study(folder))
@@ -411,7 +411,7 @@ def export(folder: str, file: str, form: str | None) -> int:
     form = form or ends.get(Path(file).suffix.lower())
     if form is None:
         raise TwinrunError(
-            "which format?",
+            "its name does not say which format to write",
             where=file,
             fix=f"give --format, or a name that ends in {', '.join(sorted(ends))}",
         )

@@ -53,7 +53,9 @@ def _target(path: str, history: str | None) -> str:
     facts = _core.open_history(path)
     if facts.local_part is None or facts.to is None:
         raise TwinrunError(
-            "a whole history, not a part of one on a node-local tier", where=path, fix="name LOCAL"
+            "is a whole history, and no part of one on a node-local tier",
+            where=path,
+            fix="name LOCAL, the folder that the run had as its local tier",
         )
     return own_folder(checked_path(history or facts.to), "it writes to s3:// and gs:// only")
 

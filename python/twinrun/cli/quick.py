@@ -192,7 +192,7 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
         raise trouble
     if outcome.ended == "interrupted":
         raise TwinrunError(
-            f"interrupted: {outcome.done} of at most {outcome.total} runs ended, and are what this is about"
+            f"interrupted: {outcome.done} of at most {outcome.total} runs ended, and the report is about these"
         )
     if not any(row.n for row in found.rows):
         raise TwinrunError(

@@ -333,7 +333,7 @@ def compare_distances(
             made.append(_held_against(name, far_a, far_b, factor))
     if not made and not problems:
         raise Incomparable(
-            "no field of numbers is in all three", where=f"{found[0].b}, {found[1].b}, {found[0].a}"
+            "all three have no field of numbers in common", where=f"{found[0].b}, {found[1].b}, {found[0].a}"
         )
     return Distances(
         found[0].b,

@@ -176,5 +176,8 @@ def propose(
 def _checked(arguments: Mapping[str, object]) -> dict:
     wrong = sorted(set(arguments) & {"atol", "rtol", "ulp", "tolerances", "partial", "tolerate_integers"})
     if wrong:
-        raise TwinrunError(f"{wrong[0]} is what is to be found out")
+        raise TwinrunError(
+            f"{wrong[0]} is not for proposed tolerances: they are proposed from the runs alone",
+            fix="leave it out",
+        )
     return dict(arguments)

@@ -337,12 +337,12 @@ def _kind(layout: str, bytes_: str, places: str, where: str) -> tuple[str, str]:
     dtype = known.get(numbers[:3])
     order = [int(n) for n in places.split()]
     if dtype is None or len(order) != ITEMSIZE[dtype] or int(bytes_) != len(order):
-        raise Unsupported(f"numbers of layout {layout!r:.40}", where=where)
+        raise Unsupported(f"numbers of layout {layout!r:.40} are not supported", where=where)
     if order == list(range(1, len(order) + 1)):
         return dtype, "big"
     if order == list(range(len(order), 0, -1)):
         return dtype, "little"
-    raise Unsupported(f"numbers with their bytes in the order {places!r:.40}", where=where)
+    raise Unsupported(f"numbers with their bytes in the order {places!r:.40} are not supported", where=where)
 
 
 def _add_level(

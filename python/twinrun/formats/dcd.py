@@ -56,7 +56,7 @@ class _Records:
     def read(self, longest: int, what: str) -> bytes:
         length = self.length(self.at)
         if not 0 <= length <= longest:
-            raise DamagedFile(f"{what} has {length} bytes", where=self._path)
+            raise DamagedFile(f"{what} has {length} bytes, not 0 to {longest}", where=self._path)
         return read_exact(self._file, self.take(length, what), length, self._path, what)
 
 
@@ -92,7 +92,10 @@ def _frames(
     path = content.path
     said, first, between, fixed, has_cell, has_fourth = (*numbers[:3], numbers[8], numbers[10], numbers[11])
     if atoms <= 0 or first < 0 or between < 0 or said < 0:
-        raise DamagedFile(f"its header has {atoms} atoms, step {first}, distance {between}", where=path)
+        raise DamagedFile(
+            f"its header has impossible numbers: {atoms} atoms, first step {first}, {between} steps a frame",
+            where=path,
+        )
     if fixed:
         raise Unsupported(f"{fixed} atoms are fixed and only in its first frame", where=path)
     # X-PLOR, which has no version, has a time step of f64.

@@ -151,11 +151,13 @@ def _unit(header: Header, number: int, names: set[str], path: str) -> Unit:
     """The unit of a header."""
     axes = header.size("NAXIS", path)
     if axes > 999:
-        raise DamagedFile(f"an array of {axes} dimensions", where=path)
+        raise DamagedFile(f"its header has NAXIS = {axes}, more than 999", where=path)
     shape = [header.size(f"NAXIS{n + 1}", path) for n in range(axes)]
     bits = header.number("BITPIX", path)
     if bits not in fits_images.TYPES:
-        raise DamagedFile(f"its header has BITPIX = {bits}", where=path)
+        raise DamagedFile(
+            f"its header has BITPIX = {bits}, none of {', '.join(map(str, fits_images.TYPES))}", where=path
+        )
     extra, groups = header.size("PCOUNT", path, 0), header.size("GCOUNT", path, 1)
     is_groups = number == 0 and header.values.get("GROUPS") is True and shape[:1] == [0]
     count = math.prod(shape[1:] if is_groups else shape) if axes else 0

@@ -115,11 +115,13 @@ def add_compressed(
     path = content.path
     bits = header.number("ZBITPIX", path)
     if bits not in TYPES:
-        raise DamagedFile(f"image {name!r:.60} has ZBITPIX = {bits}", where=path)
+        raise DamagedFile(
+            f"image {name!r:.60} has ZBITPIX = {bits}, none of {', '.join(map(str, TYPES))}", where=path
+        )
     code = TYPES[bits]
     axes = header.size("ZNAXIS", path)
     if not 0 < axes < 1000:
-        raise DamagedFile(f"image {name!r:.60} has {axes} dimensions", where=path)
+        raise DamagedFile(f"image {name!r:.60} has {axes} dimensions, not 1 to 999", where=path)
     shape = checked_shape(
         [header.size(f"ZNAXIS{axes - n}", path) for n in range(axes)],
         ITEMSIZE[code],

@@ -50,7 +50,7 @@ def add_table(
     width, rows = header.size("NAXIS1", path), header.size("NAXIS2", path)
     columns = header.size("TFIELDS", path)
     if columns > _MOST_COLUMNS:
-        raise DamagedFile(f"table {name!r:.60} has {columns} columns", where=path)
+        raise DamagedFile(f"table {name!r:.60} has {columns} columns, more than {_MOST_COLUMNS}", where=path)
     names: dict[int, str] = {}
     place = 0
     for number in range(1, columns + 1):

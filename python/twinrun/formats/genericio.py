@@ -319,7 +319,10 @@ def _variable(record: bytes, mark: str, path: str) -> _Variable:
     flags, size = struct.unpack_from(mark + "2Q", record, _NAME)
     item = struct.unpack_from(mark + "Q", record, _NAME + 16)[0] if len(record) >= _NAME + 24 else size
     if not name or size == 0 or item == 0 or size % item or size > 1 << 32:
-        raise DamagedFile(f"variable {name!r}: {size} bytes an element, in parts of {item}", where=path)
+        raise DamagedFile(
+            f"variable {name!r}: its header has elements of {size} bytes in parts of {item}, which cannot be",
+            where=path,
+        )
     kind = "f" if flags & 1 else "i" if flags & 2 else "u"
     dtype = f"{kind}{8 * item}"
     shape = (size // item,) if size != item else ()

@@ -232,14 +232,14 @@ def _header(cursor: _Cursor, path: str) -> _Header:
         names = _ATOM[:width]
     (chunks,) = cursor.numbers("i")
     if chunks < 0:
-        raise DamagedFile(f"step {step}: {chunks} ranks", where=path)
+        raise DamagedFile(f"step {step}: its header has {chunks} ranks, fewer than 0", where=path)
     return _Header(step, atoms, box, box_at, boundary, triclinic, width, names, time, chunks, units)
 
 
 def _length(cursor: _Cursor, path: str) -> int:
     (length,) = cursor.numbers("i")
     if not 0 <= length <= 1 << 20:
-        raise DamagedFile(f"a text of {length} bytes in its header", where=path)
+        raise DamagedFile(f"a text of {length} bytes in its header, not 0 to {1 << 20}", where=path)
     return length
 
 
@@ -412,7 +412,9 @@ def _text_frames(file: BinaryIO, size: int, path: str, content: FileContent) -> 
         elif item == "NUMBER OF ATOMS":
             atoms = _number(lines.next(), item, path)
             if atoms > size:
-                raise DamagedFile(f"{atoms} atoms in {size} bytes", where=path)
+                raise DamagedFile(
+                    f"its header has {atoms} atoms, more than its {size} bytes can hold", where=path
+                )
         elif item.startswith("BOX BOUNDS"):
             words = item.split()[2:]
             facts.append(Fact.of("box", "(boundary)", words))
@@ -462,7 +464,7 @@ def _real(line: str | None, item: str, path: str) -> float:
 def _table(lines: _Lines, columns: list[str], atoms: int, path: str, what: str) -> _Table:
     """Skips the lines of the atoms of a step, and returns where they are."""
     if not columns or len(columns) > _MOST_COLUMNS:
-        raise DamagedFile(f"{what}: {len(columns)} columns", where=path)
+        raise DamagedFile(f"{what}: {len(columns)} columns, not 1 to {_MOST_COLUMNS}", where=path)
     names = _distinct(columns)
     texts = {at for at, name in enumerate(names) if name.partition("#")[0] in _WORDS}
     first = (lines.peek() or "").split() if atoms else []

@@ -76,7 +76,7 @@ def checked_shape(shape: Iterable[object], itemsize: int, where: str, what: str)
     """
     sizes = tuple(shape)
     if len(sizes) > 64:
-        raise DamagedFile(f"{what} has {len(sizes)} dimensions", where=where)
+        raise DamagedFile(f"{what} has {len(sizes)} dimensions, more than 64", where=where)
     for size in sizes:
         if type(size) is not int and (
             isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer))

@@ -189,7 +189,7 @@ def _parse(cursor: _Cursor) -> _Header:
         name = cursor.name("the name of a dimension")
         header.dimensions.append((name, cursor.number(f"the length of dimension {name!r:.60}")))
     if sum(length == 0 for _, length in header.dimensions) > 1:
-        raise DamagedFile("two record dimensions", where=cursor.path)
+        raise DamagedFile("its header has two record dimensions, and one is allowed", where=cursor.path)
     header.attributes = _parse_attributes(cursor)
     for _ in range(cursor.list_of(_VARIABLE, "variables")):
         header.variables.append(_parse_variable(cursor, header))
@@ -220,7 +220,7 @@ def _parse_variable(cursor: _Cursor, header: _Header) -> _Variable:
     what = f"variable {name!r:.60}"
     rank = cursor.number(f"the number of dimensions of {what}")
     if rank > _MOST_DIMENSIONS:
-        raise DamagedFile(f"{what} has {rank} dimensions", where=path)
+        raise DamagedFile(f"{what} has {rank} dimensions, more than {_MOST_DIMENSIONS}", where=path)
     dimensions = [cursor.number(f"a dimension of {what}") for _ in range(rank)]
     if any(d >= len(header.dimensions) for d in dimensions):
         raise DamagedFile(f"{what} has a dimension that the file lacks", where=path)

@@ -55,7 +55,7 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
     with reading(content.path, "the steps of VTKHDF"):
         count = int(np.asarray(steps.attrs["NSteps"]).reshape(()))
         if not 0 <= count <= _MOST_STEPS:
-            raise DamagedFile(f"{count} steps", where=content.path, fix=PLAIN)
+            raise DamagedFile(f"NSteps is {count}, not 0 to {_MOST_STEPS}", where=content.path, fix=PLAIN)
         times = _numbers(steps, "Values", content.path) if "Values" in steps else None
         cut = _Cut(root, steps, kind, content.path)
         plain: list[Field] = []
@@ -118,7 +118,11 @@ def _numbers(group: Any, name: str, where: str) -> np.ndarray:
     """Reads a small dataset of numbers. Raises DamagedFile if it has more than _MOST_NUMBERS."""
     dataset = group[name]
     if math.prod(dataset.shape) > _MOST_NUMBERS:
-        raise DamagedFile(f"{name!r} has {math.prod(dataset.shape)} numbers", where=where, fix=PLAIN)
+        raise DamagedFile(
+            f"{name!r} has {math.prod(dataset.shape)} numbers, more than {_MOST_NUMBERS}",
+            where=where,
+            fix=PLAIN,
+        )
     return np.asarray(dataset[()])
 
 

@@ -299,7 +299,7 @@ class Manifest:
             _need(type(version) is int and version > 0, "has no version")
             if version not in (_PLAIN_VERSION, VERSION):
                 raise Unsupported(
-                    f"has version {version}, and this is for versions {_PLAIN_VERSION} and {VERSION}",
+                    f"has version {version}, and this twinrun reads versions {_PLAIN_VERSION} and {VERSION}",
                     where=path,
                     fix="update twinrun",
                 )

@@ -130,7 +130,9 @@ def parsed_values(content: bytes, path: str, metadata: bytes) -> dict[str, KeptV
     need(_core.xxh3(content[: _HEADER.size - 8]) == checksum, "its header has another checksum than content")
     if version != _VERSION:
         raise Unsupported(
-            f"has version {version}, and this is for version {_VERSION}", where=path, fix="update twinrun"
+            f"has version {version}, and this twinrun reads version {_VERSION}",
+            where=path,
+            fix="update twinrun",
         )
     need(unused == unused_too == 0, "has a header that is not understood")
     need(size == len(content), f"has {len(content)} bytes, and should have {size}")

@@ -117,7 +117,7 @@ class StepBoxes(contextlib.AbstractContextManager["StepBoxes"]):
         """
         if name in self._held and len(self.ranks) != ranks:
             raise Incomparable(
-                f"is of each process alone, and {len(self.ranks)} processes captured it, not {ranks}",
+                f"was captured as each process's own, by {len(self.ranks)} processes, and these are {ranks}",
                 where=self._where(name),
                 fix="leave it out, and set it yourself",
             )

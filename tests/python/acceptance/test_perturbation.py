@@ -401,7 +401,7 @@ def test_a_link_in_the_place_of_a_member_is_refused(tmp_path):
         (["input.npy", "--relative", "2"], "relative must be"),
         (["input.npy", "--ulp", "1", "--relative", "1e-10"], "either ulp or relative"),
         (["input.npy", "--field", "nobody"], "no field of numbers"),
-        (["input.npy", "--step", "3"], "a step is of a history"),
+        (["input.npy", "--step", "3"], "no input is a history"),
         (["zeros.npy"], "nothing was perturbed"),
         (["numbers.npy"], "no field of numbers"),
         (["deck.txt"], "name the numbers of a text with --match"),

@@ -522,7 +522,7 @@ def test_jobs_that_fail_or_hang_say_why(tmp_path: Path) -> None:
         engine.conduct(journal, beside, Plan(2, 2))
     with pytest.raises(MissingFile, match="not a program"):
         Stack.of(str(tmp_path / "nothing"))
-    with pytest.raises(TwinrunError, match="does not say what starts it"):
+    with pytest.raises(TwinrunError, match="does not say which launcher of MPI starts it"):
         Stack.of(bad)
 
 

@@ -175,7 +175,7 @@ def test_columns_that_are_none(tmp_path: Path) -> None:
         read_foreign(path, value="tiem")
     with pytest.raises(DamagedFile, match="there is no column 'b'"):
         read_foreign(path, factors=["b"])
-    with pytest.raises(TwinrunError, match="columns are named of csv"):
+    with pytest.raises(TwinrunError, match="columns can be named for csv only"):
         read_foreign(FILES / "hyperfine.json", "hyperfine", value="x")
 
 
@@ -266,5 +266,5 @@ def test_hyperfine_of_a_study(study: Path, tmp_path: Path) -> None:
 
 def test_exports_need_a_known_format(study: Path, tmp_path: Path) -> None:
     done = command("ensemble", "export", study, tmp_path / "x.xyz")
-    assert done.status == 2 and "which format?" in done.err and not (tmp_path / "x.xyz").exists()
+    assert done.status == 2 and "does not say which format" in done.err and not (tmp_path / "x.xyz").exists()
     assert command("ensemble", "export", study, tmp_path / "x.xyz", "--format", "csv").status == 0

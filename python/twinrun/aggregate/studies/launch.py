@@ -224,7 +224,7 @@ class Stack:
                 ).stdout.strip()
             except (OSError, subprocess.SubprocessError):
                 raise TwinrunError(
-                    "does not say what starts it", where=program, fix="give --mpiexec"
+                    "does not say which launcher of MPI starts it", where=program, fix="give --mpiexec"
                 ) from None
             words: tuple[str, ...] = (mpiexec,)
         else:

@@ -138,7 +138,7 @@ def _parsed(generators: Sequence[str], names: Sequence[str]) -> dict[str, tuple[
             if name not in names:
                 raise TwinrunError(f"generator {text!r} names {name}, which is no factor")
         if match[1] in found:
-            raise TwinrunError(f"two generators are of {match[1]}")
+            raise TwinrunError(f"two generators define {match[1]}")
         found[match[1]] = (-1 if match[2] else 1, word)
     for name, (_, word) in found.items():
         for other in word:
@@ -162,7 +162,10 @@ def fraction_of(names: Sequence[str], generators: Sequence[str] = (), fraction: 
             )
         products = [w for n in range(len(own), 1, -1) for w in itertools.combinations(own, n)]
         if len(products) < fraction:
-            raise TwinrunError(f"{len(names)} factors are too many for {len(own)} of their own")
+            raise TwinrunError(
+                f"{len(names)} factors are too many: the fraction leaves {len(own)} with levels of their own,"
+                f" which have {len(products)} products for the other {fraction}"
+            )
         best: tuple | None = None
         for chosen in itertools.islice(itertools.combinations(products, fraction), 20_000):
             candidate = {n: (1, w) for n, w in zip(names[len(own) :], chosen, strict=True)}

@@ -309,7 +309,9 @@ def read_foreign(
                 fix="convert it, for example with iconv -f LATIN1 -t UTF-8",
             ) from None  # fmt: skip
     if (value or factors) and form != "csv":
-        raise TwinrunError(f"columns are named of csv, and this is {form}", where=path)
+        raise TwinrunError(
+            f"columns can be named for csv only, and this is {form}", where=path, fix="leave them out"
+        )
     try:
         if form == "radical":
             found = _radical(path)
