@@ -51,6 +51,12 @@ function(twinrun_unity target)
     endif()
 endfunction()
 
+# twinrun_test_program(<target>): the target's own sources are optimized as for a debugger. What is tested is optimized in its library. Such
+# tests compile in three quarters of the time that -O1 takes, and run about as fast; with -O0 some would not.
+function(twinrun_test_program target)
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-Og>)
+endfunction()
+
 # The kernels written for x86-64 extensions. Elsewhere they are left out, and TWINRUN_X86 is not defined.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     set(TWINRUN_X86 ON)
