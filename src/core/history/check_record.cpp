@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -114,11 +115,10 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
             }
         } else {
             // Reads every byte of the step, through all differences that it needs.
-            for (std::size_t s = 0; s < map->directory.segments.size() && !failure; ++s) {
-                auto read = store->stream(*map, s, 0, map->directory.segments[s].bytes, memory,
-                                          [](auto, auto) { return success(); });
-                if (!read) failure = std::move(read).error();
-            }
+            std::vector<std::size_t> all(map->directory.segments.size());
+            std::iota(all.begin(), all.end(), std::size_t{0});
+            auto read = store->each_part(*map, all, memory, true, [](auto, auto, auto) { return success(); });
+            if (!read) failure = std::move(read).error();
             if (failure) why = files_that_fail(*store, map->runs, damaged);
         }
         for (const std::string& file : why)

@@ -69,8 +69,21 @@ class RecordStore {
     Result<> stream(const StepMap& map, std::size_t segment, std::uint64_t offset, std::uint64_t bytes,
                     std::uint64_t memory, const Take& take);
 
+    // Bytes of a segment from `offset` on. Several threads call it at once, in any order.
+    using TakePart =
+        std::function<Result<>(std::size_t segment, std::uint64_t offset, std::span<const std::byte> part)>;
+    // Calls `take` with all bytes of these segments, in parts that begin at multiples of
+    // kRecordPart. After files were exchanged it begins again, and calls `take` for parts that it
+    // had. memory: as for stream(). check_content: the checksum of each segment's content is
+    // compared after its last part; without it `take` must check the bytes.
+    Result<> each_part(const StepMap& map, std::span<const std::size_t> segments, std::uint64_t memory,
+                       bool check_content, const TakePart& take);
+
    private:
     RecordStore() = default;
+    struct PartWork;
+    Result<> take_all(PartWork& work);
+    Result<> take_together(PartWork& work, std::size_t segment);
     // The ID that a record must have, and who says so. No ID: any will do.
     struct Expected {
         HistoryId id;
