@@ -248,23 +248,38 @@ auto RecordStore::retry(Work work) -> decltype(work()) {
     }
 }
 
+Result<std::uint32_t> RecordStore::ordinal_of_step(std::int64_t step) const {
+    const std::lock_guard guard(mutex_);
+    const auto found = journal_.steps.find(step);
+    if (found == journal_.steps.end()) {
+        return Error{ErrorCode::not_found,
+                     path_ + ": rank " + std::to_string(rank_) + " has no step " + std::to_string(step)};
+    }
+    if (found->second.files.difference == kNoBase) {
+        return Error{ErrorCode::not_found,
+                     path_ + ": of step " + std::to_string(step) + " only the metadata was kept"};
+    }
+    return found->second.files.difference;
+}
+
 Result<StepMap> RecordStore::map(std::int64_t step) {
     return retry([&]() -> Result<StepMap> {
-        std::uint32_t ordinal = kNoBase;
-        {
-            const std::lock_guard guard(mutex_);
-            const auto found = journal_.steps.find(step);
-            if (found == journal_.steps.end()) {
-                return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) +
-                                                       " has no step " + std::to_string(step)};
-            }
-            ordinal = found->second.files.difference;
-        }
-        if (ordinal == kNoBase) {
-            return Error{ErrorCode::not_found,
-                         path_ + ": of step " + std::to_string(step) + " only the metadata was kept"};
-        }
+        TWR_TRY(const std::uint32_t ordinal, ordinal_of_step(step));
         return chain_->map(ordinal);
+    });
+}
+
+Result<StepMap> RecordStore::map_of(std::int64_t step, const std::string& segment) {
+    return retry([&]() -> Result<StepMap> {
+        TWR_TRY(const std::uint32_t ordinal, ordinal_of_step(step));
+        return chain_->map_of(ordinal, segment);
+    });
+}
+
+Result<RecordDirectory> RecordStore::directory(std::int64_t step) {
+    return retry([&]() -> Result<RecordDirectory> {
+        TWR_TRY(const std::uint32_t ordinal, ordinal_of_step(step));
+        return chain_->directory(ordinal);
     });
 }
 

@@ -57,6 +57,10 @@ class RecordStore {
     // Where the chunks of a step are. Errors: not_found: this rank has no such step, or only its
     // metadata; damaged.
     Result<StepMap> map(std::int64_t step);
+    // The same of one segment: RecordChain::map_of().
+    Result<StepMap> map_of(std::int64_t step, const std::string& segment);
+    // Files and segments of a step. Errors: the same.
+    Result<RecordDirectory> directory(std::int64_t step);
     // Reads bytes of a segment from `offset` on. Only read_segment(), which reads all of it, checks
     // the checksum of its content.
     Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to);
@@ -81,6 +85,7 @@ class RecordStore {
 
    private:
     RecordStore() = default;
+    Result<std::uint32_t> ordinal_of_step(std::int64_t step) const;
     struct PartWork;
     Result<> take_all(PartWork& work);
     Result<> take_together(PartWork& work, std::size_t segment);

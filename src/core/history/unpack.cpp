@@ -293,7 +293,7 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
 Result<> write_part(FileSystem& system, RecordStore& store, std::int64_t step, const std::string& segment,
                     std::uint64_t offset, std::uint64_t bytes, const std::string& path,
                     std::uint64_t memory) try {
-    TWR_TRY(const StepMap map, store.map(step));
+    TWR_TRY(const StepMap map, store.map_of(step, segment));
     const RecordSegment* found = map.find(segment);
     if (found == nullptr) {
         return Error{ErrorCode::not_found,

@@ -124,7 +124,7 @@ Result<> to_base(std::vector<Gap>& gaps, const RecordDirectory& directory, const
 
 }  // namespace
 
-const RecordSegment* StepMap::find(const std::string& name) const {
+const RecordSegment* StepMap::find(std::string_view name) const {
     for (const RecordSegment& segment : directory.segments) {
         if (segment.name == name) return &segment;
     }
@@ -203,10 +203,15 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
 
 Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
                                               const std::vector<Run>& runs, std::uint32_t base) {
+    return resolve(directory, chunk_bytes, runs, base, {0, directory.first_chunks(chunk_bytes).back()});
+}
+
+Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
+                                              const std::vector<Run>& runs, std::uint32_t base,
+                                              Stretch wanted) {
     std::vector<Run> found;
     std::vector<Gap> gaps;
-    const std::uint64_t chunks = directory.first_chunks(chunk_bytes).back();
-    if (chunks != 0) gaps.push_back({0, chunks, 0});
+    if (wanted.count != 0) gaps.push_back({wanted.begin, wanted.count, wanted.begin});
     // The blocks of each difference ascend: merging is then less work than sorting.
     std::vector<std::size_t> levels = {0};
     const auto take = [&](const std::vector<Run>& of) {
@@ -269,19 +274,41 @@ Result<std::vector<std::uint32_t>> RecordChain::bases(std::uint32_t ordinal) {
     return all;
 }
 
-Result<StepMap> RecordChain::map(std::uint32_t ordinal) try {
-    TWR_TRY(const auto file, open(ordinal));
+Result<std::shared_ptr<DifferenceFile>> RecordChain::open_step(std::uint32_t ordinal) {
+    TWR_TRY(auto file, open(ordinal));
+    if (!file->difference().partial()) return file;
+    return Error{ErrorCode::not_found,
+                 file->path() + ": of difference " + std::to_string(ordinal) + " only chunks are left"};
+}
+
+Result<StepMap> RecordChain::map(std::uint32_t ordinal) { return map_some(ordinal, nullptr); }
+
+Result<StepMap> RecordChain::map_of(std::uint32_t ordinal, std::string_view segment) {
+    return map_some(ordinal, &segment);
+}
+
+Result<RecordDirectory> RecordChain::directory(std::uint32_t ordinal) {
+    TWR_TRY(const auto file, open_step(ordinal));
+    return file->difference().directory;
+}
+
+Result<StepMap> RecordChain::map_some(std::uint32_t ordinal, const std::string_view* segment) try {
+    TWR_TRY(const auto file, open_step(ordinal));
     const Difference& difference = file->difference();
-    if (difference.partial())
-        return Error{ErrorCode::not_found,
-                     file->path() + ": of difference " + std::to_string(ordinal) + " only chunks are left"};
     StepMap map;
     map.ordinal = ordinal;
     map.chunk_bytes = difference.chunk_bytes;
     map.directory = difference.directory;
     map.firsts = difference.directory.first_chunks(difference.chunk_bytes);
+    Stretch wanted{0, map.firsts.back()};
+    if (segment != nullptr) {
+        const RecordSegment* found = map.find(*segment);
+        if (found == nullptr) return map;
+        const auto number = static_cast<std::size_t>(found - map.directory.segments.data());
+        wanted = {map.firsts[number], map.firsts[number + 1] - map.firsts[number]};
+    }
     TWR_TRY(map.runs,
-            resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base));
+            resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base, wanted));
     return map;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the map of a step"};

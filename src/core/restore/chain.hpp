@@ -15,6 +15,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/aligned.hpp"
@@ -31,7 +32,7 @@ struct StepMap {
     std::vector<std::uint64_t> firsts;  // chunk of each segment, and the end
     std::vector<Run> runs;              // of the whole image, ascending
 
-    [[nodiscard]] const RecordSegment* find(const std::string& name) const;
+    [[nodiscard]] const RecordSegment* find(std::string_view name) const;
     // Bytes of a segment's runs on average. 0: it has none.
     [[nodiscard]] std::uint64_t mean_run(std::size_t segment) const;
 };
@@ -56,6 +57,11 @@ class RecordChain {
     // Errors, of all below: not_found: a difference is not there; damaged. The text names the file.
     Result<std::shared_ptr<DifferenceFile>> open(std::uint32_t ordinal);
     Result<StepMap> map(std::uint32_t ordinal);
+    // With the runs of one segment alone, for those who read no other: it opens only the differences
+    // that this one needs. A step without such a segment: no runs.
+    Result<StepMap> map_of(std::uint32_t ordinal, std::string_view segment);
+    // The files and segments of a step: no other difference is opened.
+    Result<RecordDirectory> directory(std::uint32_t ordinal);
     // The runs of an image whose difference is not written yet.
     Result<std::vector<Run>> resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
                                      const std::vector<Run>& runs, std::uint32_t base);
@@ -102,6 +108,15 @@ class RecordChain {
     [[nodiscard]] Reads reads() const { return {blocks_read_, bytes_read_}; }
 
    private:
+    // Chunks [begin, begin + count) of an image.
+    struct Stretch {
+        std::uint64_t begin;
+        std::uint64_t count;
+    };
+    Result<std::shared_ptr<DifferenceFile>> open_step(std::uint32_t ordinal);
+    Result<StepMap> map_some(std::uint32_t ordinal, const std::string_view* segment);
+    Result<std::vector<Run>> resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
+                                     const std::vector<Run>& runs, std::uint32_t base, Stretch wanted);
     struct Request;
     struct Part;
     struct Blocks;
