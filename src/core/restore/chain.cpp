@@ -509,15 +509,25 @@ Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chu
     return success();
 }
 
-Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
-                                   std::span<std::byte> to) try {
+Result<> RecordChain::fetch_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                                    std::span<std::byte> to, ReadScratch* own) try {
     if (to.size() != count * chunk_bytes)
         return Error{ErrorCode::internal, "a buffer of another size than its chunks"};
     if (count == 0) return success();
     const Request all{first, count, 0, false};
-    return fetch({&all, 1}, chunk_bytes, to.data());
+    return fetch({&all, 1}, chunk_bytes, to.data(), own);
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, kNoMemory};
+}
+
+Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                                   std::span<std::byte> to) {
+    return fetch_payload(first, count, chunk_bytes, to, nullptr);
+}
+
+Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                                   std::span<std::byte> to, ReadScratch& own) {
+    return fetch_payload(first, count, chunk_bytes, to, &own);
 }
 
 Result<> RecordChain::read_payload(std::span<const Run> runs, std::uint32_t chunk_bytes,

@@ -57,10 +57,10 @@ class RecordChain {
     // Errors, of all below: not_found: a difference is not there; damaged. The text names the file.
     Result<std::shared_ptr<DifferenceFile>> open(std::uint32_t ordinal);
     Result<StepMap> map(std::uint32_t ordinal);
-    // With the runs of one segment alone, for those who read no other: it opens only the differences
-    // that this one needs. A step without such a segment: no runs.
+    // With the runs of one segment alone, for those who read no other: it opens only differences that
+    // this one needs. A step without such a segment: no runs.
     Result<StepMap> map_of(std::uint32_t ordinal, std::string_view segment);
-    // The files and segments of a step: no other difference is opened.
+    // Files and segments of a step: no other difference is opened.
     Result<RecordDirectory> directory(std::uint32_t ordinal);
     // The runs of an image whose difference is not written yet.
     Result<std::vector<Run>> resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
@@ -92,6 +92,9 @@ class RecordChain {
     // Payload chunks as they were before they were kept: to.size() is `count` chunks.
     Result<> read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
                           std::span<std::byte> to);
+    // The same with the calling thread alone.
+    Result<> read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                          std::span<std::byte> to, ReadScratch& own);
     // The same of many: run.count chunks from run.source on, to chunk run.begin of `to`.
     Result<> read_payload(std::span<const Run> runs, std::uint32_t chunk_bytes, std::span<std::byte> to);
     // Differences that this step needs bytes of, with those that they were XORed with.
@@ -126,6 +129,8 @@ class RecordChain {
     // own: null: with all threads.
     Result<> fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to,
                    ReadScratch* own = nullptr);
+    Result<> fetch_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                           std::span<std::byte> to, ReadScratch* own);
     Result<> fetch_bytes(const StepMap& map, std::size_t segment, std::uint64_t offset,
                          std::span<std::byte> to, ReadScratch* own);
     Result<> find_blocks(std::uint32_t ordinal, std::vector<Request>& requests, std::uint32_t chunk_bytes,

@@ -7,8 +7,11 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <set>
 #include <vector>
 
+#include "history/check_record.hpp"
+#include "history/payload_hashes.hpp"
 #include "history/record_store.hpp"
 #include "history/restore.hpp"
 #include "support/packed_record.hpp"
@@ -170,6 +173,76 @@ TEST(StepParts, DamageComesToNoArray) {
         }
     }
     EXPECT_GT(found, 0);
+}
+
+// The checksum of each content follows from the hashes of payload, of which each block is read once.
+TEST(StepParts, ContentsFollowFromHashes) {
+    for (const Kind& kind : kKinds) {
+        if (!kind.codec || !possible(kind)) continue;
+        SCOPED_TRACE(kind.name);
+        QuickFolder folder;
+        capture_states(folder / "run", kind, test_seed(15));
+        const auto store = RecordStore::open(folder / "run", 0, 3).value();
+        RecordChain& chain = store->chain();
+        PayloadHashes hashes(kRecordMemory);
+        PayloadHashes none(15);
+        std::uint64_t blocks = 0;
+        for (const std::uint32_t ordinal : store->ordinals()) {
+            EXPECT_FALSE(hashes.content(store->map(ordinal).value(), 0)) << "its payload was not read yet";
+            const auto file = chain.open(ordinal).value();
+            blocks += file->difference().blocks.size();
+            EXPECT_FALSE(none.has_room(*file));
+            ASSERT_TRUE(hashes.has_room(*file));
+            const auto read = hashes.add(chain, *file);
+            ASSERT_TRUE(read) << read.error().message;
+        }
+        EXPECT_TRUE(kind.xored ? chain.reads().blocks >= blocks : chain.reads().blocks == blocks);
+        for (std::int64_t step = 0; step < kPartSteps; ++step) {
+            const StepMap map = store->map(step).value();
+            for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+                std::vector<std::byte> bytes(map.directory.segments[s].bytes);
+                ASSERT_TRUE(chain.read(map, s, 0, bytes));
+                EXPECT_EQ(hashes.content(map, s), chain.content_of(map, 0, bytes));
+            }
+        }
+    }
+}
+
+// With any byte changed, a check finds nothing only where all steps can be restored.
+TEST(StepParts, ACheckFindsWhatStepsMiss) {
+    std::mt19937_64 random(test_seed(16));
+    for (const Kind& kind : kKinds) {
+        if (!kind.codec || !possible(kind)) continue;
+        SCOPED_TRACE(kind.name);
+        QuickFolder folder;
+        capture_states(folder / "run", kind, test_seed(17));
+        ASSERT_TRUE(check_record(folder / "run", 0, 2).value().empty());
+        for (int round = 0; round < testing::rounds(12); ++round) {
+            const std::string file = folder / "run" + "/step-000000000" +
+                                     std::to_string(random() % kPartSteps) + "/rank-00000.twr";
+            const auto whole = testing::read_file(file);
+            auto bytes = whole;
+            bytes[random() % bytes.size()] ^= static_cast<std::byte>(1 + random() % 255);
+            testing::write_file(file, bytes);
+            const std::uint64_t memory = round % 3 == 0 ? std::uint64_t{1} << 16 : kRecordMemory;
+            const auto problems = check_record(folder / "run", 0, 2, memory).value();
+            EXPECT_FALSE(problems.empty()) << file;
+            std::set<std::int64_t> named;
+            for (const RecordProblem& problem : problems)
+                named.insert(problem.steps.begin(), problem.steps.end());
+            for (std::int64_t step = 0; step < kPartSteps; ++step) {
+                const auto store = RecordStore::open(folder / "run", 0, 2).value();
+                const auto map = store->map(step);
+                bool good = map.ok();
+                for (std::size_t s = 0; good && s < map->directory.segments.size(); ++s) {
+                    std::vector<std::byte> to(map->directory.segments[s].bytes);
+                    good = store->read_segment(*map, s, to).ok();
+                }
+                EXPECT_EQ(good, !named.contains(step)) << file << ", step " << step;
+            }
+            testing::write_file(file, whole);
+        }
+    }
 }
 
 // Whatever the memory and the threads: each byte once, and the same.
