@@ -242,20 +242,20 @@ void define_record_store(nb::module_& m) {
         .def(
             "files",
             [](RecordStore& self, std::int64_t step) {
-                return take(unlocked([&] { return self.map(step); })).directory.files;
+                return take(unlocked([&] { return self.directory(step); })).files;
             },
             "step"_a)
         .def(
             "segments",
             [](RecordStore& self, std::int64_t step) {
-                return take(unlocked([&] { return self.map(step); })).directory.segments;
+                return take(unlocked([&] { return self.directory(step); })).segments;
             },
             "step"_a)
         .def(
             "read",
             [](RecordStore& self, std::int64_t step, const Path& segment, std::uint64_t offset,
                std::uint64_t bytes, std::uint64_t memory) {
-                const StepMap map = take(unlocked([&] { return self.map(step); }));
+                const StepMap map = take(unlocked([&] { return self.map_of(step, segment.native()); }));
                 const std::size_t number = segment_of(self, map, step, segment.native(), offset, bytes);
                 const nb::object out =
                     nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));

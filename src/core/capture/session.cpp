@@ -206,7 +206,7 @@ Result<> Session::Impl::begin_tiers() {
     // Steps that are only on the local tier may be captured again, unless it is the last tier.
     for (const auto& [step, entry] : tiers_->committed())
         ledger_.add_earlier(step);
-    stored_ = std::make_unique<StoredSteps>(*tiers_, place_.path);
+    stored_ = std::make_unique<StoredSteps>(*tiers_, place_.path, team_->size());
     return success();
 }
 

@@ -6,7 +6,7 @@ namespace twinrun {
 
 Result<> StoredSteps::restore(std::int64_t step, const std::vector<CapturedField>& fields) const {
     return read_stored([&] { return tiers_.stored(step); }, step,
-                       [&](const auto& parts) { return restore_step(parts, step, fields); });
+                       [&](const auto& parts) { return restore_step(parts, step, fields, threads_); });
 }
 
 Result<std::shared_ptr<MetadataFile>> StoredSteps::metadata(std::int64_t step) {

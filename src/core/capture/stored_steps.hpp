@@ -19,8 +19,9 @@ namespace twinrun {
 // it is read; then it is read from where it is now.
 class StoredSteps {
    public:
-    // path: the run's folder, for messages. tiers outlives this.
-    StoredSteps(const Tiers& tiers, std::string path) : tiers_(tiers), path_(std::move(path)) {}
+    // path: the run's folder, for messages. threads: of restore_step(). tiers outlives this.
+    StoredSteps(const Tiers& tiers, std::string path, int threads)
+        : tiers_(tiers), path_(std::move(path)), threads_(threads) {}
 
     // Errors: those of restore_step().
     [[nodiscard]] Result<> restore(std::int64_t step, const std::vector<CapturedField>& fields) const;
@@ -35,6 +36,7 @@ class StoredSteps {
    private:
     const Tiers& tiers_;
     const std::string path_;
+    const int threads_;
     struct Opened {
         std::vector<StoredPart> parts;
         std::shared_ptr<MetadataFile> metadata;

@@ -4,10 +4,12 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "history/payload_hashes.hpp"
 #include "record/delta_file.hpp"
 
 namespace twinrun {
@@ -83,20 +85,46 @@ std::set<std::string> files_that_fail(RecordStore& store, std::vector<Run> runs,
     return found;
 }
 
+// Whether all chunks of a step are known, and have the contents that were recorded.
+bool has_contents(const PayloadHashes& hashes, const StepMap& map) {
+    for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+        const auto content = hashes.content(map, s);
+        if (!content || !RecordChain::check_content(map, s, *content)) return false;
+    }
+    return true;
+}
+
+// Reads all files of differences. damaged: by their paths.
+Result<PayloadHashes> hash_payload(RecordStore& store, std::uint64_t memory,
+                                   std::map<std::string, DamagedFile>& damaged) {
+    PayloadHashes hashes(memory);
+    std::set<std::string> seen;
+    for (const std::uint32_t ordinal : store.ordinals()) {
+        TWR_TRY(const DifferencePlace place, store.locate(ordinal));
+        // After a compaction one file may have parts of several differences.
+        if (!seen.insert(place.file).second) continue;
+        const auto opened = store.chain().open(ordinal);
+        if (opened && hashes.has_room(**opened) && hashes.add(store.chain(), **opened)) continue;
+        // The damage may be in a file of which this one needs chunks.
+        if (auto damage = look_for_damage(opened)) damaged[place.file] = std::move(*damage);
+    }
+    return hashes;
+}
+
+// Reads every byte of a step, through all differences that it needs.
+Result<> read_all(RecordStore& store, const StepMap& map, std::uint64_t memory) {
+    std::vector<std::size_t> all(map.directory.segments.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return store.each_part(map, all, memory, true, [](auto, auto, auto) { return success(); });
+}
+
 }  // namespace
 
 Result<std::vector<RecordProblem>> check_record(const std::string& path, std::uint32_t rank, int threads,
                                                 std::uint64_t memory) try {
     TWR_TRY(const auto store, RecordStore::open(path, rank, threads));
     std::map<std::string, DamagedFile> damaged;
-    std::set<std::string> seen;
-    for (const std::uint32_t ordinal : store->ordinals()) {
-        TWR_TRY(const DifferencePlace place, store->locate(ordinal));
-        const std::string& file = place.file;
-        // After a compaction one file may have parts of several differences.
-        if (!seen.insert(file).second) continue;
-        if (auto damage = look_for_damage(store->chain().open(ordinal))) damaged[file] = std::move(*damage);
-    }
+    TWR_TRY(const PayloadHashes hashes, hash_payload(*store, memory, damaged));
     std::vector<RecordProblem> problems;
     const Journal journal = store->journal();
     for (const auto& [step, files] : journal.steps) {
@@ -112,13 +140,8 @@ Result<std::vector<RecordProblem>> check_record(const std::string& path, std::ui
                     why.insert(place->file);
                 at = file ? (*file)->difference().base : kNoBase;
             }
-        } else {
-            // Reads every byte of the step, through all differences that it needs.
-            for (std::size_t s = 0; s < map->directory.segments.size() && !failure; ++s) {
-                auto read = store->stream(*map, s, 0, map->directory.segments[s].bytes, memory,
-                                          [](auto, auto) { return success(); });
-                if (!read) failure = std::move(read).error();
-            }
+        } else if (!has_contents(hashes, *map)) {
+            if (auto read = read_all(*store, *map, memory); !read) failure = std::move(read).error();
             if (failure) why = files_that_fail(*store, map->runs, damaged);
         }
         for (const std::string& file : why)

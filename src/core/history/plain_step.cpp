@@ -22,6 +22,12 @@ class Words {
         if (good_) text_.remove_prefix(word.size());
         return *this;
     }
+    // Whether the word is there; then it is taken.
+    bool take_if(std::string_view word) {
+        if (!good_ || !text_.starts_with(word)) return false;
+        text_.remove_prefix(word.size());
+        return true;
+    }
     // Without a sign and without zeros in front. Of a long number it takes the first digits, behind
     // which nothing else is found.
     template <class T>
@@ -113,11 +119,20 @@ std::optional<PlainStep> plain_step(std::string_view object, std::uint32_t rank)
     words.take("{\"folder\":\"").take_name(found.step.folder);
     words.take("\",\"ranks\":[{\"blocked_seconds\":").take_number(files.blocked_seconds);
     words.take(",\"data\":\"").take_name(files.data).take("\",\"data_bytes\":").take_number(files.data_bytes);
+    const bool recorded = words.take_if(",\"difference\":");
+    if (recorded) {
+        words.take_number(files.difference);
+        if (words.take_if(",\"difference_xxh3\":\"")) {
+            words.take_hex(files.difference_checksum.emplace()).take("\"");
+        }
+        words.take(",\"full_bytes\":").take_number(files.full_bytes);
+    }
     words.take(",\"header_xxh3\":\"").take_hex(files.header_checksum);
     words.take("\",\"metadata\":\"").take_name(files.metadata);
     words.take("\",\"metadata_bytes\":").take_number(files.metadata_bytes);
     words.take(",\"rank\":").take_number(files.rank).take("}],\"step\":").take_number(found.number).take("}");
-    if (!words.are_all() || files.rank != rank || found.step.folder.empty() || files.metadata.empty())
+    if (!words.are_all() || files.rank != rank || found.step.folder.empty()) return std::nullopt;
+    if (recorded ? files.data.empty() || files.difference > kMostOrdinals : files.metadata.empty())
         return std::nullopt;
     return found;
 }

@@ -16,8 +16,8 @@ struct PlainStep {
 };
 
 // object: the line, without its checksum. Nothing where anything is unusual or wrong, which the
-// reader of all lines knows: a step that replaces another one, one of a record or a shared file, a
-// name with an escape.
+// reader of all lines knows: a step that replaces another one, one of a shared file, a name with an
+// escape.
 std::optional<PlainStep> plain_step(std::string_view object, std::uint32_t rank);
 
 }  // namespace twinrun

@@ -9,7 +9,7 @@ namespace twinrun {
 Result<std::unique_ptr<ElementSource>> record_source(std::shared_ptr<RecordStore> record, std::int64_t step,
                                                      const std::string& field, DType dtype,
                                                      std::uint64_t items) {
-    TWR_TRY(StepMap found_map, record->map(step));
+    TWR_TRY(StepMap found_map, record->map_of(step, field));
     auto map = std::make_shared<const StepMap>(std::move(found_map));
     const RecordSegment* found = map->find(field);
     const auto bytes = checked_multiply(items, item_bytes(dtype));

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <new>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "base/aligned.hpp"
+#include "base/checked.hpp"
 #include "history/journal.hpp"
 #include "history/names.hpp"
 #include "history/writer.hpp"
@@ -30,6 +33,14 @@ constexpr std::uint64_t kBesideChunk = 512;
 // on average are read in parts as large as may be.
 constexpr std::uint64_t kCachedPart = 8 << 20;
 constexpr std::uint64_t kLongRun = 1 << 20;
+// A part that one thread reads: blocks at its two ends are read twice.
+constexpr std::uint64_t kThreadPart = 2 * kRecordPart;
+
+// Bytes of a part, so that it and what reading it needs stay within `memory`; kRecordPart at least.
+std::uint64_t most_of(std::uint64_t chunk_bytes, std::uint64_t memory) {
+    const std::uint64_t most = memory / (chunk_bytes + kBesideChunk) * chunk_bytes;
+    return std::max(most / kRecordPart * kRecordPart, kRecordPart);
+}
 
 Error another_parent(const std::string& path, const std::string& by) {
     return {ErrorCode::damaged, path + ": is not the record that " + by +
@@ -237,23 +248,38 @@ auto RecordStore::retry(Work work) -> decltype(work()) {
     }
 }
 
+Result<std::uint32_t> RecordStore::ordinal_of_step(std::int64_t step) const {
+    const std::lock_guard guard(mutex_);
+    const auto found = journal_.steps.find(step);
+    if (found == journal_.steps.end()) {
+        return Error{ErrorCode::not_found,
+                     path_ + ": rank " + std::to_string(rank_) + " has no step " + std::to_string(step)};
+    }
+    if (found->second.files.difference == kNoBase) {
+        return Error{ErrorCode::not_found,
+                     path_ + ": of step " + std::to_string(step) + " only the metadata was kept"};
+    }
+    return found->second.files.difference;
+}
+
 Result<StepMap> RecordStore::map(std::int64_t step) {
     return retry([&]() -> Result<StepMap> {
-        std::uint32_t ordinal = kNoBase;
-        {
-            const std::lock_guard guard(mutex_);
-            const auto found = journal_.steps.find(step);
-            if (found == journal_.steps.end()) {
-                return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) +
-                                                       " has no step " + std::to_string(step)};
-            }
-            ordinal = found->second.files.difference;
-        }
-        if (ordinal == kNoBase) {
-            return Error{ErrorCode::not_found,
-                         path_ + ": of step " + std::to_string(step) + " only the metadata was kept"};
-        }
+        TWR_TRY(const std::uint32_t ordinal, ordinal_of_step(step));
         return chain_->map(ordinal);
+    });
+}
+
+Result<StepMap> RecordStore::map_of(std::int64_t step, const std::string& segment) {
+    return retry([&]() -> Result<StepMap> {
+        TWR_TRY(const std::uint32_t ordinal, ordinal_of_step(step));
+        return chain_->map_of(ordinal, segment);
+    });
+}
+
+Result<RecordDirectory> RecordStore::directory(std::int64_t step) {
+    return retry([&]() -> Result<RecordDirectory> {
+        TWR_TRY(const std::uint32_t ordinal, ordinal_of_step(step));
+        return chain_->directory(ordinal);
     });
 }
 
@@ -269,10 +295,8 @@ Result<> RecordStore::read_segment(const StepMap& map, std::size_t segment, std:
 Result<> RecordStore::stream(const StepMap& map, std::size_t segment, std::uint64_t offset,
                              std::uint64_t bytes, std::uint64_t memory, const Take& take) try {
     const RecordSegment& source = map.directory.segments[segment];
-    const std::uint64_t chunk = map.chunk_bytes;
-    const std::uint64_t most = memory / (chunk + kBesideChunk) * chunk / kRecordPart * kRecordPart;
     const bool whole = offset == 0 && bytes == source.bytes;
-    std::uint64_t part_bytes = std::min(bytes, std::max(most, kRecordPart));
+    std::uint64_t part_bytes = std::min(bytes, most_of(map.chunk_bytes, memory));
     if (map.mean_run(segment) >= kLongRun) part_bytes = std::min(part_bytes, kCachedPart);
     AlignedBytes part;
     part.reserve(part_bytes);
@@ -289,6 +313,83 @@ Result<> RecordStore::stream(const StepMap& map, std::size_t segment, std::uint6
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  path_ + ": not enough memory to read a part of a step: set a smaller limit of memory"};
+}
+
+// What each_part() is asked for, and the contents that it found.
+struct RecordStore::PartWork {
+    const StepMap& map;
+    const TakePart& take;
+    std::uint64_t memory;
+    bool check_content;
+    std::map<std::size_t, std::atomic<std::uint64_t>> contents;  // by segment
+
+    // Bytes that were read: summed, and handed over.
+    Result<> finish(std::size_t segment, std::uint64_t offset, std::span<const std::byte> bytes) {
+        if (check_content && map.directory.segments[segment].content != 0)
+            contents.at(segment) += RecordChain::content_of_part(map, offset, bytes);
+        return take(segment, offset, bytes);
+    }
+};
+
+Result<> RecordStore::each_part(const StepMap& map, std::span<const std::size_t> segments,
+                                std::uint64_t memory, bool check_content, const TakePart& take) try {
+    PartWork work{map, take, memory, check_content, {}};
+    return retry([&]() -> Result<> {
+        for (const std::size_t segment : segments)
+            work.contents[segment] = 0;
+        TWR_CHECK(take_all(work));
+        for (const auto& [segment, content] : work.contents) {
+            if (check_content) TWR_CHECK(RecordChain::check_content(map, segment, content));
+        }
+        return success();
+    });
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 path_ + ": not enough memory to read a part of a step: set a smaller limit of memory"};
+}
+
+// Each thread reads, checks and hands over parts of its own, which stay in its cache. Segments of
+// short runs are read by all threads together, so that a block is not read once for each part.
+Result<> RecordStore::take_all(PartWork& work) {
+    struct Part {
+        std::size_t segment;
+        std::uint64_t offset;
+        std::uint64_t bytes;
+    };
+    std::vector<Part> parts;
+    const bool fits = work.memory / static_cast<std::uint64_t>(chain_->threads()) >= kThreadPart;
+    for (const auto& [segment, content] : work.contents) {
+        const std::uint64_t bytes = work.map.directory.segments[segment].bytes;
+        if (!fits || (bytes > kThreadPart && work.map.mean_run(segment) < kLongRun)) {
+            TWR_CHECK(take_together(work, segment));
+            continue;
+        }
+        for (std::uint64_t at = 0; at < bytes; at += kThreadPart)
+            parts.push_back({segment, at, std::min(kThreadPart, bytes - at)});
+    }
+    return chain_->for_each(parts.size(), [&](std::size_t i, ReadScratch& scratch) -> Result<> {
+        const Part& part = parts[i];
+        const std::span bytes(scratch.part.reserve(kThreadPart), part.bytes);
+        TWR_CHECK(chain_->read(work.map, part.segment, part.offset, bytes, scratch));
+        return work.finish(part.segment, part.offset, bytes);
+    });
+}
+
+Result<> RecordStore::take_together(PartWork& work, std::size_t segment) {
+    const std::uint64_t end = work.map.directory.segments[segment].bytes;
+    const std::uint64_t most = most_of(work.map.chunk_bytes, work.memory);
+    AlignedBytes memory;
+    for (std::uint64_t at = 0; at < end; at += most) {
+        const std::uint64_t bytes = std::min(most, end - at);
+        const std::span part(memory.reserve(std::min(most, end)), bytes);
+        TWR_CHECK(chain_->read(work.map, segment, at, part));
+        const auto finish = [&](std::size_t i, ReadScratch&) {
+            const std::uint64_t from = i * kRecordPart;
+            return work.finish(segment, at + from, part.subspan(from, std::min(kRecordPart, bytes - from)));
+        };
+        TWR_CHECK(chain_->for_each(divide_up(bytes, kRecordPart), finish));
+    }
+    return success();
 }
 
 namespace {

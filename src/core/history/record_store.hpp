@@ -57,6 +57,10 @@ class RecordStore {
     // Where the chunks of a step are. Errors: not_found: this rank has no such step, or only its
     // metadata; damaged.
     Result<StepMap> map(std::int64_t step);
+    // The same of one segment: RecordChain::map_of().
+    Result<StepMap> map_of(std::int64_t step, const std::string& segment);
+    // Files and segments of a step. Errors: the same.
+    Result<RecordDirectory> directory(std::int64_t step);
     // Reads bytes of a segment from `offset` on. Only read_segment(), which reads all of it, checks
     // the checksum of its content.
     Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to);
@@ -69,8 +73,22 @@ class RecordStore {
     Result<> stream(const StepMap& map, std::size_t segment, std::uint64_t offset, std::uint64_t bytes,
                     std::uint64_t memory, const Take& take);
 
+    // Bytes of a segment from `offset` on. Several threads call it at once, in any order.
+    using TakePart =
+        std::function<Result<>(std::size_t segment, std::uint64_t offset, std::span<const std::byte> part)>;
+    // Calls `take` with all bytes of these segments, in parts that begin at multiples of
+    // kRecordPart. After files were exchanged it begins again, and calls `take` for parts that it
+    // had. memory: as for stream(). check_content: the checksum of each segment's content is
+    // compared after its last part; without it `take` must check the bytes.
+    Result<> each_part(const StepMap& map, std::span<const std::size_t> segments, std::uint64_t memory,
+                       bool check_content, const TakePart& take);
+
    private:
     RecordStore() = default;
+    Result<std::uint32_t> ordinal_of_step(std::int64_t step) const;
+    struct PartWork;
+    Result<> take_all(PartWork& work);
+    Result<> take_together(PartWork& work, std::size_t segment);
     // The ID that a record must have, and who says so. No ID: any will do.
     struct Expected {
         HistoryId id;

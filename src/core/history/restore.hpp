@@ -31,11 +31,11 @@ Result<> read_stored(const std::function<std::vector<StoredPart>()>& find, std::
 
 // Restores a step from the first part that has it and can be read. fields: the arrays to write, by
 // name; those on devices must be dense. Items are written in stored order (sorted by IDs, if there
-// were any).
+// were any). threads: as many read at once, fewer where there are few bytes.
 // Errors: not_found: no such step or field, or only metadata is stored; mismatch: another type,
 // shape or order; damaged; unsupported. After an error some arrays may have the step's values.
 Result<> restore_step(const std::vector<StoredPart>& parts, std::int64_t step,
-                      const std::vector<CapturedField>& fields);
+                      const std::vector<CapturedField>& fields, int threads = 1);
 
 // Metadata of a step's fields, in the order of capture, from the first part that has it and can be
 // read.

@@ -1,19 +1,18 @@
 #include "history/unpack.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "base/checksum.hpp"
+#include "history/data_sums.hpp"
 #include "history/unread_step.hpp"
 #include "history/writer.hpp"
 #include "metadata/metadata.hpp"
@@ -63,12 +62,9 @@ Result<> check_names(const RecordDirectory& directory, const std::string& folder
 
 Result<> restore_files(RecordStore& store, const StepMap& map, const std::string& folder, Restored& to) {
     const RecordDirectory& directory = map.directory;
-    std::vector<std::size_t> segments(directory.segments.size());
-    std::iota(segments.begin(), segments.end(), std::size_t{0});
-    std::stable_sort(segments.begin(), segments.end(), [&](std::size_t a, std::size_t b) {
-        return directory.segments[a].file < directory.segments[b].file;
-    });
-    auto next = segments.begin();
+    std::vector<std::vector<std::size_t>> segments(directory.files.size());  // of each file
+    for (std::size_t s = 0; s < directory.segments.size(); ++s)
+        segments[directory.segments[s].file].push_back(s);
     for (std::size_t f = 0; f < directory.files.size(); ++f) {
         const RecordFile& file = directory.files[f];
         if (file.kind == RecordFileKind::folder) {
@@ -77,13 +73,10 @@ Result<> restore_files(RecordStore& store, const StepMap& map, const std::string
         }
         if (file.kind != RecordFileKind::file) continue;
         TWR_TRY(const auto made, to.files.create(folder + file.name, file.bytes));
-        for (; next != segments.end() && directory.segments[*next].file == f; ++next) {
-            const RecordSegment& segment = directory.segments[*next];
-            TWR_CHECK(store.stream(map, *next, 0, segment.bytes, to.memory,
-                                   [&](std::uint64_t at, std::span<const std::byte> part) {
-                                       return write_new(*made, segment.offset + at, part);
-                                   }));
-        }
+        TWR_CHECK(store.each_part(map, segments[f], to.memory, true,
+                                  [&](std::size_t segment, std::uint64_t at, auto part) {
+                                      return write_new(*made, directory.segments[segment].offset + at, part);
+                                  }));
         TWR_CHECK(made->publish());
         to.add(folder + file.name);
     }
@@ -96,55 +89,44 @@ Result<> restore_files(RecordStore& store, const StepMap& map, const std::string
     return success();
 }
 
-// Writes a rank's data of a step. Checks each field's bytes against the data sums in its metadata
-// too.
+// Writes a rank's data of a step. Checks each field's bytes against the data sums in its metadata,
+// which say more than the checksum of a segment's content.
 Result<> restore_data(RecordStore& store, const StepMap& map, MetadataFile& metadata,
                       const std::string& where, std::uint64_t memory, NewFile& made) {
     static_assert(kRecordPart % kSliceBytes == 0);
+    const std::vector<RecordSegment>& segments = map.directory.segments;
     std::unordered_map<std::string_view, std::size_t> by_name;
     std::size_t fields = 0;
-    for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
-        by_name.emplace(map.directory.segments[s].name, s);
-        fields += map.directory.segments[s].bytes != 0 ? 1 : 0;
+    for (std::size_t s = 0; s < segments.size(); ++s) {
+        by_name.emplace(segments[s].name, s);
+        fields += segments[s].bytes != 0 ? 1 : 0;
     }
+    std::vector<std::size_t> wanted;
+    std::map<std::size_t, DataSums> sums;  // by segment
     for (std::size_t f = 0; f < metadata.directory().fields.size(); ++f) {
         const FieldMetadata& field = metadata.directory().fields[f];
         if (field.items() == 0) continue;
-        const std::size_t item = item_bytes(field.dtype);
-        if (field.extents.size() != 1 || field.extents[0].stride != item ||
+        if (field.extents.size() != 1 || field.extents[0].stride != item_bytes(field.dtype) ||
             field.place(Section::data_sums).length == 0)
             return Error{ErrorCode::not_found, where + ": field '" + field.name + "': its data was not kept"};
         const auto found = by_name.find(field.name);
-        if (found == by_name.end() ||
-            map.directory.segments[found->second].offset != field.extents[0].offset ||
-            map.directory.segments[found->second].bytes != field.data_bytes()) {
+        if (found == by_name.end() || segments[found->second].offset != field.extents[0].offset ||
+            segments[found->second].bytes != field.data_bytes()) {
             return Error{ErrorCode::damaged,
                          where + ": damaged: field '" + field.name + "' is not where its metadata says"};
         }
         --fields;
-        const FieldSlices slices(field);
-        std::vector<std::uint64_t> sums(slices.slices());
-        TWR_CHECK(metadata.read(f, Section::data_sums, 0, std::as_writable_bytes(std::span(sums))));
-        std::uint64_t slice = 0;
-        const auto take = [&](std::uint64_t at, std::span<const std::byte> part) -> Result<> {
-            for (std::uint64_t done = 0; done < part.size(); ++slice) {
-                const auto bytes = part.subspan(done, slices.items(slice) * item);
-                std::uint64_t sum = sums[slice];
-                if constexpr (std::endian::native == std::endian::big) sum = __builtin_bswap64(sum);
-                if (xxh3(bytes) != sum) {
-                    return Error{ErrorCode::damaged, where + ": damaged: field '" + field.name +
-                                                         "', items from " +
-                                                         std::to_string(slices.first_item(slice)) + " on"};
-                }
-                done += bytes.size();
-            }
-            return write_new(made, field.extents[0].offset + at, part);
-        };
-        TWR_CHECK(store.stream(map, found->second, 0, field.data_bytes(), memory, take));
+        TWR_TRY(DataSums read, DataSums::read(metadata, f));
+        sums.emplace(found->second, std::move(read));
+        wanted.push_back(found->second);
     }
     if (fields != 0)
         return Error{ErrorCode::damaged, where + ": damaged: it has bytes that belong to no field"};
-    return success();
+    return store.each_part(map, wanted, memory, false,
+                           [&](std::size_t segment, std::uint64_t at, auto part) -> Result<> {
+                               TWR_CHECK(sums.at(segment).check(where, at, part));
+                               return write_new(made, segments[segment].offset + at, part);
+                           });
 }
 
 // Copies a metadata file, and checks its header.
@@ -311,7 +293,7 @@ Result<std::vector<std::string>> unpack_steps(FileSystem& system, const std::str
 Result<> write_part(FileSystem& system, RecordStore& store, std::int64_t step, const std::string& segment,
                     std::uint64_t offset, std::uint64_t bytes, const std::string& path,
                     std::uint64_t memory) try {
-    TWR_TRY(const StepMap map, store.map(step));
+    TWR_TRY(const StepMap map, store.map_of(step, segment));
     const RecordSegment* found = map.find(segment);
     if (found == nullptr) {
         return Error{ErrorCode::not_found,

@@ -284,6 +284,13 @@ class Column {
     Column() = default;
     explicit Column(std::span<const std::byte> bytes) : bytes_(bytes) {}
     std::uint64_t get() {
+        if (at_ != bytes_.size()) {  // most have one byte
+            const auto byte = static_cast<std::uint64_t>(bytes_[at_]);
+            if (byte < 0x80) {
+                ++at_;
+                return byte;
+            }
+        }
         std::uint64_t value = 0;
         for (unsigned shift = 0; shift < 64; shift += 7) {
             if (at_ == bytes_.size()) break;
@@ -296,6 +303,12 @@ class Column {
         at_ = bytes_.size();
         return 0;
     }
+    // How many are left, of a column that is not damaged.
+    [[nodiscard]] std::size_t count() const {
+        const auto left = rest();
+        return static_cast<std::size_t>(std::count_if(
+            left.begin(), left.end(), [](std::byte b) { return (b & std::byte{0x80}) == std::byte{}; }));
+    }
     [[nodiscard]] std::span<const std::byte> rest() const { return bytes_.subspan(at_); }
     [[nodiscard]] bool done() const { return at_ == bytes_.size(); }
     [[nodiscard]] bool failed() const { return failed_; }
@@ -304,6 +317,23 @@ class Column {
     std::span<const std::byte> bytes_;
     std::size_t at_ = 0;
     bool failed_ = false;
+};
+
+// Of each ordinal the chunk behind its last source.
+class Predictions {
+   public:
+    std::uint64_t& operator[](std::uint32_t ordinal) {
+        if (last_ == nullptr || ordinal != ordinal_) {  // sources of one ordinal follow each other
+            last_ = &chunks_[ordinal];
+            ordinal_ = ordinal;
+        }
+        return *last_;
+    }
+
+   private:
+    std::unordered_map<std::uint32_t, std::uint64_t> chunks_;  // whose elements stay where they are
+    std::uint64_t* last_ = nullptr;
+    std::uint32_t ordinal_ = 0;
 };
 
 enum Kind : std::uint64_t { kPayload = 0, kCopy = 1, kRepeat = 2, kOnePayload = 3 };
@@ -315,8 +345,7 @@ void encode_runs(std::uint32_t ordinal, std::span<const Run> runs, bool with_pay
     Bytes columns[kColumns];
     std::uint64_t end = 0;
     Location next = location(ordinal, 0);
-    // Of an ordinal: behind its last source.
-    std::unordered_map<std::uint32_t, std::uint64_t> expected;
+    Predictions expected;
     for (const Run& run : runs) {
         const bool is_fresh = with_payload && run.source == next && !run.repeat;
         const Kind kind = is_fresh ? (run.count == 1 ? kOnePayload : kPayload) : run.repeat ? kRepeat : kCopy;
@@ -358,9 +387,10 @@ Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks
     }
     if (!rest.empty()) return damaged_entries("bytes behind the last column");
     std::vector<Run> runs;
+    runs.reserve(columns[0].count());
     std::uint64_t end = 0;
     std::uint64_t next = 0;
-    std::unordered_map<std::uint32_t, std::uint64_t> expected;
+    Predictions expected;
     while (!columns[0].done()) {
         const std::uint64_t head = columns[0].get();
         const std::uint64_t kind = head & 3;

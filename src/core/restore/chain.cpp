@@ -4,13 +4,12 @@
 #include <atomic>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <set>
 #include <unordered_map>
 
-#include "base/aligned.hpp"
 #include "base/checked.hpp"
 #include "dedup/chunk_hash.hpp"
+#include "platform/team_items.hpp"
 
 namespace twinrun {
 
@@ -19,6 +18,7 @@ namespace {
 constexpr std::size_t kMostOpenFiles = 256;
 constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
 constexpr std::size_t kSmallRead = std::size_t{1} << 20;
+constexpr const char* kNoMemory = "not enough memory to read a record";
 
 // Chunks that are not found yet: `begin` in the requested image, `at` in that of the next
 // difference.
@@ -124,7 +124,7 @@ Result<> to_base(std::vector<Gap>& gaps, const RecordDirectory& directory, const
 
 }  // namespace
 
-const RecordSegment* StepMap::find(const std::string& name) const {
+const RecordSegment* StepMap::find(std::string_view name) const {
     for (const RecordSegment& segment : directory.segments) {
         if (segment.name == name) return &segment;
     }
@@ -155,7 +155,8 @@ struct RecordChain::Request {
 
 // Of one block: chunks [first, first + count) of it; or its chunk `first`, `count` times.
 struct RecordChain::Part {
-    std::size_t block;  // among those of all files that are needed
+    std::size_t file;   // among those that are needed
+    std::size_t block;  // of it
     std::uint64_t first;
     std::uint64_t count;
     std::uint64_t to;
@@ -164,19 +165,15 @@ struct RecordChain::Part {
 };
 
 struct RecordChain::Workers {
-    explicit Workers(int threads)
-        : team(std::max(1, threads)),
-          compressors(static_cast<std::size_t>(team.size())),
-          scratch(compressors.size()),
-          blocks(compressors.size()) {}
+    explicit Workers(int threads) : team(threads), scratch(static_cast<std::size_t>(threads)) {}
     Team team;
-    std::vector<Compressor> compressors;
-    std::vector<BlockScratch> scratch;
-    std::vector<std::vector<std::byte>> blocks;
+    std::vector<ReadScratch> scratch;
 };
 
 RecordChain::RecordChain(Locate locate, int threads)
-    : locate_(std::move(locate)), workers_(std::make_unique<Workers>(threads)) {}
+    : locate_(std::move(locate)),
+      threads_(std::max(1, threads)),
+      workers_(std::make_unique<Workers>(threads_)) {}
 RecordChain::~RecordChain() = default;
 
 void RecordChain::forget() {
@@ -206,10 +203,15 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
 
 Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
                                               const std::vector<Run>& runs, std::uint32_t base) {
+    return resolve(directory, chunk_bytes, runs, base, {0, directory.first_chunks(chunk_bytes).back()});
+}
+
+Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
+                                              const std::vector<Run>& runs, std::uint32_t base,
+                                              Stretch wanted) {
     std::vector<Run> found;
     std::vector<Gap> gaps;
-    const std::uint64_t chunks = directory.first_chunks(chunk_bytes).back();
-    if (chunks != 0) gaps.push_back({0, chunks, 0});
+    if (wanted.count != 0) gaps.push_back({wanted.begin, wanted.count, wanted.begin});
     // The blocks of each difference ascend: merging is then less work than sorting.
     std::vector<std::size_t> levels = {0};
     const auto take = [&](const std::vector<Run>& of) {
@@ -272,19 +274,41 @@ Result<std::vector<std::uint32_t>> RecordChain::bases(std::uint32_t ordinal) {
     return all;
 }
 
-Result<StepMap> RecordChain::map(std::uint32_t ordinal) try {
-    TWR_TRY(const auto file, open(ordinal));
+Result<std::shared_ptr<DifferenceFile>> RecordChain::open_step(std::uint32_t ordinal) {
+    TWR_TRY(auto file, open(ordinal));
+    if (!file->difference().partial()) return file;
+    return Error{ErrorCode::not_found,
+                 file->path() + ": of difference " + std::to_string(ordinal) + " only chunks are left"};
+}
+
+Result<StepMap> RecordChain::map(std::uint32_t ordinal) { return map_some(ordinal, nullptr); }
+
+Result<StepMap> RecordChain::map_of(std::uint32_t ordinal, std::string_view segment) {
+    return map_some(ordinal, &segment);
+}
+
+Result<RecordDirectory> RecordChain::directory(std::uint32_t ordinal) {
+    TWR_TRY(const auto file, open_step(ordinal));
+    return file->difference().directory;
+}
+
+Result<StepMap> RecordChain::map_some(std::uint32_t ordinal, const std::string_view* segment) try {
+    TWR_TRY(const auto file, open_step(ordinal));
     const Difference& difference = file->difference();
-    if (difference.partial())
-        return Error{ErrorCode::not_found,
-                     file->path() + ": of difference " + std::to_string(ordinal) + " only chunks are left"};
     StepMap map;
     map.ordinal = ordinal;
     map.chunk_bytes = difference.chunk_bytes;
     map.directory = difference.directory;
     map.firsts = difference.directory.first_chunks(difference.chunk_bytes);
+    Stretch wanted{0, map.firsts.back()};
+    if (segment != nullptr) {
+        const RecordSegment* found = map.find(*segment);
+        if (found == nullptr) return map;
+        const auto number = static_cast<std::size_t>(found - map.directory.segments.data());
+        wanted = {map.firsts[number], map.firsts[number + 1] - map.firsts[number]};
+    }
     TWR_TRY(map.runs,
-            resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base));
+            resolve(difference.directory, difference.chunk_bytes, difference.runs, difference.base, wanted));
     return map;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the map of a step"};
@@ -313,32 +337,25 @@ void RecordChain::add_bases(const Difference& difference, std::uint64_t position
 
 // The blocks that a pass needs, and the parts of each.
 struct RecordChain::Blocks {
-    struct Opened {
-        std::shared_ptr<DifferenceFile> file;
-        std::size_t first_block;
-    };
-    std::vector<Opened> files;
-    std::size_t count = 0;  // blocks of all files, numbered one after another
-    // By block once sort() was called, in the order in which they were found.
+    std::vector<std::shared_ptr<DifferenceFile>> files;
     std::vector<Part> parts;
     std::vector<std::size_t> groups;  // of each block its first part; one more: the end
 
+    // By block, within each in the order in which they were found.
     void sort() {
-        groups.assign(count + 1, 0);
-        for (const Part& part : parts)
-            ++groups[part.block + 1];
-        for (std::size_t b = 0; b < count; ++b)
-            groups[b + 1] += groups[b];
-        std::vector<Part> sorted(parts.size());
-        std::vector<std::size_t> at(groups.begin(), groups.end() - 1);
-        for (const Part& part : parts)
-            sorted[at[part.block]++] = part;
-        parts = std::move(sorted);
+        const auto before = [](const Part& a, const Part& b) {
+            return a.file != b.file ? a.file < b.file : a.block < b.block;
+        };
+        // They are sorted already, but where a chunk comes to several places.
+        if (!std::is_sorted(parts.begin(), parts.end(), before))
+            std::stable_sort(parts.begin(), parts.end(), before);
+        groups.clear();
+        for (std::size_t p = 0; p < parts.size(); ++p) {
+            if (p == 0 || before(parts[p - 1], parts[p])) groups.push_back(p);
+        }
+        groups.push_back(parts.size());
     }
-    [[nodiscard]] const Opened& file_of(std::size_t block) const {
-        return *std::prev(std::upper_bound(files.begin(), files.end(), block,
-                                           [](std::size_t b, const Opened& f) { return b < f.first_block; }));
-    }
+    [[nodiscard]] std::size_t count() const { return groups.size() - 1; }
 };
 
 // Adds the parts of blocks that hold these chunks of one difference. next: grows by the chunks that
@@ -352,9 +369,8 @@ Result<> RecordChain::find_blocks(std::uint32_t ordinal, std::vector<Request>& r
         return Error{ErrorCode::damaged,
                      file.path() + ": has chunks of another size than what copies from it"};
     }
-    const std::size_t first_block = found.count;
-    found.files.push_back({std::move(opened), first_block});
-    found.count += difference.blocks.size();
+    const std::size_t number = found.files.size();
+    found.files.push_back(std::move(opened));
     // Chunks of one block follow each other then.
     std::sort(requests.begin(), requests.end(),
               [](const Request& a, const Request& b) { return a.source < b.source; });
@@ -379,7 +395,7 @@ Result<> RecordChain::find_blocks(std::uint32_t ordinal, std::vector<Request>& r
                     ++both;
                 count = both;
             }
-            found.parts.push_back({first_block + block, first, request.repeat ? request.count : count,
+            found.parts.push_back({number, block, first, request.repeat ? request.count : count,
                                    request.to + done, request.repeat, request.mix});
             if (difference.blocks[block].xored)
                 add_bases(difference, *position, count, request.repeat ? request.count : 1, request.repeat,
@@ -396,17 +412,13 @@ Result<> RecordChain::find_blocks(std::uint32_t ordinal, std::vector<Request>& r
 }
 
 // Reads one block and puts its parts to their places in `to`; with mix by XOR.
-Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int worker,
+Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, ReadScratch& scratch,
                                  std::uint32_t chunk_bytes, std::byte* to) {
     const auto parts = std::span(blocks.parts)
                            .subspan(blocks.groups[block], blocks.groups[block + 1] - blocks.groups[block]);
-    if (parts.empty()) return success();
-    auto& compressor = workers_->compressors[static_cast<std::size_t>(worker)];
-    auto& scratch = workers_->scratch[static_cast<std::size_t>(worker)];
-    auto& bytes = workers_->blocks[static_cast<std::size_t>(worker)];
-    const Blocks::Opened& of = blocks.file_of(block);
-    const DifferenceFile& file = *of.file;
-    const std::size_t number = block - of.first_block;
+    std::vector<std::byte>& bytes = scratch.chunks;
+    const DifferenceFile& file = *blocks.files[parts.front().file];
+    const std::size_t number = parts.front().block;
     const std::uint64_t size = file.block_chunks(number) * chunk_bytes;
     ++blocks_read_;
     bytes_read_ += file.difference().blocks[number].bytes;
@@ -415,11 +427,11 @@ Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int wo
     const bool whole =
         parts.size() == 1 && !head.repeat && head.first == 0 && head.count * chunk_bytes == size;
     if (whole && !head.mix)
-        return file.read_block(number, compressor, scratch, {to + head.to * chunk_bytes, size});
+        return file.read_block(number, scratch.compressor, scratch.block, {to + head.to * chunk_bytes, size});
     if (whole && file.sparse(number))
-        return file.mix_block(number, compressor, scratch, {to + head.to * chunk_bytes, size});
+        return file.mix_block(number, scratch.compressor, scratch.block, {to + head.to * chunk_bytes, size});
     if (bytes.size() < size) bytes.resize(size);
-    TWR_CHECK(file.read_block(number, compressor, scratch, std::span(bytes).first(size)));
+    TWR_CHECK(file.read_block(number, scratch.compressor, scratch.block, std::span(bytes).first(size)));
     for (const Part& part : parts) {
         for (std::uint64_t i = 0; i < (part.repeat ? part.count : 1); ++i) {
             const std::byte* from = bytes.data() + part.first * chunk_bytes;
@@ -437,31 +449,30 @@ Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, int wo
 }
 
 // Reads each of these blocks once. No two parts have the same place.
-Result<> RecordChain::read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to) {
-    std::atomic<std::size_t> next_block{0};
-    std::mutex failure_mutex;
-    std::optional<Error> failure;
-    workers_->team.run([&](int worker) {
-        Result<> done = success();
-        try {
-            for (std::size_t b = next_block++; done && b < blocks.count; b = next_block++)
-                done = read_parts(blocks, b, worker, chunk_bytes, to);
-        } catch (const std::bad_alloc&) {
-            done = Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
-        }
-        if (done) return;
-        next_block = blocks.count;
-        const std::lock_guard guard(failure_mutex);
-        if (!failure) failure = std::move(done).error();
+Result<> RecordChain::read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to,
+                                  ReadScratch* own) {
+    if (own != nullptr) {
+        for (std::size_t b = 0; b < blocks.count(); ++b)
+            TWR_CHECK(read_parts(blocks, b, *own, chunk_bytes, to));
+        return success();
+    }
+    const std::lock_guard guard(reading_);
+    return for_each_item(workers_->team, blocks.count(), kNoMemory, [&](int worker, std::size_t b) {
+        return read_parts(blocks, b, workers_->scratch[static_cast<std::size_t>(worker)], chunk_bytes, to);
     });
-    if (failure) return std::move(*failure);
-    return success();
+}
+
+Result<> RecordChain::for_each(std::size_t count, const Work& work) {
+    const std::lock_guard guard(reading_);
+    return for_each_item(workers_->team, count, kNoMemory, [&](int worker, std::size_t i) {
+        return work(i, workers_->scratch[static_cast<std::size_t>(worker)]);
+    });
 }
 
 // From the newest difference to the oldest: when one is read, all chunks of it that are needed are
 // known, those that others were XORed with too. So each block is read once.
-Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to) {
-    const std::lock_guard guard(reading_);
+Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to,
+                            ReadScratch* own) {
     std::map<std::uint32_t, std::vector<Request>> left;
     const auto add = [&](std::span<const Request> more) {
         std::vector<Request>* of = nullptr;
@@ -493,20 +504,30 @@ Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chu
             add(next);
         }
         blocks.sort();
-        TWR_CHECK(read_blocks(blocks, chunk_bytes, to));
+        TWR_CHECK(read_blocks(blocks, chunk_bytes, to, own));
     }
     return success();
 }
 
-Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
-                                   std::span<std::byte> to) try {
+Result<> RecordChain::fetch_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                                    std::span<std::byte> to, ReadScratch* own) try {
     if (to.size() != count * chunk_bytes)
         return Error{ErrorCode::internal, "a buffer of another size than its chunks"};
     if (count == 0) return success();
     const Request all{first, count, 0, false};
-    return fetch({&all, 1}, chunk_bytes, to.data());
+    return fetch({&all, 1}, chunk_bytes, to.data(), own);
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
+    return Error{ErrorCode::out_of_memory, kNoMemory};
+}
+
+Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                                   std::span<std::byte> to) {
+    return fetch_payload(first, count, chunk_bytes, to, nullptr);
+}
+
+Result<> RecordChain::read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                                   std::span<std::byte> to, ReadScratch& own) {
+    return fetch_payload(first, count, chunk_bytes, to, &own);
 }
 
 Result<> RecordChain::read_payload(std::span<const Run> runs, std::uint32_t chunk_bytes,
@@ -521,7 +542,7 @@ Result<> RecordChain::read_payload(std::span<const Run> runs, std::uint32_t chun
     }
     return fetch(requests, chunk_bytes, to.data());
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
+    return Error{ErrorCode::out_of_memory, kNoMemory};
 }
 
 // Chunks [begin, stop) of a segment, to the places from 0 on.
@@ -543,8 +564,8 @@ std::vector<RecordChain::Request> RecordChain::requests_of(const StepMap& map, s
     return list;
 }
 
-Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
-                           std::span<std::byte> to) try {
+Result<> RecordChain::fetch_bytes(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                                  std::span<std::byte> to, ReadScratch* own) try {
     const std::uint64_t size = map.directory.segments[segment].bytes;
     const auto end = checked_add(offset, to.size());
     if (!end || *end > size) {
@@ -556,30 +577,40 @@ Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_
     const std::uint64_t begin = offset / chunk;
     const std::uint64_t stop = divide_up(*end, chunk);
     if (offset % chunk == 0 && *end % chunk == 0)
-        return fetch(requests_of(map, segment, begin, stop), map.chunk_bytes, to.data());
+        return fetch(requests_of(map, segment, begin, stop), map.chunk_bytes, to.data(), own);
     // Chunks that are requested in part come through a place of their own: few bytes with all
     // others, so that no block is read twice.
     if ((stop - begin) * chunk <= kSmallRead) {
         std::vector<std::byte> whole((stop - begin) * chunk);
-        TWR_CHECK(fetch(requests_of(map, segment, begin, stop), map.chunk_bytes, whole.data()));
+        TWR_CHECK(fetch(requests_of(map, segment, begin, stop), map.chunk_bytes, whole.data(), own));
         std::memcpy(to.data(), whole.data() + (offset - begin * chunk), to.size());
         return success();
     }
     const std::uint64_t whole_begin = divide_up(offset, chunk);
     const std::uint64_t whole_end = *end / chunk;
     TWR_CHECK(fetch(requests_of(map, segment, whole_begin, whole_end), map.chunk_bytes,
-                    to.data() + (whole_begin * chunk - offset)));
+                    to.data() + (whole_begin * chunk - offset), own));
     std::vector<std::byte> edge(chunk);
     for (const std::uint64_t number : {begin, stop - 1}) {
         if (number >= whole_begin && number < whole_end) continue;
-        TWR_CHECK(fetch(requests_of(map, segment, number, number + 1), map.chunk_bytes, edge.data()));
+        TWR_CHECK(fetch(requests_of(map, segment, number, number + 1), map.chunk_bytes, edge.data(), own));
         const std::uint64_t from = std::max(offset, number * chunk);
         const std::uint64_t until = std::min(*end, (number + 1) * chunk);
         std::memcpy(to.data() + (from - offset), edge.data() + (from - number * chunk), until - from);
     }
     return success();
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, "not enough memory to read a record"};
+    return Error{ErrorCode::out_of_memory, kNoMemory};
+}
+
+Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                           std::span<std::byte> to) {
+    return fetch_bytes(map, segment, offset, to, nullptr);
+}
+
+Result<> RecordChain::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                           std::span<std::byte> to, ReadScratch& own) {
+    return fetch_bytes(map, segment, offset, to, &own);
 }
 
 Result<> RecordChain::read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to) {
@@ -591,32 +622,37 @@ Result<> RecordChain::read_segment(const StepMap& map, std::size_t segment, std:
     return check_content(map, segment, content_of(map, 0, to));
 }
 
+std::uint64_t RecordChain::content_of_part(const StepMap& map, std::uint64_t offset,
+                                           std::span<const std::byte> bytes) {
+    const std::uint64_t chunk = map.chunk_bytes;
+    const std::uint64_t first = offset / chunk;
+    const std::uint64_t chunks = divide_up(bytes.size(), chunk);
+    std::uint64_t sum = 0;
+    constexpr std::uint64_t kBatch = 64;
+    ChunkHash hashes[kBatch];
+    for (std::uint64_t batch = 0; batch < chunks; batch += kBatch) {
+        const std::uint64_t stop = std::min(chunks, batch + kBatch);
+        const auto here = bytes.subspan(batch * chunk, std::min(stop * chunk, bytes.size()) - batch * chunk);
+        chunk_hashes(here, chunk, hashes);
+        for (std::uint64_t i = batch; i < stop; ++i)
+            sum += content_term(hashes[i - batch], first + i);
+    }
+    return sum;
+}
+
 std::uint64_t RecordChain::content_of(const StepMap& map, std::uint64_t offset,
                                       std::span<const std::byte> bytes) {
     std::atomic<std::uint64_t> content{0};
     const std::uint64_t chunks = divide_up(bytes.size(), map.chunk_bytes);
-    const std::uint64_t first = offset / map.chunk_bytes;
-    const std::lock_guard guard(reading_);
-    workers_->team.run([&](int worker) {
-        const auto workers = static_cast<std::uint64_t>(workers_->team.size());
-        const std::uint64_t begin =
-            chunks / workers * static_cast<std::uint64_t>(worker) +
-            std::min<std::uint64_t>(chunks % workers, static_cast<std::uint64_t>(worker));
-        const std::uint64_t end =
-            begin + chunks / workers + (static_cast<std::uint64_t>(worker) < chunks % workers ? 1 : 0);
-        std::uint64_t sum = 0;
-        constexpr std::uint64_t kBatch = 64;
-        ChunkHash hashes[kBatch];
-        for (std::uint64_t batch = begin; batch < end; batch += kBatch) {
-            const std::uint64_t stop = std::min(end, batch + kBatch);
-            const std::uint64_t from = batch * map.chunk_bytes;
-            chunk_hashes(bytes.subspan(from, std::min(stop * map.chunk_bytes, bytes.size()) - from),
-                         map.chunk_bytes, hashes);
-            for (std::uint64_t i = batch; i < stop; ++i)
-                sum += content_term(hashes[i - batch], first + i);
-        }
-        content += sum;
+    const std::uint64_t share = divide_up(chunks, static_cast<std::uint64_t>(threads_)) * map.chunk_bytes;
+    if (share == 0) return 0;
+    const auto summed = for_each(divide_up(bytes.size(), share), [&](std::size_t i, ReadScratch&) {
+        const std::uint64_t begin = i * share;
+        content +=
+            content_of_part(map, offset + begin, bytes.subspan(begin, std::min(share, bytes.size() - begin)));
+        return success();
     });
+    static_cast<void>(summed.ok());  // nothing in it can fail
     return content;
 }
 

@@ -15,8 +15,10 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/aligned.hpp"
 #include "platform/team.hpp"
 #include "record/delta_file.hpp"
 
@@ -30,9 +32,17 @@ struct StepMap {
     std::vector<std::uint64_t> firsts;  // chunk of each segment, and the end
     std::vector<Run> runs;              // of the whole image, ascending
 
-    [[nodiscard]] const RecordSegment* find(const std::string& name) const;
+    [[nodiscard]] const RecordSegment* find(std::string_view name) const;
     // Bytes of a segment's runs on average. 0: it has none.
     [[nodiscard]] std::uint64_t mean_run(std::size_t segment) const;
+};
+
+// What one thread reads with. Kept to reuse its memory.
+struct ReadScratch {
+    Compressor compressor;
+    BlockScratch block;
+    std::vector<std::byte> chunks;
+    AlignedBytes part;  // for who calls read()
 };
 
 // Thread-safe.
@@ -47,24 +57,44 @@ class RecordChain {
     // Errors, of all below: not_found: a difference is not there; damaged. The text names the file.
     Result<std::shared_ptr<DifferenceFile>> open(std::uint32_t ordinal);
     Result<StepMap> map(std::uint32_t ordinal);
+    // With the runs of one segment alone, for those who read no other: it opens only differences that
+    // this one needs. A step without such a segment: no runs.
+    Result<StepMap> map_of(std::uint32_t ordinal, std::string_view segment);
+    // Files and segments of a step: no other difference is opened.
+    Result<RecordDirectory> directory(std::uint32_t ordinal);
     // The runs of an image whose difference is not written yet.
     Result<std::vector<Run>> resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
                                      const std::vector<Run>& runs, std::uint32_t base);
     // Differences from this one on until there is no base: what map() has to look into.
     Result<std::vector<std::uint32_t>> bases(std::uint32_t ordinal);
 
-    // Bytes [offset, offset + to.size()) of a segment.
+    // Bytes [offset, offset + to.size()) of a segment, with all threads.
     Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to);
+    // The same with the calling thread alone, while others read too. A block at the border of what
+    // two threads read is unpacked twice.
+    Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to,
+                  ReadScratch& own);
+    // Calls work(i, scratch) once for each i below `count`, on all threads, until a call fails: for
+    // the read() of one thread. It must not call what uses all threads. Returns the first error.
+    using Work = std::function<Result<>(std::size_t i, ReadScratch& scratch)>;
+    Result<> for_each(std::size_t count, const Work& work);
+    [[nodiscard]] int threads() const { return threads_; }
     // A whole segment, and its content's checksum: damaged where it is another than was recorded.
     Result<> read_segment(const StepMap& map, std::size_t segment, std::span<std::byte> to);
     // The same in parts: the sum over all of them is the content's checksum. offset: in the
     // segment, a multiple of the chunks' size; except for the last part, bytes.size() too.
     [[nodiscard]] std::uint64_t content_of(const StepMap& map, std::uint64_t offset,
                                            std::span<const std::byte> bytes);
+    // The same on the calling thread.
+    [[nodiscard]] static std::uint64_t content_of_part(const StepMap& map, std::uint64_t offset,
+                                                       std::span<const std::byte> bytes);
     static Result<> check_content(const StepMap& map, std::size_t segment, std::uint64_t content);
     // Payload chunks as they were before they were kept: to.size() is `count` chunks.
     Result<> read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
                           std::span<std::byte> to);
+    // The same with the calling thread alone.
+    Result<> read_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                          std::span<std::byte> to, ReadScratch& own);
     // The same of many: run.count chunks from run.source on, to chunk run.begin of `to`.
     Result<> read_payload(std::span<const Run> runs, std::uint32_t chunk_bytes, std::span<std::byte> to);
     // Differences that this step needs bytes of, with those that they were XORed with.
@@ -81,21 +111,37 @@ class RecordChain {
     [[nodiscard]] Reads reads() const { return {blocks_read_, bytes_read_}; }
 
    private:
+    // Chunks [begin, begin + count) of an image.
+    struct Stretch {
+        std::uint64_t begin;
+        std::uint64_t count;
+    };
+    Result<std::shared_ptr<DifferenceFile>> open_step(std::uint32_t ordinal);
+    Result<StepMap> map_some(std::uint32_t ordinal, const std::string_view* segment);
+    Result<std::vector<Run>> resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
+                                     const std::vector<Run>& runs, std::uint32_t base, Stretch wanted);
     struct Request;
     struct Part;
     struct Blocks;
     struct Workers;
     static std::vector<Request> requests_of(const StepMap& map, std::size_t segment, std::uint64_t begin,
                                             std::uint64_t stop);
-    Result<> fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to);
+    // own: null: with all threads.
+    Result<> fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to,
+                   ReadScratch* own = nullptr);
+    Result<> fetch_payload(Location first, std::uint64_t count, std::uint32_t chunk_bytes,
+                           std::span<std::byte> to, ReadScratch* own);
+    Result<> fetch_bytes(const StepMap& map, std::size_t segment, std::uint64_t offset,
+                         std::span<std::byte> to, ReadScratch* own);
     Result<> find_blocks(std::uint32_t ordinal, std::vector<Request>& requests, std::uint32_t chunk_bytes,
                          Blocks& found, std::vector<Request>& next);
-    Result<> read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to);
-    Result<> read_parts(const Blocks& blocks, std::size_t block, int worker, std::uint32_t chunk_bytes,
-                        std::byte* to);
+    Result<> read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to, ReadScratch* own);
+    Result<> read_parts(const Blocks& blocks, std::size_t block, ReadScratch& scratch,
+                        std::uint32_t chunk_bytes, std::byte* to);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                           std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Request>& next);
     Locate locate_;
+    const int threads_;
     std::mutex mutex_;  // of files_
     std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;
     std::mutex reading_;  // of workers_

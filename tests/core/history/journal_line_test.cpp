@@ -149,6 +149,12 @@ RankStep some_step(std::mt19937_64& random) {
     const double seconds[] = {0, 1, 1e-5 * static_cast<double>(random() % 1'000'000), 1e300, 5e-324, -1};
     files.blocked_seconds = seconds[random() % std::size(seconds)];
     if (random() % 8 == 0) files.divergence = "x";
+    if (random() % 3 == 0) {
+        files.difference = static_cast<std::uint32_t>(random() >> (32 + random() % 32));
+        files.full_bytes = random() >> (random() % 64);
+        if (random() % 4 != 0) files.difference_checksum = random();
+        if (random() % 4 == 0) files.metadata.clear();
+    }
     return step;
 }
 
@@ -169,6 +175,16 @@ TEST(PlainStep, SaysWhatTheLineSays) {
         EXPECT_EQ(steps_after(line), steps_after(spaced(line))) << line;
     }
     EXPECT_GT(plain, 500);
+    // A step of a record is as plain.
+    RankStep recorded{"step-0000000007", {}};
+    recorded.files.data = "rank-00000.twr";
+    recorded.files.difference = 7;
+    EXPECT_TRUE(plain_step(step_line(7, recorded, false), 0));
+    recorded.files.difference_checksum = 1;
+    recorded.files.metadata = "rank-00000.twm";
+    const auto found = plain_step(step_line(7, recorded, false), 0);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->step, recorded);
 }
 
 TEST(PlainStep, TakesNoOtherLine) {

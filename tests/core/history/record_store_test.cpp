@@ -107,6 +107,51 @@ TEST(RecordStoreTest, ReadsOnlyWhatIsNeeded) {
     }
 }
 
+// The map of a segment has the runs that the whole map has there, and needs no difference beside.
+TEST(RecordStoreTest, TheMapOfOneSegment) {
+    QuickFolder folder;
+    std::mt19937_64 random(6);
+    Truth truth;
+    TestImage image{{"a", testing::random_bytes(random, 9'000), 0},
+                    {"b", testing::random_bytes(random, 20'000), 0},
+                    {"c", testing::random_bytes(random, 700), 0},
+                    {"none", {}, 0}};
+    for (std::int64_t step = 0; step < 6; ++step) {
+        image[0].bytes = testing::random_bytes(random, 9'000);
+        image[1].bytes[random() % 20'000] ^= std::byte{1};
+        if (step == 3) image[2].bytes = testing::random_bytes(random, 700);
+        truth[step].push_back(image);
+    }
+    capture(folder / "run", truth);
+    pack(folder / "run", folder / "record", options(RecordMethod::runs, 256, PayloadCodec::stored, false));
+    const auto store = RecordStore::open(folder / "record", 0).value();
+    for (std::int64_t step = 0; step < 6; ++step) {
+        const auto whole = store->map(step).value();
+        EXPECT_EQ(store->directory(step).value().segments.size(), whole.directory.segments.size());
+        EXPECT_TRUE(store->map_of(step, "d").value().runs.empty());
+        for (std::size_t s = 0; s < whole.directory.segments.size(); ++s) {
+            const auto own = store->map_of(step, whole.directory.segments[s].name).value();
+            for (const auto& run : own.runs)
+                EXPECT_TRUE(run.begin >= own.firsts[s] && run.begin + run.count <= own.firsts[s + 1]);
+            std::vector<std::byte> read(own.directory.segments[s].bytes);
+            ASSERT_TRUE(store->read_segment(own, s, read));
+            EXPECT_TRUE(read == truth[step][0][s].bytes);
+        }
+    }
+    // Of step 5, "a" is in its own difference. "b" needs those before it.
+    for (const std::string step : {"0", "1", "2", "3", "4"})
+        std::filesystem::remove(folder / "record" + "/step-000000000" + step + "/rank-00000.twr");
+    const auto left = RecordStore::open(folder / "record", 0).value();
+    EXPECT_FALSE(left->map(5));
+    EXPECT_FALSE(left->map_of(5, "b"));
+    const auto map = left->map_of(5, "a");
+    ASSERT_TRUE(map) << map.error().message;
+    std::vector<std::byte> read(9'000);
+    ASSERT_TRUE(left->read_segment(*map, 0, read));
+    EXPECT_TRUE(read == truth[5][0][0].bytes);
+    EXPECT_EQ(left->directory(7).error().code, ErrorCode::not_found);
+}
+
 // However many steps follow each other, a step is read from a bounded number of differences.
 TEST(RecordStoreTest, LongChainsAreBounded) {
     for (const auto& [method, copies, steps] :
