@@ -243,7 +243,7 @@ Result<> File::flush(bool closing) {
 
 // Whether HDF5 makes all ranks call, for one transfer; the types are those of all their bytes.
 Result<bool> File::collective(const Request& request, MPI_Datatype& memory, MPI_Datatype& places) const {
-    if (!ranks_.several()) return false;
+    if (!ranks_.several() || request.alone) return false;
     int mode = 0;
     if (library_.transfer_mode(&mode) < 0)
         return Error{ErrorCode::internal, "HDF5 does not say whether the transfer is collective"};

@@ -21,6 +21,8 @@ namespace twinrun::hdf5 {
 struct Request {
     Mode mode = Mode::read;
     std::vector<Piece> pieces;
+    // HDF5's drivers read single pieces of metadata alone, also during a collective transfer.
+    bool alone = false;
     // False: if the transfer is collective, its bytes are `count` items of a type of MPI, and HDF5
     // has the types. `pieces` counts otherwise.
     bool whole = true;

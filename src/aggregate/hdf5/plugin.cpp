@@ -120,9 +120,10 @@ herr_t get_handle(Public* file, hid_t, void** handle) {
     });
 }
 
-Request scalar(Mode mode, haddr_t addr, std::size_t size, void* buffer) {
+Request scalar(Mode mode, int type, haddr_t addr, std::size_t size, void* buffer) {
     Request request;
     request.mode = mode;
+    request.alone = mode == Mode::read && type != kRaw;
     request.whole = false;
     request.at = addr;
     request.buffer = static_cast<std::byte*>(buffer);
@@ -131,16 +132,17 @@ Request scalar(Mode mode, haddr_t addr, std::size_t size, void* buffer) {
     return request;
 }
 
-herr_t read(Public* file, int, hid_t, haddr_t addr, std::size_t size, void* buffer) {
+herr_t read(Public* file, int type, hid_t, haddr_t addr, std::size_t size, void* buffer) {
     File& own = file_of(file);
     return answer(own, own.library().reading,
-                  [&] { return own.transfer(scalar(Mode::read, addr, size, buffer)); });
+                  [&] { return own.transfer(scalar(Mode::read, type, addr, size, buffer)); });
 }
 
-herr_t write(Public* file, int, hid_t, haddr_t addr, std::size_t size, const void* buffer) {
+herr_t write(Public* file, int type, hid_t, haddr_t addr, std::size_t size, const void* buffer) {
     File& own = file_of(file);
-    return answer(own, own.library().writing,
-                  [&] { return own.transfer(scalar(Mode::write, addr, size, const_cast<void*>(buffer))); });
+    return answer(own, own.library().writing, [&] {
+        return own.transfer(scalar(Mode::write, type, addr, size, const_cast<void*>(buffer)));
+    });
 }
 
 // A size of 0 means: this one and all others are as long as the one before.
