@@ -1,6 +1,9 @@
 #include "aggregate/hdf5/collective.hpp"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "aggregate/mpi/target.hpp"
@@ -38,7 +41,22 @@ bool far_away(const Part& part) { return !part.parts.empty() && part.parts.back(
 Collective::Collective(MPI_Comm comm, Config config, std::string name)
     : comm_(comm), config_(std::move(config)), name_(std::move(name)) {}
 
-Collective::~Collective() { aggregation::release(aggregate_); }
+Collective::~Collective() {
+    report();
+    aggregation::release(aggregate_);
+}
+
+// What a user asked for: nothing else is printed.
+void Collective::report() const {
+    const char* const asked = std::getenv("TWINRUN_HDF5_REPORT");
+    if (asked == nullptr || *asked == '\0' || std::strcmp(asked, "0") == 0) return;
+    if (aggregate_ == nullptr || aggregate_->team->rank() != 0) return;
+    std::fprintf(
+        stderr,
+        "twinrun_hdf5: %s: %llu collective transfers aggregated by %llu plans, %llu by each rank alone\n",
+        name_.c_str(), static_cast<unsigned long long>(aggregated_), static_cast<unsigned long long>(plans_),
+        static_cast<unsigned long long>(alone_));
+}
 
 Result<> Collective::start() {
     if (aggregate_ == nullptr) {
@@ -138,6 +156,7 @@ Result<> Collective::plan(const Part& part, const Outcome& agreed) {
             own.where.offset -= zero;
         return rank_sets(relative);
     });
+    ++plans_;
     TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, shared_));
     base_ = zero;
     declared_ = true;
@@ -171,6 +190,7 @@ Result<> Collective::move(Store& store, const Part& part) {
         }
         alone = !planned;
     }
+    ++(alone ? alone_ : aggregated_);
     if (alone) {
         TWR_CHECK(agree(caught([&] { return move_alone(store, part); })));
         return success();

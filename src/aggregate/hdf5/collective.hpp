@@ -53,6 +53,7 @@ class Collective {
     Result<> plan(const Part& part, const aggregation::Outcome& agreed);
     Result<> look_at_storage(const Store& store, aggregation::Outcome& outcome);
     void put_figures(const Part& part, std::span<double> figures) const;
+    void report() const;
     [[nodiscard]] std::optional<std::int64_t> step_of_plan(std::span<const double> figures, Mode mode) const;
 
     MPI_Comm comm_;
@@ -65,6 +66,10 @@ class Collective {
     std::uint64_t base_ = 0;  // the plan's zero in the file
     bool shared_ = false;     // for reading only
     bool declared_ = false;   // on all ranks
+    // For TWINRUN_HDF5_REPORT.
+    std::uint64_t aggregated_ = 0;
+    std::uint64_t alone_ = 0;
+    std::uint64_t plans_ = 0;
 };
 
 // Moves a rank's bytes without the others.

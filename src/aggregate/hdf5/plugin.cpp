@@ -1,6 +1,6 @@
 // The driver as HDF5 sees it: its class, and the two functions by which a plug-in is known.
 //
-// HDF5 is C: no exception passes. Errors go onto HDF5's stack, and nothing is printed.
+// HDF5 is C: no exception passes. Errors go onto HDF5's stack.
 #include <cstdint>
 #include <memory>
 #include <new>

@@ -24,6 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 from mpi import Job, Scenarios, Skipped, expect, is_hydra, start
 
 PROJECT = Path(__file__).resolve().parents[3]
+REPORT = re.compile(
+    r"twinrun_hdf5: \S+: (\d+) collective transfers aggregated by (\d+) plans, (\d+) by each rank alone"
+)
 SET = "files = 3; stripe = 4096"  # small: every dataset lies in all files
 
 
@@ -117,7 +120,13 @@ class Tests(Scenarios):
         config = "" if files == "one" else f"files = {files}; stripe = 4096"
         plain, ours, joined = (self.folder / name for name in ("plain.h5", "ours.h5", "joined.h5"))
         self.done("write", plain)
-        self.done("write", ours, config=config)
+        self.environment["TWINRUN_HDF5_REPORT"] = "1"
+        reported = REPORT.search(self.done("write", ours, config=config).out)
+        expect(reported is not None, "there is no report")
+        aggregated, plans, alone = map(int, reported.groups())
+        # Each kind of a dataset is written twice, with one plan.
+        expect(aggregated > 20 and aggregated > plans and alone == 0, "the report says", reported[0])
+        del self.environment["TWINRUN_HDF5_REPORT"]
         for steps, reading in (("write", "read"), ("change", "read changed")):
             if steps == "change":
                 other = int(readers.split(",")[0])
