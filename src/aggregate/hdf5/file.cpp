@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "aggregate/mpi/datatype.hpp"
@@ -29,6 +32,13 @@ std::string config_text(const Library& library, hid_t fapl) {
     if (library.driver_config(fapl, text.data(), text.size()) < 0) return {};
     text.resize(std::strlen(text.c_str()));
     return text;
+}
+
+// The program may change its folder while the file is open.
+std::string absolute(const char* name) {
+    std::error_code failed;
+    const std::filesystem::path path = std::filesystem::absolute(name, failed);
+    return failed ? std::string(name) : path.string();
 }
 
 // Whether HDF5 and its user want files locked. The environment decides, as in HDF5.
@@ -112,6 +122,7 @@ Result<> Ranks::all_of(const Result<>& mine) const {
 }
 
 Result<> Ranks::find(const Library& library, hid_t fapl, Config& config) {
+    TWR_CHECK(fit_for_mpi(library));
     if (library.parallel() && library.mpi_params(fapl, &comm, &info) < 0) {
         comm = MPI_COMM_NULL;
         info = MPI_INFO_NULL;
@@ -130,17 +141,11 @@ Result<> Ranks::find(const Library& library, hid_t fapl, Config& config) {
         return success();
     }
     Result<> mine = fit_for_ranks(library);
-    // With another MPI no call of it makes sense, and it is the same on all ranks.
-    if (!mine) {
-        comm = MPI_COMM_NULL;
-        info = MPI_INFO_NULL;
-        return mine;
-    }
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &count);
     if (info == MPI_INFO_NULL) MPI_Info_create(&info);  // HDF5 asks for one
-    if (!read) mine = read.error();
+    if (mine && !read) mine = read.error();
     TWR_CHECK(all_of(mine));
     config = std::move(*read);
     std::uint64_t hashes[2] = {hash_of(config), ~hash_of(config)};
@@ -157,19 +162,23 @@ Result<> Ranks::find(const Library& library, hid_t fapl, Config& config) {
 
 Result<std::unique_ptr<File>> File::open(const Library& library, const char* name, unsigned flags,
                                          hid_t fapl) {
-    std::unique_ptr<File> file(new File(library, name));
+    const std::string path = absolute(name);
+    std::unique_ptr<File> file(new File(library, path));
     File& f = *file;
     TWR_CHECK(f.ranks_.find(library, fapl, f.config_));
     f.writes_ = (flags & kReadWrite) != 0;
     const bool keeps = library.parallel();  // its class has no lock of HDF5's
     const Lock lock = !locking_asked(library, fapl) ? Lock::none : keeps ? Lock::keep : Lock::probe;
     Result<> mine = success();
-    if (f.ranks_.rank == 0) mine = caught([&] { return f.store_.prepare(name, flags, f.config_, lock); });
-    TWR_CHECK(f.ranks_.all_of(mine));
+    if (f.ranks_.rank == 0) mine = caught([&] { return f.store_.prepare(path, flags, f.config_, lock); });
+    if (auto all = f.ranks_.all_of(mine); !all) {
+        f.store_.abandon();
+        return std::move(all).error();
+    }
     if (f.ranks_.several()) {
         Facts facts = f.store_.facts();
         TWR_MPI("MPI_Bcast", MPI_Bcast(&facts, sizeof facts, MPI_BYTE, 0, f.ranks_.comm));
-        if (f.ranks_.rank != 0) mine = caught([&] { return f.store_.follow(name, flags, facts); });
+        if (f.ranks_.rank != 0) mine = caught([&] { return f.store_.follow(path, flags, facts); });
         if (auto all = f.ranks_.all_of(mine); !all) {
             f.store_.abandon();
             return std::move(all).error();

@@ -65,17 +65,26 @@ const Library* library_at(const void* caller) {
     return known->libraries.emplace(where.dli_fbase, look(where.dli_fname)).first->second.get();
 }
 
+Result<> fit_for_mpi(const Library& library) {
+    if (!library.parallel()) return success();
+    // As this library's dependencies have it: a tool may have put its own in front.
+    static const void* const own = [] {
+        Dl_info where{};
+        ::dladdr(reinterpret_cast<const void*>(&library_at), &where);
+        void* const handle = ::dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+        return handle == nullptr ? nullptr : ::dlsym(handle, "MPI_Comm_rank");
+    }();
+    if (library.mpi == own || library.mpi == reinterpret_cast<const void*>(&MPI_Comm_rank)) return success();
+    return Error{ErrorCode::unsupported,
+                 library.path + ": this HDF5 was built with another MPI than twinrun: build both with one"};
+}
+
 Result<> fit_for_ranks(const Library& library) {
     if (library.transfer_mode == nullptr || library.collective_option == nullptr ||
         library.collective_types == nullptr) {
         return Error{ErrorCode::unsupported, library.path +
                                                  ": this build of HDF5 hides what a driver of several "
                                                  "ranks must know: use one with all symbols visible"};
-    }
-    if (library.mpi != reinterpret_cast<const void*>(&MPI_Comm_rank)) {
-        return Error{
-            ErrorCode::unsupported,
-            library.path + ": this HDF5 was built with another MPI than twinrun: build both with one"};
     }
     return success();
 }

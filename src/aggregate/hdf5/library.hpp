@@ -39,8 +39,11 @@ struct Library {
 // caller: an address in the library. Never freed. Null: there is no HDF5 1.14 or later at it whose
 // functions can be found, as where a program has HDF5 inside and does not export it.
 [[nodiscard]] const Library* library_at(const void* caller);
-// Whether files may be opened by several ranks. Errors: a parallel library of another MPI, or one
-// that hides what a driver must know.
+// Whether handles of MPI mean the same in the library and here. Error: a parallel library of
+// another MPI.
+[[nodiscard]] Result<> fit_for_mpi(const Library& library);
+// Whether files may be opened by several ranks. Error: a library that hides what a driver must
+// know.
 [[nodiscard]] Result<> fit_for_ranks(const Library& library);
 
 // Puts an error on HDF5's stack. minor: one of the above.

@@ -22,6 +22,9 @@ namespace {
 
 constexpr int kOpening = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
+// Sub-files that are written are files themselves: a new index identifies them.
+int of_set(int flags) { return flags == O_RDONLY ? flags : flags | O_NOFOLLOW; }
+
 Error refused(ErrorCode code, const std::string& what) { return Error{code, what}; }
 
 bool there(const std::string& name) {
@@ -36,6 +39,19 @@ Result<> lock_file(int number, const std::string& name, bool for_writing) {
     return refused(ErrorCode::io, name +
                                       ": another program has it open, and holds its lock: close it there "
                                       "(HDF5_USE_FILE_LOCKING=FALSE opens it all the same)");
+}
+
+// Whether nobody else has a sub-file open that is to be removed.
+Result<> check_free(const std::string& path, const Index& index) {
+    for (std::size_t i = 0; i < index.size(); ++i) {
+        const std::string name = sub_file_name(path, i);
+        const int number = ::open(name.c_str(), O_RDONLY | O_NOFOLLOW | kOpening);
+        if (number < 0) continue;
+        auto free = lock_file(number, name, true);
+        ::close(number);
+        TWR_CHECK(free);
+    }
+    return success();
 }
 
 // Whether the index identifies each of the sub-files, so that they may be removed.
@@ -127,7 +143,7 @@ Result<> Store::open_set(const Index& index, int flags, std::uint64_t likely) {
     facts_.stripes = *stripes;
     facts_.bytes = index.whole_bytes;
     for (std::size_t i = 0; i < index.size(); ++i)
-        TWR_CHECK(add(sub_file_name(path_, i), flags));
+        TWR_CHECK(add(sub_file_name(path_, i), of_set(flags)));
     struct stat found {};
     if (::stat(index_name(path_).c_str(), &found) != 0) return file_error(index_name(path_), "stat", errno);
     note_index(found.st_ino, std::int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec);
@@ -183,12 +199,8 @@ Result<> Store::prepare(const std::string& path, unsigned flags, const Config& c
     TWR_TRY(const auto index, index_of(path));
     if ((flags & kExclusive) != 0 && index)
         return refused(ErrorCode::io, index_name(path) + ": there are sub-files of this name");
+    if (makes && index && lock != Lock::none) TWR_CHECK(check_free(path, *index));
     if (makes && config.files > 1) {
-        if (index && lock != Lock::none) {
-            Store old;
-            old.path_ = path;
-            if (auto opened = old.open_set(*index, O_RDWR, config.stripe); opened) TWR_CHECK(old.lock(true));
-        }
         TWR_CHECK(make_set(config, index));
     } else if (makes) {
         if (index && there(path)) return open_set(*index, how, config.stripe);  // says what is wrong
@@ -222,7 +234,7 @@ Result<> Store::follow(const std::string& path, unsigned flags, const Facts& fac
     facts_.identity = 0;
     const int how = (flags & kReadWrite) != 0 ? O_RDWR : O_RDONLY;
     for (std::size_t i = 0; i < facts.stripes.files; ++i)
-        TWR_CHECK(add(facts.several ? sub_file_name(path, i) : path, how));
+        TWR_CHECK(facts.several ? add(sub_file_name(path, i), of_set(how)) : add(path, how));
     if (facts_.identity != facts.identity) {
         return refused(ErrorCode::mismatch,
                        path +

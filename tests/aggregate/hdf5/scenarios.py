@@ -397,6 +397,35 @@ with h5py.File(path, "r") as f, h5py.File(path, "r") as same:
         expect(not any(self.folder.iterdir()), "a file was made")
         self.h5py_done(make, path, config=SET)
         self.h5py_done(read, path, config="")
+        # A program that changes its folder while the file is open.
+        self.h5py_done(
+            """
+import os
+os.chdir(os.path.dirname(path))
+with h5py.File("a.h5", "r+") as f:
+    os.chdir("/")
+    f["a"][0] = 3
+    f["a"][0] = 0
+assert os.path.exists(path + ".twr-index")
+""",
+            path,
+            config="",
+        )
+        self.h5py_done(read, path, config="")
+        # A sub-file that is a link is read, and not written.
+        linked = self.folder / "linked"
+        linked.mkdir()
+        for file in self.folder.glob("a.h5.*"):
+            shutil.copy2(file, linked / file.name)
+        (linked / "a.h5.00001").rename(linked / "elsewhere")
+        (linked / "a.h5.00001").symlink_to("elsewhere")
+        before = bytes_of(linked)
+        self.h5py_done(read, linked / "a.h5", config="")
+        change = 'with h5py.File(path, "r+") as f: f["a"][0] = 3'
+        self.h5py_refused(change, linked / "a.h5", config="", words=r"a\.h5\.00001: open")
+        self.h5py_refused(make, linked / "a.h5", config=SET, words="is not the file that")
+        expect(bytes_of(linked) == before, "files behind a link were changed")
+        shutil.rmtree(linked)
         # A program that ends in the middle of a write: the index was there after the flush.
         self.h5py_refused(
             """
