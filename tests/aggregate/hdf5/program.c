@@ -1,7 +1,7 @@
 /* A parallel HDF5 program that knows nothing of twinrun: it writes arrays in many layouts, changes them, and reads them back in other
  * cuttings. scenarios.py chooses its driver by the environment, and compares the files of different drivers.
  *
- * usage: program write|change|read|overlap|hints|die|atomic PATH
+ * usage: [PROGRAM_METADATA=1] program write|change|read|overlap|hints|full|die|atomic PATH
  * Exit status 0, and "done" by rank 0, if all is as it should be. An error of HDF5 that the scenario may expect: "rank R refused: STEP",
  * and HDF5's stack of errors, on standard error, without "done". */
 #include <hdf5.h>
@@ -10,11 +10,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int me, ranks;
+static struct rlimit before;
+
+/* How long a file may be. 0: as long as at the start. */
+static void limit_files(rlim_t bytes) {
+    if (before.rlim_max == 0) getrlimit(RLIMIT_FSIZE, &before);
+    struct rlimit now = before;
+    if (bytes != 0) now.rlim_cur = bytes;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &now);
+}
 
 static void refused(const char* step) {
+    limit_files(0);
     fprintf(stderr, "rank %d refused: %s\n", me, step);
     H5Eprint2(H5E_DEFAULT, stderr);
     fflush(NULL);
@@ -147,6 +159,12 @@ static void read_rows(hid_t set, const struct kind* k, int salt) {
 static hid_t access_list(MPI_Info info) {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     expect(H5Pset_fapl_mpio(access, MPI_COMM_WORLD, info) >= 0, "H5Pset_fapl_mpio");
+    /* Metadata of the newest format, written and read by all ranks together. */
+    if (getenv("PROGRAM_METADATA") != NULL) {
+        H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST);
+        H5Pset_coll_metadata_write(access, 1);
+        H5Pset_all_coll_metadata_ops(access, 1);
+    }
     return access;
 }
 
@@ -172,7 +190,10 @@ static void write_series(hid_t file, hsize_t steps, int again) {
     if (again) {
         set = H5Dopen2(file, "group/series", H5P_DEFAULT);
     } else {
-        const hid_t group = H5Gcreate2(file, "group", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        const hid_t untimed = H5Pcreate(H5P_GROUP_CREATE);
+        H5Pset_obj_track_times(untimed, 0);
+        const hid_t group = H5Gcreate2(file, "group", H5P_DEFAULT, untimed, H5P_DEFAULT);
+        H5Pclose(untimed);
         const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
         H5Pset_obj_track_times(properties, 0);
         H5Pset_chunk(properties, 2, chunk);
@@ -217,6 +238,43 @@ static void read_series(hid_t file, hsize_t steps) {
     H5Dclose(set);
 }
 
+/* Several datasets in one call. */
+static void write_several(hid_t file) {
+    enum { SETS = 3 };
+    static const struct kind several[SETS] = {
+        {"one of several", 0, 0, 0, H5FD_MPIO_COLLECTIVE, H5D_SELECTION_IO_MODE_DEFAULT, 0},
+        {"two of several", 1, 0, 0, H5FD_MPIO_COLLECTIVE, H5D_SELECTION_IO_MODE_DEFAULT, 0},
+        {"three of several", 0, 0, 0, H5FD_MPIO_COLLECTIVE, H5D_SELECTION_IO_MODE_DEFAULT, 0}};
+    hid_t sets[SETS], memories[SETS], spaces[SETS], types[SETS];
+    const void* data[SETS];
+    hsize_t rows = 0;
+    for (int i = 0; i < SETS; ++i) {
+        sets[i] = make_set(file, &several[i]);
+        spaces[i] = H5Dget_space(sets[i]);
+        rows = select_rows(spaces[i], (me + i) % ranks);
+        memories[i] = memory_of(rows);
+        types[i] = H5T_NATIVE_DOUBLE;
+        double* const own = calloc(PLANES * (rows + 1) * (COLUMNS + 2), sizeof *own);
+        for (hsize_t p = 0; p < PLANES; ++p)
+            for (hsize_t r = 0; r < rows; ++r)
+                for (hsize_t c = 0; c < COLUMNS; ++c)
+                    own[(p * rows + r) * (COLUMNS + 2) + c + 1] =
+                        value(p, r * (hsize_t)ranks + (hsize_t)((me + i) % ranks), c, i);
+        data[i] = own;
+    }
+    const hid_t transfer = transfer_of(&several[0]);
+    if (H5Dwrite_multi(SETS, sets, types, memories, spaces, transfer, data) < 0) refused("several");
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int i = 0; i < SETS; ++i) {
+        read_rows(sets[i], &several[i], i);
+        free((void*)data[i]);
+        H5Sclose(memories[i]);
+        H5Sclose(spaces[i]);
+        H5Dclose(sets[i]);
+    }
+    H5Pclose(transfer);
+}
+
 static void finish(hid_t file, hid_t access) {
     if (H5Fclose(file) < 0) refused("close");
     H5Pclose(access);
@@ -224,7 +282,11 @@ static void finish(hid_t file, hid_t access) {
 
 static void write_all(const char* path) {
     const hid_t access = access_list(MPI_INFO_NULL);
-    const hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    /* No times: the files of two programs are to be equal. */
+    const hid_t creation = H5Pcreate(H5P_FILE_CREATE);
+    H5Pset_obj_track_times(creation, 0);
+    const hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, creation, access);
+    H5Pclose(creation);
     if (file < 0) refused("create");
     for (int i = 0; i < KINDS; ++i) {
         const hid_t set = make_set(file, &kinds[i]);
@@ -234,6 +296,7 @@ static void write_all(const char* path) {
         if (i % 2 == 0) read_rows(set, &kinds[i], 1);
         H5Dclose(set);
     }
+    write_several(file);
     write_series(file, 7, 0);
     finish(file, access);
 }
@@ -299,6 +362,22 @@ static void hints(const char* path) {
     MPI_Info_free(&info);
 }
 
+/* Storage that takes no more, from the second dataset on. */
+static void full(const char* path) {
+    const hid_t access = access_list(MPI_INFO_NULL);
+    const hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    if (file < 0) refused("create");
+    for (int i = 0; i < 3; i += 2) {
+        const hid_t set = make_set(file, &kinds[i]);
+        write_rows(set, &kinds[i], 0);
+        write_rows(set, &kinds[i], 1);
+        H5Dclose(set);
+        /* MPI has made its own files by now. */
+        limit_files(4096);
+    }
+    expect(0, "a file grew behind its limit");
+}
+
 /* The last rank dies before a collective transfer. */
 static void die(const char* path) {
     const hid_t access = access_list(MPI_INFO_NULL);
@@ -351,6 +430,8 @@ int main(int argc, char** argv) {
         hints(argv[2]);
     } else if (strcmp(scenario, "die") == 0) {
         die(argv[2]);
+    } else if (strcmp(scenario, "full") == 0) {
+        full(argv[2]);
     } else if (strcmp(scenario, "atomic") == 0) {
         atomic(argv[2]);
     } else {

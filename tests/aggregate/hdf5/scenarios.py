@@ -114,9 +114,11 @@ class Tests(Scenarios):
 
     # ---- several ranks ----
 
-    def equal(self, files: str, readers: str) -> None:
+    def equal(self, files: str, readers: str, metadata: str = "") -> None:
         """The files of HDF5's own driver, byte for byte, and read by other numbers of ranks."""
         self.build()
+        if metadata:
+            self.environment["PROGRAM_METADATA"] = "1"
         config = "" if files == "one" else f"files = {files}; stripe = 4096"
         plain, ours, joined = (self.folder / name for name in ("plain.h5", "ours.h5", "joined.h5"))
         self.done("write", plain)
@@ -139,7 +141,11 @@ class Tests(Scenarios):
                 expect(not ours.exists(), "there are sub-files and the file")
                 said = join(ours, joined, "--replace")
                 expect("changed" not in said, "join takes the sub-files for copies:", said)
-            expect(joined.read_bytes() == plain.read_bytes(), f"after {steps} the files differ")
+            # HDF5 1.14.5 does not write the same bytes each time, with collective metadata of the newest format.
+            if metadata:
+                self.done(reading, joined)
+            else:
+                expect(joined.read_bytes() == plain.read_bytes(), f"after {steps} the files differ")
             for ranks in map(int, readers.split(",")):
                 self.done(reading, ours, config="", ranks=ranks)
         self.done("read changed", joined)  # without the driver
@@ -285,6 +291,14 @@ class Tests(Scenarios):
                 for file in self.folder.iterdir():
                     file.unlink()
                 self.done(scenario, path, config=f"{config}; overlap = true")
+
+    def full(self) -> None:
+        """Storage that takes no more: an error on all ranks, and no index."""
+        self.build()
+        for name, config in (("a.h5", ""), ("b.h5", SET)):
+            self.refused("full", self.folder / name, words="File too large", config=config)
+        names = sorted(f.name for f in self.folder.iterdir())
+        expect(names == ["a.h5", *(f"b.h5.0000{i}" for i in range(3))], "what is left is", names)
 
     def die(self) -> None:
         """A rank that is killed: the job ends, and what it left is no file."""
