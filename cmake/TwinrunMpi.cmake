@@ -31,4 +31,7 @@ if(TWINRUN_HAVE_MPI)
     add_subdirectory("${PROJECT_SOURCE_DIR}/src/veloc" src/veloc)
     add_subdirectory("${PROJECT_SOURCE_DIR}/src/aggregate/mpi" src/aggregate/mpi)
     add_subdirectory("${PROJECT_SOURCE_DIR}/src/aggregate/mpiio" src/aggregate/mpiio)
+    add_subdirectory("${PROJECT_SOURCE_DIR}/src/aggregate/hdf5" src/aggregate/hdf5)
+    # The driver needs no HDF5 to be built: HDF5 loads it.
+    set(TWINRUN_HDF5 "" CACHE PATH "A parallel HDF5 1.14 or newer, for the tests of the HDF5 driver (tools/build_hdf5.sh)")
 endif()

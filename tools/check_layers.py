@@ -48,6 +48,7 @@ LIBRARY_ROOMS = {
     "aggregate/plan": "base aggregate/topology",
     "aggregate/mpi": f"base platform aggregate/topology aggregate/plan {PUBLIC}",
     "aggregate/mpiio": "base aggregate/mpi",
+    "aggregate/hdf5": "base aggregate/plan aggregate/mpi",
     "noise": "base",
     "flush": "capture",
     "interpose": "",  # nothing of twinrun: it is loaded into any program
@@ -57,7 +58,7 @@ LIBRARY_ROOMS = {
 }
 ROOMS = {room: set(known.split()) for room, known in {**CORE_ROOMS, **LIBRARY_ROOMS}.items()}
 # Rooms that may include <mpi.h>; nothing else knows of MPI's types.
-MPI_ROOMS = {"aggregate/mpi", "aggregate/mpiio", "mpi", "veloc"}
+MPI_ROOMS = {"aggregate/mpi", "aggregate/mpiio", "aggregate/hdf5", "mpi", "veloc"}
 
 CXX_SUFFIXES = {".cpp", ".hpp", ".h", ".cc", ".cu", ".cuh", ".inc", ".c"}
 INCLUDE = re.compile(r"""^[^\S\n]*#[^\S\n]*include(?:_next)?\b[^\S\n]*(\S[^\n]*)?""", re.MULTILINE)

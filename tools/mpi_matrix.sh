@@ -113,7 +113,7 @@ one() { # <name> <tests>
         failed+=("$name")
         return 0
     }
-    cmake --build "$folder/build" --parallel "$jobs" --target aggregate_ranks fake_lustreapi mpiio_views mpiio_views_linked haccio >"$folder/build.log" 2>&1 || {
+    cmake --build "$folder/build" --parallel "$jobs" --target aggregate_ranks fake_lustreapi mpiio_views mpiio_views_linked twinrun_hdf5 haccio >"$folder/build.log" 2>&1 || {
         tail -n 40 "$folder/build.log" >&2
         failed+=("$name")
         return 0

@@ -202,6 +202,8 @@ files)
             [[ -e $prefix/$LIBDIR/libtwinrun_$wanted.so && -e $prefix/$LIBDIR/pkgconfig/twinrun-$wanted.pc &&
                 -e $prefix/$LIBDIR/cmake/twinrun/twinrun-${wanted}Targets.cmake ]] || fail "$wanted is not installed whole"
         done
+        # HDF5 opens each file of this folder.
+        [[ $(ls "$prefix/$LIBDIR/twinrun/hdf5") == libtwinrun_hdf5.so ]] || fail "the HDF5 driver is not installed alone in its folder"
     fi
     if grep -rlE "$work/first|$BUILD" "$prefix" --include='*.cmake' --include='*.pc'; then fail "these hold absolute paths"; fi
     [[ -z $(find "$prefix" -name '*.a' -o -name 'result.hpp') ]] || fail "the core is installed"

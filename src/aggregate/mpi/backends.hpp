@@ -15,6 +15,7 @@ using MadeStorage = Result<std::unique_ptr<Storage>>;
 
 MadeStorage open_posix(const std::string& path, const Opening& how, std::function<void()> on_end);
 MadeStorage adopt_posix(const OpenFile& file, Mode mode, std::function<void()> on_end);
+MadeStorage adopt_posix_stripes(const OpenFile& file, Mode mode, std::function<void()> on_end);
 MadeStorage open_posix_parts(const SubFiles& files, std::function<void()> on_end);
 // Errors: unsupported: this build or this machine lacks io_uring.
 Result<> uring_usable();

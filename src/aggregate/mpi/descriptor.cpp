@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 namespace twinrun::aggregation {
@@ -40,6 +41,7 @@ Result<> Descriptor::adopt(const OpenFile& file, Mode mode) {
     path_ = file.path;
     shift_ = file.shift;
     mode_ = mode;
+    zeros_ = file.zeros;
     borrowed_ = true;
     return success();
 }
@@ -112,6 +114,12 @@ Result<> Descriptor::transfer_all(std::span<const Piece> pieces) const {
             return file_error(path_, place_text(mode_, requested, offset + shift_), errno);
         }
         if (moved == 0) {
+            if (mode_ == Mode::read && zeros_) {
+                std::memset(pieces[at].bytes + done, 0, pieces[at].count - done);
+                ++at;
+                done = 0;
+                continue;
+            }
             if (mode_ == Mode::read) return ended_early(path_, offset + shift_);
             return file_error(path_, place_text(mode_, requested, offset + shift_), EIO);
         }

@@ -50,6 +50,7 @@ class Descriptor {
     Mode mode_ = Mode::write;
     std::uint64_t shift_ = 0;
     bool sync_follows_ = false;
+    bool zeros_ = false;  // behind the end of a file that is read
     bool borrowed_ = false;
 };
 

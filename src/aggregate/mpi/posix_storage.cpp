@@ -15,13 +15,15 @@
 #include "aggregate/mpi/backends.hpp"
 #include "aggregate/mpi/descriptor.hpp"
 #include "aggregate/mpi/parts.hpp"
+#include "aggregate/mpi/stripes.hpp"
 #include "aggregate/mpi/team.hpp"
 
 namespace twinrun::aggregation {
 
 namespace {
 
-// One thread runs one job after the other. File: Descriptor, or DescriptorsOfParts.
+// One thread runs one job after the other. File: Descriptor, DescriptorsOfParts or
+// DescriptorsOfStripes.
 template <class File>
 class PosixStorage final : public Storage {
    public:
@@ -120,6 +122,12 @@ MadeStorage open_posix(const std::string& path, const Opening& how, std::functio
 
 MadeStorage adopt_posix(const OpenFile& file, Mode mode, std::function<void()> on_end) {
     return made<Descriptor>(std::move(on_end), [&](Descriptor& own) { return own.adopt(file, mode); });
+}
+
+MadeStorage adopt_posix_stripes(const OpenFile& file, Mode mode, std::function<void()> on_end) {
+    return made<DescriptorsOfStripes>(std::move(on_end), [&](DescriptorsOfStripes& own) {
+        return own.use(*file.striped, file.shift, mode);
+    });
 }
 
 MadeStorage open_posix_parts(const SubFiles& files, std::function<void()> on_end) {

@@ -38,6 +38,7 @@ Error file_error(const std::string& path, const std::string& what, int error_num
 
 Result<std::unique_ptr<Storage>> storage_of(Backend backend, const OpenFile& file, Mode mode,
                                             std::function<void()> on_end) {
+    if (file.striped != nullptr) return adopt_posix_stripes(file, mode, std::move(on_end));
     switch (backend) {
         case Backend::posix: return adopt_posix(file, mode, std::move(on_end));
         case Backend::uring: return adopt_uring(file, mode);

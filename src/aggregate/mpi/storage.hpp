@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregate/plan/stripes.hpp"
 #include "base/result.hpp"
 
 namespace twinrun::aggregation {
@@ -61,11 +62,21 @@ struct Opening {
     bool follow = true;         // true: follows a symbolic link; false: a link is an error
 };
 
+// A whole file in stripes over files that are open, and stay open.
+struct StripedFiles {
+    StripeCut stripes;
+    std::vector<int> numbers;
+    std::vector<std::string> paths;  // for messages
+};
+
 // A file that is open already, and stays open. Offsets of pieces count from `shift` on.
 struct OpenFile {
     int number = -1;
     std::string path;  // for messages
     std::uint64_t shift = 0;
+    bool zeros = false;  // bytes behind the end are read as zeros; otherwise they are an error
+    // In place of `number`; must stay until the storage is destroyed. By the back end posix alone.
+    const StripedFiles* striped = nullptr;
 };
 // on_end: another thread may call it until the storage is destroyed. Errors: unsupported: a back
 // end that opens files itself.

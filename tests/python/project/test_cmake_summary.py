@@ -27,7 +27,7 @@ def summary(folder: Path, *options: str) -> dict[str, str]:
     return {match[1].rstrip(): match[2] for match in found if match}
 
 
-PARTS = {"libtwinrun", "Python module", "Fortran", "MPI", "VELOC's interface", "aggregation", "MPI-IO", "GPUs", "io_uring",
+PARTS = {"libtwinrun", "Python module", "Fortran", "MPI", "VELOC's interface", "aggregation", "MPI-IO", "HDF5 driver", "GPUs", "io_uring",
          "Zstandard", "tests", "apps", "bench", "fuzz"}  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_what_is_switched_off_says_by_what(tmp_path: Path) -> None:
     assert set(found) == PARTS
     assert found.pop("libtwinrun") == "in: C, C++"
     assert found.pop("Python module").startswith("left out: TWINRUN_BUILD_PYTHON=OFF")
-    for part, name in {"Fortran": "FORTRAN", "MPI": "MPI", "MPI-IO": "MPI", "GPUs": "CUDA", "io_uring": "URING",
+    for part, name in {"Fortran": "FORTRAN", "MPI": "MPI", "MPI-IO": "MPI", "HDF5 driver": "MPI", "GPUs": "CUDA", "io_uring": "URING",
                        "Zstandard": "ZSTD", "tests": "BUILD_TESTS", "fuzz": "BUILD_FUZZ"}.items():  # fmt: skip
         assert found[part] == f"left out: TWINRUN_{name}=OFF"
 
