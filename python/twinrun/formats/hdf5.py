@@ -25,7 +25,15 @@ from .catalogue import has_hdf5_signature
 from .facts import shown
 from .files import file_size, open_regular, read_exact, reading
 from .hdf5_dataset import Dataset
-from .hdf5_places import MOST_SOURCES, file_beside, misplaced_file, opened, source_names, virtual_place
+from .hdf5_places import (
+    MOST_SOURCES,
+    creation_list,
+    file_beside,
+    misplaced_file,
+    opened,
+    source_names,
+    virtual_place,
+)
 from .hdf5_types import enum_names, named_type_text, tagged_dtype, type_text
 from .model import FileContent, Format, flag
 
@@ -324,8 +332,10 @@ class Walker:
                 if (found, label) not in self.virtual:
                     if len(self.virtual) >= MOST_SOURCES:
                         return Unsupported(f"more than {MOST_SOURCES} sources", where=where)
-                    # During the check: a dataset may be a source of itself.
-                    self.virtual[found, label] = None
+                    # What is met again during its own check is a source of itself: HDF5 reads without end.
+                    self.virtual[found, label] = Unsupported(
+                        f"is made of itself, by its source {label!r} of {found}", where=where
+                    )
                     self.virtual[found, label] = self.source_problem(found, label, where, depth)
                 problem = self.virtual[found, label]
                 if problem is not None:
@@ -342,7 +352,7 @@ class Walker:
                 dataset = file.get(label)
                 if not isinstance(dataset, self.h5py.Dataset):
                     return MissingFile(f"its source {label!r} of {path} is not there", where=where)
-                plist = dataset.id.get_create_plist()
+                plist = creation_list(self.h5py, dataset)
                 if plist.get_layout() == self.h5py.h5d.VIRTUAL:
                     return self.virtual_problem(dataset, path, where, depth + 1)
                 misplaced = misplaced_file(plist, path)

@@ -13,7 +13,7 @@ from .blocks import BandReader, Box
 from .element_types import dtype_of, storage_dtype, unit_of
 from .facts import codes
 from .files import file_size, open_regular, read_exact, reading
-from .hdf5_places import file_beside, misplaced_file
+from .hdf5_places import creation_list, file_beside, misplaced_file
 from .hdf5_types import (
     NotNumeric,
     enum_names,
@@ -50,7 +50,7 @@ class Dataset:
     def __init__(self, walker: Walker, dataset: Any, label: str) -> None:
         self.walker, self.dataset, self.label = walker, dataset, label
         self.h5py = walker.h5py
-        self.plist = dataset.id.get_create_plist()
+        self.plist = creation_list(self.h5py, dataset)
         # A null dataspace holds no elements, and neither does a shape of 0.
         self.shape = (0,) if dataset.shape is None else tuple(int(n) for n in dataset.shape)
         elsewhere = object_of(walker.path) is not None
