@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..later import numpy_is_loaded
 
@@ -250,7 +251,7 @@ def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
         inner = b"".join(encoded(v, encode, depth + 1) for v in array.reshape(-1).tolist())
         return _sized(b"a", f"any[{shape}]".encode() + inner)
     if kind.kind in "SU":
-        inner = b"".join(encoded(v) for v in array.reshape(-1).tolist())
+        inner = b"".join(encoded(v) for v in plain_items(array))
         return _sized(b"a", f"{kind.kind}[{shape}]".encode() + inner)
     if kind.kind in "fciub":
         return _sized(b"a", f"{kind.kind}{kind.itemsize}[{shape}]".encode() + _plain(array))
@@ -260,6 +261,24 @@ def _array(array: np.ndarray, encode: Encoder | None, depth: int) -> bytes:
     if kind.kind == "V":
         return _sized(b"a", f"V{kind.itemsize}[{shape}]".encode() + array.tobytes())
     raise TypeError(f"elements of the type {kind}")
+
+
+class ImpossibleText(TypeError):
+    """A text that Python cannot hold; its message needs no name of a class."""
+
+
+def plain_items(array: np.ndarray) -> list[Any]:
+    """The elements of an array, in the order of storage, as Python's values.
+
+    Raises TypeError for a text with a character that Unicode does not have. NumPy itself makes another
+    character of it, or ends in a SystemError.
+    """
+    flat = array.reshape(-1)
+    if flat.dtype.kind == "U" and flat.dtype.itemsize and flat.size:
+        points = np.ascontiguousarray(flat).view(flat.dtype.str[0] + "u4")
+        if (largest := int(points.max())) > sys.maxunicode:
+            raise ImpossibleText(f"a text has the character {largest:#x}, which Unicode does not have")
+    return flat.tolist()
 
 
 def digest_of(value: object, size: int, encode: Encoder | None = None) -> bytes:
@@ -280,7 +299,7 @@ def code(value: object, encode: Encoder | None = None) -> int:
 def codes(rows: Iterable[object], encode: Encoder | None = None) -> np.ndarray:
     """The codes of elements: an array of u64, one for each item of `rows`."""
     if isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "SUOT":
-        rows = rows.tolist()
+        rows = plain_items(rows)
     return np.array([code(row, encode) for row in rows], np.uint64)
 
 
@@ -297,10 +316,10 @@ def shown(value: object, most: int = _MOST_SHOWN) -> str:
     elif of_numpy and isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.ndim == 0 and array.dtype.names is None:
-            item = array.item()
+            item = plain_items(array)[0]
             text = shown(item, most) if isinstance(item, (str, bytes)) else str(value)
         else:
-            few = array.reshape(-1)[:most].tolist()
+            few = plain_items(array.reshape(-1)[:most])
             text = str([_brief(v, most) for v in few] if array.ndim else few[0])
             text = text.replace('"', "") if array.dtype.kind in "SUO" else text
             if array.ndim > 1:

@@ -65,6 +65,8 @@ def reading(where: str, what: str = "") -> Iterator[None]:
 
 def _words(error: BaseException) -> str:
     text = str(error).strip()
+    if text and type(error).__module__.startswith(__package__):
+        return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

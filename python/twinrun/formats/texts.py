@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..later import numpy_is_loaded
-from .facts import digest_of, encoded
+from .facts import digest_of, encoded, plain_items
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,7 +156,7 @@ def text_array(array: np.ndarray) -> np.ndarray:
     """
     flat = array.reshape(-1)
     # tolist() would turn elements of type void into bytes
-    return text_digests(list(flat) if array.dtype.kind == "V" else flat.tolist()).reshape(*array.shape, 2)
+    return text_digests(list(flat) if array.dtype.kind == "V" else plain_items(flat)).reshape(*array.shape, 2)
 
 
 def _has_controls(text: bytes) -> bool:

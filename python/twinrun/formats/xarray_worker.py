@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -73,9 +74,14 @@ def _texts(np: Any, variable: Any, first: int, count: int) -> list[str]:
     start, stop = first // inner, -(-(first + count) // inner)
     rows = np.asarray((variable[start:stop] if variable.ndim else variable).values).reshape(-1)
     skip = first - start * inner if variable.ndim else first
+    chosen = rows[skip : skip + count]
+    if chosen.dtype.kind == "U" and chosen.dtype.itemsize:  # NumPy itself would make another character of it
+        points = np.ascontiguousarray(chosen).view(chosen.dtype.str[0] + "u4")
+        if points.size and int(points.max()) > sys.maxunicode:
+            raise ValueError(f"a text with the character {int(points.max()):#x}, which Unicode does not have")
     return [
         value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-        for value in rows[skip : skip + count].tolist()
+        for value in chosen.tolist()
     ]
 
 

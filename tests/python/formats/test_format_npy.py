@@ -3,6 +3,7 @@ import os
 
 import numpy as np
 import pytest
+from commands import command
 from format_checks import (
     NAMES,
     SCALARS,
@@ -18,7 +19,8 @@ from format_checks import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinrun.errors import DamagedFile, FormatError, MissingFile, Unsupported
+import twinrun
+from twinrun.errors import DamagedFile, FormatError, MissingFile, TwinrunError, Unsupported
 from twinrun.formats import open_file
 from twinrun.formats.facts import shown
 from twinrun.formats.npy import _usual_header
@@ -202,3 +204,26 @@ def test_usual_headers_are_read_as_python_reads_them(descr, fortran, shape, data
     changed = text[:at] + data.draw(st.sampled_from(list("0,() }{'L_xFe٣\n"))) + text[at + 1 :]
     found = _usual_header(changed)
     assert found is None or found == ast.literal_eval(changed.strip())
+
+
+@pytest.mark.parametrize("point", [0x110000, 0x0201D11E, 0xFFFFFFFF])
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("beside", ["", "é"])
+def test_characters_that_unicode_lacks(point, order, beside, tmp_path):
+    """NumPy makes U+1D11E of 0x0201D11E beside other characters; a flipped bit would be missed."""
+    points = np.array([0x1D11E, *map(ord, beside)], f"{order}u4")
+    good = points.copy().view(f"{order}U{points.size}")
+    points[0] = point
+    bad = points.view(f"{order}U{points.size}")
+    for name, array in (("good", good), ("bad", bad)):
+        np.save(tmp_path / f"{name}.npy", array)
+    wrong = f"a text has the character {point:#x}, which Unicode does not have"
+    ended = command("compare", tmp_path / "good.npy", tmp_path / "bad.npy")
+    assert ended.status == 2 and wrong in ended.err, ended
+    assert "bad.npy" in ended.err and "Error" not in ended.err
+    with pytest.raises(TwinrunError, match=wrong):
+        twinrun.compare({"x": good}, {"x": bad})
+    struct = np.zeros(1, [("t", bad.dtype)])
+    struct["t"] = bad
+    with pytest.raises(TwinrunError, match=wrong):
+        twinrun.compare({"x": struct}, {"x": struct})
