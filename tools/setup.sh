@@ -245,7 +245,8 @@ install_requirements() {
     if [[ $(cat "$stamps/requirements-$name" 2>/dev/null) == "$wanted" ]]; then return 0; fi
     say "installing from PyPI: $(tr '\n' ' ' <<<"$wanted")"
     printf '%s\n' "$wanted" >"$TMPDIR/requirements-$name.txt"
-    .venv/bin/python -m pip install --quiet --requirement "$TMPDIR/requirements-$name.txt" ||
+    # Modules are compiled when they are first imported: most never are, and to compile all takes as long as to install them.
+    .venv/bin/python -m pip install --quiet --no-compile --requirement "$TMPDIR/requirements-$name.txt" ||
         fail "pip could not install the requirements (above): is the package index reachable?"
     printf '%s\n' "$wanted" >"$stamps/requirements-$name"
 }
