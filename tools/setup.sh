@@ -271,7 +271,7 @@ build_core() {
         tail -n 30 "$TMPDIR/configure.log" >&2
         fail "CMake could not configure build/$preset (above)"
     }
-    cmake --build --preset "$preset" --target twinrun_core twinrun_aggregate_core twinrun_noise minihacc >"$TMPDIR/build.log" 2>&1 || {
+    cmake --build --preset "$preset" --target twinrun_core twinrun_aggregate_core twinrun_noise twinrun_interpose minihacc >"$TMPDIR/build.log" 2>&1 || {
         tail -n 60 "$TMPDIR/build.log" >&2
         fail "the core could not be built (above)"
     }
@@ -284,7 +284,7 @@ install_twinrun() {
     say "building the Python package"
     rm -f "$stamps/twinrun"
     # The library for GPUs is built with the C++ programs, and the package finds it there.
-    CMAKE_ARGS="${CMAKE_ARGS:-} -DTWINRUN_CUDA=OFF -DTWINRUN_CORE_FROM=$root/build/$preset" \
+    CMAKE_ARGS="${CMAKE_ARGS:-} -DTWINRUN_CUDA=OFF -DTWINRUN_CORE_FROM=$root/build/$preset -DTWINRUN_INTERPOSE_FROM=$root/build/$preset/bin/libtwinrun_interpose.so" \
         .venv/bin/python -m pip install --quiet --no-build-isolation --no-deps . ||
         fail "the Python package could not be built (above)"
     printf '%s\n' "$now" >"$stamps/twinrun"
