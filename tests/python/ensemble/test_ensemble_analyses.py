@@ -488,6 +488,20 @@ def test_the_power_of_a_t_test_is_the_noncentral_distribution() -> None:
     assert abs(of_t_test(1e9, 0.05, 2) - 1) < 1e-12
 
 
+@pytest.mark.parametrize("alpha", [1e-4, 0.05, 0.3])
+def test_one_repetition_less_is_too_few(alpha: float) -> None:
+    for effect in (0.001, 0.03, 0.8):
+        for sigma in (0.002, 0.05, 0.7):
+            for power in (0.35, 0.8, 0.999):
+                n = repetitions(effect, sigma, alpha, power)
+                size = math.log1p(effect) / sigma
+                few, enough = (
+                    of_t_test(size * math.sqrt(k / 2), alpha, 2 * k - 2) for k in (max(n - 1, 2), n)
+                )
+                assert n == 10**6 or enough >= power, (effect, sigma, power)
+                assert n == 2 or few < power, (effect, sigma, power)
+
+
 def test_repetitions_have_their_power() -> None:
     for effect, sigma in ((0.05, 0.03), (0.05, 0.08), (0.2, 0.1)):
         n = repetitions(effect, sigma, 0.05, 0.8)

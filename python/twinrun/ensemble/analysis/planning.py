@@ -7,10 +7,12 @@ the upper end of that deviation's interval: a plan from the estimate alone is to
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from scipy import special
 
 from ..study.tasks import condition_columns, usable
 from . import deviations
@@ -34,16 +36,33 @@ def repetitions(effect: float, sigma: float, alpha: float, power: float) -> int:
     def enough(tasks: int) -> bool:
         return of_t_test(size * math.sqrt(tasks / 2), alpha, 2 * tasks - 2) >= power
 
-    high = 2
-    while not enough(high):
-        if high >= _MOST:
-            return _MOST
-        high = min(2 * high, _MOST)
-    low = max(2, high // 2)
+    # As many as it takes where the deviation is known; the test takes a few more.
+    known = 2 * (float(special.ndtri(1 - alpha / 2) + special.ndtri(power)) / max(size, 1e-9)) ** 2
+    low, high = _around(enough, int(min(max(known, 2), _MOST)))
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle + 1, high)
     return high
+
+
+def _around(enough: Callable[[int], bool], start: int) -> tuple[int, int]:
+    """The fewest that are enough lie between these two; the last may be _MOST, whatever it is."""
+    step = 1
+    if enough(start):
+        low, high = 2, start
+        while low < high:
+            below = max(2, high - step)
+            if not enough(below):
+                return below + 1, high
+            high, step = below, 2 * step
+        return low, high
+    low = start
+    while low < _MOST:
+        high = min(low + step, _MOST)
+        if enough(high):
+            return low + 1, high
+        low, step = high, 2 * step
+    return _MOST, _MOST
 
 
 def deviation(good: pd.DataFrame, options: Options) -> tuple[float, float, float, int]:

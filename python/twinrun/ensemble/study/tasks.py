@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 VERSION = 1  # of a line of tasks.jsonl and of a profile
+_COPIES_ON_WRITE = int(pd.__version__.partition(".")[0]) >= 3  # what shares columns may be changed alone
 # Of `chosen_once`: a table, and what is usable of it by the column of the value.
 _CHOSEN: ContextVar[tuple[pd.DataFrame, dict[str, pd.DataFrame]] | None] = ContextVar("chosen", default=None)
 # Columns that analyses use by name; empty where a study lacks one.
@@ -159,7 +160,7 @@ def usable(frame: pd.DataFrame, value: str = "wall") -> pd.DataFrame:
         return _usable(frame, value)
     if value not in found:
         found[value] = _usable(frame, value)
-    return found[value].copy()
+    return found[value].copy(deep=not _COPIES_ON_WRITE)
 
 
 def _usable(frame: pd.DataFrame, value: str) -> pd.DataFrame:
