@@ -9,7 +9,7 @@ namespace twinrun {
 
 namespace {
 
-// On which all ways are tried: that takes fifteen times as long as one. A multiple of all items.
+// On which ways are tried, which takes several times as long as one. A multiple of all items.
 constexpr std::size_t kSample = std::size_t{16} << 10;
 // No better than what is there by a 256th is not worth the planes.
 constexpr std::size_t kLeastGain = 256;
@@ -43,18 +43,30 @@ void BlockPacker::choose(std::span<const std::byte> raw, BlockCoding& coding) {
     const auto sample =
         raw.subspan((raw.size() - size) / 2 / kSmallestRecordChunk * kSmallestRecordChunk, size);
     coding = {};
-    std::size_t best = pack_as(sample, coding, std::span(packed_).first(size - 1));
-    for (const BlockForm form : {BlockForm::planes, BlockForm::sign_last, BlockForm::sparse}) {
-        for (const unsigned width : kPlaneWidths) {
-            BlockCoding other{static_cast<std::uint8_t>(width), form, {}, 0};
-            const std::size_t room =
-                best == 0 ? size - 1 : best - std::max<std::size_t>(1, best / kLeastGain);
-            const std::size_t got = pack_as(sample, other, std::span(packed_).first(room));
-            if (got == 0) continue;
-            best = got;
-            coding = other;
-        }
+    sample_.resize(2 * kSample);  // where a plane is packed in two ways, one lies behind the other
+    std::size_t best = pack_as(sample, coding, std::span(sample_).first(size - 1));
+    const auto try_other = [&](BlockForm form, unsigned width) {
+        BlockCoding other{static_cast<std::uint8_t>(width), form, {}, 0};
+        const std::size_t room = best == 0 ? size - 1 : best - std::max<std::size_t>(1, best / kLeastGain);
+        const std::size_t got = pack_as(sample, other, sample_);
+        if (got == 0 || got > room) return false;
+        best = got;
+        coding = other;
+        return true;
+    };
+    // Items of a width have more in common than halves or pairs of them: from narrow to wide it
+    // becomes better, and then worse.
+    for (const unsigned width : kPlaneWidths) {
+        if (!try_other(BlockForm::planes, width) && coding.width != 1) break;
     }
+    if (coding.width != 1) {
+        try_other(BlockForm::sign_last, coding.width);
+    } else {
+        for (const unsigned width : kPlaneWidths)
+            try_other(BlockForm::sign_last, width);
+    }
+    for (const unsigned width : kPlaneWidths)  // takes next to no time where it is not the best
+        try_other(BlockForm::sparse, width);
 }
 
 // The coding with the shares of what was packed.
@@ -71,15 +83,19 @@ BlockCoding BlockPacker::measured(BlockCoding coding, std::size_t size, std::siz
 std::size_t BlockPacker::pack(std::span<const std::byte> raw, BlockCoding& coding) {
     packed_.resize(std::max(packed_.size(), raw.size()));
     const auto room = std::span(packed_).first(raw.size() - 1);
-    if (coding.share != 0) {
-        const std::size_t size = pack_as(raw, coding, room);
+    std::size_t size = 0;
+    const BlockCoding expected = coding;
+    if (expected.share != 0) {
+        size = pack_as(raw, coding, room);
         const BlockCoding now = measured(coding, size, raw.size());
         if (alike(now.share, coding.share) && std::equal(now.plane_shares.begin(), now.plane_shares.end(),
                                                          coding.plane_shares.begin(), planes_alike))
             return size;
     }
     choose(raw, coding);
-    const std::size_t size = pack_as(raw, coding, room);
+    const bool packed_so = expected.share != 0 && coding.width == expected.width &&
+                           coding.form == expected.form && coding.coders == expected.coders;
+    if (!packed_so) size = pack_as(raw, coding, room);
     coding = measured(coding, size, raw.size());
     return size;
 }

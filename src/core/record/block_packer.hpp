@@ -49,6 +49,7 @@ class BlockPacker {
     SparseScratch sparse_;
     std::vector<std::byte> planes_;
     std::vector<std::byte> packed_;
+    std::vector<std::byte> sample_;
 };
 
 }  // namespace twinrun

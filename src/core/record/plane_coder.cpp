@@ -25,15 +25,18 @@ std::optional<std::size_t> pack_plane(Compressor& compressor, std::span<const st
     const std::size_t room = std::min(to.size(), plane.size() - plane.size() / kLeast);
     std::size_t size = 0;
     if (coder == PlaneCoder::unknown) {
-        const std::size_t literals = compressor.pack_literals(plane, to.first(room));
+        size = compressor.pack_literals(plane, to.first(room));
+        coder = size == 0 ? PlaneCoder::kept : PlaneCoder::literals;
         // Bytes of even frequencies hardly have repeats that the bytes of whole items do not have.
-        const std::size_t searched = literals == 0 ? 0 : compressor.pack(plane, to.first(room), level);
+        // The search packs behind what is there, and must fit into less.
+        const auto behind = to.subspan(size, std::min(to.size() - size, size));
+        const std::size_t searched = size == 0 ? 0 : compressor.pack(plane, behind, level);
         const std::size_t better = level <= kFastLevel ? searched + searched / kLeast : searched;
-        coder = searched != 0 && better < literals ? PlaneCoder::searched
-                : literals != 0                    ? PlaneCoder::literals
-                                                   : PlaneCoder::kept;
-        size = searched;
-        if (coder == PlaneCoder::literals) size = compressor.pack_literals(plane, to.first(room));
+        if (searched != 0 && better < size) {
+            std::memmove(to.data(), behind.data(), searched);
+            coder = PlaneCoder::searched;
+            size = searched;
+        }
     } else if (coder == PlaneCoder::literals) {
         size = compressor.pack_literals(plane, to.first(room));
     } else if (coder == PlaneCoder::searched) {

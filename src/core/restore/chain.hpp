@@ -57,8 +57,8 @@ class RecordChain {
     // Errors, of all below: not_found: a difference is not there; damaged. The text names the file.
     Result<std::shared_ptr<DifferenceFile>> open(std::uint32_t ordinal);
     Result<StepMap> map(std::uint32_t ordinal);
-    // With the runs of one segment alone, for those who read no other: it opens only differences that
-    // this one needs. A step without such a segment: no runs.
+    // With the runs of one segment alone (none where there is no such segment): it opens only the
+    // differences that these need.
     Result<StepMap> map_of(std::uint32_t ordinal, std::string_view segment);
     // Files and segments of a step: no other difference is opened.
     Result<RecordDirectory> directory(std::uint32_t ordinal);
