@@ -18,6 +18,7 @@ __all__ = [
     "checked_path",
     "chosen_devices",
     "own_folder",
+    "own_source",
     "step_number",
     "utf8",
 ]
@@ -140,6 +141,19 @@ def own_folder(path: str, writes_to: str = "it writes this to folders of this ma
             f"twinrun does not write to this URL: {writes_to}",
             where=path,
             fix=f"for a folder of that name write ./{without_secrets(path)}",
+        )
+    return path
+
+
+def own_source(path: str) -> str:
+    """A path that is read on this machine only. Raises Unsupported if it begins as a URL and there is no such
+    path.
+    """
+    if looks_like_url(path) and not os.path.lexists(path):
+        raise Unsupported(
+            "is not read here: this works with folders of this machine",
+            where=path,
+            fix="download it first; compare, show and golden read s3, gs and https",
         )
     return path
 

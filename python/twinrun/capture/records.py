@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
 from .. import _core
-from ..arguments import MEMORY, any_path, check_settings, own_folder
+from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
 from ..runs.verify import damaged_metadata
@@ -240,7 +240,7 @@ def pack(
     An error loses nothing that was packed before; with `append` the rest can follow. One process at a time
     writes a record. The method follows Tan et al., ICPP 2023; docs/explanation/records.md says what is new.
     """
-    source, record = any_path(source), own_folder(any_path(record))
+    source, record = own_source(any_path(source)), own_folder(any_path(record))
     check_settings(threads=threads)
     append = append or update
     chosen = options or RecordOptions()
@@ -338,7 +338,7 @@ def restore(
     Whatever is in `to` stays as it is, and no link in it is followed. Of a captured history the result is a
     history with these steps.
     """
-    record, to = any_path(record), own_folder(any_path(to))
+    record, to = own_source(any_path(record)), own_folder(any_path(to))
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
     chosen = [s.step for s in history.steps] if steps is None else list(steps)
@@ -357,7 +357,7 @@ def _part(
     threads: int,
 ) -> tuple[_core.RecordStore, str, int]:
     """The record, a segment of it, and how many bytes of the segment are asked for."""
-    store = _core.open_record(any_path(record), rank, threads or os.cpu_count() or 1)
+    store = _core.open_record(own_source(any_path(record)), rank, threads or os.cpu_count() or 1)
     files = store.files(step)
     for segment in store.segments(step):
         if name in (segment.name, files[segment.file].name):
@@ -552,7 +552,7 @@ def compact(
             where=record,
             fix="name steps that leave with drop",
         )
-    path, leaving = any_path(record), set(drop)
+    path, leaving = own_source(any_path(record)), set(drop)
 
     def stay(steps: list[int]) -> set[int]:
         return {*steps[-keep_last if keep_last else 0 :]} - leaving

@@ -106,9 +106,9 @@ def flush(local: str, history: str | None) -> int:
     history, which is brought into the bucket. Exit status: 0 all steps are there, 2 not.
     """
 
-    from ..arguments import checked_path, own_folder
+    from ..arguments import checked_path, own_folder, own_source
 
-    local = checked_path(local)
+    local = own_source(checked_path(local))
     if is_url(history):
         assert history is not None
         return _upload(local, history)

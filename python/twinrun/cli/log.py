@@ -62,9 +62,9 @@ def log(run: str, as_json: bool) -> int:
     diverged.
     """
 
-    from ..arguments import checked_path
+    from ..arguments import checked_path, own_source
 
-    history = _core.open_history(checked_path(run))
+    history = _core.open_history(own_source(checked_path(run)))
     if as_json:
         print(json.dumps(_document(history), indent=1))
         return 0

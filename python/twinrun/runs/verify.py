@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .. import _core
-from ..arguments import MEMORY, check_settings, checked_path
+from ..arguments import MEMORY, check_settings, checked_path, own_source
 from ..errors import DamagedFile, FormatError, MissingFile, Stale, TwinrunError
 from ..formats.files import is_metadata, open_regular, reading
 from ..formats.folder import is_history
@@ -410,7 +410,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     >>> len(twinrun.verify("runs/a").problems)
     1
     """
-    path = checked_path(path)
+    path = own_source(checked_path(path))
     check_settings(threads=threads, memory=memory)
     if not os.path.exists(path):
         raise MissingFile("no such file or folder", where=path, fix="check the path")

@@ -80,3 +80,19 @@ def test_a_prefix_has_no_empty_part(url: str, folder: Path) -> None:
         with pytest.raises(Unsupported, match=r"no empty part, . or .. in its URL.*write one slash"):
             twinrun.Run(url, local="here", **kwargs)
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a", "https://me:pw@host/a?pw"])
+@pytest.mark.parametrize("verb", ["verify", "log", "pack", "restore", "compact", "flush"])
+def test_commands_that_read_folders_of_this_machine_say_so(verb: str, url: str, folder: Path) -> None:
+    words = {"pack": ["to"], "restore": ["to"], "compact": ["--keep-last", "1"]}.get(verb, [])
+    done = command(verb, url, *words)
+    check_error(done, "works with folders of this machine", "download it first")
+    assert "pw" not in done.err
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_of_such_a_name_is_read(folder: Path) -> None:
+    (folder / "s3:").mkdir()
+    captured("./s3:/a")
+    assert command("verify", "s3:/a").status == 0
