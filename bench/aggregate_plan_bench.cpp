@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "aggregate/plan/exits.hpp"
 #include "aggregate/plan/planner.hpp"
 
 namespace {
@@ -13,7 +14,6 @@ using namespace twinrun;
 struct Case {
     std::shared_ptr<const Topology> topology;
     std::vector<std::vector<Contribution>> partitions;
-    std::vector<std::uint32_t> gateways;
 };
 
 Case make_case(const char* description, PlanLayout layout, VolumeModel::Kind kind,
@@ -26,10 +26,8 @@ Case make_case(const char* description, PlanLayout layout, VolumeModel::Kind kin
     settings.item_bytes = {4, 4, 4, 4, 4, 4, 4, 8, 2};
     const auto volumes = *volumes_of({.kind = kind, .mean = 950'000, .unit = 38, .spread = 1.5}, ranks);
     auto plan = *make_plan(*made.topology, volumes, settings, {});
-    for (PlannedPartition& part : plan.partitions) {
-        made.gateways.push_back(part.gateway);
+    for (PlannedPartition& part : plan.partitions)
         made.partitions.push_back(std::move(part.contributions));
-    }
     return made;
 }
 
@@ -37,8 +35,10 @@ void elections(benchmark::State& state, const char* description, PlanLayout layo
                Placement placement) {
     const bool smoke = std::getenv("BENCHMARK_SMOKE") != nullptr;
     const Case made = make_case(smoke ? "torus:2x2x2" : description, layout, kind, smoke ? 4 : 64);
-    for (auto _ : state)
-        benchmark::DoNotOptimize(elect(*made.topology, placement, made.partitions, made.gateways, 1));
+    for (auto _ : state) {
+        const std::vector<Exit> exits = exits_of(*made.topology, placement, made.partitions);
+        benchmark::DoNotOptimize(elect(*made.topology, placement, made.partitions, exits, 1));
+    }
     state.counters["partitions"] = static_cast<double>(made.partitions.size());
     std::size_t contributions = 0;
     for (const auto& all : made.partitions)

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "aggregate/plan/exits.hpp"
+
 namespace twinrun::simulation {
 
 namespace {
@@ -130,19 +132,22 @@ class File {
 // The ranks that aggregate the parts of a file, which lie in this order.
 struct Aggregators {
     std::vector<std::uint32_t> ranks;
-    std::vector<std::uint32_t> gateways;  // of the partitions
+    std::vector<std::uint32_t> gateways;  // of the partitions, for these aggregators
 };
 
 Aggregators choose(const Job& job, const Topology& topology, const File& file,
                    const std::vector<std::vector<Contribution>>& sets, std::uint32_t number) {
     Aggregators chosen;
-    for (const auto& contributions : sets)
-        chosen.gateways.push_back(gateway_of_partition(topology, contributions));
     if (job.choice == Choice::elected) {
-        for (const Election& one : elect(topology, job.placement, sets, chosen.gateways, job.seed + number))
+        const std::vector<Exit> exits = exits_of(topology, job.placement, sets);
+        for (const Election& one : elect(topology, job.placement, sets, exits, job.seed + number)) {
             chosen.ranks.push_back(one.rank);
+            chosen.gateways.push_back(one.gateway);
+        }
         return chosen;
     }
+    for (const auto& contributions : sets)
+        chosen.gateways.push_back(gateway_of_partition(topology, contributions));
     const auto nodes =
         static_cast<std::uint32_t>((file.volumes().size() + job.ranks_per_node - 1) / job.ranks_per_node);
     for (std::uint32_t p = 0; p < sets.size(); ++p)

@@ -60,6 +60,7 @@ PlanTopology plan_topology(const Topology& t) {
 struct PlanAggregator {
     std::uint32_t rank;
     std::uint32_t node;
+    std::uint32_t gateway;
     double gather;
     double write;
 };
@@ -84,7 +85,7 @@ struct PyPlacement {
     [[nodiscard]] std::vector<PlanAggregator> aggregators() const {
         std::vector<PlanAggregator> made;
         for (const Election& election : planned.elections) {
-            made.push_back({election.rank, election.rank / ranks_per_node,
+            made.push_back({election.rank, election.rank / ranks_per_node, election.gateway,
                             static_cast<double>(election.cost.gather),
                             static_cast<double>(election.cost.write)});
         }
@@ -121,6 +122,7 @@ void define_plan(nb::module_& m) {
                                "Of a partition: who aggregates, and the predicted seconds.")
         .def_ro("rank", &PlanAggregator::rank)
         .def_ro("node", &PlanAggregator::node)
+        .def_ro("gateway", &PlanAggregator::gateway)
         .def_ro("gather", &PlanAggregator::gather)
         .def_ro("write", &PlanAggregator::write);
     nb::class_<PyPlacement>(m, "PlannedPlacement")

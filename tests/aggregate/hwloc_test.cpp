@@ -118,7 +118,7 @@ TEST(Hwloc, ASyntheticMachineIsWhatItSays) {
 
 Election elect_one(const Topology& t, const std::vector<Contribution>& partition) {
     return elect(t, Placement::cost, std::vector<std::vector<Contribution>>{partition},
-                 std::vector<std::uint32_t>{0}, 0)[0];
+                 std::vector<Exit>{{0}}, 0)[0];
 }
 
 // One rank a core; what one of them has more decides, and distance where all have the same.
@@ -126,7 +126,7 @@ TEST(Hwloc, TheElectionWithinAHostIsExact) {
     NEEDS_HWLOC();
     const auto t = topology(kMachine);
     ASSERT_NE(t, nullptr);
-    const std::vector<std::uint32_t> gateways{0, 0, 0, 0};
+    const std::vector<Exit> exits(4);
     // The last rank has most: it costs least to let it gather. The slowest on its way to it is another one of its NUMA node, not of
     // its cache.
     std::vector<Contribution> heavy;
@@ -139,7 +139,7 @@ TEST(Hwloc, TheElectionWithinAHostIsExact) {
     std::vector<std::vector<Contribution>> quarters(4);
     for (std::uint32_t rank = 0; rank < 16; ++rank)
         quarters[3 - rank / 4].push_back({rank, rank, rank % 4 == 2 ? 2e6F : 1e6F});
-    const auto four = elect(*t, Placement::cost, quarters, gateways, 0);
+    const auto four = elect(*t, Placement::cost, quarters, exits, 0);
     for (std::uint32_t p = 0; p < 4; ++p)
         EXPECT_EQ(four[p].rank, (3 - p) * 4 + 2) << p;  // its own two megabytes need not move
     // Node-aware, it is the same as long as one rank has most.
@@ -166,8 +166,8 @@ TEST(Hwloc, HostsTakeTurnsBeforeCores) {
     for (std::uint32_t rank = 0; rank < 64; ++rank)
         all.push_back({rank, rank, 1e6F});
     for (const Placement placement : {Placement::cost, Placement::rank, Placement::random}) {
-        const auto elected = elect(*t, placement, std::vector<std::vector<Contribution>>(8, all),
-                                   std::vector<std::uint32_t>(8, 0), 3);
+        const auto elected =
+            elect(*t, placement, std::vector<std::vector<Contribution>>(8, all), std::vector<Exit>(8), 3);
         std::vector<int> of_host(4, 0);
         for (const Election& e : elected)
             ++of_host[t->host_of(e.rank)];
@@ -191,9 +191,9 @@ TEST(Hwloc, UnboundRanksAreAsOnPlainNodes) {
             for (std::uint32_t rank = 0; rank < 12; ++rank)
                 partition.push_back({rank, rank % hosts, static_cast<float>(random() % 1'000'000)});
         }
-        const std::vector<std::uint32_t> gateways(partitions.size(), 0);
-        const auto plain = elect(*flat, Placement::cost, partitions, gateways, 0);
-        const auto inner = elect(**made, Placement::cost, partitions, gateways, 0);
+        const std::vector<Exit> exits(partitions.size());
+        const auto plain = elect(*flat, Placement::cost, partitions, exits, 0);
+        const auto inner = elect(**made, Placement::cost, partitions, exits, 0);
         for (std::size_t p = 0; p < partitions.size(); ++p) {
             ASSERT_EQ(plain[p].rank, inner[p].rank);
             ASSERT_EQ(plain[p].cost.total(), inner[p].cost.total());

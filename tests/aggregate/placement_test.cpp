@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "aggregate/plan/exits.hpp"
 #include "aggregate/topologies.hpp"
 #include "support/device.hpp"
 #include "support/seed.hpp"
@@ -22,7 +23,8 @@ using Partitions = std::vector<std::vector<Contribution>>;
 
 // Section III-B of the paper, word for word.
 PlacementCost direct(const Topology& t, const std::vector<Contribution>& all, std::size_t candidate,
-                     std::uint32_t gateway) {
+                     std::uint32_t gateway, bool hops = true) {
+    const float latency = hops ? t.latency() : 0;
     const Contribution& a = all[candidate];
     PlacementCost cost;
     std::map<std::uint32_t, bool> nodes;
@@ -31,43 +33,58 @@ PlacementCost direct(const Topology& t, const std::vector<Contribution>& all, st
         nodes[t.host_of(i.node)] = true;
         sum += static_cast<double>(i.bytes);
         if (i.rank == a.rank) continue;
-        cost.gather = std::max(cost.gather, t.latency() * static_cast<float>(t.distance(i.node, a.node)) +
+        cost.gather = std::max(cost.gather, latency * static_cast<float>(t.distance(i.node, a.node)) +
                                                 i.bytes / t.bandwidth(i.node, a.node));
     }
-    cost.write = t.latency() * static_cast<float>(t.distance_to_gateway(a.node, gateway)) +
+    cost.write = latency * static_cast<float>(t.distance_to_gateway(a.node, gateway)) +
                  static_cast<float>(sum) /
                      (static_cast<float>(nodes.size()) * t.bandwidth_to_gateway(a.node, gateway));
     return cost;
 }
 
 std::vector<Election> direct_election(const Topology& t, bool dearest, const Partitions& partitions,
-                                      const std::vector<std::uint32_t>& gateways) {
+                                      const std::vector<Exit>& exits) {
     std::map<std::uint32_t, std::uint32_t> ranks;
     std::map<std::uint32_t, std::uint32_t> hosts;
     std::map<std::uint32_t, std::uint32_t> nodes;
-    const auto times = [&](const Contribution& c) {
-        return std::array{ranks[c.rank], hosts[t.host_of(c.node)], nodes[c.node]};
-    };
+    std::uint32_t first = ~0U;
+    std::uint32_t last = 0;
+    for (const auto& all : partitions) {
+        first = std::min(first, all.front().rank);
+        last = std::max(last, all.back().rank);
+    }
     std::vector<Election> elections;
     for (std::size_t p = 0; p < partitions.size(); ++p) {
         const auto& all = partitions[p];
-        std::array least{~0U, ~0U, ~0U};
+        const Exit exit = exits[p];
+        const auto times = [&](const Contribution& c) {
+            const bool other = exit.link != Exit::kAnyLink && t.link_of(c.node) != exit.link;
+            return std::array{ranks[c.rank], hosts[t.host_of(c.node)], other ? 1U : 0U, nodes[c.node]};
+        };
+        std::array least{~0U, ~0U, ~0U, ~0U};
         for (const Contribution& c : all)
             least = std::min(least, times(c));
-        std::size_t best = all.size();
-        PlacementCost cost;
-        for (std::size_t i = 0; i < all.size(); ++i) {
-            if (times(all[i]) != least) continue;
-            const PlacementCost here = direct(t, all, i, gateways[p]);
-            if (best == all.size() || (dearest ? here.total() > cost.total() : here.total() < cost.total())) {
-                best = i;
-                cost = here;
+        // Rank order begins at an even share of the ranks, and goes on with the first one.
+        const std::uint64_t goal = first + (std::uint64_t{last} - first + 1) * p / partitions.size();
+        std::vector<std::size_t> order;
+        for (const bool behind : {false, true}) {
+            for (std::size_t i = 0; i < all.size(); ++i) {
+                if (exit.limits ? (all[i].rank < goal) == behind : !behind) order.push_back(i);
             }
+        }
+        std::size_t best = all.size();
+        float lowest = 0;
+        for (const std::size_t i : order) {
+            if (times(all[i]) != least) continue;
+            const float here = direct(t, all, i, exit.gateway, dearest || !exit.limits).total();
+            if (best != all.size() && (dearest ? here <= lowest : here >= lowest)) continue;
+            best = i;
+            lowest = here;
         }
         ++ranks[all[best].rank];
         ++hosts[t.host_of(all[best].node)];
         ++nodes[all[best].node];
-        elections.push_back({all[best].rank, cost});
+        elections.push_back({all[best].rank, direct(t, all, best, exit.gateway), exit.gateway});
     }
     return elections;
 }
@@ -155,13 +172,16 @@ TEST(Placement, ElectionsAreThoseOfTheFormula) {
         const auto t = some_topology(random);
         ASSERT_NE(t, nullptr);
         const Partitions partitions = made_up_partitions(random, t->nodes());
-        std::vector<std::uint32_t> gateways;
-        for (std::size_t p = 0; p < partitions.size(); ++p)
-            gateways.push_back(static_cast<std::uint32_t>(random() % t->gateways()));
         for (const bool dearest : {false, true}) {
-            const auto expected = direct_election(*t, dearest, partitions, gateways);
-            const auto found =
-                elect(*t, dearest ? Placement::worst : Placement::cost, partitions, gateways, 1);
+            std::vector<Exit> exits;
+            for (std::size_t p = 0; p < partitions.size(); ++p) {
+                exits.push_back({static_cast<std::uint32_t>(random() % t->gateways())});
+                if (dearest || random() % 2 == 0) continue;
+                exits.back().link = static_cast<std::uint32_t>(random() % t->links());
+                exits.back().limits = random() % 2 == 0;
+            }
+            const auto expected = direct_election(*t, dearest, partitions, exits);
+            const auto found = elect(*t, dearest ? Placement::worst : Placement::cost, partitions, exits, 1);
             ASSERT_EQ(found.size(), expected.size());
             for (std::size_t p = 0; p < found.size(); ++p) {
                 ASSERT_EQ(found[p].rank, expected[p].rank) << t->name() << ", partition " << p;
@@ -177,12 +197,12 @@ TEST(Placement, AllTakeTurns) {
         const auto t = some_topology(random);
         ASSERT_NE(t, nullptr);
         const Partitions partitions = made_up_partitions(random, t->nodes());
-        std::vector<std::uint32_t> gateways;
+        std::vector<Exit> exits;
         for (const auto& all : partitions)
-            gateways.push_back(gateway_of_partition(*t, all));
+            exits.push_back({gateway_of_partition(*t, all)});
         for (const Placement placement :
              {Placement::cost, Placement::rank, Placement::bridge, Placement::random, Placement::worst}) {
-            const auto elections = elect(*t, placement, partitions, gateways, 7);
+            const auto elections = elect(*t, placement, partitions, exits, 7);
             std::map<std::uint32_t, std::uint32_t> times;
             for (std::size_t p = 0; p < partitions.size(); ++p) {
                 const auto& all = partitions[p];
@@ -194,11 +214,11 @@ TEST(Placement, AllTakeTurns) {
                     ASSERT_LE(times[at->rank], times[c.rank]) << placement_name(placement);
                 ++times[at->rank];
                 const PlacementCost expected =
-                    direct(*t, all, static_cast<std::size_t>(at - all.begin()), gateways[p]);
+                    direct(*t, all, static_cast<std::size_t>(at - all.begin()), exits[p].gateway);
                 ASSERT_TRUE(same_bits(elections[p].cost, expected)) << placement_name(placement);
             }
             // The same again; random ones by their seed.
-            const auto again = elect(*t, placement, partitions, gateways, 7);
+            const auto again = elect(*t, placement, partitions, exits, 7);
             for (std::size_t p = 0; p < partitions.size(); ++p)
                 ASSERT_EQ(again[p].rank, elections[p].rank);
         }
@@ -211,8 +231,8 @@ TEST(Placement, TiesGoToTheLowestRank) {
     for (std::uint32_t r = 0; r < 8; ++r)
         all.push_back({10 + r, r / 2, 1e6F});
     const Partitions partitions(3, all);
-    const std::vector<std::uint32_t> gateways(3, 0);
-    const auto elections = elect(*t, Placement::cost, partitions, gateways, 0);
+    const std::vector<Exit> exits(3);
+    const auto elections = elect(*t, Placement::cost, partitions, exits, 0);
     EXPECT_EQ(elections[0].rank, 10U);  // then one on another node
     EXPECT_EQ(elections[1].rank, 12U);
     EXPECT_EQ(elections[2].rank, 14U);
@@ -224,9 +244,9 @@ TEST(Placement, TheHeaviestKeepsItsData) {
     for (std::uint32_t r = 0; r < 16; ++r)
         all.push_back({r, r, r == 11 ? 1e9F : 1e6F});
     const Partitions partitions{all};
-    const std::vector<std::uint32_t> gateways{0};
-    EXPECT_EQ(elect(*t, Placement::cost, partitions, gateways, 0)[0].rank, 11U);
-    EXPECT_NE(elect(*t, Placement::worst, partitions, gateways, 0)[0].rank, 11U);
+    const std::vector<Exit> exits(1);
+    EXPECT_EQ(elect(*t, Placement::cost, partitions, exits, 0)[0].rank, 11U);
+    EXPECT_NE(elect(*t, Placement::worst, partitions, exits, 0)[0].rank, 11U);
 }
 
 TEST(Placement, RankOrderIsSpreadOverTheCommunicator) {
@@ -234,12 +254,12 @@ TEST(Placement, RankOrderIsSpreadOverTheCommunicator) {
     Partitions partitions(4);
     for (std::uint32_t r = 0; r < 16; ++r)
         partitions[r / 4].push_back({r, r, 1});
-    const std::vector<std::uint32_t> gateways(4, 0);
-    const auto blocks = elect(*t, Placement::rank, partitions, gateways, 0);
+    const std::vector<Exit> exits(4);
+    const auto blocks = elect(*t, Placement::rank, partitions, exits, 0);
     std::vector<Contribution> all;
     for (std::uint32_t r = 0; r < 16; ++r)
         all.push_back({r, r, 1});
-    const auto everywhere = elect(*t, Placement::rank, Partitions(4, all), gateways, 0);
+    const auto everywhere = elect(*t, Placement::rank, Partitions(4, all), exits, 0);
     for (std::uint32_t p = 0; p < 4; ++p) {
         EXPECT_EQ(blocks[p].rank, 4 * p);
         EXPECT_EQ(everywhere[p].rank, 4 * p);
@@ -254,13 +274,13 @@ TEST(Placement, BridgeNodesComeFirstOnceAGateway) {
     }
     ASSERT_EQ(bridges.size(), 4U);
     Partitions partitions(4);  // two of each Pset, each with all of its nodes
-    std::vector<std::uint32_t> gateways;
+    std::vector<Exit> exits;
     for (std::uint32_t p = 0; p < 4; ++p) {
         for (std::uint32_t node = 0; node < 16; ++node)
             partitions[p].push_back({p / 2 * 16 + node, p / 2 * 16 + node, 1});
-        gateways.push_back(p / 2);
+        exits.push_back({p / 2});
     }
-    const auto elections = elect(*t, Placement::bridge, partitions, gateways, 0);
+    const auto elections = elect(*t, Placement::bridge, partitions, exits, 0);
     EXPECT_EQ(elections[0].rank, bridges[0]);
     EXPECT_EQ(elections[1].rank, 8U);  // in rank order
     EXPECT_EQ(elections[2].rank, bridges[2]);
@@ -273,10 +293,10 @@ TEST(Placement, RandomOnesReachEveryRank) {
     for (std::uint32_t r = 0; r < 5; ++r)
         all.push_back({r, r, 1});
     const Partitions partitions{all};
-    const std::vector<std::uint32_t> gateways{0};
+    const std::vector<Exit> exits(1);
     std::map<std::uint32_t, int> times;
     for (std::uint64_t seed = 0; seed < 500; ++seed)
-        ++times[elect(*t, Placement::random, partitions, gateways, seed)[0].rank];
+        ++times[elect(*t, Placement::random, partitions, exits, seed)[0].rank];
     ASSERT_EQ(times.size(), 5U);
     for (const auto& [rank, count] : times)
         EXPECT_GT(count, 50) << rank;
@@ -296,10 +316,10 @@ TEST(Placement, ElectionsOfNothing) {
     const auto t = topology("flat:2");
     EXPECT_TRUE(elect(*t, Placement::cost, {}, {}, 0).empty());
     const Partitions one{{{7, 1, 0}}};
-    const std::vector<std::uint32_t> gateways{0};
+    const std::vector<Exit> exits(1);
     for (const Placement placement :
          {Placement::cost, Placement::rank, Placement::bridge, Placement::random, Placement::worst}) {
-        const auto found = elect(*t, placement, one, gateways, 3);
+        const auto found = elect(*t, placement, one, exits, 3);
         EXPECT_EQ(found[0].rank, 7U);
         EXPECT_EQ(found[0].cost.gather, 0);
     }

@@ -41,6 +41,9 @@ void expect_sound(const Topology& t) {
         ASSERT_GT(t.bandwidth_to_gateway(a, gateway), 0);
         ASSERT_GT(t.gateway_capacity(gateway), 0);
         ASSERT_LT(t.gateway_of(a), t.gateways());
+        ASSERT_LT(t.link_of(a), t.links());
+        ASSERT_EQ(t.gateway_of_link(t.link_of(a)), t.gateway_of(a));
+        ASSERT_GT(t.link_capacity(t.link_of(a)), 0);
     }
 }
 

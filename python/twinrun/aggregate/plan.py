@@ -62,7 +62,7 @@ class Partition:
     nodes : int
         Number of nodes with data in it.
     gateway : int
-        The gateway of the nodes with most of the data.
+        The gateway of the nodes with most of the data. That of an aggregator may be another one.
     """
 
     file: int
@@ -84,6 +84,8 @@ class Aggregator:
     ----------
     rank, node : int
         The rank, and the node that it is on.
+    gateway : int
+        The gateway that the partition's data leave by. Placement `cost` gives equal gateways equal shares.
     gather : float
         C1: time to gather, in seconds.
     write : float
@@ -96,6 +98,7 @@ class Aggregator:
 
     rank: int
     node: int
+    gateway: int
     gather: float
     write: float
 
@@ -439,7 +442,7 @@ def _plan_of(made: _core.AggregationPlan, ranks_per_node: int, layout: str) -> A
                 one.sum,
                 one.most,
                 one.seconds,
-                [Aggregator(a.rank, a.node, a.gather, a.write) for a in one.aggregators],
+                [Aggregator(a.rank, a.node, a.gateway, a.gather, a.write) for a in one.aggregators],
             )
             for one in made.placements
         ],

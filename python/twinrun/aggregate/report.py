@@ -64,7 +64,7 @@ def print_plan(console: Console, plan: AggregationPlan, rows: int = 20) -> None:
         if part.last_rank - part.first_rank + 1 != part.ranks:
             among += f" ({part.ranks})"
         name = str(part.number) if plan.files == 1 else f"{part.file}.{part.number}"
-        cells = [name, byte_size(part.bytes), among, part.nodes, a.rank, a.node, part.gateway]
+        cells = [name, byte_size(part.bytes), among, part.nodes, a.rank, a.node, a.gateway]
         table.append([*map(str, cells), _seconds(a.gather), _seconds(a.write)])
     if plan.places:
         table[0].append("where")

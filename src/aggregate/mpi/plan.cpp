@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "aggregate/mpi/saved_plans.hpp"
+#include "aggregate/plan/exits.hpp"
 #include "base/caught.hpp"
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
@@ -51,11 +52,13 @@ struct Plan::Wire {
 struct Plan::Ballot {
     struct Bid {
         float cost;
-        int rank;
+        int turn;  // of a member: its number, counted from `starts`
     };
     static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
     static constexpr float kNever = std::numeric_limits<float>::infinity();
     std::vector<float> costs;
+    // Which member is the first among equal ones.
+    std::vector<std::size_t> starts;
     // Number of this rank among the ranks of each partition; kNone: not among them.
     std::vector<std::size_t> own;
     std::unique_ptr<bool[]> flags;
@@ -251,13 +254,19 @@ Result<> Plan::cut() {
     }
     partitions_.clear();
     std::uint64_t longest = 0;
-    for (const Range& range : make_partitions(table_, most_partitions, traits_.block)) {
-        Partition partition;
-        partition.range = range;
-        partition.members = contributions_to(table_, range, group_.place_of);
-        partition.gateway = gateway_of_partition(topology_, partition.members);
-        partitions_.push_back(std::move(partition));
+    std::vector<std::vector<Contribution>> members;
+    const std::vector<Range> ranges = make_partitions(table_, most_partitions, traits_.block);
+    for (const Range& range : ranges) {
+        members.push_back(contributions_to(table_, range, group_.place_of));
         longest = std::max(longest, range.bytes());
+    }
+    const std::vector<Exit> exits = exits_of(topology_, settings_.placement, members);
+    for (std::size_t p = 0; p < ranges.size(); ++p) {
+        Partition partition;
+        partition.range = ranges[p];
+        partition.members = std::move(members[p]);
+        partition.exit = exits[p];
+        partitions_.push_back(std::move(partition));
     }
     buffer_bytes_ = settings_.buffer_bytes;
     if (buffer_bytes_ == 0) {
@@ -316,6 +325,7 @@ Result<> Plan::arrange() {
         ballot.offer.assign(count + 1, -1);
         ballot.costs.resize(count);
         ballot.own.resize(count);
+        ballot.starts.resize(count);
         ballot.bids.resize(count);
         ballot.won.reserve(count);
         std::size_t most = 0;
@@ -369,12 +379,12 @@ Result<> Plan::elect_aggregators(Ballot& ballot) {
     const std::size_t count = partitions_.size();
     const auto elect_here = [&]() -> Result<> {
         std::vector<std::vector<Contribution>> members;
-        std::vector<std::uint32_t> gateways;
+        std::vector<Exit> exits;
         for (const Partition& partition : partitions_) {
             members.push_back(partition.members);
-            gateways.push_back(partition.gateway);
+            exits.push_back(partition.exit);
         }
-        const auto elections = elect(topology_, settings_.placement, members, gateways, settings_.seed);
+        const auto elections = elect(topology_, settings_.placement, members, exits, settings_.seed);
         for (std::size_t p = 0; p < count; ++p) {
             partitions_[p].aggregator = elections[p].rank;
             partitions_[p].cost = elections[p].cost;
@@ -386,8 +396,16 @@ Result<> Plan::elect_aggregators(Ballot& ballot) {
     if (settings_.placement != Placement::cost && !dearest) return caught(elect_here);
     const auto me = static_cast<std::uint32_t>(group_.rank);
     const auto cost_of = [&](const Partition& partition, std::size_t member) {
-        return placement_cost(topology_, partition.members, member, partition.gateway);
+        const Exit& exit = partition.exit;
+        return placement_cost(topology_, partition.members, member, exit.gateway, !exit.limits);
     };
+    RankOrder rank_order;
+    for (const Partition& partition : partitions_)
+        rank_order.add(partition.members);
+    for (std::size_t p = 0; p < count; ++p) {
+        const Partition& partition = partitions_[p];
+        ballot.starts[p] = partition.exit.limits ? rank_order.start(partition.members, p) : 0;
+    }
     // A rank that fails here makes no bids, and reports its error in the next agreement.
     Result<> mine = caught([&]() -> Result<> {
         for (std::size_t p = 0; p < count; ++p) {
@@ -414,19 +432,22 @@ Result<> Plan::elect_aggregators(Ballot& ballot) {
             ballot.bids[p] = {Ballot::kNever, std::numeric_limits<int>::max()};
             if (!mine || ballot.own[p] == Ballot::kNone) continue;
             const auto& ranks = partitions_[p].members;
-            ballot.turns->eligible(ranks, {ballot.flags.get(), ranks.size()});
-            if (ballot.flags[ballot.own[p]]) ballot.bids[p] = {ballot.costs[p], group_.rank};
+            ballot.turns->eligible(ranks, partitions_[p].exit.link, {ballot.flags.get(), ranks.size()});
+            if (!ballot.flags[ballot.own[p]]) continue;
+            const std::size_t turn = (ballot.own[p] + ranks.size() - ballot.starts[p]) % ranks.size();
+            ballot.bids[p] = {ballot.costs[p], static_cast<int>(turn)};
         }
         TWR_CHECK(reduce(ballot.bids.data() + settled, static_cast<int>(count - settled), MPI_FLOAT_INT,
                          MPI_MINLOC));
         ++election_rounds_;
         ballot.won.clear();
         for (; settled < count; ++settled) {
-            const int bidder = ballot.bids[settled].rank;
+            const auto turn = static_cast<std::size_t>(ballot.bids[settled].turn);
+            const auto& ranks = partitions_[settled].members;
             // No rank made a bid: the only candidate has failed. All ranks see this, and the next
             // agreement reports the error.
-            if (bidder < 0 || bidder >= group_.ranks) return mine;
-            const auto winner = static_cast<std::uint32_t>(bidder);
+            if (turn >= ranks.size()) return mine;
+            const std::uint32_t winner = ranks[(turn + ballot.starts[settled]) % ranks.size()].rank;
             const std::uint32_t place = group_.place_of[winner];
             const std::uint32_t host = topology_.host_of(place);
             const bool again =
@@ -459,8 +480,8 @@ auto member_at(const Partition& partition, std::uint32_t rank) {
 void Plan::find_costs() {
     for (Partition& partition : partitions_) {
         const auto at = member_at(partition, partition.aggregator) - partition.members.begin();
-        partition.cost =
-            placement_cost(topology_, partition.members, static_cast<std::size_t>(at), partition.gateway);
+        partition.cost = placement_cost(topology_, partition.members, static_cast<std::size_t>(at),
+                                        partition.exit.gateway);
     }
 }
 
@@ -470,8 +491,8 @@ std::uint64_t Plan::election_key() const {
                                    static_cast<std::uint64_t>(settings_.placement), settings_.seed,
                                    xxh3(std::string_view(settings_.topology)), topology_.nodes()};
     for (const Partition& partition : partitions_) {
-        all.insert(all.end(),
-                   {partition.range.begin, partition.range.end, partition.gateway, partition.members.size()});
+        all.insert(all.end(), {partition.range.begin, partition.range.end, partition.exit.gateway,
+                               partition.exit.link, partition.members.size()});
         for (const Contribution& member : partition.members) {
             all.insert(all.end(),
                        {member.rank, member.node, std::uint64_t{std::bit_cast<std::uint32_t>(member.bytes)}});

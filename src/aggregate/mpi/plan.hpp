@@ -70,7 +70,7 @@ static_assert(sizeof(Duty) <= kHeader);
 struct Partition {
     Range range;
     std::vector<Contribution> members;  // ranks of the file
-    std::uint32_t gateway = 0;
+    Exit exit;
     std::uint32_t aggregator = 0;  // rank of the file
     PlacementCost cost;
     std::uint64_t offset = 0;           // of the Duty in its aggregator's memory

@@ -96,7 +96,7 @@ std::string report_of(const twr_aggregate& a) {
                 {"ranks", partition.members.size()},
                 {"aggregator", a.group.team_rank[partition.aggregator]},
                 {"node", a.group.node_of[partition.aggregator]},
-                {"gateway", partition.gateway},
+                {"gateway", partition.exit.gateway},
                 {"cost", {{"gather", partition.cost.gather}, {"write", partition.cost.write}}}};
             if (is_hwloc(a.settings.topology)) {
                 entry["place"] = place_words(a.topology->inner_place(a.group.place_of[partition.aggregator]));

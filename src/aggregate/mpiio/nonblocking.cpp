@@ -91,14 +91,6 @@ Answer File::carry_out(const Prepared& prepared) {
 
 namespace {
 
-// Open MPI's nonblocking read never ends where it meets the end of the file, as its split one
-// (calls.cpp). It moves each rank's bytes alone anyway, and so does a blocking independent read.
-#ifdef OPEN_MPI
-constexpr bool kReadsHang = true;
-#else
-constexpr bool kReadsHang = false;
-#endif
-
 int begin_by_mpi(MPI_File handle, const Call& call, MPI_Request* request) {
 #if MPI_VERSION >= 4
     return call.mode == Mode::write
@@ -119,18 +111,12 @@ int begin_by_mpi(MPI_File handle, const Call& call, MPI_Request* request) {
 Answer File::by_mpi(const Prepared& prepared) const {
     const Call& call = prepared.call;
     MPI_Status status;
-    int code = MPI_SUCCESS;
-    if (kReadsHang && call.mode == Mode::read) {
-        code = PMPI_File_read_at(handle_, call.offset, call.buffer, static_cast<int>(call.count), call.type,
-                                 &status);
-    } else {
-        MPI_Request request = MPI_REQUEST_NULL;
-        code = begin_by_mpi(handle_, call, &request);
-        int ended = 0;
-        for (Nap nap; code == MPI_SUCCESS; nap.take()) {
-            code = PMPI_Test(&request, &ended, &status);
-            if (ended != 0) break;
-        }
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = begin_by_mpi(handle_, call, &request);
+    int ended = 0;
+    for (Nap nap; code == MPI_SUCCESS; nap.take()) {
+        code = PMPI_Test(&request, &ended, &status);
+        if (ended != 0) break;
     }
     if (code != MPI_SUCCESS) return failed(aggregation::mpi_error("a nonblocking collective call", code));
     MPI_Count bytes = 0;

@@ -40,9 +40,9 @@ float bytes_of(std::span<const Contribution> contributions) {
     return static_cast<float>(sum);
 }
 
-float write_term(const Topology& topology, std::uint32_t node, std::uint32_t gateway, float bytes,
-                 std::size_t nodes) {
-    return term(topology.latency(), topology.distance_to_gateway(node, gateway), bytes,
+float write_term(const Topology& topology, float latency, std::uint32_t node, std::uint32_t gateway,
+                 float bytes, std::size_t nodes) {
+    return term(latency, topology.distance_to_gateway(node, gateway), bytes,
                 static_cast<float>(nodes) * topology.bandwidth_to_gateway(node, gateway));
 }
 
@@ -64,9 +64,9 @@ Result<Placement> placement_of(const std::string& name) {
 }
 
 PlacementCost placement_cost(const Topology& topology, std::span<const Contribution> contributions,
-                             std::size_t candidate, std::uint32_t gateway) {
+                             std::size_t candidate, std::uint32_t gateway, bool hops) {
     const std::uint32_t node = contributions[candidate].node;
-    const float latency = topology.latency();
+    const float latency = hops ? topology.latency() : 0;
     std::vector<std::uint32_t> nodes;
     nodes.reserve(contributions.size());
     PlacementCost cost;
@@ -80,16 +80,16 @@ PlacementCost placement_cost(const Topology& topology, std::span<const Contribut
     }
     std::sort(nodes.begin(), nodes.end());
     const auto distinct = static_cast<std::size_t>(std::unique(nodes.begin(), nodes.end()) - nodes.begin());
-    cost.write = write_term(topology, node, gateway, bytes_of(contributions), distinct);
+    cost.write = write_term(topology, latency, node, gateway, bytes_of(contributions), distinct);
     return cost;
 }
 
 PartitionCosts::PartitionCosts(const Topology& topology, std::span<const Contribution> contributions,
-                               std::uint32_t gateway)
+                               std::uint32_t gateway, bool hops)
     : topology_(&topology),
       contributions_(contributions),
       gateway_(gateway),
-      latency_(topology.latency()),
+      latency_(hops ? topology.latency() : 0),
       bytes_(bytes_of(contributions)) {
     members_.resize(contributions.size());
     std::iota(members_.begin(), members_.end(), 0U);
@@ -140,7 +140,7 @@ PartitionCosts::PartitionCosts(const Topology& topology, std::span<const Contrib
 }
 
 float PartitionCosts::write_cost(std::uint32_t node) const {
-    return write_term(*topology_, node, gateway_, bytes_, hosts_);
+    return write_term(*topology_, latency_, node, gateway_, bytes_, hosts_);
 }
 
 // The term of the other ranks on the candidate's node.
@@ -175,13 +175,16 @@ PlacementCost PartitionCosts::of(std::size_t candidate) const {
         write_cost(node)};
 }
 
-PartitionCosts::Found PartitionCosts::cheapest(std::span<const bool> eligible) const {
+PartitionCosts::Found PartitionCosts::cheapest(std::span<const bool> eligible, std::size_t start) const {
     // In the order of the cost to write: good candidates that are found early bound the rest.
     std::vector<std::pair<float, std::uint32_t>> order;
     order.reserve(nodes_.size());
     for (std::uint32_t place = 0; place < nodes_.size(); ++place)
         order.emplace_back(write_cost(nodes_[place].node), place);
     std::sort(order.begin(), order.end());
+    const auto turn = [&](std::size_t candidate) {
+        return candidate < start ? candidate + contributions_.size() - start : candidate - start;
+    };
     Found best;
     float least = std::numeric_limits<float>::infinity();
     bool any = false;
@@ -190,20 +193,23 @@ PartitionCosts::Found PartitionCosts::cheapest(std::span<const bool> eligible) c
         const Node& node = nodes_[place];
         // All ranks except the top one have the same cost, so the first stands for all.
         std::array<std::size_t, 2> candidates{};
-        std::size_t count = 0;
+        std::size_t count = eligible[node.top] ? 1 : 0;
+        candidates[0] = node.top;
         bool other = false;
         for (std::uint32_t k = node.first; k < node.first + node.count; ++k) {
             const std::uint32_t i = members_[k];
-            if (!eligible[i] || (i != node.top && other)) continue;
-            other = other || i != node.top;
-            candidates[count++] = i;
+            if (!eligible[i] || i == node.top) continue;
+            if (!other) ++count;
+            if (!other || turn(i) < turn(candidates[count - 1])) candidates[count - 1] = i;
+            other = true;
         }
         if (count == 0) continue;
         const float others = others_term(place, write, least);
         for (std::size_t k = 0; k < count; ++k) {
             const PlacementCost cost{larger(others, own_term(node, candidates[k])), write};
             const float total = cost.total();
-            if (any && (total > least || (total == least && candidates[k] > best.candidate))) continue;
+            if (any && (total > least || (total == least && turn(candidates[k]) > turn(best.candidate))))
+                continue;
             any = true;
             least = total;
             best = {candidates[k], cost};
@@ -252,44 +258,18 @@ PartitionCosts::Found PartitionCosts::dearest(std::span<const bool> eligible) co
     return best;
 }
 
-std::uint32_t gateway_of_partition(const Topology& topology, std::span<const Contribution> contributions) {
-    if (topology.gateways() == 1) return 0;
-    std::vector<std::pair<std::uint32_t, double>> bytes;  // by gateway
-    for (std::size_t i = 0; i < contributions.size();) {
-        const std::uint32_t node = contributions[i].node;
-        double sum = 0;
-        for (; i < contributions.size() && contributions[i].node == node; ++i)
-            sum += static_cast<double>(contributions[i].bytes);
-        const std::uint32_t gateway = topology.gateway_of(node);
-        if (bytes.empty() || bytes.back().first != gateway) bytes.emplace_back(gateway, 0);
-        bytes.back().second += sum;
-    }
-    std::stable_sort(bytes.begin(), bytes.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::uint32_t best = 0;
-    double most = -1;
-    for (std::size_t i = 0; i < bytes.size();) {
-        const std::uint32_t gateway = bytes[i].first;
-        double sum = 0;
-        for (; i < bytes.size() && bytes[i].first == gateway; ++i)
-            sum += bytes[i].second;
-        if (sum > most) {
-            most = sum;
-            best = gateway;
-        }
-    }
-    return best;
-}
-
-void Turns::eligible(std::span<const Contribution> contributions, std::span<bool> eligible) const {
+void Turns::eligible(std::span<const Contribution> contributions, std::uint32_t link,
+                     std::span<bool> eligible) const {
     const auto of = [](const std::vector<std::uint32_t>& times, std::uint32_t number) {
         return number < times.size() ? times[number] : 0U;
     };
-    using Times = std::array<std::uint32_t, 3>;
+    using Times = std::array<std::uint32_t, 4>;
     const auto times = [&](const Contribution& c) {
-        return Times{of(ranks_, c.rank), of(hosts_, topology_->host_of(c.node)), of(nodes_, c.node)};
+        const bool other = link != Exit::kAnyLink && topology_->link_of(c.node) != link;
+        return Times{of(ranks_, c.rank), of(hosts_, topology_->host_of(c.node)), other ? 1U : 0U,
+                     of(nodes_, c.node)};
     };
-    Times least{~0U, ~0U, ~0U};
+    Times least{~0U, ~0U, ~0U, ~0U};
     for (const Contribution& c : contributions)
         least = std::min(least, times(c));
     for (std::size_t i = 0; i < contributions.size(); ++i)
@@ -312,15 +292,26 @@ void Turns::reserve(std::uint32_t ranks) {
     nodes_.resize(std::max<std::size_t>(nodes_.size(), topology_->nodes()), 0);
 }
 
+void RankOrder::add(std::span<const Contribution> contributions) {
+    first_ = std::min(first_, contributions.front().rank);
+    last_ = std::max(last_, contributions.back().rank);
+    ++partitions_;
+}
+
+std::size_t RankOrder::start(std::span<const Contribution> contributions, std::size_t p) const {
+    const std::uint64_t goal = first_ + (std::uint64_t{last_} - first_ + 1) * p / partitions_;
+    const auto at = std::lower_bound(contributions.begin(), contributions.end(), goal,
+                                     [](const Contribution& c, std::uint64_t r) { return c.rank < r; });
+    return at == contributions.end() ? 0 : static_cast<std::size_t>(at - contributions.begin());
+}
+
 std::vector<Election> elect(const Topology& topology, Placement placement,
                             std::span<const std::vector<Contribution>> partitions,
-                            std::span<const std::uint32_t> gateways, std::uint64_t seed) {
-    std::uint32_t first = std::numeric_limits<std::uint32_t>::max();
-    std::uint32_t last = 0;
+                            std::span<const Exit> exits, std::uint64_t seed) {
+    RankOrder rank_order;
     std::size_t most = 0;
     for (const auto& contributions : partitions) {
-        first = std::min(first, contributions.front().rank);
-        last = std::max(last, contributions.back().rank);
+        rank_order.add(contributions);
         most = std::max(most, contributions.size());
     }
     Turns turns(topology);
@@ -331,7 +322,8 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
     for (std::size_t p = 0; p < partitions.size(); ++p) {
         const std::span<const Contribution> contributions = partitions[p];
         const std::span<bool> eligible{flags.get(), contributions.size()};
-        turns.eligible(contributions, eligible);
+        const std::uint32_t gateway = exits[p].gateway;
+        turns.eligible(contributions, exits[p].link, eligible);
         // The first eligible candidate from `start` on, wrapping around.
         const auto next_from = [&](std::size_t start) {
             const auto from = eligible.begin() + static_cast<std::ptrdiff_t>(start);
@@ -339,19 +331,12 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
             if (at == eligible.end()) at = std::find(eligible.begin(), eligible.end(), true);
             return static_cast<std::size_t>(at - eligible.begin());
         };
-        const auto in_rank_order = [&] {
-            const std::uint64_t goal = first + (std::uint64_t{last} - first + 1) * p / partitions.size();
-            const auto at =
-                std::lower_bound(contributions.begin(), contributions.end(), goal,
-                                 [](const Contribution& c, std::uint64_t r) { return c.rank < r; });
-            return next_from(static_cast<std::size_t>(at - contributions.begin()));
-        };
+        const auto in_rank_order = [&] { return next_from(rank_order.start(contributions, p)); };
         const auto on_bridge = [&] {
-            for (std::size_t i = 0; i < contributions.size() && !bridged[gateways[p]]; ++i) {
+            for (std::size_t i = 0; i < contributions.size() && !bridged[gateway]; ++i) {
                 const std::uint32_t node = contributions[i].node;
-                if (!eligible[i] || !topology.bridge(node) || topology.gateway_of(node) != gateways[p])
-                    continue;
-                bridged[gateways[p]] = true;
+                if (!eligible[i] || !topology.bridge(node) || topology.gateway_of(node) != gateway) continue;
+                bridged[gateway] = true;
                 return i;
             }
             return in_rank_order();
@@ -365,21 +350,27 @@ std::vector<Election> elect(const Topology& topology, Placement placement,
         };
         PartitionCosts::Found found;
         const auto take = [&](std::size_t candidate) {
-            found = {candidate, placement_cost(topology, contributions, candidate, gateways[p])};
+            found = {candidate, placement_cost(topology, contributions, candidate, gateway)};
         };
         switch (placement) {
             case Placement::cost:
-                found = PartitionCosts(topology, contributions, gateways[p]).cheapest(eligible);
+                if (exits[p].limits) {
+                    take(PartitionCosts(topology, contributions, gateway, false)
+                             .cheapest(eligible, rank_order.start(contributions, p))
+                             .candidate);
+                } else {
+                    found = PartitionCosts(topology, contributions, gateway).cheapest(eligible);
+                }
                 break;
             case Placement::worst:
-                found = PartitionCosts(topology, contributions, gateways[p]).dearest(eligible);
+                found = PartitionCosts(topology, contributions, gateway).dearest(eligible);
                 break;
             case Placement::rank: take(in_rank_order()); break;
             case Placement::bridge: take(on_bridge()); break;
             case Placement::random: take(at_random()); break;
         }
         turns.elected(contributions[found.candidate]);
-        elections.push_back({contributions[found.candidate].rank, found.cost});
+        elections.push_back({contributions[found.candidate].rank, found.cost, gateway});
     }
     return elections;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,7 +35,7 @@ struct Contribution {
 //   C1 = max over i != A of (l d(i, A) + w(i, A) / B(i, A))
 //   C2 = l d(A, IO) + w(A, IO) / (|V_C| B(A, IO))
 // V_C: the nodes that contribute; hosts, if nodes are places within hosts. Equations of section
-// III-B of the paper, float arithmetic, volumes in bytes.
+// III-B of the paper, float arithmetic, volumes in bytes. hops = false: with l = 0.
 struct PlacementCost {
     float gather = 0;  // C1
     float write = 0;   // C2
@@ -42,7 +43,7 @@ struct PlacementCost {
 };
 [[nodiscard]] PlacementCost placement_cost(const Topology& topology,
                                            std::span<const Contribution> contributions, std::size_t candidate,
-                                           std::uint32_t gateway);
+                                           std::uint32_t gateway, bool hops = true);
 
 // The costs of all candidates of a partition. Works on nodes instead of ranks, so that the costs of
 // all ranks are cheap. Equals placement_cost bit for bit.
@@ -51,7 +52,7 @@ class PartitionCosts {
     // contributions: ascending by rank, one for each rank, not empty. They and the topology must
     // outlive this object.
     PartitionCosts(const Topology& topology, std::span<const Contribution> contributions,
-                   std::uint32_t gateway);
+                   std::uint32_t gateway, bool hops = true);
     [[nodiscard]] PlacementCost of(std::size_t candidate) const;
 
     struct Found {
@@ -59,8 +60,8 @@ class PartitionCosts {
         PlacementCost cost;
     };
     // The candidate with the lowest or the highest cost among those with eligible[i]; ties go to
-    // the first. At least one must be eligible.
-    [[nodiscard]] Found cheapest(std::span<const bool> eligible) const;
+    // the first, counted from `start` on, and then from 0. At least one must be eligible.
+    [[nodiscard]] Found cheapest(std::span<const bool> eligible, std::size_t start = 0) const;
     [[nodiscard]] Found dearest(std::span<const bool> eligible) const;
 
    private:
@@ -88,21 +89,30 @@ class PartitionCosts {
     std::vector<float> bounds_;            // no term of heaviest_[k] exceeds bounds_[k]
 };
 
-// The gateway of a partition: the one whose nodes have the most of its bytes; ties go to the first.
-[[nodiscard]] std::uint32_t gateway_of_partition(const Topology& topology,
-                                                 std::span<const Contribution> contributions);
+// Where the data of a partition leave for storage (exits.hpp).
+struct Exit {
+    static constexpr std::uint32_t kAnyLink = std::numeric_limits<std::uint32_t>::max();
+    std::uint32_t gateway = 0;      // IO of C2
+    std::uint32_t link = kAnyLink;  // of the topology; its users are preferred as aggregators
+    // The link gives each of its partitions no more than a node can send: the way to it is not what
+    // takes time. Then costs leave out hops, and of equal ones the first in rank order is taken.
+    bool limits = false;
+    bool operator==(const Exit&) const = default;
+};
 
 // Spreads aggregators: which ranks of a partition may be elected. Of its ranks those that were
-// elected least often so far; of these the ones on hosts elected least often; of these the ones in
-// places (nodes of the topology) elected least often. So no rank is elected twice while another
-// rank of its partition was not elected. And no host gets two aggregators, which would share its
-// links, while another host could take one.
+// elected least often so far; of these the ones on hosts elected least often; of these the ones
+// that use the partition's link, if any does; of these the ones in places (nodes of the topology)
+// elected least often. So no rank is elected twice while another rank of its partition was not
+// elected. And no host gets two aggregators, which would share its links, while another host could
+// take one.
 class Turns {
    public:
     // The topology must outlive this object.
     explicit Turns(const Topology& topology) : topology_(&topology) {}
     // Sets eligible[i] for contribution i. At least one becomes true.
-    void eligible(std::span<const Contribution> contributions, std::span<bool> eligible) const;
+    void eligible(std::span<const Contribution> contributions, std::uint32_t link,
+                  std::span<bool> eligible) const;
     void elected(const Contribution& aggregator);
     // Reserves memory for ranks below this number, so that elected() and eligible() allocate none.
     void reserve(std::uint32_t ranks);
@@ -114,18 +124,33 @@ class Turns {
     std::vector<std::uint32_t> nodes_;
 };
 
+// Aggregators evenly spread over the ranks that have data.
+class RankOrder {
+   public:
+    void add(std::span<const Contribution> contributions);  // of each partition, in their order
+    // The contribution that is the first in rank order, for partition p of those added.
+    [[nodiscard]] std::size_t start(std::span<const Contribution> contributions, std::size_t p) const;
+
+   private:
+    std::uint32_t first_ = std::numeric_limits<std::uint32_t>::max();
+    std::uint32_t last_ = 0;
+    std::uint64_t partitions_ = 0;
+};
+
 struct Election {
     std::uint32_t rank = 0;
     PlacementCost cost;
+    std::uint32_t gateway = 0;  // that the cost is to
 };
 
 // Elects the aggregators of consecutive partitions, in their order, among the ranks that Turns
-// allows; ties go to the lowest rank. This is the serial form of the election by MPI_Allreduce with
-// MPI_MINLOC in aggregate/mpi, whose tests compare both.
-// partitions: contributions ascending by rank, none empty. gateways: one for each partition.
+// allows; ties go to the lowest rank, or where Exit::limits to the first in rank order. It is the
+// serial form of the election by MPI_Allreduce with MPI_MINLOC in aggregate/mpi, whose tests
+// compare both.
+// partitions: contributions ascending by rank, none empty. exits: one for each partition.
 std::vector<Election> elect(const Topology& topology, Placement placement,
                             std::span<const std::vector<Contribution>> partitions,
-                            std::span<const std::uint32_t> gateways, std::uint64_t seed);
+                            std::span<const Exit> exits, std::uint64_t seed);
 
 }  // namespace aggregate_plan
 }  // namespace twinrun

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "aggregate/plan/exits.hpp"
 #include "aggregate/topology/description.hpp"
 #include "base/checked.hpp"
 
@@ -217,9 +218,10 @@ Prediction predict(const Topology& topology, std::span<const PlannedPartition> p
             (topology.host_of(from) == host ? port.memory : port.in) +=
                 bytes / static_cast<double>(topology.bandwidth(from, node));
         }
+        const std::uint32_t gateway = elections[p].gateway;
         const auto bytes = static_cast<double>(part.bytes);
-        port.out += bytes / static_cast<double>(topology.bandwidth_to_gateway(node, part.gateway));
-        gateways[part.gateway] += bytes / static_cast<double>(topology.gateway_capacity(part.gateway));
+        port.out += bytes / static_cast<double>(topology.bandwidth_to_gateway(node, gateway));
+        gateways[gateway] += bytes / static_cast<double>(topology.gateway_capacity(gateway));
     }
     Prediction found;
     const double ports = topology.ports();
@@ -230,8 +232,8 @@ Prediction predict(const Topology& topology, std::span<const PlannedPartition> p
         const double gather =
             std::max({static_cast<double>(elections[p].cost.gather), port.in / ports, port.memory});
         const double write = static_cast<double>(topology.latency()) *
-                                 topology.distance_to_gateway(node, partitions[p].gateway) +
-                             std::max(port.out / ports, gateways[partitions[p].gateway]);
+                                 topology.distance_to_gateway(node, elections[p].gateway) +
+                             std::max(port.out / ports, gateways[elections[p].gateway]);
         found.sum += total;
         found.most = std::max(found.most, total);
         found.seconds = std::max(found.seconds, gather + write);
@@ -287,17 +289,15 @@ Result<Plan> make_plan(const Topology& topology, std::span<const std::uint64_t> 
     plan.partition_of_node = partitions_of_nodes(topology.nodes(), plan.partitions);
 
     std::vector<std::vector<Contribution>> sets;
-    std::vector<std::uint32_t> gateways;
-    for (PlannedPartition& part : plan.partitions) {
+    for (PlannedPartition& part : plan.partitions)
         sets.push_back(std::move(part.contributions));
-        gateways.push_back(part.gateway);
-    }
     for (const Placement placement : placements) {
         PlannedPlacement planned{placement, {}, {}};
         for (std::size_t f = 0; f + 1 < files.size(); ++f) {
             const std::size_t count = files[f + 1] - files[f];
-            const auto some = elect(topology, placement, std::span(sets).subspan(files[f], count),
-                                    std::span(gateways).subspan(files[f], count), settings.seed + f);
+            const auto of_file = std::span<const std::vector<Contribution>>(sets).subspan(files[f], count);
+            const auto some = elect(topology, placement, of_file, exits_of(topology, placement, of_file),
+                                    settings.seed + f);
             planned.elections.insert(planned.elections.end(), some.begin(), some.end());
         }
         plan.placements.push_back(std::move(planned));

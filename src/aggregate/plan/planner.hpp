@@ -57,7 +57,7 @@ struct PlannedPartition {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
     std::uint32_t nodes = 0;
-    std::uint32_t gateway = 0;
+    std::uint32_t gateway = 0;                // of the nodes with the most of its bytes
     std::vector<Contribution> contributions;  // ascending by rank
 };
 

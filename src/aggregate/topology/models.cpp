@@ -114,6 +114,15 @@ class Torus final : public Topology {
         return node == bridges[0] || node == bridges[1] ? storage_ : std::min(bandwidth_, storage_);
     }
     std::uint32_t gateway_of(std::uint32_t node) const override { return node / pset_; }
+    // The first half of a Pset uses the link of the first bridge node, the second half the other.
+    std::uint32_t links() const override { return 2 * gateways(); }
+    std::uint32_t link_of(std::uint32_t node) const override {
+        const std::uint32_t first = node / pset_ * pset_;
+        const std::uint32_t size = std::min(pset_, nodes_ - first);
+        return 2 * (node / pset_) + (2 * std::uint64_t{node - first} < size ? 0 : 1);
+    }
+    std::uint32_t gateway_of_link(std::uint32_t link) const override { return link / 2; }
+    float link_capacity(std::uint32_t) const override { return storage_; }
     bool bridge(std::uint32_t node) const override {
         const auto bridges = bridges_of(node / pset_);
         return node == bridges[0] || node == bridges[1];

@@ -61,6 +61,10 @@ class Places final : public Topology {
     std::uint32_t gateway_of(std::uint32_t node) const override {
         return hosts_->gateway_of(places_[node].host);
     }
+    std::uint32_t links() const override { return hosts_->links(); }
+    std::uint32_t link_of(std::uint32_t node) const override { return hosts_->link_of(places_[node].host); }
+    std::uint32_t gateway_of_link(std::uint32_t link) const override { return hosts_->gateway_of_link(link); }
+    float link_capacity(std::uint32_t link) const override { return hosts_->link_capacity(link); }
     bool bridge(std::uint32_t node) const override { return hosts_->bridge(places_[node].host); }
     float gateway_capacity(std::uint32_t gateway) const override { return hosts_->gateway_capacity(gateway); }
     std::uint32_t ports() const override { return hosts_->ports(); }

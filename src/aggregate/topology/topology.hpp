@@ -48,6 +48,14 @@ class Topology {
     [[nodiscard]] virtual float bandwidth_to_gateway(std::uint32_t node, std::uint32_t gateway) const = 0;
     // The gateway that a node uses by default.
     [[nodiscard]] virtual std::uint32_t gateway_of(std::uint32_t node) const = 0;
+    // Links into gateways, numbered: one for each gateway, unless a model knows of several (those
+    // of a Pset's two bridge nodes). What nodes send to storage shares them.
+    [[nodiscard]] virtual std::uint32_t links() const { return gateways(); }
+    // The link that a node uses by default; it leads to gateway_of(node).
+    [[nodiscard]] virtual std::uint32_t link_of(std::uint32_t node) const { return gateway_of(node); }
+    [[nodiscard]] virtual std::uint32_t gateway_of_link(std::uint32_t link) const { return link; }
+    // Bytes a second over it.
+    [[nodiscard]] virtual float link_capacity(std::uint32_t link) const { return gateway_capacity(link); }
     // Whether this node has a direct link to its gateway (a bridge node).
     [[nodiscard]] virtual bool bridge(std::uint32_t node) const = 0;
     // Bytes a second that a gateway accepts from all nodes together.

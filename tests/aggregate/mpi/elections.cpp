@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregate/plan/exits.hpp"
 #include "aggregate/plan/partition.hpp"
 #include "aggregate/plan/placement.hpp"
 #include "aggregate/topology/hosts.hpp"
@@ -34,14 +35,12 @@ void same_election_on(const twinrun::Topology& topology, twr_aggregate* aggregat
     std::uint64_t wanted = static_cast<std::uint64_t>(options.aggregators);
     if (wanted == 0) wanted = twinrun::default_aggregators(table.bytes(), nodes, all.size());
     std::vector<std::vector<twinrun::Contribution>> members;
-    std::vector<std::uint32_t> gateways;
     const auto ranges = twinrun::make_partitions(table, wanted, said.at("block_bytes").get<std::uint64_t>());
-    for (const twinrun::Range& range : ranges) {
+    for (const twinrun::Range& range : ranges)
         members.push_back(twinrun::contributions_to(table, range, node_of));
-        gateways.push_back(twinrun::gateway_of_partition(topology, members.back()));
-    }
-    const auto elected =
-        twinrun::elect(topology, *twinrun::placement_of(options.placement), members, gateways, options.seed);
+    const twinrun::Placement placement = *twinrun::placement_of(options.placement);
+    const auto exits = twinrun::exits_of(topology, placement, members);
+    const auto elected = twinrun::elect(topology, placement, members, exits, options.seed);
     const nlohmann::json& partitions = said.at("partitions");
     expect(partitions.size() == elected.size(), "the number of partitions: " + said.dump());
     for (std::size_t p = 0; p < elected.size(); ++p) {
@@ -49,12 +48,14 @@ void same_election_on(const twinrun::Topology& topology, twr_aggregate* aggregat
                "the range of partition " + std::to_string(p) + ": " + said.dump());
         std::string costs;
         for (std::size_t i = 0; i < members[p].size(); ++i) {
-            const auto cost = twinrun::placement_cost(topology, members[p], i, gateways[p]);
+            const auto cost = twinrun::placement_cost(topology, members[p], i, exits[p].gateway);
             costs += " " + std::to_string(members[p][i].rank) + ": " + std::to_string(1e9F * cost.total());
         }
         expect(partitions[p].at("aggregator") == elected[p].rank,
                "costs" + costs + ": rank " + std::to_string(elected[p].rank) +
                    " should aggregate for partition " + std::to_string(p) + ": " + said.dump());
+        expect(partitions[p].at("gateway") == exits[p].gateway,
+               "the gateway of partition " + std::to_string(p));
         expect(partitions[p].at("cost").at("gather").get<float>() == elected[p].cost.gather &&
                    partitions[p].at("cost").at("write").get<float>() == elected[p].cost.write,
                "the cost of partition " + std::to_string(p));

@@ -162,6 +162,33 @@ inline void write_truth(int file, int mask_file, const View& view, MPI_Offset at
     }
 }
 
+// The same read by pread, MPI_Pack and MPI_Unpack alone. False: the view goes beyond the end of the file.
+inline bool read_truth(int file, const View& view, MPI_Offset at, void* buffer, int count,
+                       MPI_Datatype type) {
+    MPI_Count size = 0;
+    MPI_Count item = 0;
+    MPI_Count tile = 0;
+    MPI_Type_size_x(type, &size);
+    MPI_Type_size_x(view.etype, &item);
+    MPI_Type_size_x(view.filetype, &tile);
+    const int bytes = static_cast<int>(size) * count;
+    if (bytes == 0) return true;
+    const int before = static_cast<int>(at * item);
+    const int tiles = static_cast<int>((before + bytes + tile - 1) / tile);
+    std::vector<unsigned char> image(
+        static_cast<std::size_t>(extent_of(view.filetype) * (tiles - 1) + end_of(view.filetype)));
+    const auto wanted = static_cast<ssize_t>(image.size());
+    if (::pread(file, image.data(), image.size(), static_cast<off_t>(view.displacement)) != wanted)
+        return false;
+    std::vector<unsigned char> data(static_cast<std::size_t>(tiles * tile));
+    int position = 0;
+    MPI_Pack(image.data(), tiles, view.filetype, data.data(), static_cast<int>(data.size()), &position,
+             MPI_COMM_WORLD);
+    position = before;
+    MPI_Unpack(data.data(), static_cast<int>(data.size()), &position, buffer, count, type, MPI_COMM_WORLD);
+    return true;
+}
+
 // Bytes that a file has before it is read. A view may go beyond: what it reads there was never written.
 inline constexpr std::size_t kSize = std::size_t{1} << 22;
 

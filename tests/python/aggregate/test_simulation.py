@@ -46,7 +46,7 @@ def test_aggregators_are_those_of_the_plan(topology: str, placement: str, layout
         seed=3,
     )
     assert [part.rank for part in found.parts] == [a.rank for a in plan.placements[0].aggregators]
-    assert [part.gateway for part in found.parts] == [p.gateway for p in plan.partitions]
+    assert [part.gateway for part in found.parts] == [a.gateway for a in plan.placements[0].aggregators]
 
 
 @pytest.mark.parametrize("topology", MACHINES)
