@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from ..study.tasks import condition_columns, usable
 from .deviations import freedom
 from .model import Left, Model, at_least, fall_of_bic, left_over, model_of, percent, residuals
-from .power import STUDIES, Chance, deviations_like, in_report, smallest
+from .power import STUDIES, Chance, deviations_like, in_report, narrowed, smallest
 from .remarks import equal
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -382,26 +382,33 @@ def _powers(pairs: np.ndarray) -> np.ndarray:
     return np.asarray(squares[..., 0] + squares[..., 1])
 
 
+def _pairs(rows: np.ndarray, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with a mean of 0 and a deviation of 1; what each has of each frequency's sine and cosine."""
+    v = rows - rows.mean(axis=1, keepdims=True)
+    v = v / np.maximum(v.std(axis=1, keepdims=True), 1e-300)
+    return v, (v @ basis).reshape(len(v), -1, 2)
+
+
 def _among_drifting(
     basis: np.ndarray, cycles: np.ndarray
-) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """For rows in the order of time, whose steps are taken as even: the highest peak, each taken against what
-    the spectrum of an autoregression has there; and the correlation of each value with the one before, the
-    best period taken out.
+    the spectrum of an autoregression has there; the correlation of each value with the one before, the
+    best period taken out; and the highest peak itself.
     """
     columns = basis.reshape(len(basis), -1, 2)
 
-    def of(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        v = v - v.mean(axis=1, keepdims=True)
-        v = v / np.maximum(v.std(axis=1, keepdims=True), 1e-300)
-        pairs = (v @ basis).reshape(len(v), -1, 2)
+    def of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        v, pairs = _pairs(rows, basis)
         height = _powers(pairs)
         best = height.argmax(axis=1)
-        rest = v - (columns[:, best].transpose(1, 0, 2) @ pairs[np.arange(len(v)), best][:, :, None])[:, :, 0]
+        each = np.arange(len(v))
+        rest = v - (columns[:, best].transpose(1, 0, 2) @ pairs[each, best][:, :, None])[:, :, 0]
         before = with_before(rest)
         phi = np.clip(before, 0.0, 0.95)[:, None]
         red = 1 / (1 + phi**2 - 2 * phi * np.cos(2 * np.pi * cycles[None] / v.shape[1]))
-        return (height / (red / red.mean(axis=1, keepdims=True))).max(axis=1), before
+        against = (height / (red / red.mean(axis=1, keepdims=True))).max(axis=1)
+        return against, before, height[each, best] / v.shape[1]
 
     return of
 
@@ -440,7 +447,7 @@ class _Periods:
         return np.argsort(self.t)
 
     @cached_property
-    def looked_for(self) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    def looked_for(self) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]:
         return _among_drifting(self.basis[self.in_time], self.cycles)
 
     @cached_property
@@ -449,16 +456,14 @@ class _Periods:
         at = self.in_time
         return Null(
             len(self.t),
-            self.looked_for,
+            lambda rows: self.looked_for(rows)[:2],
             lambda rows: self.over.again(rows[:, np.argsort(at)])[:, at],
             self.rng,
         )
 
     def peaks(self, v: np.ndarray) -> np.ndarray:
         """The share of the variance of each row at each frequency."""
-        v = v - v.mean(axis=1, keepdims=True)
-        v = v / np.maximum(v.std(axis=1, keepdims=True), 1e-300)
-        return _powers((v @ self.basis).reshape(len(v), -1, 2)) / len(self.t)
+        return _powers(_pairs(v, self.basis)[1]) / len(self.t)
 
     @cached_property
     def own(self) -> np.ndarray:
@@ -507,8 +512,12 @@ class _Periods:
 
         def found(effect: float) -> np.ndarray:
             rows = over.again(series + effect * wave)
-            height, before = self.looked_for(rows[:, self.in_time])
-            return (self.peaks(rows).max(axis=1) >= limit) & (height >= self.among.limits(before, level))
+
+            def told(at: np.ndarray) -> np.ndarray:
+                against, before, height = self.looked_for(rows[at][:, self.in_time])
+                return (height >= limit) & (against >= self.among.limits(before, level))
+
+            return narrowed(told, self.options.power)
 
         return smallest(found, self.options.power, float(np.std(left)))
 
