@@ -24,6 +24,7 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
+from .best_test import MOST, Pair, tasks_to_tell
 from .deviations import freedom
 from .distributions import johnson, mixture, ratio, samples
 from .model import Left, left_over, percent, span
@@ -43,9 +44,6 @@ _DRAWS = 499  # of the null, at most: each is two searches
 # Of the gain in log-likelihood: one of twenty samples of one normal distribution has more, with 12
 # to 1280 tasks (quantiles of 800 to 8000 samples lie between 1.81 and 2.20).
 _STANDS_OUT = 2.2
-_MANY = 3000  # tasks, beyond which it is not looked how many it takes
-_SUMS, _STEP = 2000, 1.08  # simulated studies of each number of tasks, and the next number by the last
-_MODEL = 40_000  # values of a fitted mixture, to which an SU is fitted
 
 
 def _ratio(x: np.ndarray, *, rough: bool = False) -> np.ndarray:
@@ -121,38 +119,9 @@ class _Group:
         return self.gain > _STANDS_OUT and bool(self.members.any())
 
     def needed(self, level: float) -> float:
-        """Tasks with which the best test of this mixture against the SU nearest to it finds it in
-        `Options.power` of studies: no test that takes such an SU for noise needs fewer.
-
-        The test is that of the ratio of their likelihoods (Neyman and Pearson), whose logarithm is a
-        sum over tasks.
-        """
-        rng = np.random.default_rng(self.options.seed)
-        a, b, s, w = self.fast, self.slow, self.deviation, self.share
-        x = np.where(rng.random(_MODEL) < w, b, a) + s * rng.standard_normal(_MODEL)
-        place, width, gamma, delta = johnson(x[None])[1][0]
-        one = stats.johnsonsu(gamma, delta, place, width)
-        drawn = samples(rng.standard_normal((1, _MODEL)), np.array([[place, width, gamma, delta]]))[0]
-
-        def ratio(y: np.ndarray) -> np.ndarray:
-            two = np.logaddexp(
-                np.log1p(-w) + stats.norm.logpdf(y, a, s), np.log(w) + stats.norm.logpdf(y, b, s)
-            )
-            return np.asarray(two - one.logpdf(y))
-
-        there, not_there = ratio(x), ratio(drawn)
-
-        def sums(values: np.ndarray, n: int) -> np.ndarray:
-            return values[rng.integers(0, len(values), (_SUMS, n))].sum(axis=1)
-
-        n = _LEAST
-        while n <= _MANY:
-            # Sums of a tail are not normal: a few values lie far below all others.
-            limit = np.quantile(sums(not_there, n), 1 - level)
-            if (sums(there, n) > limit).mean() >= self.options.power:
-                return n
-            n = math.ceil(n * _STEP)
-        return math.inf
+        """Tasks that the best test needs to tell this mixture from the SU nearest to it."""
+        pair = Pair(self.fast, self.slow, self.deviation, self.share)
+        return tasks_to_tell(pair, level, self.options.power, np.random.default_rng(self.options.seed))
 
     def describe(self, judge: Judge, claim: Claim) -> str:
         """Slow tasks that stand out, where it cannot be told whether they are a group; or nothing."""
@@ -171,7 +140,7 @@ class _Group:
         """The tasks that would tell the slow ones that stand out from a tail."""
         least = self.needed(judge.level)
         if not math.isfinite(least):
-            return f"more than {_MANY} tasks"
+            return f"more than {MOST} tasks"
         # Fewer were not enough here: the pair that was fitted to these is not known well.
         return (
             f"about {10 * math.ceil(least / 10)} tasks"
