@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import condition_columns, usable
@@ -22,6 +22,9 @@ from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_ha
 from .serial import Null
 from .terms import TermTest, terms_tested
 from .unequal import groups_differ
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["blocks"]
 

@@ -14,12 +14,11 @@ simpler answer: a change must fit clearly better.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import ruptures
-from matplotlib.axes import Axes
 
 from ..study.tasks import usable
 from .deviations import freedom
@@ -29,6 +28,9 @@ from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
 from .unequal import two_groups
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["changes", "gains"]
 

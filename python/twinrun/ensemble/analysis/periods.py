@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import signal, stats
 
 from ..study.tasks import usable
@@ -19,6 +19,9 @@ from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import Null, with_before
 from .time_of_day import moments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["periods"]
 

@@ -7,10 +7,10 @@ the upper end of that deviation's interval: a plan from the estimate alone is to
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from ..study.tasks import condition_columns, usable
 from . import deviations
@@ -19,6 +19,9 @@ from .model import left_over, model_of, percent
 from .power import of_t_test
 from .remarks import equal
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["deviation", "planning", "repetitions"]
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
@@ -31,6 +31,9 @@ from .model import Left, left_over, percent, span
 from .power import deviations_like, in_report, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["johnson", "mixture", "tail"]
 

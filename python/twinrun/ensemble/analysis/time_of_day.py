@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
-from matplotlib.axes import Axes
 from scipy import stats
 from scipy.optimize import brentq
+from statsmodels.regression.linear_model import WLS
 
 from ..study.tasks import usable
 from .model import fall_of_bic, percent, residuals
 from .power import in_report
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["moments", "time_of_day"]
 
@@ -46,7 +49,7 @@ class _Rhythm:
         angle = 2 * np.pi * (self.hours + 0.5) / 24
         self._matrix = np.column_stack([np.ones_like(angle), np.cos(angle), np.sin(angle)])
         self._weights = self.counts / self.counts.mean()
-        fit = sm.WLS(self.means, self._matrix, weights=self._weights).fit()
+        fit = WLS(self.means, self._matrix, weights=self._weights).fit()
         self.cosine, self.sine = fit.params[1], fit.params[2]
         self.amplitude = float(np.hypot(self.cosine, self.sine))
         self._error = float(np.sqrt((fit.bse[1] ** 2 + fit.bse[2] ** 2) / 2))

@@ -8,10 +8,10 @@ not a trend. It is held against shuffled series, and against series that resembl
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
@@ -22,6 +22,9 @@ from .power import STUDIES, deviations_like, narrowed, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["trend"]
 
