@@ -6,7 +6,9 @@
     conditions      the median of each condition, and its ratio to the first
     needs           what an analysis that cannot decide would take
     spread          range, quantiles, coefficient of variation; makespan and core-hours lost
-    timing          by block, by time of day, periodic
+    blocks          do blocks differ?
+    time_of_day     a daily rhythm
+    periods         something that comes back
     nodes           is there a bad node?
     factors         main effects and interactions of the conditions, on the time and on its spread
     load            correlation with what the system did meanwhile
@@ -28,7 +30,8 @@
     extras          what a folder has beside its tasks: hypotheses, noise before and after
     results         what a task computed, compared with what the first one did
     packages        a clear error where a package is missing
-    findings        all of them on one study: they compete, and their false alarms are held down together
+    competition     findings compete, and their false alarms are held down together
+    findings        all of them on one study, and a verdict
 
 An analysis is a function of a DataFrame (`tasks.load_tasks`) and `Options`. It needs the packages of
 twinrun[ensemble].

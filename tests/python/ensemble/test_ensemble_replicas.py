@@ -18,8 +18,10 @@ from commands import COMMAND, HANG, command
 from ensemble_support import KillAt, in_child, lines, start_watch, within, write_study
 
 from twinrun.ensemble.run import engines, runner
+from twinrun.ensemble.run.engines import Running
 from twinrun.ensemble.run.steps import cpus_of
 from twinrun.ensemble.study import design
+from twinrun.ensemble.study.design import Task
 from twinrun.ensemble.study.study import parse_study
 from twinrun.errors import TwinrunError
 
@@ -73,6 +75,43 @@ def test_fewer_as_many_and_more_tasks_than_slots(tmp_path: Path, count: int) -> 
         assert line["node"] and line["cores"]
     check_workloads(found, 3)
     assert len(lines(folder, "warmup.jsonl")) == 2 * count
+
+
+def test_a_free_slot_waits_for_no_record_of_another_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks have ended before the runner looks: the third begins before the second is recorded."""
+    did: list[tuple[str, int]] = []
+    start, keep = runner._Run._start, runner._Run._keep
+
+    def started(self: runner._Run, task: Task, gated: bool) -> Running:
+        did.append(("start", task.replica or 0))
+        return start(self, task, gated)
+
+    def kept(self: runner._Run, running: Running) -> dict:
+        line = keep(self, running)
+        did.append(("keep", line["replica"]))
+        return line
+
+    def until_all_ended(self: runner._Run) -> None:
+        for running in self._running:
+            running.token.wait(timeout=HANG)
+
+    monkeypatch.setattr(runner._Run, "_start", started)
+    monkeypatch.setattr(runner._Run, "_keep", kept)
+    monkeypatch.setattr(runner._Run, "_pause", until_all_ended)
+    release = runner._Run._release
+
+    def released(self: runner._Run, wave: list[Running]) -> None:
+        release(self, wave)
+        until_all_ended(self)
+
+    monkeypatch.setattr(runner._Run, "_release", released)
+    study = write_study(
+        tmp_path, command=["true"], replicas=4, repetitions=1, concurrency=2, engine={"share_cores": True}
+    )
+    assert runner.run_study(study, tmp_path / "s").done == 4
+    assert [what for what, _ in did] == ["start", "start", "keep", "start", "keep", "start", "keep", "keep"]
 
 
 def test_tasks_begin_together(tmp_path: Path) -> None:
@@ -287,9 +326,10 @@ def test_steps_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
             assert done.returncode == 2 and "more than the allocation's 8 slots" in done.stderr
 
 
-def test_a_workload_with_a_task_on_each_of_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_as_many_and_more_tasks_than_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SUPPORT))
     slurm = pytest.importorskip("slurm")
+    sizes = [MANY // 2, MANY, MANY * 3 // 2]
     with tempfile.TemporaryDirectory(prefix="twinrun-slurm-") as short:
         place = Path(short) / "slurm"
         place.mkdir()
@@ -299,19 +339,25 @@ def test_a_workload_with_a_task_on_each_of_many_nodes(monkeypatch: pytest.Monkey
             pytest.skip(str(e))
         with running:
             study = write_study(
-                Path(short), command=["uname", "-n"], repetitions=2, replicas=MANY, engine={"kind": "srun"}
-            )
+                Path(short), command=["uname", "-n"], repetitions=2, engine={"kind": "srun"},
+                factors={"replicas": {"levels": sizes}},
+            )  # fmt: skip
             done = subprocess.run(
                 ["salloc", "--quiet", f"-N{MANY}", "--ntasks-per-node=1", *COMMAND, "ensemble", "run", str(study), "--folder", f"{short}/s", "-q"],
                 env=running.environment, capture_output=True, text=True, timeout=10 * HANG,
             )  # fmt: skip
             assert done.returncode == 0, f"{done.stdout}{done.stderr}{running.logs()}"
             found = lines(Path(short) / "s")
-            assert [x["status"] for x in found] == ["ok"] * 2 * MANY
+            assert [x["status"] for x in found] == ["ok"] * 2 * sum(sizes)
             check_workloads(found, MANY)
-            for block in range(2):
-                own = [x for x in found if x["block"] == block]
-                assert {x["node"] for x in own} == {f"n{k}" for k in range(MANY)}
-            # The same nodes by another replica: placement is drawn anew.
-            placed = [{x["replica"]: x["node"] for x in found if x["block"] == b} for b in range(2)]
-            assert placed[0] != placed[1]
+            for line in found:
+                said = (Path(short) / "s" / "output" / f"{line['task']}-1" / "stdout").read_text().strip()
+                assert said == line["node"]
+            for size in sizes:
+                placed = []
+                for block in range(2):
+                    own = [x for x in found if x["block"] == block and x["factors"]["replicas"] == str(size)]
+                    assert len(own) == size and len({x["node"] for x in own}) == min(size, MANY)
+                    placed.append({x["replica"]: x["node"] for x in own})
+                # The same nodes by another replica: placement is drawn anew.
+                assert placed[0] != placed[1]

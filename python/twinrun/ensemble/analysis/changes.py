@@ -14,54 +14,93 @@ simpler answer: a change must fit clearly better.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import ruptures
-from matplotlib.axes import Axes
 
 from ..study.tasks import usable
 from .deviations import freedom
 from .model import Left, fall_of_bic, left_over, percent, span
-from .power import STUDIES, deviations_like, smallest
+from .power import STUDIES, deviations_like, narrowed, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
 from .unequal import two_groups
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["changes", "gains"]
 
 _SEGMENT = 3  # tasks that a segment has at least
 # A longer series is binned, because the number of stretches is the square of its length.
 _BINS = 128
+_CELLS = 50_000  # values of rows that are searched at once: arrays of them fit a cache of 1 MiB
 
 
 def best_stretch(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each row: how much the sum of squares falls by the best single change, or half of that by the best
     stretch; and the correlation of each value with the one before, with that stretch taken out.
     """
-    rows, n = z.shape
+    n = z.shape[1]
     z = z - z.mean(axis=1, keepdims=True)
-    sums = np.concatenate([np.zeros((rows, 1)), np.cumsum(z, axis=1)], axis=1)
-    best = np.zeros(rows)
-    begin, wide = np.zeros(rows, dtype=int), np.full(rows, n)
-    for width in range(_SEGMENT, n - _SEGMENT + 1):
-        inside = sums[:, width:] - sums[:, :-width]
-        # A stretch of this width against the rest: n / (width (n - width)) of its centred sum
-        # squared.
-        gain = inside**2 * (n / (width * (n - width)))
-        gain[:, 1:-1] /= 2
-        at = gain.argmax(axis=1)
-        top = gain[np.arange(rows), at]
-        better = top > best
-        best[better], begin[better], wide[better] = top[better], at[better], width
+    step = max(1, _CELLS // n)
+    parts = [_stretches(z[k : k + step]) for k in range(0, max(1, len(z)), step)]
+    best, begin, wide = (np.concatenate(column) for column in zip(*parts, strict=True))
     place = np.arange(n)
     inside = (place >= begin[:, None]) & (place < (begin + wide)[:, None])
     count = np.maximum(inside.sum(axis=1), 1)
     high = (z * inside).sum(axis=1) / count
     low = (z * ~inside).sum(axis=1) / np.maximum(n - count, 1)
     return best, with_before(z - np.where(inside, high[:, None], low[:, None]))
+
+
+def _stretches(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each row of a mean of 0, the best gain; where its stretch begins, and how wide it is."""
+    rows, n = z.shape
+    sums = np.concatenate([np.zeros((rows, 1)), np.cumsum(z, axis=1)], axis=1)
+    best, begin, wide = _single(sums)
+    # No stretch of a row has a larger sum.
+    most = (sums.max(axis=1) - sums.min(axis=1)) ** 2
+    room = np.empty(rows * n)
+    for width in range(_SEGMENT, n - _SEGMENT + 1):
+        # A stretch of this width against the rest: n / (width (n - width)) of its centred sum
+        # squared.
+        scale = n / (width * (n - width))
+        some = np.flatnonzero(most * scale / 2 > best)
+        if not len(some):
+            continue
+        own = sums if len(some) == rows else sums[some]
+        # Without the first and the last: these are single changes.
+        square = room[: len(some) * (n - width - 1)].reshape(len(some), -1)
+        np.subtract(own[:, width + 1 : -1], own[:, 1 : -width - 1], out=square)
+        np.multiply(square, square, out=square)
+        top = square.max(axis=1) * scale / 2
+        better = np.flatnonzero(top > best[some])
+        at = some[better]
+        best[at], begin[at], wide[at] = top[better], square[better].argmax(axis=1) + 1, width
+    return best, begin, wide
+
+
+def _single(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `_stretches`, of single changes: stretches at the beginning or the end. sums: of the values before
+    each place, for each row.
+    """
+    rows, n = sums.shape[0], sums.shape[1] - 1
+    width = np.arange(_SEGMENT, n - _SEGMENT + 1)
+    if not len(width):
+        return np.zeros(rows), np.zeros(rows, dtype=int), np.full(rows, n)
+    scale = n / (width * (n - width))
+    first = (sums[:, width] - sums[:, :1]) ** 2 * scale
+    last = (sums[:, -1:] - sums[:, n - width]) ** 2 * scale
+    gain = np.maximum(first, last)
+    at = gain.argmax(axis=1)
+    best = gain[np.arange(rows), at]
+    at_end = last[np.arange(rows), at] > first[np.arange(rows), at]
+    begin = np.where(at_end, n - width[at], 0)
+    return best, np.where(best > 0, begin, 0), np.where(best > 0, width[at], n)
 
 
 def gains(z: np.ndarray) -> np.ndarray:
@@ -140,14 +179,17 @@ class _Series:
         middle = (late - late.mean()) / np.sqrt(n * late.mean() * (1 - late.mean()))
 
         def found(effect: float) -> np.ndarray:
-            rows = over.again(series * over.scale + np.log1p(effect) * late)
-            gain, against, before = self.alone(rows)
-            raw = rows - rows.mean(axis=1, keepdims=True)
-            total = (raw**2).sum(axis=1)
-            step = np.maximum(raw @ middle, 0) ** 2  # in the middle, where it is
-            fit = -n * np.log(1 - step / total) - 2 * np.log(n) - CLEAR
-            better = fit > -n * np.log(1 - line_gain(raw) / total) - np.log(n)
-            return (gain >= limit) & (against >= self.null.limits(before, level)) & better
+            def told(at: np.ndarray) -> np.ndarray:
+                rows = over.again(series[at] * over.scale + np.log1p(effect) * late)
+                gain, against, before = self.alone(rows)
+                raw = rows - rows.mean(axis=1, keepdims=True)
+                total = (raw**2).sum(axis=1)
+                step = np.maximum(raw @ middle, 0) ** 2  # in the middle, where it is
+                fit = -n * np.log(1 - step / total) - 2 * np.log(n) - CLEAR
+                better = fit > -n * np.log(1 - line_gain(raw) / total) - np.log(n)
+                return (gain >= limit) & (against >= self.null.limits(before, level)) & better
+
+            return narrowed(told, self.options.power)
 
         return smallest(found, self.options.power, float(np.expm1(2 * left.std() / np.sqrt(n))))
 

@@ -15,11 +15,10 @@ import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ...bootstrap import interval
@@ -29,6 +28,9 @@ from .correction import holm
 from .model import at_least, cells_of, with_interval
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["compare", "hodges_lehmann", "slow_tail"]
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from ...errors import one_line
 from ...report.ensemble import TIMES, seconds
@@ -27,6 +27,9 @@ from .assumptions import checked
 from .model import at_least, left_over, levels_of, percent, with_interval
 from .result import DESCRIBED, Analysis, Judge, Options, nothing
 from .serial import Resemblance, resemblance
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Against", "Condition", "Conditions", "conditions", "conditions_of"]
 

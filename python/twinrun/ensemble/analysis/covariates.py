@@ -12,11 +12,10 @@ series that resemble the ones before as the times are shown to.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.covariates import PREFIX
@@ -37,6 +36,9 @@ from .serial import (
     scores,
     with_before,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["covariates"]
 

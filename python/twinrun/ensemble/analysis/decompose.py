@@ -16,11 +16,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from ...bootstrap import interval
 from ..study.interposition import OFF
@@ -28,6 +27,9 @@ from ..study.tasks import condition_columns, load_profiles, usable
 from .model import model_of, percent
 from .profiles import COLUMN, difference_of_profiles
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["components", "decompose", "difference_of_profiles", "shapley"]
 

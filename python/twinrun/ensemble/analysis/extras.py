@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from ...noise.measurement import Noise, read_noise
 from ..study.study import read_study
 from .hypotheses import hypotheses
 from .profiles import interposition
 from .result import DESCRIBED, Analysis, Options
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["noise_of_study", "of_folder"]
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from ..study.tasks import condition_columns, usable
 from .correction import holm
@@ -36,6 +36,9 @@ from .remarks import equal
 from .resampling import permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .terms import TermTest, effect_of, terms_tested
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
 

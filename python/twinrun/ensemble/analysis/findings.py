@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -32,58 +32,17 @@ from ..._core import __version__
 from ...exports import Exports
 from ...report import ensemble
 from ..study.covariates import PREFIX, with_covariates
-from ..study.tasks import chosen_once, load_tasks, statuses, usable
-from . import (
-    changes,
-    conditions,
-    covariates,
-    decompose,
-    factors,
-    load,
-    nodes,
-    outcome,
-    planning,
-    regimes,
-    scaling,
-    spread,
-    tail,
-    timing,
-    trend,
-)
+from ..study.tasks import load_tasks, statuses, usable
 from .compare import compare
-from .correction import holm
+from .competition import ANALYSES, competing, judge_together
 from .extras import of_folder
 from .model import span
 from .needs import takes
 from .remarks import remarks
-from .result import FOUND, NONE, Analysis, Judge, Options
-from .serial import CLEAR
+from .result import FOUND, NONE, Analysis, Options
 
 __all__ = ["ANALYSES", "Findings", "analyse", "analyse_frame"]
 
-# In the order of the report.
-ANALYSES: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {
-    "conditions": conditions.conditions,
-    "spread": spread.spread,
-    "makespan": spread.makespan,
-    "factors": factors.factors,
-    "variation_factors": factors.variation_factors,
-    "nodes": nodes.nodes,
-    "blocks": timing.blocks,
-    "time_of_day": timing.time_of_day,
-    "periods": timing.periods,
-    "trend": trend.trend,
-    "changes": changes.changes,
-    "load": load.load,
-    "decompose": decompose.decompose,
-    "tail": tail.tail,
-    "scaling": scaling.scaling,
-    "outcome": outcome.outcome,
-    "regimes": regimes.regimes,
-    "planning": planning.planning,
-}
-# Where the tasks have what it is about.
-_ON_REQUEST: dict[str, Callable[[pd.DataFrame, Options], Analysis]] = {"covariates": covariates.covariates}
 # Analyses whose claims explain why tasks differ, with the words of the headline.
 _EXPLAIN = {
     "factors": "the conditions", "variation_factors": "the conditions (how much the time varies)", "nodes": "the node",
@@ -105,71 +64,6 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     return str(value)
-
-
-def _judge(analyses: Iterable[Analysis], options: Options) -> None:
-    """Gives each analysis the judge of a report that has these."""
-    analyses = list(analyses)
-    tested = [a for a in analyses if a.p is not None]
-    for a in analyses:
-        a.judge = Judge(options.alpha, 1.0, max(1, len(tested)))
-    if tested:
-        raw = np.array([a.p for a in tested], dtype=float)
-        adjusted = holm(raw)
-        for a, p, corrected in zip(tested, raw, adjusted, strict=True):
-            a.judge = Judge(
-                options.alpha, max(1.0, float(corrected / p)) if p > 0 else len(tested), len(tested)
-            )
-
-
-def _without(frame: pd.DataFrame, value: str, effect: pd.Series) -> pd.DataFrame:
-    """What `usable` gives, an effect on the logarithm of the value (by its rows) taken out; `as
-    measured` keeps the value.
-    """
-    good = usable(frame, value)
-    if "as measured" not in good:
-        good["as measured"] = good[value]
-    good.loc[effect.index, value] *= np.exp(-(effect - effect.mean()))
-    return good
-
-
-def _competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list[Analysis]:
-    """The analyses, where findings take out each other: one cause is one finding.
-
-    Of the claims that hold, the one that fits best (by BIC) is kept, its effect is taken out of the
-    times, and all others that test something look again at what is left.
-    """
-    known = ANALYSES | _ON_REQUEST
-    with chosen_once(frame):
-        made = {name: known[name](frame, options) for name in chosen}
-    kept: list[str] = []
-    rest = frame
-    while True:
-        _judge(made.values(), options)
-        rivals = []
-        for a in made.values():
-            told = a.explains(a.judged_by) if a.explains and a.name not in kept and a.found else None
-            if told is not None:
-                rivals.append((told[1], a.name, told[0]))
-        if not rivals:
-            return list(made.values())
-        gain, best, effect = max(rivals, key=lambda r: r[0])
-        if best == "trend" and any(name == "changes" and g > gain - 2 * CLEAR for g, name, _ in rivals):
-            made[best].notes.append(
-                "a change at one moment fits about as well: these tasks cannot tell the two apart"
-            )
-        kept.append(best)
-        rest = _without(rest, options.value, effect)
-        with chosen_once(rest):
-            looking = [name for name, a in made.items() if name not in kept and a.claims]
-            again = {name: known[name](rest, options) for name in looking}
-        for name, a in again.items():
-            a.after = list(kept)
-            if made[name].found:
-                a.notes.append(
-                    f"without what was found first ({', '.join(kept)}: taken out), because one cause is one finding"
-                )
-        made |= again
 
 
 @dataclasses.dataclass
@@ -227,7 +121,7 @@ class Findings(Exports):
     remarks: list[str] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        _judge(self.analyses, self.options)
+        judge_together(self.analyses, self.options)
 
     def __getitem__(self, name: str) -> Analysis:
         """The analysis of this name; KeyError."""
@@ -389,7 +283,7 @@ def analyse_frame(
     chosen = list(ANALYSES) if only is None else list(only)
     if only is None and any(str(c).startswith(PREFIX) for c in frame):
         chosen.insert(chosen.index("load") + 1, "covariates")
-    made = _competing(frame, options, chosen)
+    made = competing(frame, options, chosen)
     folder = frame.attrs.get("study")
     if folder is not None and only is None:
         made += of_folder(folder, frame, options)

@@ -11,11 +11,10 @@ values are corrected by Holm's method over the hypotheses of the study alone: th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from ..study.document import Hypothesis
 from ..study.tasks import condition_columns, usable
@@ -24,6 +23,9 @@ from .factors import as_verified
 from .model import confounded, levels_of, model_of, with_interval
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options
 from .terms import effect_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["hypotheses"]
 

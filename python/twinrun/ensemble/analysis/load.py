@@ -20,11 +20,10 @@ frequency) with longer tasks. The other direction is listed and no claim.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import condition_columns, usable
@@ -33,6 +32,9 @@ from .model import fall_of_bic, left_over, model_of, with_interval
 from .power import in_report
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 from .serial import LIKELY, Null, with_before
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["COLUMNS", "load"]
 

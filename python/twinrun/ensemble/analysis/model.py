@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
+from statsmodels.regression.linear_model import OLS
 
 from ...words import estimate, percent, significant
 from ..study.tasks import condition_columns
@@ -137,7 +137,7 @@ class Model:
 
     def fit(self) -> RegressionResultsWrapper:
         """Fits the model by the least squares of statsmodels."""
-        return sm.OLS(self.y, self.matrix).fit()
+        return OLS(self.y, self.matrix).fit()
 
     def row(self, levels: dict[str, str]) -> np.ndarray:
         """A row of the matrix for a mean block: factors at these levels, others at the mean of

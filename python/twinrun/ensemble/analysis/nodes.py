@@ -16,12 +16,12 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
-from matplotlib.axes import Axes
 from scipy import stats
+from statsmodels.regression.linear_model import OLS
 
 from ..study.tasks import condition_columns, usable
 from .correction import benjamini_hochberg
@@ -32,6 +32,9 @@ from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .unequal import against_rest, error_against_rest
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["nodes", "variance_share"]
 
 
@@ -41,7 +44,7 @@ def variance_share(y: np.ndarray, groups: np.ndarray, confidence: float) -> tupl
     One-way random effects by analysis of variance; the interval is that of F, with the mean group size of
     Searle for unequal ones.
     """
-    fit = sm.OLS(y, pd.get_dummies(pd.Series(groups.astype(str)), dtype=float).to_numpy()).fit()
+    fit = OLS(y, pd.get_dummies(pd.Series(groups.astype(str)), dtype=float).to_numpy()).fit()
     sizes = np.unique(groups.astype(str), return_counts=True)[1]
     k, n = len(sizes), len(y)
     n0 = (n - (sizes**2).sum() / n) / (k - 1)

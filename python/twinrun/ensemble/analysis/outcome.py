@@ -8,16 +8,19 @@ with a reference's (`results.verdict`), the others are those that differ from it
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import condition_columns, usable
 from .compare import hodges_lehmann
 from .model import at_least, cells_of, percent, residuals, span
 from .result import DESCRIBED, FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["outcome"]
 

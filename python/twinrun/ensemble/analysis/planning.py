@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import special
 
 from ..study.tasks import condition_columns, usable
@@ -21,6 +21,9 @@ from .model import left_over, model_of, percent
 from .power import of_t_test
 from .remarks import equal
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["deviation", "planning", "repetitions"]
 

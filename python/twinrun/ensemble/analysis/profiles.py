@@ -11,12 +11,10 @@ import math
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ...errors import TwinrunError
 from ...outputs import save_figure
@@ -26,6 +24,10 @@ from ..study.tasks import condition_columns, load_profiles, load_tasks, usable
 from .factors import as_verified, effects_of
 from .model import model_of, percent
 from .result import DESCRIBED, OPEN, Analysis, Options, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["REST", "Difference", "compare_tasks", "difference_of_profiles", "interposition"]
 
@@ -181,6 +183,8 @@ class Difference:
 
     def figure(self) -> Figure:
         """Bars, and histograms of the calls that differ most."""
+        from matplotlib.figure import Figure
+
         calls = [c for c in self.table["call"] if c != REST][:3]
         figure = Figure(figsize=(11, 2.4 + 1.6 * max(len(calls), 1)), layout="constrained")
         grid = figure.add_gridspec(max(len(calls), 1), 2)

@@ -10,15 +10,17 @@ were measured. With fewer slots than tasks variations average out; with more, sl
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from ..study.tasks import condition_columns, usable
 from .model import percent, residuals
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["regimes", "schedule"]
 

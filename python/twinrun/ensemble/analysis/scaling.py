@@ -7,11 +7,12 @@ coefficient of variation ~ size^e, whatever the noise's distribution, as long as
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
-from matplotlib.axes import Axes
+from statsmodels.regression.linear_model import OLS
+from statsmodels.tools.tools import add_constant
 
 from ..study.tasks import usable
 from .model import percent, residuals, span, with_interval
@@ -19,6 +20,9 @@ from .power import in_report, reach
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, nothing
 from .spread import variation_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["scaling"]
 
@@ -55,7 +59,7 @@ class _Scaling:
         blocks = bool((good["block"].value_counts() >= 4).all())
         self.left = residuals(of_size, options.value, blocks=blocks)
         x, y = np.log(size), np.log(np.maximum(np.abs(self.left), 1e-12))
-        fit = sm.OLS(y, sm.add_constant(x)).fit(cov_type="HC3", use_t=True)
+        fit = OLS(y, add_constant(x)).fit(cov_type="HC3", use_t=True)
         self.low, self.high = (float(v) for v in fit.conf_int(options.alpha)[1])
         self.slope, self._error = float(fit.params[1]), float(fit.bse[1])
         self.z = x - x.mean()

@@ -10,8 +10,10 @@ cannot tell load from a change show neither.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy import signal, special, stats
@@ -30,6 +32,7 @@ __all__ = [
     "resemblance",
     "resembling",
     "scores",
+    "shocks",
     "with_before",
 ]
 
@@ -65,10 +68,15 @@ def with_before(rows: np.ndarray) -> np.ndarray:
     return (rows[..., 1:] * rows[..., :-1]).sum(axis=-1) / np.maximum((rows**2).sum(axis=-1), 1e-300)
 
 
+def shocks(count: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """The normal values that `autoregression` draws."""
+    return rng.standard_normal((count, n + _STEADY))
+
+
 def autoregression(coefficient: float, count: int, n: int, rng: np.random.Generator) -> np.ndarray:
     """(count, n): normal series with this coefficient and a variance of 1."""
-    shocks = rng.standard_normal((count, n + _STEADY)) * np.sqrt(1 - coefficient**2)
-    return signal.lfilter([1.0], [1.0, -coefficient], shocks, axis=1)[:, _STEADY:]
+    drawn = shocks(count, n, rng) * np.sqrt(1 - coefficient**2)
+    return signal.lfilter([1.0], [1.0, -coefficient], drawn, axis=1)[:, _STEADY:]
 
 
 def resembling(rows: np.ndarray) -> np.ndarray:
@@ -134,6 +142,9 @@ class Null:
 
     looked_for(rows) gives, for each row, the statistic (large is extreme) and the correlation with the one
     before, with what is looked for taken out; again: as `model.Left.again`.
+
+    What is looked for takes long in long series, and few coefficients count where tasks hardly resemble the
+    ones before. So series are drawn for all of them, in one order, and looked at where they count.
     """
 
     def __init__(
@@ -144,11 +155,21 @@ class Null:
         rng: np.random.Generator,
     ) -> None:
         self._n, self._looked_for, self._again, self._rng = n, looked_for, again, rng
-        self._measured: list[np.ndarray] = []
-        self._known: dict[float, list[float]] = {}
+        self._measured: list[Callable[[], np.ndarray]] = []
+        self._known: dict[float, list[Callable[[], np.ndarray]]] = {}
 
     def _series(self, coefficient: float, count: int) -> np.ndarray:
         return self._again(autoregression(coefficient, count, self._n, self._rng))
+
+    def _seen_in(self, coefficient: float, count: int, which: int) -> Callable[[], np.ndarray]:
+        """What is looked for (its part `which`) in series that are drawn now, and looked at when it is
+        called.
+        """
+        own = copy.deepcopy(self._rng)
+        shocks(count, self._n, self._rng)
+        return cache(
+            lambda: self._looked_for(self._again(autoregression(coefficient, count, self._n, own)))[which]
+        )
 
     def coefficients(self, measured: np.ndarray, share: float = LARGEST) -> np.ndarray:
         """The coefficient whose series resemble the ones before as little as measured in this share
@@ -157,11 +178,15 @@ class Null:
         One of twenty: the largest that could have been. Half: the likely one.
         """
         if not self._measured:
-            self._measured = [self._looked_for(self._series(c, _SERIES))[1] for c in _COEFFICIENTS]
-        lowest = [np.quantile(m, share) for m in self._measured]
-        increasing = np.maximum.accumulate(np.array(lowest)) + 1e-9 * np.arange(len(lowest))
-        # Where all are alike: the largest.
-        return np.interp(measured + 1e-6, increasing, _COEFFICIENTS)
+            self._measured = [self._seen_in(c, _SERIES, 1) for c in _COEFFICIENTS]
+        measured = measured + 1e-6  # where all are alike: the largest
+        lowest: list[float] = []
+        for seen in self._measured:
+            lowest.append(float(np.quantile(seen(), share)))
+            increasing = np.maximum.accumulate(np.array(lowest)) + 1e-9 * np.arange(len(lowest))
+            if increasing[-1] > np.max(measured):
+                break
+        return np.interp(measured, increasing, _COEFFICIENTS[: len(lowest)])
 
     def p(self, values: np.ndarray, most: int) -> float:
         """p of what is looked for in values."""
@@ -172,9 +197,12 @@ class Null:
 
     def limits(self, measured: np.ndarray, level: float) -> np.ndarray:
         """The statistics that are found at this level, where the resemblance is as measured."""
+        at = _COEFFICIENTS[::2]
         if level not in self._known:
-            self._known[level] = [
-                float(np.quantile(self._looked_for(self._series(c, _LIMITS))[0], 1 - level))
-                for c in _COEFFICIENTS[::2]
-            ]
-        return np.interp(self.coefficients(measured), _COEFFICIENTS[::2], self._known[level])
+            self._known[level] = [self._seen_in(c, _LIMITS, 0) for c in at]
+        taken = self.coefficients(measured)
+        # Those on both sides of what is taken.
+        first = int(np.searchsorted(at, taken.min(), side="right")) - 1
+        behind = int(np.searchsorted(at, taken.max(), side="left")) + 1
+        known = [float(np.quantile(seen(), 1 - level)) for seen in self._known[level][first:behind]]
+        return np.interp(taken, at[first:behind], known)

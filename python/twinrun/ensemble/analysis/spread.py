@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import condition_columns, statuses, usable
@@ -26,6 +26,9 @@ from .model import left_over, percent, span
 from .remarks import equal
 from .resampling import BLOCKS
 from .result import DESCRIBED, FOUND, NONE, OPEN, Analysis, Judge, Options, nothing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["core_hours", "makespan", "quantile_interval", "spread", "variation_interval"]
 

@@ -17,157 +17,41 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
+from .best_test import MOST, Pair, tasks_to_tell
 from .deviations import freedom
+from .distributions import johnson, mixture, ratio, samples
 from .model import Left, left_over, percent, span
-from .power import deviations_like, smallest
+from .power import deviations_like, in_report, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["johnson", "mixture", "tail"]
 
-_SHARES = (0.05, 0.15, 0.35)  # of the slow group, from where the search starts
-_STEPS = 60
 _LEAST = 12  # tasks
 _MOST = 0.3  # of the tasks, in a slow group
 _ONE_IN = 10  # tasks is slow, in the studies in which a slow group could have been seen
-# Where the search for an SU starts: places as shares of the way from the ends to the median, widths
-# in deviations.
-_PLACES = (-0.05, -0.4, -1.5)
-_WIDTHS = (0.05, 0.15, 0.4, 1.0, 2.5, 8.0)
 # Simulated for what could have been seen, and samples of the null for each.
 _STUDIES, _EACH = 80, 16
+_AT_ONCE = 150_000  # values of those samples
 _DRAWS = 499  # of the null, at most: each is two searches
-_ROUNDS = 3  # of a finer search around the best
 # Of the gain in log-likelihood: one of twenty samples of one normal distribution has more, with 12
 # to 1280 tasks (quantiles of 800 to 8000 samples lie between 1.81 and 2.20).
 _STANDS_OUT = 2.2
-_MANY = 3000  # tasks, beyond which it is not looked how many it takes
-_SUMS, _STEP = 2000, 1.08  # simulated studies of each number of tasks, and the next number by the last
-_MODEL = 40_000  # values of a fitted mixture, to which an SU is fitted
-_CELLS = 50_000  # values of rows that are searched at once: arrays of them fit a cache of 1 MiB
 
 
-def mixture(
-    x: np.ndarray, most: float = 0.5
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Two normal distributions of one variance, by expectation-maximisation, for each row of x.
-
-    Gives the gain in log-likelihood over one normal distribution, the slow group's share, both
-    means, the deviation. Only a slow group of at most this share counts; all others gain nothing.
-    No library that the package depends on fits mixtures; the common variance keeps the likelihood
-    bounded.
-    """
-    x = np.atleast_2d(x)
-    rows, n = x.shape
-    one = x.std(axis=1)
-    best: np.ndarray = np.full(rows, -np.inf)
-    kept = [np.zeros(rows) for _ in range(4)]
-    # Around the middle of each row, sums of squares lose no digits.
-    middle = x.mean(axis=1)
-    x = x - middle[:, None]
-    whole, squares = x.sum(axis=1), (x * x).sum(axis=1)
-    ranked = np.sort(x, axis=1)
-    for share in _SHARES:
-        slow = max(1, round(share * n))
-        w = np.full(rows, slow / n)
-        a, b = ranked[:, :-slow].mean(axis=1), ranked[:, -slow:].mean(axis=1)
-        s = np.maximum(np.sqrt(np.maximum(one**2 - w * (1 - w) * (b - a) ** 2, 0)), 0.05 * one + 1e-300)
-        for _ in range(_STEPS):
-            # The log odds of the slow group are linear in x where variances are equal.
-            odds = (np.log(w / (1 - w)) - (b**2 - a**2) / (2 * s**2))[:, None] + ((b - a) / s**2)[:, None] * x
-            np.clip(odds, -40, 40, out=odds)
-            r = 1 / (1 + np.exp(-odds))
-            share_of = r.sum(axis=1)
-            total, others = np.maximum(share_of, 1e-12), np.maximum(n - share_of, 1e-12)
-            own = np.einsum("ij,ij->i", r, x)
-            w = np.clip(share_of / n, 0.5 / n, 1 - 0.5 / n)
-            b, a = own / total, (whole - own) / others
-            s = np.sqrt(np.maximum(squares - total * b**2 - others * a**2, 0) / n)
-            s = np.maximum(s, 1e-3 * one + 1e-300)
-        with np.errstate(under="ignore"):
-            density = (1 - w)[:, None] * np.exp(-((x - a[:, None]) ** 2) / (2 * s[:, None] ** 2)) + w[
-                :, None
-            ] * np.exp(-((x - b[:, None]) ** 2) / (2 * s[:, None] ** 2))
-        gain = np.log(np.maximum(density, 1e-300)).sum(axis=1) + n * np.log((one + 1e-300) / s) + n / 2
-        gain = np.where((b > a) & (w <= most), gain, 0.0)
-        better = gain > best
-        best = np.where(better, gain, best)
-        for k, v in zip(kept, (w, a + middle, b + middle, s), strict=True):
-            k[better] = v[better]
-    return best, kept[0], kept[1], kept[2], kept[3]
-
-
-def johnson(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Johnson's SU by likelihood, for each row of x: the log-likelihood, and place, width, gamma, delta.
-
-    asinh((x - place) / width) is normal; its mean and deviation have a formula, place and width are searched
-    on a grid that the data place, then around the best. All rows are searched at once, which scipy's fit does
-    not; rows in such parts that their arrays stay in the processor's cache.
-    """
-    step = max(1, _CELLS // max(1, x.shape[1]))
-    parts = [_johnson(x[k : k + step]) for k in range(0, len(x), step)]
-    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
-
-
-def _johnson(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`johnson`, of rows that are few enough."""
-    rows, n = x.shape
-    middle, deviation = np.median(x, axis=1), x.std(axis=1) + 1e-300
-    low, high = x.min(axis=1), x.max(axis=1)
-    best, kept = np.full(rows, -np.inf), np.zeros((rows, 4))
-    z, u = np.empty(x.shape), np.empty(x.shape)
-
-    def look(place: np.ndarray, width: np.ndarray) -> None:
-        np.subtract(x, place[:, None], out=z)
-        np.divide(z, width[:, None], out=z)
-        np.arcsinh(z, out=u)
-        np.multiply(z, z, out=z)
-        np.log1p(z, out=z)
-        mean = u.sum(axis=1) / n
-        np.subtract(u, mean[:, None], out=u)
-        np.multiply(u, u, out=u)
-        s = np.sqrt(u.sum(axis=1) / n) + 1e-300
-        told = -n * np.log(s * width) - 0.5 * z.sum(axis=1) - n / 2 * np.log(2 * np.pi * np.e)
-        better = told > best
-        best[better] = told[better]
-        kept[better] = np.stack([place, width, -mean / s, 1 / s], axis=1)[better]
-
-    for width in _WIDTHS:
-        for share in _PLACES:
-            look(low + share * (middle - low), width * deviation)
-            look(high - share * (high - middle), width * deviation)
-        for off in (-1.0, -0.4, 0.0, 0.4, 1.0):
-            look(middle + off * deviation, width * deviation)
-    step = 0.5
-    for _ in range(_ROUNDS):
-        place, width = kept[:, 0].copy(), kept[:, 1].copy()
-        for a in (-1, 0, 1):
-            for b in (-1, 0, 1):
-                wider = np.maximum(width * 2.0 ** (1.5 * b * step), _WIDTHS[0] * deviation)
-                look(place + a * step * np.maximum(width, 0.3 * deviation), wider)
-        step /= 2
-    return best, kept
-
-
-def _drawn(normal: np.ndarray, fits: np.ndarray) -> np.ndarray:
-    """Samples of the SU of each row of fits, from normal ones."""
-    place, width, gamma, delta = fits.T[:, :, None]
-    return place + width * np.sinh(np.clip((normal - gamma) / delta, -50, 50))
-
-
-def _ratio(x: np.ndarray) -> np.ndarray:
-    """The logarithm of the likelihood of two normals, one of them slow, by that of an SU, for each row."""
-    n = x.shape[1]
-    one = -n * np.log(x.std(axis=1) + 1e-300) - n / 2 * np.log(2 * np.pi * np.e)
-    gain = mixture(x, _MOST)[0]
-    return np.where(gain > 0, one + gain - johnson(x)[0], -1e300)
+def _ratio(x: np.ndarray, *, rough: bool = False) -> np.ndarray:
+    """`ratio` of samples of which nothing is fitted yet; two normals of which one is slow."""
+    return ratio(x, mixture(x, _MOST, rough=rough)[0], johnson(x, rough=rough)[0])
 
 
 @dataclass
@@ -226,7 +110,7 @@ class _Group:
             return 1.0
 
         def null(count: int) -> np.ndarray:
-            return _ratio(_drawn(self.rng.standard_normal((count, self.n)), self.fitted))[:, None]
+            return _ratio(samples(self.rng.standard_normal((count, self.n)), self.fitted))[:, None]
 
         return float(permutation_p(np.array([self.ratio]), null, min(self.options.permutations, _DRAWS))[0])
 
@@ -238,38 +122,9 @@ class _Group:
         return self.gain > _STANDS_OUT and bool(self.members.any())
 
     def needed(self, level: float) -> float:
-        """Tasks with which the best test of this mixture against the SU nearest to it finds it in
-        `Options.power` of studies: no test that takes such an SU for noise needs fewer.
-
-        The test is that of the ratio of their likelihoods (Neyman and Pearson), whose logarithm is a
-        sum over tasks.
-        """
-        rng = np.random.default_rng(self.options.seed)
-        a, b, s, w = self.fast, self.slow, self.deviation, self.share
-        x = np.where(rng.random(_MODEL) < w, b, a) + s * rng.standard_normal(_MODEL)
-        place, width, gamma, delta = johnson(x[None])[1][0]
-        one = stats.johnsonsu(gamma, delta, place, width)
-        drawn = _drawn(rng.standard_normal((1, _MODEL)), np.array([[place, width, gamma, delta]]))[0]
-
-        def ratio(y: np.ndarray) -> np.ndarray:
-            two = np.logaddexp(
-                np.log1p(-w) + stats.norm.logpdf(y, a, s), np.log(w) + stats.norm.logpdf(y, b, s)
-            )
-            return np.asarray(two - one.logpdf(y))
-
-        there, not_there = ratio(x), ratio(drawn)
-
-        def sums(values: np.ndarray, n: int) -> np.ndarray:
-            return values[rng.integers(0, len(values), (_SUMS, n))].sum(axis=1)
-
-        n = _LEAST
-        while n <= _MANY:
-            # Sums of a tail are not normal: a few values lie far below all others.
-            limit = np.quantile(sums(not_there, n), 1 - level)
-            if (sums(there, n) > limit).mean() >= self.options.power:
-                return n
-            n = math.ceil(n * _STEP)
-        return math.inf
+        """Tasks that the best test needs to tell this mixture from the SU nearest to it."""
+        pair = Pair(self.fast, self.slow, self.deviation, self.share)
+        return tasks_to_tell(pair, level, self.options.power, np.random.default_rng(self.options.seed))
 
     def describe(self, judge: Judge, claim: Claim) -> str:
         """Slow tasks that stand out, where it cannot be told whether they are a group; or nothing."""
@@ -288,7 +143,7 @@ class _Group:
         """The tasks that would tell the slow ones that stand out from a tail."""
         least = self.needed(judge.level)
         if not math.isfinite(least):
-            return f"more than {_MANY} tasks"
+            return f"more than {MOST} tasks"
         # Fewer were not enough here: the pair that was fitted to these is not known well.
         return (
             f"about {10 * math.ceil(least / 10)} tasks"
@@ -362,16 +217,45 @@ class _Group:
 
         def found(effect: float) -> np.ndarray:
             rows = base + np.log1p(effect) * adds
-            # Each study is held against its own SU: a few samples give the place and width of its
-            # ratios, those of all studies together how far the limit lies.
-            fits = np.repeat(johnson(rows)[1], _EACH, axis=0)
-            ratios = np.maximum(_ratio(_drawn(normal, fits)), -self.n).reshape(_STUDIES, _EACH)
-            centre, wide = ratios.mean(axis=1), ratios.std(axis=1, ddof=1) + 1e-9
-            limit = np.quantile((ratios - centre[:, None]) / wide[:, None], 1 - level)
-            two = mixture(rows, _MOST)[0] > np.log(self.n)
-            return two & (_ratio(rows) > np.maximum(centre + limit * wide, 0.0))
+            gain = mixture(rows, _MOST)[0]
+            likelihood, fits = johnson(rows)
+            own = ratio(rows, gain, likelihood)
+
+            likely = (gain > np.log(self.n)) & (own > 0)
+            if likely.mean() < in_report(self.options.power):
+                return likely
+            return self._apart(own, fits, normal, level) & likely
 
         return smallest(found, self.options.power, float(np.expm1(2 * left.std())), steps=5)
+
+    def _apart(self, own: np.ndarray, fits: np.ndarray, normal: np.ndarray, level: float) -> np.ndarray:
+        """Which studies have a ratio (own) that samples of their own SU (fits) exceed at this level.
+
+        A few samples give the place and width of a study's ratios, those of all studies together how far
+        the limit lies. What is left to simulate lies beyond that limit or not: so it is at least what it
+        would be if nothing more did. Where too many studies are below it already, it is not simulated.
+        """
+        studies, allowed = len(own), len(own) * (1 - in_report(self.options.power))
+        beyond = studies * _EACH - math.floor((studies * _EACH - 1) * (1 - level))
+        ratios = np.full((studies, _EACH), np.nan)
+        each, failed = normal.reshape(studies, _EACH, -1), np.zeros(studies, dtype=bool)
+        order = np.argsort(own)
+        step = max(1, _AT_ONCE // (_EACH * self.n))
+        for k in range(0, studies, step):
+            at = order[k : k + step]
+            null = samples(each[at].reshape(-1, self.n), np.repeat(fits[at], _EACH, axis=0))
+            ratios[at] = np.maximum(_ratio(null, rough=True), -self.n).reshape(-1, _EACH)
+            known = order[: k + step]
+            centre = ratios[known].mean(axis=1)
+            wide = ratios[known].std(axis=1, ddof=1) + 1e-9
+            far = np.sort(((ratios[known] - centre[:, None]) / wide[:, None]).ravel())
+            if len(known) == studies:
+                failed[known] = own[known] <= centre + np.quantile(far, 1 - level) * wide
+            elif len(far) >= beyond:
+                failed[known] = own[known] <= centre + far[-beyond] * wide
+            if failed.sum() > allowed:
+                break
+        return ~failed
 
     def explained(self) -> tuple[pd.Series, float]:
         """What it adds to its tasks, and how much better that fits."""
@@ -413,7 +297,7 @@ def tail(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noqa
     likelihood, fitted = johnson(one)
     gain, share, fast, slow, deviation = (float(v[0]) for v in mixture(one, _MOST))
     rng = np.random.default_rng(options.seed)
-    own = _Group(good, over, options, gain, share, fast, slow, deviation, float(_ratio(one)[0]), float(likelihood[0]), fitted, rng)  # fmt: skip
+    own = _Group(good, over, options, gain, share, fast, slow, deviation, float(ratio(one, np.array([gain]), likelihood)[0]), float(likelihood[0]), fitted, rng)  # fmt: skip
     claim = own.claim()
 
     def explains(judge: Judge) -> tuple[pd.Series, float] | None:

@@ -8,20 +8,23 @@ not a trend. It is held against shuffled series, and against series that resembl
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import stats
 
 from ..study.tasks import usable
-from .changes import best_stretch
+from .changes import gains
 from .deviations import freedom
 from .model import Left, fall_of_bic, left_over, percent, span
-from .power import STUDIES, deviations_like, smallest
+from .power import STUDIES, deviations_like, narrowed, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
 from .serial import CLEAR, LEAST, Null, line_gain, scores, with_before
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["trend"]
 
@@ -87,15 +90,22 @@ class _Drift:
         series = series * deviations_like(freedom(self.left, n - over.basis.shape[1]), random)
         limit = float(np.quantile(self._shuffled(1999), 1 - level))
 
-        def found(effect: float) -> np.ndarray:
-            raw = over.again(series * over.scale + np.log1p(effect) / (n - 1) * self.line)
-            rows = scores(raw)
-            against, before = _against(rows)
+        def better(raw: np.ndarray) -> np.ndarray:
             raw = raw - raw.mean(axis=1, keepdims=True)
             total = (raw**2).sum(axis=1)
-            fit = -n * np.log(1 - line_gain(raw) / total) - np.log(n)
-            better = fit > -n * np.log(1 - best_stretch(raw)[0] / total) - 2 * np.log(n) - CLEAR
-            return (line_gain(rows) >= limit) & (against >= self._null.limits(before, level)) & better
+            step = -n * np.log(1 - gains(raw) / total) - 2 * np.log(n) - CLEAR
+            return np.asarray(-n * np.log(1 - line_gain(raw) / total) - np.log(n) > step)
+
+        def found(effect: float) -> np.ndarray:
+            def told(at: np.ndarray) -> np.ndarray:
+                raw = over.again(series[at] * over.scale + np.log1p(effect) / (n - 1) * self.line)
+                rows = scores(raw)
+                against, before = _against(rows)
+                drifts = (line_gain(rows) >= limit) & (against >= self._null.limits(before, level))
+                drifts[drifts] = better(raw[drifts])
+                return drifts
+
+            return narrowed(told, self.options.power)
 
         return smallest(found, self.options.power, float(np.expm1(2 * self.left.std() / np.sqrt(n))))
 

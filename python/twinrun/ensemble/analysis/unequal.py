@@ -28,6 +28,12 @@ _LEAST = 0.05  # of the mean square of a group's residuals: its variance, at lea
 _NOISIER = 0.1
 
 
+def _squares(rows: np.ndarray) -> float:
+    """The sum of squares of rows.T @ rows: that of rows @ rows.T too, which may be much smaller."""
+    few = rows if rows.shape[0] < rows.shape[1] else rows.T
+    return float(((few @ few.T) ** 2).sum())
+
+
 @dataclass(frozen=True)
 class Effect:
     """A contrast of a model's coefficients, its error, and the degrees of freedom of that."""
@@ -90,17 +96,23 @@ class Uneven:
         self._q, self._r = np.linalg.qr(matrix)
         self.groups = groups
         self._member = (groups[:, None] == np.arange(groups.max() + 1)[None, :]).astype(float)
-        parts = np.array(
-            [self._q[groups == g].T @ self._q[groups == g] for g in range(self._member.shape[1])]
-        )
-        flat = parts.reshape(len(parts), -1)
         # The sum of squares of residuals of group g holds this much of the variance of group h.
-        self._holds = flat @ flat.T + np.diag(
-            self._member.sum(axis=0) - 2 * np.trace(parts, axis1=1, axis2=2)
-        )
+        fitted = (self._q**2).sum(axis=1) @ self._member
+        self._holds = self._shared() + np.diag(self._member.sum(axis=0) - 2 * fitted)
         self.freedom = matrix.shape[0] - matrix.shape[1]
         self._known = np.diag(self._holds) > _SURE
         self._solve = np.linalg.pinv(self._holds[np.ix_(self._known, self._known)], rcond=1e-9)
+
+    def _shared(self) -> np.ndarray:
+        """For each pair of groups, the sum of squares of what their tasks have to do with each other's
+        fitted values: of pairs of tasks, or of pairs of columns, whichever are fewer.
+        """
+        tasks, columns = self._q.shape
+        if tasks**2 < self._member.shape[1] * columns**2:
+            return np.asarray(self._member.T @ (self._q @ self._q.T) ** 2 @ self._member)
+        own = (self._q[self.groups == g] for g in range(self._member.shape[1]))
+        flat = np.array([q.T @ q for q in own]).reshape(-1, columns**2)
+        return np.asarray(flat @ flat.T)
 
     def left(self, rows: np.ndarray) -> np.ndarray:
         """The residuals of each row."""
@@ -143,10 +155,9 @@ class Uneven:
 
     def box(self, own: np.ndarray, variances: np.ndarray) -> float:
         """Degrees of freedom of the sum of squares of projections of this noise. own: orthonormal columns."""
-        parts = np.array([own[self.groups == g].T @ own[self.groups == g] for g in range(len(variances))])
-        weighted = variances[:, None, None] * parts
-        whole = weighted.sum(axis=0)
-        each = (weighted**2).sum(axis=(1, 2))
+        whole = own.T @ (own * variances[self.groups][:, None])
+        parts = (own[self.groups == g] for g in range(len(variances)))
+        each = np.array([_squares(part) for part in parts]) * variances**2
         freedom = np.where(self._known, np.diag(self._holds), self.freedom)
         all_ = float((whole**2).sum()) - float((each * 2 / (freedom + 2)).sum())
         # Where one group has all the noise, this leaves 1.

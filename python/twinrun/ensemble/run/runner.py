@@ -308,6 +308,19 @@ class _Run:
             for running in wave:
                 open_gate(running.folder, moment)
 
+    def _fill(self, queue: list[Task], wave: list[Running] | None) -> None:
+        """Starts tasks from the front of the queue while there are slots for them. wave: takes those that
+        wait for a common moment.
+        """
+        while queue and not self._signals.asked and self.engine.free():
+            if self._may_not_begin(queue[0].block):
+                queue.clear()
+                return
+            self._begun = max(self._begun, queue[0].block)
+            started = self._start(queue.pop(0), wave is not None)
+            if wave is not None:
+                wave.append(started)
+
     def run(self, tasks: Sequence[Task]) -> None:
         """Runs tasks until all are finished, or the user stops."""
         queue = unfinished(tasks, self.work.lines(), self.retries)
@@ -320,14 +333,7 @@ class _Run:
             wave = [] if self.engine.gate is not None else None
         while queue or self._running:
             self._ask()
-            while queue and not self._signals.asked and self.engine.free():
-                if self._may_not_begin(queue[0].block):
-                    queue.clear()
-                    break
-                self._begun = max(self._begun, queue[0].block)
-                started = self._start(queue.pop(0), wave is not None)
-                if wave is not None:
-                    wave.append(started)
+            self._fill(queue, wave)
             if wave is not None:
                 self._release(wave)
                 wave = None
@@ -350,6 +356,8 @@ class _Run:
                 self.work.ended(line)
                 if not self._signals.asked and task in unfinished([task], self.work.lines(), self.retries):
                     queue.append(task)  # repeated, up to the limit of retries
+                # Its slot does not wait until others that ended meanwhile are recorded too.
+                self._fill(queue, None)
             if self._running and not (queue and self.engine.free() and not self._signals.asked):
                 self._pause()
 
