@@ -399,6 +399,35 @@ with h5py.File(path, "r") as f, h5py.File(path, "r") as same:
         names = [f.name for f in sorted(self.folder.glob("set.h5*"))]
         expect(names == ["set.h5.00000", "set.h5.00001", "set.h5.twr-index"], names)
 
+    def serial_libraries(self) -> None:
+        """Two libraries of HDF5 in one process, each of which loads the driver."""
+        self.need_h5py()
+        if self.h5py("import netCDF4", "-").returncode != 0:
+            raise Skipped("there is no netCDF4 here")
+        self.h5py_done(
+            """
+import netCDF4
+with h5py.File(path + ".h5", "w") as f:
+    f["a"] = np.arange(5000)
+    with netCDF4.Dataset(path + ".nc", "w") as d:
+        d.createDimension("x", 5000)
+        d.createVariable("v", "f8", ("x",))[:] = np.arange(5000)
+with h5py.File(path + ".nc", "r") as f, h5py.File(path + ".h5", "r") as g:
+    assert f["v"][4999] == 4999 and g["a"][4999] == 4999
+try:
+    h5py.File(path + ".none", "r")
+except OSError as why:
+    assert "No such file" in str(why)
+""",
+            self.folder / "x",
+            config=SET,
+        )
+        names = sorted(f.name for f in self.folder.iterdir())
+        wanted = [
+            f"x.{kind}.{end}" for kind in ("h5", "nc") for end in ("00000", "00001", "00002", "twr-index")
+        ]
+        expect(names == wanted, names)
+
     def serial_refused(self) -> None:
         self.need_h5py()
         make = 'with h5py.File(path, "w") as f: f["a"] = np.arange(5000)'
