@@ -93,7 +93,8 @@ class Tests(Scenarios):
         option: list[str] = []
         for name, value in set_environment.items():
             option += ["-genv", name, value] if is_hydra(self.mpiexec) else ["-x", f"{name}={value}"]
-        command = [*self.mpiexec, *option, "-n", str(ranks or self.ranks), self.program, *map(str, arguments)]
+        words = [*self.program.split("\n"), *map(str, arguments)]
+        command = [*self.mpiexec, *option, "-n", str(ranks or self.ranks), *words]
         return Job(command, self.environment, self.limit)
 
     def done(self, *arguments: object, **options) -> Job:
@@ -149,6 +150,27 @@ class Tests(Scenarios):
             for ranks in map(int, readers.split(",")):
                 self.done(reading, ours, config="", ranks=ranks)
         self.done("read changed", joined)  # without the driver
+
+    def parallel_h5py(self, reader: str) -> None:
+        """h5py on several ranks: as equal()."""
+        python = os.environ.get("TWINRUN_HDF5_PYTHON", "")
+        if not python:
+            raise Skipped("no h5py with MPI: TWINRUN_HDF5_PYTHON names an interpreter that has it")
+        self.program = f"{python}\n{Path(__file__).parent / 'h5py_program.py'}"
+        # mpi4py of a wheel is for any MPI, and asks which. libmpi.so may be a text for the linker.
+        mpi = Path(os.environ["TWINRUN_MPI_LIBRARY"])
+        named = [mpi.with_name(name) for name in ("libmpi.so.12", "libmpi.so.40")]
+        self.environment["MPI4PY_LIBMPI"] = str(next((n for n in named if n.exists()), mpi))
+        plain, one, several = (self.folder / name for name in ("plain.h5", "one.h5", "set.h5"))
+        self.done("write", plain)
+        self.environment["TWINRUN_HDF5_REPORT"] = "1"
+        for path, config in ((one, ""), (several, SET)):
+            reported = REPORT.search(self.done("write", path, config=config).out)
+            expect(reported is not None and int(reported[1]) > 0 and int(reported[3]) == 0, reported)
+            self.done("read", path, config="", ranks=int(reader))
+        join(several, self.folder / "joined.h5")
+        for path in (one, self.folder / "joined.h5"):
+            expect(path.read_bytes() == plain.read_bytes(), f"{path.name} differs from the plain file")
 
     def again(self) -> None:
         """A file that is written again has nothing of the old one, and other sub-files may be as many."""
