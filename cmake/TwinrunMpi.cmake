@@ -34,4 +34,5 @@ if(TWINRUN_HAVE_MPI)
     add_subdirectory("${PROJECT_SOURCE_DIR}/src/aggregate/hdf5" src/aggregate/hdf5)
     # The driver needs no HDF5 to be built: HDF5 loads it.
     set(TWINRUN_HDF5 "" CACHE PATH "A parallel HDF5 1.14 or newer, for the tests of the HDF5 driver (tools/build_hdf5.sh)")
+    set(TWINRUN_HDF5_PYTHON "" CACHE FILEPATH "A Python with h5py for that HDF5 and mpi4py, for the tests of the HDF5 driver")
 endif()

@@ -7,6 +7,10 @@
 # PREFIX/build and removed. MPICC names the MPI compiler (mpicc on the PATH, otherwise that of .venv). Then run the tests with it:
 #
 #   cmake --preset release -DTWINRUN_HDF5=PREFIX && cmake --build --preset release && ctest --test-dir build/release -R aggregate/hdf5
+#
+# For h5py's test, -DTWINRUN_HDF5_PYTHON names a Python with mpi4py and this h5py:
+#
+#   CC=MPICC HDF5_MPI=ON HDF5_DIR=PREFIX pip install --no-binary=h5py h5py
 set -euo pipefail
 
 if (($# < 2)); then

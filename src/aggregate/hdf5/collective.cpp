@@ -58,6 +58,10 @@ void Collective::report() const {
         static_cast<unsigned long long>(alone_));
 }
 
+bool Collective::broken() const {
+    return aggregate_ != nullptr && (aggregate_->team->broken() || aggregate_->team->abandoned());
+}
+
 Result<> Collective::start() {
     if (aggregate_ == nullptr) {
         TWR_CHECK(aggregation::create(&aggregate_, comm_,

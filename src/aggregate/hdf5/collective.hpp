@@ -41,6 +41,9 @@ class Collective {
     Collective(const Collective&) = delete;
     Collective& operator=(const Collective&) = delete;
 
+    // A rank did not come in time, or died: no collective call of MPI may be made any more.
+    [[nodiscard]] bool broken() const;
+
     // [collective] Errors: of this rank or of another; ranks write the same bytes.
     Result<> move(Store& store, const Part& part);
     // [collective] Waits for all. If mine is success on all ranks, `by_one` runs on rank 0; the

@@ -207,6 +207,7 @@ Result<> File::close() {
         auto agreed = agree(written_, finish);
         if (!agreed) done = std::move(agreed).error();
     }
+    if (collective_ && collective_->broken()) ranks_.leave();
     collective_.reset();
     return done;
 }

@@ -45,6 +45,8 @@ struct Ranks {
     // config: of the property list. [collective] where it has a communicator.
     Result<> find(const Library& library, hid_t fapl, Config& config);
     [[nodiscard]] bool several() const { return comm != MPI_COMM_NULL; }
+    // Where a rank is lost, freeing a communicator would wait for it.
+    void leave() { comm = MPI_COMM_NULL; }
     // [collective] All ranks have success, or all an error: that of the lowest rank that failed.
     [[nodiscard]] Result<> all_of(const Result<>& mine) const;
 };

@@ -286,8 +286,8 @@ static void write_all(const char* path) {
     const hid_t creation = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_obj_track_times(creation, 0);
     const hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, creation, access);
-    H5Pclose(creation);
     if (file < 0) refused("create");
+    H5Pclose(creation);
     for (int i = 0; i < KINDS; ++i) {
         const hid_t set = make_set(file, &kinds[i]);
         expect(set >= 0, kinds[i].name);

@@ -93,7 +93,8 @@ class Tests(Scenarios):
         option: list[str] = []
         for name, value in set_environment.items():
             option += ["-genv", name, value] if is_hydra(self.mpiexec) else ["-x", f"{name}={value}"]
-        command = [*self.mpiexec, *option, "-n", str(ranks or self.ranks), self.program, *map(str, arguments)]
+        words = [*self.program.split("\n"), *map(str, arguments)]
+        command = [*self.mpiexec, *option, "-n", str(ranks or self.ranks), *words]
         return Job(command, self.environment, self.limit)
 
     def done(self, *arguments: object, **options) -> Job:
@@ -149,6 +150,27 @@ class Tests(Scenarios):
             for ranks in map(int, readers.split(",")):
                 self.done(reading, ours, config="", ranks=ranks)
         self.done("read changed", joined)  # without the driver
+
+    def parallel_h5py(self, reader: str) -> None:
+        """h5py on several ranks: as equal()."""
+        python = os.environ.get("TWINRUN_HDF5_PYTHON", "")
+        if not python:
+            raise Skipped("no h5py with MPI: TWINRUN_HDF5_PYTHON names an interpreter that has it")
+        self.program = f"{python}\n{Path(__file__).parent / 'h5py_program.py'}"
+        # mpi4py of a wheel is for any MPI, and asks which. libmpi.so may be a text for the linker.
+        mpi = Path(os.environ["TWINRUN_MPI_LIBRARY"])
+        named = [mpi.with_name(name) for name in ("libmpi.so.12", "libmpi.so.40")]
+        self.environment["MPI4PY_LIBMPI"] = str(next((n for n in named if n.exists()), mpi))
+        plain, one, several = (self.folder / name for name in ("plain.h5", "one.h5", "set.h5"))
+        self.done("write", plain)
+        self.environment["TWINRUN_HDF5_REPORT"] = "1"
+        for path, config in ((one, ""), (several, SET)):
+            reported = REPORT.search(self.done("write", path, config=config).out)
+            expect(reported is not None and int(reported[1]) > 0 and int(reported[3]) == 0, reported)
+            self.done("read", path, config="", ranks=int(reader))
+        join(several, self.folder / "joined.h5")
+        for path in (one, self.folder / "joined.h5"):
+            expect(path.read_bytes() == plain.read_bytes(), f"{path.name} differs from the plain file")
 
     def again(self) -> None:
         """A file that is written again has nothing of the old one, and other sub-files may be as many."""
@@ -398,6 +420,35 @@ with h5py.File(path, "r") as f, h5py.File(path, "r") as same:
         self.h5py_done(make, several, config="files = 2; stripe = 64 KiB")  # again, in other files
         names = [f.name for f in sorted(self.folder.glob("set.h5*"))]
         expect(names == ["set.h5.00000", "set.h5.00001", "set.h5.twr-index"], names)
+
+    def serial_libraries(self) -> None:
+        """Two libraries of HDF5 in one process, each of which loads the driver."""
+        self.need_h5py()
+        if self.h5py("import netCDF4", "-").returncode != 0:
+            raise Skipped("there is no netCDF4 here")
+        self.h5py_done(
+            """
+import netCDF4
+with h5py.File(path + ".h5", "w") as f:
+    f["a"] = np.arange(5000)
+    with netCDF4.Dataset(path + ".nc", "w") as d:
+        d.createDimension("x", 5000)
+        d.createVariable("v", "f8", ("x",))[:] = np.arange(5000)
+with h5py.File(path + ".nc", "r") as f, h5py.File(path + ".h5", "r") as g:
+    assert f["v"][4999] == 4999 and g["a"][4999] == 4999
+try:
+    h5py.File(path + ".none", "r")
+except OSError as why:
+    assert "No such file" in str(why)
+""",
+            self.folder / "x",
+            config=SET,
+        )
+        names = sorted(f.name for f in self.folder.iterdir())
+        wanted = [
+            f"x.{kind}.{end}" for kind in ("h5", "nc") for end in ("00000", "00001", "00002", "twr-index")
+        ]
+        expect(names == wanted, names)
 
     def serial_refused(self) -> None:
         self.need_h5py()
