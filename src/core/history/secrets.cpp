@@ -192,10 +192,11 @@ std::string without_values_of_words(std::string_view text) {
     std::size_t at = 0;
     for (std::size_t begin = 0; begin < text.size();) {
         const std::size_t end = first_of(text, kBounds, begin);
-        std::size_t value = std::min(text.find_first_not_of(kBlanks, end), text.size());
         const std::string_view word = text.substr(begin, end - begin);
         begin = end + 1;
-        if (value == end || value == text.size() || !comes_before_secret(word)) continue;
+        if (!comes_before_secret(word)) continue;
+        std::size_t value = std::min(text.find_first_not_of(kBlanks, end), text.size());
+        if (value == end || value == text.size()) continue;
         const bool quoted = is_quote(text[value]);
         const std::size_t last =
             quoted ? quote_end(text, value + 1, text[value]) : first_of(text, " \t\r\n'\"", value);
