@@ -41,6 +41,8 @@ _IN_TEXT = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+# A user and a password behind `file://`, or behind a blank that came after the slashes.
+_STRAY = re.compile(r"(?P<begin> [a-z][a-z0-9+.-]{0,30}:/{1,3}\s* ) [^\s/?#@:'\"]*:[^\s/?#]*@", re.I | re.X)
 _QUERY = re.compile(r"\?[\w.~%-]{1,100}=[^\s'\"]*")  # of a URL with a space in its path
 
 
@@ -85,6 +87,7 @@ def without_secrets(text: str) -> str:
     shown, urls = _IN_TEXT.subn(
         lambda found: found["begin"] + found["rest"] + _behind(found["query"] or ""), text
     )
+    shown = _STRAY.sub(lambda found: found["begin"], shown)
     return _QUERY.sub(lambda found: _behind(found[0]), shown) if urls else shown
 
 

@@ -7,15 +7,16 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from ..arguments import any_path
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
-from .sub_index import Index, Placed, identity_of, index_path, read_index
+from .removal import Made, check_removal, remove_joined
+from .sub_index import Index, Placed, identity_of, index_path, read_index, still_there
 
 __all__ = ["Index", "Joined", "Placed", "join_sub_files", "read_index"]
 
@@ -38,8 +39,8 @@ class Joined:
     removed : bool
         Whether the index and the sub-files were removed, but for those in `kept`.
     kept : list of str
-        Files that were not removed: sub-files with a second name (a hard link), and all of them with the
-        index where the index or one of them changed meanwhile.
+        Files that were not removed: sub-files with a second name (a hard link), and what was left with the
+        index where the index or a sub-file changed meanwhile.
     changed : list of str
         Sub-files that were changed after the write, or copied without their times. The new file has what
         they hold now.
@@ -59,23 +60,6 @@ def _changed(where: str) -> TwinrunError:
         where=where,
         fix="look whether they are joined already, or join them when no program writes them",
     )
-
-
-def _still_there(index: Index) -> bool:
-    """Whether the index is the one that was read."""
-    with contextlib.suppress(TwinrunError):
-        now = read_index(index.path)
-        return (now.text, now.identity) == (index.text, index.identity)
-    return False
-
-
-def _is_written(index: Index, number: int) -> bool:
-    """Whether a sub-file is the one that the index names, and no link to it."""
-    try:
-        about = os.lstat(index.name(number))
-    except FileNotFoundError:
-        return False
-    return stat.S_ISREG(about.st_mode) and identity_of(about) == index.files[number]
 
 
 class _Files:
@@ -153,7 +137,7 @@ class _Files:
                 same = False
             if not same:
                 raise _changed(name)
-        if not _still_there(self._index):
+        if not still_there(self._index):
             raise _changed(index_path(self._index.path))
 
     def close(self) -> None:
@@ -165,6 +149,13 @@ def _write_all(handle: int, data: memoryview, offset: int) -> None:
     done = 0
     while done < len(data):
         done += os.pwrite(handle, data[done : done + (1 << 30)], offset + done)
+
+
+def _set_time(handle: int) -> None:
+    """Gives a file a time that no later write gives it: the clock for writes ticks in milliseconds."""
+    now = time.time_ns()
+    with contextlib.suppress(OSError):
+        os.utime(handle, ns=(now, now))
 
 
 def _bytes_before(one: Placed, end: int) -> int:
@@ -266,88 +257,6 @@ def _put_in_place(temporary: str, output: str, replace: bool) -> None:
         os.close(folder)
 
 
-class _Made(NamedTuple):
-    """The whole file, as it was written."""
-
-    path: str
-    device: int
-    inode: int
-
-    def check_there(self) -> None:
-        """Raises TwinrunError where the path leads to something else by now."""
-        with contextlib.suppress(OSError):
-            now = os.lstat(self.path)
-            if (now.st_dev, now.st_ino) == (self.device, self.inode):
-                return
-        raise TwinrunError(
-            "was made, but another file came to its place, or it was moved; the sub-files that are there stay",
-            where=self.path,
-            fix="join again with --output and a name that nobody else uses",
-        )
-
-
-def _remove(index: Index, made: _Made) -> list[str]:
-    """Removes the index and its sub-files. Returns what stays: files with a second name, and all where one
-    of them is not the file that was read. Where the whole file has lost its name, nothing more is removed:
-    the sub-files may be the last copy.
-    """
-    kept, name = [], index_path(index.path)
-    numbers = range(len(index.files))
-    try:
-        made.check_there()
-        # A program wrote the files again since, or somebody moved them.
-        if not _still_there(index) or not all(_is_written(index, number) for number in numbers):
-            return [name, *map(index.name, numbers)]
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        for number in numbers:
-            name = index.name(number)
-            with contextlib.suppress(FileNotFoundError):
-                made.check_there()
-                if os.lstat(name).st_nlink == 1 and _is_written(index, number):
-                    os.unlink(name)
-                else:
-                    kept.append(name)
-    except OSError as e:
-        raise TwinrunError(
-            f"cannot be removed: {e.strerror}; {made.path} is made, and whole",
-            where=name,
-            fix="remove what is left yourself",
-        ) from e
-    return kept
-
-
-def _check_removal(index: Index) -> None:
-    """Raises TwinrunError where the sub-files may not or should not be removed."""
-    if not index.checked:
-        raise TwinrunError(
-            "has no checksum, as an earlier twinrun wrote it, so the sub-files are not removed by it",
-            where=index_path(index.path),
-            fix="join without --remove, look at the new file, and remove the sub-files yourself",
-        )
-    for number in range(len(index.files)):
-        if not _is_written(index, number):
-            raise TwinrunError(
-                "is not the file that was written: it was changed, copied or replaced since; nothing was made "
-                "or removed",
-                where=index.name(number),
-                fix="join without --remove, look at the new file, and remove the sub-files yourself",
-            )
-    folder = os.path.dirname(index.path) or "."
-    about = os.stat(folder)
-    own = os.geteuid()
-    theirs = bool(about.st_mode & stat.S_ISVTX) and own not in (0, about.st_uid)
-    names = [index_path(index.path), *(index.name(number) for number in range(len(index.files)))]
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids) or (
-        theirs and any(os.lstat(name).st_uid != own for name in names)
-    ):
-        raise TwinrunError(
-            "its files may not be removed by this user, and nothing was made",
-            where=folder,
-            fix="leave out --remove",
-        )
-
-
 def _check_output(output: str, index: Index, replace: bool) -> None:
     own = {index_path(index.path), *(index.name(number) for number in range(len(index.files)))}
     if os.path.abspath(output) in {os.path.abspath(name) for name in own}:
@@ -394,7 +303,8 @@ def join_sub_files(
     remove : bool, default False
         Remove the index and the sub-files when the new file is on storage. A sub-file with a second name (a
         hard link) stays. Where one was changed, copied or replaced since the write, or the index has no
-        checksum, that is an error, and nothing is made or removed.
+        checksum, that is an error, and nothing is made or removed. The index goes last. Where the new file
+        is changed, moved or replaced meanwhile, that is an error, and the index stays with what is left.
 
     Returns
     -------
@@ -420,15 +330,16 @@ def join_sub_files(
     _check_output(target, index, replace)
     files = _Files(index)
     if remove:
-        _check_removal(index)
+        check_removal(index)
     temporary = f"{target}.twr-partial.{secrets.token_hex(8)}"
     try:
         out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             _write_whole(index, files, out)
+            _set_time(out)
             os.fsync(out)
             files.check_unchanged()
-            about = os.fstat(out)
+            made = Made(target, os.fstat(out))
             _put_in_place(temporary, target, replace)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -442,6 +353,6 @@ def join_sub_files(
         raise TwinrunError(f"cannot be written: {e.strerror}", where=target) from e
     finally:
         files.close()
-    kept = _remove(index, _Made(target, about.st_dev, about.st_ino)) if remove else []
-    removed = remove and len(kept) <= len(index.files)  # the index is one more
+    kept = remove_joined(index, made) if remove else []
+    removed = remove and index_path(index.path) not in kept
     return Joined(target, len(index.files), index.whole_bytes, removed, kept, files.changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _core
-from ..errors import DamagedFile, FormatError, MissingFile, Unsupported
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError, Unsupported
 
-__all__ = ["Index", "Placed", "index_path", "read_index"]
+__all__ = ["Index", "Placed", "identity_of", "index_path", "read_index", "still_there"]
 
 _FORMAT = "twinrun sub-files"
 _LARGEST = 1 << 62
@@ -199,3 +200,11 @@ def read_index(path: str) -> Index:
         raise DamagedFile("cut or altered", where=name, fix="remove it, and write the files again") from e
     checked = document["version"] == _CHECKED
     return Index(path, text, tuple(files), whole_bytes, tuple(placed), checked, identity)
+
+
+def still_there(index: Index) -> bool:
+    """Whether the index is the one that was read."""
+    with contextlib.suppress(TwinrunError):
+        now = read_index(index.path)
+        return (now.text, now.identity) == (index.text, index.identity)
+    return False

@@ -165,9 +165,8 @@ def join(path: str, output: str | None, replace: bool, remove: bool) -> int:
         any_path(path), None if output is None else any_path(output), replace=replace, remove=remove
     )
     removed = ""
-    if joined.removed:
-        # Where the index stays, all stay.
-        gone = joined.files - len(joined.kept)
+    if remove:
+        gone = joined.files - sum(not name.endswith(".twr-index") for name in joined.kept)
         removed = f"; {gone} of them are removed" if joined.kept else ", which are removed"
     console().print(
         one_line(f"{joined.path}: {byte_size(joined.bytes)} of {joined.files} sub-files{removed}"),

@@ -117,6 +117,19 @@ std::size_t quote_end(std::string_view text, std::size_t from, char quote) {
     return std::min(from, text.size());
 }
 
+// Whether the name at `begin` has a value behind the colon at `sign`, as in "token: x", and is no
+// folder of a list.
+bool may_have_colon(std::string_view text, std::size_t begin, std::size_t sign) {
+    const char before = begin == 0 ? ' ' : text[begin - 1];
+    if (is_blank(before) || is_quote(before) ||
+        std::string_view("{,;&?[(").find(before) != std::string_view::npos) {
+        return true;
+    }
+    // "--header=Authorization: x" and "/token:x".
+    if (sign + 1 >= text.size() || text[sign + 1] == '/') return false;
+    return before == '=' || (before == '/' && (begin == 1 || is_blank(text[begin - 2])));
+}
+
 std::string without_named_values(std::string_view text) {
     std::string out;
     std::size_t at = 0;
@@ -125,11 +138,7 @@ std::string without_named_values(std::string_view text) {
         const Name name = name_before(text, sign);
         if (name.begin < at || name.begin == name.end) continue;
         // "token:" is a name where it begins a word; in a list of folders it may be a part of one.
-        const char before = name.begin == 0 ? ' ' : text[name.begin - 1];
-        if (text[sign] == ':' && !is_blank(before) && !is_quote(before) &&
-            std::string_view("{,;&?[(").find(before) == std::string_view::npos) {
-            continue;
-        }
+        if (text[sign] == ':' && !may_have_colon(text, name.begin, sign)) continue;
         if (!option_names_secret(text.substr(name.begin, name.end - name.begin))) continue;
         std::size_t begin = sign + 1;
         while (begin < text.size() && is_blank(text[begin]))
@@ -168,10 +177,45 @@ bool is_secret_setting(std::string_view word, std::size_t equals) {
            option_names_secret(name);
 }
 
+// Whether a secret stands behind this word: "--token", "--token:", "password".
+bool comes_before_secret(std::string_view word) {
+    if (word.ends_with(':')) word.remove_suffix(1);
+    if (word.empty() || word.size() > kLongestName || !std::all_of(word.begin(), word.end(), of_name))
+        return false;
+    return word_names_secret(word) || (word[0] == '-' && option_names_secret(word));
+}
+
+// "Bearer pw" becomes "Bearer ...", and "--token pw" becomes "--token ...".
+std::string without_values_of_words(std::string_view text) {
+    constexpr std::string_view kBounds = " \t\r\n'\"=";
+    std::string out;
+    std::size_t at = 0;
+    for (std::size_t begin = 0; begin < text.size();) {
+        const std::size_t end = first_of(text, kBounds, begin);
+        const std::string_view word = text.substr(begin, end - begin);
+        begin = end + 1;
+        if (!comes_before_secret(word)) continue;
+        std::size_t value = std::min(text.find_first_not_of(kBlanks, end), text.size());
+        if (value == end || value == text.size()) continue;
+        const bool quoted = is_quote(text[value]);
+        const std::size_t last =
+            quoted ? quote_end(text, value + 1, text[value]) : first_of(text, " \t\r\n'\"", value);
+        if (quoted) ++value;
+        if (value >= last || text[value] == '=' || text[value] == ':' ||
+            is_option(text.substr(value, last - value))) {
+            continue;
+        }
+        out += text.substr(at, value - at);
+        out += kHidden;
+        at = begin = last;
+    }
+    return out + std::string(text.substr(at));
+}
+
 }  // namespace
 
 std::string without_secrets(std::string_view text) {
-    return without_named_values(without_users_and_queries(text));
+    return without_values_of_words(without_named_values(without_users_and_queries(text)));
 }
 
 std::vector<std::string> without_secrets(std::vector<std::string> words) {
@@ -182,8 +226,7 @@ std::vector<std::string> without_secrets(std::vector<std::string> words) {
             word = kHidden;
         } else if (is_secret_setting(word, equals)) {
             word = word.substr(0, equals + 1) + std::string(kHidden);
-        } else if (word.size() <= kLongestName && word.substr(0, 1) == "-" &&
-                   std::all_of(word.begin(), word.end(), of_name) && option_names_secret(word)) {
+        } else if (comes_before_secret(word)) {
             hide = true;
         } else {
             word = without_secrets(std::string_view(word));

@@ -63,8 +63,19 @@ constexpr std::array kSecretWords{"PASSWORD", "PASSWD",  "PASSPHRASE", "SECRET",
 constexpr std::array kSecretVariableWords{"PASS", "PASSWORDS",     "PW",   "SECRETS", "KEY", "KEYS",
                                           "AUTH", "AUTHORIZATION", "CRED", "CREDS"};
 // More of options: a key is a secret where a word says of what it is the key.
-constexpr std::array kSecretOptionWords{"PASS",          "PASSWORDS", "PW",   "SECRETS",   "AUTH",
-                                        "AUTHORIZATION", "COOKIE",    "CRED", "SIGNATURE", "CREDS"};
+constexpr std::array kSecretOptionWords{"PASS",          "PASSWORDS", "PW",    "SECRETS",   "AUTH",
+                                        "AUTHORIZATION", "COOKIE",    "CRED",  "SIGNATURE", "CREDS",
+                                        "PWD",           "PASSCODE",  "BEARER"};
+// Ends of names of options, without their hyphens: "privatekey", "Access-Key-ID", "secret_id".
+constexpr std::array<std::string_view, 11> kSecretEnds{
+    "PRIVATEKEY", "ACCESSKEY",     "ACCESSKEYID", "SECRETKEY",   "SECRETID",    "ACCOUNTKEY",
+    "SIGNINGKEY", "ENCRYPTIONKEY", "AUTHTOKEN",   "ACCESSTOKEN", "SESSIONTOKEN"};
+// Words that stand before a secret by themselves: "password abc".
+constexpr std::array<std::string_view, 10> kSecretNames{"TOKEN",    "PASSWORD", "PASSWD", "PASSPHRASE",
+                                                        "PASSCODE", "SECRET",   "APIKEY", "BEARER",
+                                                        "SECRETID", "ACCESSKEY"};
+// What is counted is no secret: "--token-count 5".
+constexpr std::array<std::string_view, 5> kCounts{"COUNT", "COUNTS", "LENGTH", "LIMIT", "SIZE"};
 constexpr std::array<std::string_view, 10> kPlainKeys{"SORT", "GROUP",  "PRIMARY", "FOREIGN", "PARTITION",
                                                       "PRNG", "RANDOM", "RNG",     "SEED",    "INDEX"};
 
@@ -122,6 +133,20 @@ bool names_key_of(std::string_view name) {
     return !of.empty() && std::find(kPlainKeys.begin(), kPlainKeys.end(), of) == kPlainKeys.end();
 }
 
+// The name of an option without the signs before it: "TOKEN" of "--TOKEN", "/TOKEN" and "-DTOKEN".
+std::string_view without_signs(std::string_view name) {
+    const bool defines = name.size() > 2 && name[0] == '-' && (name[1] == 'D' || name[1] == 'e') &&
+                         name[2] >= 'A' && name[2] <= 'Z';
+    return defines ? name.substr(2) : name.substr(std::min(name.find_first_not_of("-+/"), name.size()));
+}
+
+// In capitals, without hyphens.
+std::string joined(std::string_view name) {
+    std::string letters = in_capitals(without_signs(name));
+    std::erase_if(letters, [](char c) { return c == '-' || c == '_'; });
+    return letters;
+}
+
 }  // namespace
 
 const VariableRules& variable_rules() { return kRules; }
@@ -129,8 +154,18 @@ const VariableRules& variable_rules() { return kRules; }
 bool names_secret(std::string_view name) { return has_word_of(name, kSecretWords); }
 
 bool option_names_secret(std::string_view name) {
-    const std::string words = with_hyphens(name);
-    return names_secret(words) || has_word_of(words, kSecretOptionWords) || names_key_of(words);
+    const std::string words = with_hyphens(without_signs(name));
+    const std::string letters = joined(name);
+    const std::string last = in_capitals(words.substr(words.find_last_of("-_.") + 1));
+    if (std::find(kCounts.begin(), kCounts.end(), last) != kCounts.end()) return false;
+    return names_secret(words) || has_word_of(words, kSecretOptionWords) || names_key_of(words) ||
+           letters == "SIG" || std::any_of(kSecretEnds.begin(), kSecretEnds.end(), [&](std::string_view end) {
+               return letters.ends_with(end);
+           });
+}
+
+bool word_names_secret(std::string_view word) {
+    return std::find(kSecretNames.begin(), kSecretNames.end(), joined(word)) != kSecretNames.end();
 }
 
 bool keeps_variable(std::string_view name) {

@@ -33,7 +33,11 @@ bool keeps_variable(std::string_view name);
 bool names_secret(std::string_view name);
 
 // As names_secret(), for options and other names of values, and for more words: "--wandb-key",
-// "authToken" and "Authorization" do, "--key" and "--sort-key" do not.
+// "authToken", "privatekey", "-DTOKEN" and "Authorization" do, "--key", "--sort-key" and
+// "--token-count" do not.
 bool option_names_secret(std::string_view name);
+
+// Whether a word by itself says that the next one is a secret: "token", "API_KEY", "Bearer".
+bool word_names_secret(std::string_view word);
 
 }  // namespace twinrun

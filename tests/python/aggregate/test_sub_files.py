@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -301,31 +302,111 @@ def test_remove_leaves_all_where_a_file_changes_after_it_was_read(
     assert _names(written.parent) == ["data", "data.00000", "data.00001", "data.twr-index"]
 
 
-@pytest.mark.parametrize("removed", [0, 1])
-def test_remove_leaves_the_parts_where_the_whole_file_lost_its_name(
-    written: Path, monkeypatch: pytest.MonkeyPatch, removed: int
+def _edit(name: Path) -> None:
+    with name.open("r+b") as file:
+        file.write(b"edit")
+
+
+def _disturb_removal(monkeypatch: pytest.MonkeyPatch, name: Path, change: Callable[[], object]) -> None:
+    """Changes something after the last look at a file, and before it goes."""
+    real = os.rename
+
+    def disturbed(one: str, other: str) -> None:
+        if Path(one) == name:
+            monkeypatch.setattr(os, "rename", real)
+            change()
+        real(one, other)
+
+    monkeypatch.setattr(os, "rename", disturbed)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda whole: whole.with_name("own").rename(whole), "another file came to its place"),
+        (lambda whole: whole.rename(whole.with_name("moved")), "it was moved"),
+        (lambda whole: os.truncate(whole, 10), "it was changed since"),
+        (_edit, "it was changed since"),
+    ],
+)
+@pytest.mark.parametrize("going", [None, "data.00000", "data.00001", "data.twr-index"])
+def test_remove_leaves_the_rest_where_the_whole_file_changed(
+    written: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], object],
+    what: str,
+    going: str | None,
 ) -> None:
-    real, own = os.unlink, written.with_name("own")
-    own.write_text("somebody's")
+    written.with_name("own").write_text("somebody's")
+    if going is None:
+        put = sub_files._put_in_place
 
-    def disturbed(name: str, *given: object) -> None:
-        real(name, *given)  # type: ignore[arg-type]
-        if removed and Path(name) == _part(written, 0):
-            own.rename(written)
+        def disturbed(*given: object) -> None:
+            monkeypatch.setattr(sub_files, "_put_in_place", put)
+            put(*given)  # type: ignore[arg-type]
+            change(written)
 
-    put = sub_files._put_in_place
-
-    def exchanged(*given: object) -> None:
-        put(*given)  # type: ignore[arg-type]
-        if not removed:
-            own.rename(written)
-
-    monkeypatch.setattr(sub_files, "_put_in_place", exchanged)
-    monkeypatch.setattr(os, "unlink", disturbed)
-    with pytest.raises(TwinrunError, match="another file came to its place"):
+        monkeypatch.setattr(sub_files, "_put_in_place", disturbed)
+    else:
+        _disturb_removal(monkeypatch, written.with_name(going), lambda: change(written))
+    with pytest.raises(TwinrunError, match=f"was made, but .*{what}.*so does their index"):
         join_sub_files(written, remove=True)
-    assert written.read_text() == "somebody's" and _part(written, 1).exists()
-    assert _index(written).exists() == (not removed)
+    names = ["data.00000", "data.00001", "data.twr-index"]
+    left = names[names.index(going) if going else 0 :]
+    assert [name for name in _names(written.parent) if "." in name] == left
+    if len(left) == 3:
+        assert join_sub_files(written, written.with_name("again")).bytes == 240
+        assert written.with_name("again").read_bytes() == bytes(range(240))
+
+
+@pytest.mark.parametrize("name", ["data.00000", "data.00001", "data.twr-index"])
+@pytest.mark.parametrize("links", [True, False])
+def test_remove_leaves_what_comes_to_a_name_at_the_last_moment(
+    written: Path, monkeypatch: pytest.MonkeyPatch, name: str, links: bool
+) -> None:
+    own, there = written.with_name("own"), written.with_name(name)
+    own.write_text("somebody's")
+    _disturb_removal(monkeypatch, there, lambda: own.replace(there))
+    if not links:
+        real = os.link
+
+        def no_links(*given: Any, **options: Any) -> None:
+            if Path(given[1]) != written:
+                raise PermissionError(1, "Operation not permitted")
+            real(*given, **options)
+
+        monkeypatch.setattr(os, "link", no_links)
+    done = command("aggregate", "join", written, "--remove")
+    assert there.read_text() == "somebody's" and written.read_bytes() == bytes(range(240))
+    names = ["data.00000", "data.00001", "data.twr-index"]
+    left = names[names.index(name) :]
+    assert _names(written.parent) == ["data", *left]
+    assert done.status == 0 and f"of 2 sub-files; {names.index(name)} of them are removed" in done.out
+    assert all(f"{one}: stays, because" in done.err for one in left)
+
+
+def test_what_cannot_get_its_name_back_is_named(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, part, real = written.with_name("own"), _part(written, 0), os.lstat
+    own.write_text("somebody's")
+    _disturb_removal(monkeypatch, part, lambda: own.replace(part))
+
+    def disturbed(name: str, **given: Any) -> os.stat_result:
+        if "twr-removed" in str(name):
+            part.write_text("another one's")
+        return real(name, **given)
+
+    monkeypatch.setattr(os, "lstat", disturbed)
+    with pytest.raises(TwinrunError, match=r"data\.00000\.twr-removed.*which another file has taken") as said:
+        join_sub_files(written, remove=True)
+    assert Path(str(said.value.where)).read_text() == "somebody's" and part.read_text() == "another one's"
+    assert _index(written).exists() and _part(written, 1).exists()
+
+
+def test_remove_stops_where_the_index_goes_meanwhile(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _disturb_removal(monkeypatch, _part(written, 0), lambda: _write_note(_index(written)))
+    joined = join_sub_files(written, remove=True)
+    assert joined.kept == [str(_index(written)), str(_part(written, 1))] and not joined.removed
+    assert _index(written).read_text() == "somebody's" and _part(written, 1).exists()
 
 
 def _write_note(name: Path) -> None:
@@ -484,17 +565,18 @@ def test_without_the_right_to_remove_nothing_is_made(written: Path, monkeypatch:
 def test_files_that_cannot_be_removed_after_all_are_named(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.unlink
+    real = os.rename
 
-    def refuse(path: str, **_options: object) -> None:
+    def refuse(path: str, to: str) -> None:
         if str(path).endswith(".00001"):
             raise PermissionError(13, "Permission denied")
-        real(path)
+        real(path, to)
 
-    monkeypatch.setattr(os, "unlink", refuse)
+    monkeypatch.setattr(os, "rename", refuse)
     with pytest.raises(TwinrunError, match=r"data\.00001: cannot be removed.*data is made, and whole"):
         join_sub_files(written, remove=True)
     assert written.read_bytes() == bytes(range(240))
+    assert _names(written.parent) == ["data", "data.00001", "data.twr-index"]
 
 
 def test_files_that_were_written_again_are_not_removed(

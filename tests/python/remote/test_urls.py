@@ -46,6 +46,10 @@ def test_what_is_a_url(path: object, is_one: bool) -> None:
         ("x.h5:/group/a?b", "x.h5:/group/a?b"),
         ("simplecache::https://h/a?s=1", "simplecache::https://h/a"),
         ("no URL?", "no URL?"),
+        ("http:// me:pw@h/x: gone", "http:// h/x: gone"),
+        ("s3://  me:p@pw@h/x", "s3://  h/x"),
+        ("file://me:pw@h/x and file:///a:b/c@d", "file://h/x and file:///a:b/c@d"),
+        ("https:// is no URL: a@b", "https:// is no URL: a@b"),
     ],
 )
 def test_secrets_of_urls_are_not_shown(text: str, shown: str) -> None:

@@ -22,6 +22,9 @@ _URL = re.compile(
 )
 
 
+_MORE = r"PRIVATE[-_]?KEY|ACCESS[-_]?KEY(?:[-_]?ID)?|SECRET[-_]?ID|PWD|PASSCODE|BEARER|SIG(?![-\w])"
+
+
 def _words(rules: dict[str, list[str]]) -> str:
     return "|".join(map(re.escape, rules["secret_words"] + rules["secret_variable_words"]))
 
@@ -31,10 +34,14 @@ def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
     hide rather more.
     """
     shown = _URL.sub(lambda found: found["begin"] + found["rest"], value)
-    named = (
-        rf"""((?:^|(?<=[^\w.-]))[\w.-]*(?<![a-z])(?:{_words(rules)})(?![a-z])[\w.-]*["']?\s*(?:=|:\s)\s*)"""
+    secret = rf"(?:(?<![a-z])|(?<=-D))(?:{_words(rules)}|{_MORE})(?![a-z])"
+    named = rf"""(?:^|(?<=[^\w.-]))[\w.-]*{secret}[\w.-]*["']?\s*(?:=|:\s)\s*(?:(?:bearer|basic)\s+)?"""
+    words = "|".join(map(re.escape, rules["secret_words"]))
+    option = rf"-[\w.-]*(?:(?<![a-z])|(?<=-D))(?:{words}|{_MORE})(?![a-z])[\w.-]*(?<!-count):?"
+    behind = rf"""(?:^|(?<=[\s"'=]))(?:{option}|{words}|{_MORE})\s+(?!--?[a-z]|[=:]|\.\.\.)"""
+    return re.sub(
+        rf"""({named}|{behind})(?:"[^"]*"?|'[^']*'?|[^\s"']+)""", r"\1...", shown, flags=re.IGNORECASE
     )
-    return re.sub(rf"""{named}(?:"[^"]*"?|'[^']*'?|\S+)""", r"\1...", shown, flags=re.IGNORECASE)
 
 
 def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
