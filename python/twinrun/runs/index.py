@@ -142,6 +142,9 @@ def build(
     before = [os.stat(path) for path in files]
     folder = os.path.dirname(os.path.abspath(target))
     status = _settled_status(before, folder)
+    # From now on a write through mapped memory changes the status too: it is seen below, or later.
+    if not all(_sync(path) for path in files):
+        status = 0
     entries = [(plans(ref), ref.need_source(cache)) for ref in refs]
     facts = _core.write_metadata(
         target,
@@ -168,6 +171,25 @@ def build(
                 "was changed while it was indexed", where=path, fix="index it when its writer has finished"
             )
     return facts
+
+
+def _sync(path: str) -> bool:
+    """Brings a file to storage, so that the next write through memory that maps it changes its times.
+
+    A page that was written to stays writable until it is on storage: later writes to it would change no time.
+    Returns whether it could be done.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:  # reading it raises the error
+        return False
+    try:
+        os.fsync(file)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
 
 
 def _settled_status(before: list[os.stat_result], folder: str) -> int:

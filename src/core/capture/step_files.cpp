@@ -1,14 +1,25 @@
 #include "capture/step_files.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <utility>
 
 #include "base/checksum.hpp"
 
 namespace twinrun {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+std::int64_t time_now() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+}  // namespace
 
 Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer, std::int64_t step,
                                                      std::string folder,
@@ -29,7 +40,10 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
     directory.fields = files->layout_->fields;
     if (files->layout_->recorded) {
         files->bytes_ = files->image_.reserve(files->layout_->file_bytes);
-        directory.data_files.push_back({rank_name(writer.rank()) + ".data", {files->layout_->file_bytes, 0}});
+        // The file that a record gives back will have this time.
+        std::string name = rank_name(writer.rank()) + ".data";
+        const std::int64_t time = own_time(time_now(), temporary_name(name));
+        directory.data_files.push_back({std::move(name), {files->layout_->file_bytes, time}});
     } else if (files->layout_->shared) {
         files->bytes_ = files->image_.reserve(files->layout_->file_bytes);
         entry.files.data = shared_file;
@@ -72,8 +86,7 @@ Result<RankStep> StepFiles::finish(std::vector<FieldDigests>& digests) try {
     const std::string data = (fs::path(folder_) / step_.files.data).string();
     if (data_ != nullptr) {
         TWR_CHECK(data_->sync());
-        TWR_CHECK(data_->close());
-        TWR_TRY(metadata_->directory().data_files[0].stamp, stamp_of(temporary_));
+        TWR_TRY(metadata_->directory().data_files[0].stamp, close_at_own_time(*data_, temporary_));
     }
     TWR_CHECK(write_digests(digests));
     TWR_CHECK(metadata_->finish());

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/checksum.hpp"
 #include "history/gather.hpp"
 #include "sketch/build.hpp"
 
@@ -36,7 +37,12 @@ Result<Directory> own_directory(const CapturedStep& step, std::uint32_t rank) {
     if (directory.data_files.size() != 1)
         return Error{ErrorCode::damaged, step.metadata->path() + ": damaged: its data is not one file"};
     directory.data_files[0].path = rank_name(rank) + ".data";
-    directory.data_files[0].stamp.size = step.data.size();
+    FileStamp& stamp = directory.data_files[0].stamp;
+    stamp.size = step.data.size();
+    // The ranks that shared the file had one time.
+    if (stamp.mtime_ns != 0) {
+        stamp.mtime_ns = own_time(stamp.mtime_ns, rank_name(rank) + hex_of(step.metadata->header_checksum()));
+    }
     for (FieldMetadata& field : directory.fields) {
         // Not negative: read_captured() has checked it.
         for (Extent& extent : field.extents)

@@ -11,7 +11,6 @@
 #include "base/codec.hpp"
 #include "digest/field61.hpp"
 #include "metadata/metadata.hpp"
-#include "platform/comm.hpp"
 
 namespace twinrun {
 
@@ -26,8 +25,9 @@ constexpr std::uint64_t kMostBytesAtOnce = 64 << 20;
 // Fields that share a lock. Threads that compare fields at once are at fields that lie apart.
 constexpr std::size_t kLocks = 16;
 constexpr std::size_t kFieldsOfALock = 64;
-// Of clocks of file systems and archives, in nanoseconds: 100 ns, 1 us, 1 ms, 1 s, 2 s.
-constexpr std::int64_t kTicks[] = {100, 1'000, 1'000'000, 1'000'000'000, 2'000'000'000};
+// Of clocks of file systems, in nanoseconds: 100 ns, 1 us. Where they are coarser, files of other
+// ranks and runs have the same times.
+constexpr std::int64_t kTicks[] = {100, 1'000};
 }  // namespace
 
 struct MetadataFile::Sums {
@@ -137,17 +137,15 @@ std::string MetadataFile::data_path(std::uint32_t file) const {
 
 bool MetadataFile::is_touched(const DataFile& known, const FileStamp& now) const {
     const std::int64_t then = known.stamp.mtime_ns;
+    // Files of other programs have a status besides.
+    if (!of_history()) return now.mtime_ns > then && now.mtime_ns > file_->stamp().mtime_ns;
+    // Unknown: earlier versions gave steps of records no time.
+    if (then == 0) return true;
     if (now.mtime_ns == then) return false;
-    const bool later = now.mtime_ns > then && now.mtime_ns > file_->stamp().mtime_ns;
-    // Files of other programs have a status besides. A step of a record has no time, as it had no
-    // file; restored, it has one.
-    if (!of_history() || then == 0) return later;
-    // A clock of a file system that a copy came by may be coarser.
     for (const std::int64_t tick : kTicks) {
         if (now.mtime_ns == then - then % tick) return false;
     }
-    // Other ranks may write into their shared file for a while yet.
-    return later || now.mtime_ns < then || !known.path.starts_with(kSharedPrefix);
+    return true;
 }
 
 Result<std::optional<std::string>> MetadataFile::touched_data_file(const HeldFolder* folder) const {

@@ -46,7 +46,7 @@ Result<> write_parts(FileSystem& system, const std::string& folder, const std::s
         at += part.size();
     }
     TWR_CHECK(file->sync());
-    TWR_CHECK(file->close());
+    TWR_CHECK(close_at_own_time(*file, temporary));
     TWR_CHECK(system.rename(temporary, path));
     return system.sync_folder(folder);
 }

@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "base/checksum.hpp"
 #include "platform/file_io_internal.hpp"
 
 namespace twinrun {
@@ -464,6 +465,19 @@ Result<FileStamp> stamp_of(const std::string& path, const HeldFolder* folder) {
     struct stat status;
     if (::fstatat(from, name, &status, 0) != 0) return system_error(path, "look up size and time", errno);
     return stamp_from(status);
+}
+
+std::int64_t own_time(std::int64_t mtime_ns, const std::string& temporary) {
+    constexpr std::uint64_t kSecond = 1'000'000'000;
+    return mtime_ns - static_cast<std::int64_t>(xxh3(std::string_view(temporary)) % kSecond);
+}
+
+Result<FileStamp> close_at_own_time(OutputFile& file, const std::string& temporary) {
+    TWR_TRY(const FileStamp synced, stamp_of(temporary));
+    file.set_time(own_time(synced.mtime_ns, temporary));
+    TWR_CHECK(file.close());
+    // What storage made of it: its clock may be coarse.
+    return stamp_of(temporary);
 }
 
 Result<std::vector<std::byte>> read_whole_file(const std::string& path, std::uint64_t limit) try {

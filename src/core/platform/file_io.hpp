@@ -235,6 +235,11 @@ std::string random_hex(int digits);  // from the system's random numbers
 // Whether what has this name is a regular file, no link, that begins with these bytes.
 bool begins_with(const std::string& path, std::span<const std::byte> head);
 Result<FileStamp> stamp_of(const std::string& path, const HeldFolder* folder = nullptr);
+// A time up to a second earlier, which depends on the name. Clocks of file systems move every few
+// milliseconds: files that are written one after another often have the same time.
+std::int64_t own_time(std::int64_t mtime_ns, const std::string& temporary);
+// Closes a synced file, and gives it an own_time(). Returns what it has then. temporary: its path.
+Result<FileStamp> close_at_own_time(OutputFile& file, const std::string& temporary);
 // More than `limit` bytes: an error.
 Result<std::vector<std::byte>> read_whole_file(const std::string& path, std::uint64_t limit);
 

@@ -225,6 +225,34 @@ TEST(MetadataFile, SaysWhetherItsDataChanged) {
     EXPECT_EQ(check().error().code, ErrorCode::not_found);
 }
 
+TEST(MetadataFile, DataOfAHistoryIsTouchedUnlessItHasTheRecordedTime) {
+    const Folder folder;
+    Written content;
+    content.directory.data_files.push_back({"group.data", {}});
+    content.directory.fields.push_back(make_field("x", DType::u8, {100}, {}, 0));
+    content.directory.fields[0].extents.push_back({0, 0, 1, 100});
+    const Bytes items = random_items(content.directory.fields[0], 1);
+    spill(folder / "group.data", items);
+    content.sections.push_back(sections_of(content.directory.fields[0], items));
+    const auto now = stamp_of(folder / "group.data");
+    ASSERT_TRUE(now.ok());
+    const std::string path = folder / "rank-00000.twm";
+    const auto touched = [&](std::int64_t recorded) {
+        content.directory.data_files[0].stamp = {now->size, recorded};
+        EXPECT_TRUE(write_file(posix_file_system(), path, content).ok());
+        const auto file = MetadataFile::open(path);
+        EXPECT_TRUE(file.ok());
+        const auto found = (*file)->touched_data_file();
+        EXPECT_TRUE(found.ok());
+        fs::remove(path);
+        return found->has_value();
+    };
+    EXPECT_FALSE(touched(now->mtime_ns));
+    EXPECT_TRUE(touched(now->mtime_ns - 1)) << "later, but before its metadata";
+    EXPECT_TRUE(touched(now->mtime_ns + 1'000'000)) << "earlier";
+    EXPECT_TRUE(touched(0)) << "no time was recorded";
+}
+
 TEST(MetadataFile, MissingIsNotFound) {
     const Folder folder;
     EXPECT_EQ(MetadataFile::open(folder / "none.twm").error().code, ErrorCode::not_found);

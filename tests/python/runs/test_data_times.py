@@ -72,13 +72,33 @@ def test_the_file_of_another_step_is_never_the_same(runs: Path) -> None:
     assert _verdict(runs) != "same"
 
 
-@pytest.mark.parametrize("tick", [1, 100, 10**3, 10**6, 10**9, 2 * 10**9])
-def test_a_copy_that_kept_its_times_is_not_read(runs: Path, tick: int) -> None:
+def _cut_times(runs: Path, tick: int) -> None:
     for step in STEPS:
         file = _data(runs / "b", step)
         time = file.stat().st_mtime_ns
         os.utime(file, ns=(time, time - time % tick))
+
+
+@pytest.mark.parametrize("tick", [1, 100, 10**3])
+def test_a_copy_that_kept_its_times_is_not_read(runs: Path, tick: int) -> None:
+    _cut_times(runs, tick)
     assert not _is_read(runs)
+
+
+@pytest.mark.parametrize("tick", [10**6, 10**9, 2 * 10**9])
+def test_a_copy_with_times_that_files_may_share_is_read(runs: Path, tick: int) -> None:
+    # A multiple of 1 us could pass for one that was cut less.
+    for step in STEPS:
+        assert _data(runs / "b", step).stat().st_mtime_ns // 1000 % 1000
+    _cut_times(runs, tick)
+    assert _is_read(runs)
+
+
+def test_archives_with_whole_seconds_hide_no_exchange(runs: Path) -> None:
+    _cut_times(runs, 10**9)
+    shutil.copystat(_data(runs / "b"), _data(runs / "old"))  # a run of the same second
+    os.replace(_data(runs / "old"), _data(runs / "b"))
+    assert _verdict(runs) != "same"
 
 
 def test_a_copy_without_its_times_is_read(runs: Path) -> None:
@@ -101,3 +121,47 @@ def test_steps_that_were_restored_are_not_read(tmp_path: Path) -> None:
     command("pack", tmp_path / "a", tmp_path / "record")
     assert command("restore", tmp_path / "record", tmp_path / "b").status == 0
     assert not _is_read(tmp_path)
+
+
+@pytest.fixture
+def restored(tmp_path: Path) -> Path:
+    """Two equal histories that come from records."""
+    for name in "ab":
+        _capture(tmp_path / f"record-{name}", 0.0, record="runs")
+        assert command("restore", tmp_path / f"record-{name}", tmp_path / name).status == 0
+    return tmp_path
+
+
+def test_steps_that_came_from_a_record_are_not_read(restored: Path) -> None:
+    assert not _is_read(restored)
+
+
+def test_steps_of_a_record_are_never_exchanged_for_older_ones(restored: Path) -> None:
+    shutil.copy2(_data(restored / "b", 1), _data(restored / "b", 2))
+    assert _verdict(restored) != "same"
+
+
+def _shared_data(run: Path) -> Path:
+    return run / "step-0000000001" / "group.data"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """Two equal histories and one of other numbers, with files that ranks share."""
+    for name, value in (("old", 5.0), ("a", 0.0), ("b", 0.0)):
+        _capture(tmp_path / name, value, settings={"shared_files": "one"})
+    return tmp_path
+
+
+def test_shared_files_are_not_read(shared: Path) -> None:
+    assert not _is_read(shared)
+
+
+def test_a_shared_file_between_the_recorded_time_and_that_of_the_metadata_is_read(shared: Path) -> None:
+    data = _shared_data(shared / "b")
+    time = data.stat().st_mtime_ns + 10**6
+    shutil.copyfile(_shared_data(shared / "old"), data)
+    os.utime(data, ns=(time, time))
+    os.utime(data.with_name("rank-00000.twm"), ns=(time + 1, time + 1))
+    with pytest.raises(twinrun.TwinrunError, match=r"group\.data"):
+        twinrun.compare(shared / "a", shared / "b")

@@ -406,6 +406,53 @@ def test_every_later_change_changes_the_status(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["x"]
 
 
+def _tells_of_mapped_writes(path: Path) -> bool:
+    """Whether the file system tells of a write to a page that was written to before the file was synced."""
+    np.save(path, np.arange(3000.0))
+    mapped = np.load(path, mmap_mode="r+")
+    mapped[1500] = -1
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    before = path.stat().st_ctime_ns
+    probe = path.with_suffix(".probe")
+    probe.touch()
+    while probe.stat().st_ctime_ns <= before:  # the clock has moved
+        probe.touch()
+    mapped[1500] = -2
+    return path.stat().st_ctime_ns != before
+
+
+def test_a_file_that_its_program_has_mapped(tmp_path: Path) -> None:
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, np.arange(3000.0))
+    mapped = np.load(tmp_path / "b.npy", mmap_mode="r+")
+    mapped[1500] = 1500.0
+    twinrun.index(tmp_path / "a.npy", tmp_path / "b.npy")
+    mapped[1500] += 1
+    try:
+        seen = not twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy").same
+    except twinrun.errors.Stale:
+        seen = True
+    assert seen == _tells_of_mapped_writes(tmp_path / "c.npy")  # nothing does on tmpfs
+
+
+def test_a_file_that_cannot_be_synced_is_read_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3000.0))
+    synced = []
+
+    def refuse(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        raise OSError(22, "injected")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    twinrun.index(tmp_path / "x.npy")
+    assert (tmp_path / "x.npy").stat().st_ino in synced
+    found = twinrun.compare(tmp_path / "x.npy", tmp_path / "x.npy")
+    assert found.same and any("read to make sure" in note for note in found.notes)
+
+
 def test_a_link_that_leads_to_another_file_now(tmp_path: Path) -> None:
     for name, value in (("one", 1.0), ("two", 2.0), ("ref.npy", 1.0)):
         with open(tmp_path / name, "wb") as file:
