@@ -59,8 +59,8 @@ def _let_go(error: BaseException | None) -> None:
 def creation_list(h5py: Any, dataset: Any) -> Any:
     """How a dataset was created: its layout, filters, external files and sources (`h5py.h5p.PropDCID`).
 
-    That of a virtual dataset must be gone before HDF5 ends: HDF5 2.0 crashes where it closes such a list itself.
-    `twinrun`, the command, keeps Python from looking for garbage at the end, so this is taken back.
+    That of a virtual dataset must be gone before HDF5 ends: HDF5 2.0 crashes where it closes such a list
+    itself. `twinrun`, the command, keeps Python from looking for garbage at the end, so this is taken back.
     """
     plist = dataset.id.get_create_plist()
     if plist.get_layout() == h5py.h5d.VIRTUAL:
