@@ -332,7 +332,7 @@ class Walker:
                 if (found, label) not in self.virtual:
                     if len(self.virtual) >= MOST_SOURCES:
                         return Unsupported(f"more than {MOST_SOURCES} sources", where=where)
-                    # Met again during its own check: a source of itself, which HDF5 reads without end.
+                    # Met again during its own check: a source of itself. HDF5 reads without end.
                     self.virtual[found, label] = Unsupported(
                         f"is made of itself, by its source {label!r} of {found}", where=where
                     )
