@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "aggregate/plan/exits.hpp"
 #include "aggregate/topologies.hpp"
 #include "support/device.hpp"
 #include "support/seed.hpp"
