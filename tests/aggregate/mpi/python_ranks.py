@@ -190,7 +190,7 @@ def refusals(folder: Path) -> None:
         locked = np.zeros(100, "i8")
         locked.flags.writeable = not mine
         fails(lambda: aggregate.read(path, [locked, b]), "read-only", rank=last)
-        fails(lambda: aggregate.declare_records([8], -1 if mine else 1), "not negative", rank=last)
+        fails(lambda: aggregate.declare_records([8], -1 if mine else 1), "must not be negative", rank=last)
         block = Block("f8", (4, WORLD.size), (0, WORLD.rank), (4, 1))
         wrong = Block("f8", (4, WORLD.size), (0,), (4, 1))
         fails(lambda: aggregate.declare_blocks([wrong if mine else block]), "as many numbers", rank=last)

@@ -127,7 +127,7 @@ def test_what_is_no_block_is_refused(block: Block, words: str) -> None:
         c_blocks([block], [])
 
 
-_WRONG = [(-1, "not negative"), (1 << 63, r"less than 2\^63"), ((1 << 64) + 2, r"less than 2\^63"), (2.0, "no whole number"), ("2", "no whole number")]  # fmt: skip
+_WRONG = [(-1, "must not be negative"), (1 << 63, r"less than 2\^63"), ((1 << 64) + 2, r"less than 2\^63"), (2.0, "no whole number"), ("2", "no whole number")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "words"), _WRONG)
