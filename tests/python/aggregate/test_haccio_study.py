@@ -35,6 +35,7 @@ from twinrun.aggregate.studies import (
 from twinrun.aggregate.studies.launch import PROGRAM, Result, Stack
 from twinrun.ensemble import intervals
 from twinrun.ensemble.intervals import Interval
+from twinrun.ensemble.run import runner
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, TwinrunError
 
 
@@ -162,6 +163,16 @@ def simulate(
 ) -> tuple:
     with Journal(folder / "journal", "simulated", {}) as journal:
         return conduct(journal, conditions, draw, enough, plan)
+
+
+def test_runs_that_ended_at_once_are_not_waited_for(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pause(_: object) -> None:
+        raise AssertionError("all that runs has ended")
+
+    monkeypatch.setattr(runner._Run, "_pause", pause)
+    (memory / "0").mkdir()
+    blocks, _ = simulate(memory / "0", lambda c, block: {"x": block}, [{}], lambda blocks: False, Plan(4, 6))
+    assert len(blocks) == 6
 
 
 def test_stopping_early_does_not_make_intervals_lie(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import http.server
 import io
@@ -110,7 +111,14 @@ class ObjectServer:
 
 @contextmanager
 def serving(objects: Mapping[str, bytes]) -> Iterator[ObjectServer]:
+    """A server in threads of this process, without a collector of garbage meanwhile.
+
+    A thread of the server may free an object of h5py, and waits for h5py's lock then. The test may hold it
+    while it waits for the server.
+    """
     server = ObjectServer(objects)
+    collects = gc.isenabled()
+    gc.disable()
     thread = threading.Thread(target=server.server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
@@ -119,3 +127,5 @@ def serving(objects: Mapping[str, bytes]) -> Iterator[ObjectServer]:
         server.server.shutdown()
         server.server.server_close()
         thread.join()
+        if collects:
+            gc.enable()

@@ -308,18 +308,21 @@ class _Run:
             for running in wave:
                 open_gate(running.folder, moment)
 
-    def _fill(self, queue: list[Task], wave: list[Running] | None) -> None:
+    def _fill(self, queue: list[Task], wave: list[Running] | None) -> bool:
         """Starts tasks from the front of the queue while there are slots for them. wave: takes those that
-        wait for a common moment.
+        wait for a common moment. Returns whether any began.
         """
+        began = False
         while queue and not self._signals.asked and self.engine.free():
             if self._may_not_begin(queue[0].block):
                 queue.clear()
-                return
+                break
             self._begun = max(self._begun, queue[0].block)
             started = self._start(queue.pop(0), wave is not None)
+            began = True
             if wave is not None:
                 wave.append(started)
+        return began
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Runs tasks until all are finished, or the user stops."""
@@ -339,6 +342,7 @@ class _Run:
                 wave = None
             if not self._running:
                 return
+            unseen = False  # tasks that this pass does not look at, and that may have ended
             for running in list(self._running):
                 task = self._by_number[running.task]
                 if (running.folder / "record.json").exists():
@@ -357,8 +361,12 @@ class _Run:
                 if not self._signals.asked and task in unfinished([task], self.work.lines(), self.retries):
                     queue.append(task)  # repeated, up to the limit of retries
                 # Its slot does not wait until others that ended meanwhile are recorded too.
-                self._fill(queue, None)
-            if self._running and not (queue and self.engine.free() and not self._signals.asked):
+                unseen |= self._fill(queue, None)
+            if (
+                self._running
+                and not unseen
+                and not (queue and self.engine.free() and not self._signals.asked)
+            ):
                 self._pause()
 
     def limit(self, seconds: float) -> None:
