@@ -248,7 +248,7 @@ def test_names_from_files_do_not_reach_the_picture_as_markup(tmp_path: Path) -> 
         ((), "--topology"),
         (("--topology", "torus:4xx"), "torus 'torus:4xx'"),
         (("--topology", "flat:2", "--placement", "cost,best"), "'best' is no placement"),
-        (("--topology", "flat:2", "--particles", 5, "--bytes-per-rank", 5), "either"),
+        (("--topology", "flat:2", "--particles", 5, "--bytes-per-rank", 5), "contradict each other"),
         (("--topology", "flat:2", "--items", "4,x"), "--items"),
         (("--topology", "flat:2", "--svg", "/nowhere/plan.svg"), "/nowhere/plan.svg"),
         (("--topology", "flat:2", "--html", "/nowhere/plan.html"), "/nowhere/plan.html"),
