@@ -3,7 +3,7 @@
     python bench/restore_steps.py [--steps 1000] [--elements 2097152] [--rounds 7] [--folder DIR]
 
 Weights in bf16, of which 3% take another one's value in each step. Prints the record's part of all bytes, and for some steps the
-time of `twinrun.read_part` as a multiple of that of the first step, medians of rounds in which all steps take turns.
+time of `twinrun.read_part` as a multiple of that of the first step, medians of rounds in which all steps take turns. Then the processor's time to open the record and read 64 bytes of its last step.
 """
 
 from __future__ import annotations
@@ -64,7 +64,18 @@ def main() -> None:
                     raise SystemExit(f"step {step}: other bytes")
         first = statistics.median(times[0])
         for step, taken in times.items():
-            print(f"step {step:6}: {statistics.median(taken) / first:5.2f} of the first one's time")
+            middle = statistics.median(taken)
+            print(f"step {step:6}: {middle * 1e3:6.2f} ms, {middle / first:5.2f} times the first one")
+        few: list[float] = []
+        for _ in range(a.rounds):
+            begin = time.process_time()
+            got = twinrun.read_part(
+                folder / "record", a.steps - 1, "weights", offset=a.elements, count=64, threads=1
+            )
+            few.append(time.process_time() - begin)
+            if got != kept[a.steps - 1][a.elements : a.elements + 64]:
+                raise SystemExit("64 bytes: other bytes")
+        print(f"64 bytes of the last step: {min(few) * 1e3:.2f} ms of the processor, best of {a.rounds}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -59,13 +59,7 @@ Result<> check_own(const std::string& path, const Index& index) {
     for (std::size_t i = 0; i < index.size(); ++i) {
         const std::string name = sub_file_name(path, i);
         struct stat found {};
-        const bool seen = ::lstat(name.c_str(), &found) == 0;
-        const bool own = seen && S_ISREG(found.st_mode) && found.st_nlink == 1 &&
-                         static_cast<std::uint64_t>(found.st_size) == index.files[i].bytes &&
-                         static_cast<std::uint64_t>(found.st_ino) == index.files[i].inode &&
-                         std::int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec ==
-                             index.files[i].modified;
-        if (seen && !own) {
+        if (::lstat(name.c_str(), &found) == 0 && !aggregation::is_known(name, index.files[i])) {
             return refused(
                 ErrorCode::damaged,
                 name + ": is not the file that " + index_name(path) +
@@ -84,7 +78,7 @@ Result<std::optional<Index>> index_of(const std::string& path) {
 
 Result<> remove_set(const std::string& path, const Index& index) {
     TWR_CHECK(check_own(path, index));
-    TWR_CHECK(aggregation::remove_index(path, false));
+    TWR_CHECK(aggregation::remove_index(path, index.own, false));
     aggregation::remove_sub_files(path, index, 0);
     return success();
 }
@@ -270,7 +264,7 @@ Result<> Store::begin_writing() {
                                ": somebody else wrote this index while the file is open: "
                                "write again, to another name");
         }
-        TWR_CHECK(aggregation::remove_index(path_, false));
+        TWR_CHECK(aggregation::remove_index(path_, aggregation::known_by(found), false));
     }
     facts_.index_inode = 0;
     return success();

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "aggregate/mpi/removal.hpp"
 #include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "aggregate/mpi/text_file.hpp"
@@ -31,11 +32,6 @@ constexpr std::string_view kChecksum = ",\"checksum\":\"";  // then 16 digits, a
 constexpr std::string_view kEnd = "\"}\n";
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;  // bytes of an index that is read
 constexpr std::uint64_t kLargestWhole = std::uint64_t{1} << 62;
-
-SubFile known_by(const struct stat& about) {
-    return {static_cast<std::uint64_t>(about.st_size), static_cast<std::uint64_t>(about.st_ino),
-            std::int64_t{about.st_mtim.tv_sec} * 1'000'000'000 + about.st_mtim.tv_nsec};
-}
 
 // Numbers of an array of `count` non-negative ones; nullopt: it is another value.
 template <std::size_t count>
@@ -149,7 +145,27 @@ class KnownFiles {
     std::map<SubFile, std::size_t> numbers_;
 };
 
+// linked: also a file with a second name.
+bool remove_known(const std::string& name, const SubFile& file, bool linked) {
+    return remove_if(name, name + ".twr-removed." + hex_of(random_number()), [&](const std::string& at) {
+        struct stat about {};
+        return is_known(at, file) || (linked && ::lstat(at.c_str(), &about) == 0 && S_ISREG(about.st_mode) &&
+                                      known_by(about) == file);
+    });
+}
+
 }  // namespace
+
+SubFile known_by(const struct stat& about) {
+    return {static_cast<std::uint64_t>(about.st_size), static_cast<std::uint64_t>(about.st_ino),
+            std::int64_t{about.st_mtim.tv_sec} * 1'000'000'000 + about.st_mtim.tv_nsec};
+}
+
+bool is_known(const std::string& name, const SubFile& file) {
+    struct stat about {};
+    return ::lstat(name.c_str(), &about) == 0 && S_ISREG(about.st_mode) && about.st_nlink == 1 &&
+           known_by(about) == file;
+}
 
 std::string index_name(const std::string& path) { return path + ".twr-index"; }
 
@@ -161,6 +177,8 @@ std::string sub_file_name(const std::string& path, std::size_t number) {
 
 Result<std::optional<Index>> read_index(const std::string& path) {
     const std::string name = index_name(path);
+    struct stat about {};
+    const bool seen = ::lstat(name.c_str(), &about) == 0;  // before it is read: a later file is another
     TWR_TRY(const std::optional<std::string> text, text_of_file(name, kLargest, kWhat));
     if (!text) return std::optional<Index>();
     const nlohmann::json document = nlohmann::json::parse(*text, nullptr, false);
@@ -175,6 +193,7 @@ Result<std::optional<Index>> read_index(const std::string& path) {
     if (fits_version(document, version.get<int>(), *text))
         index = index_in(document, document.contains("whole"));
     if (!index) return altered(name);
+    if (seen) index->own = known_by(about);
     return index;
 }
 
@@ -210,9 +229,19 @@ Result<> write_index(const std::string& path, const Index& index, bool replace, 
     return put_text_file(name, text + end_of(text), replace, sync);
 }
 
-Result<> remove_index(const std::string& path, bool sync) {
+Result<> remove_index(const std::string& path, const SubFile& own, bool sync) {
     const std::string name = index_name(path);
-    if (::unlink(name.c_str()) != 0 && errno != ENOENT) return file_error(name, "remove", errno);
+    if (!remove_known(name, own, true)) {
+        const int why = errno;
+        struct stat about {};
+        const bool there = ::lstat(name.c_str(), &about) == 0;
+        if (there && known_by(about) == own) return file_error(name, "remove", why);
+        if (there) {
+            return Error{ErrorCode::mismatch,
+                         name + ": somebody else wrote it meanwhile, and it stays: write to another name"};
+        }
+        if (errno != ENOENT) return file_error(name, "remove", errno);
+    }
     return sync ? sync_folder_of(name) : success();
 }
 
@@ -263,14 +292,8 @@ Result<> check_sub_files(const std::string& path, const Index& index) {
 }
 
 void remove_sub_files(const std::string& path, const Index& index, std::size_t first) {
-    for (std::size_t number = first; number < index.size(); ++number) {
-        const std::string name = sub_file_name(path, number);
-        struct stat about {};
-        if (::lstat(name.c_str(), &about) != 0 || !S_ISREG(about.st_mode) || about.st_nlink != 1 ||
-            !(known_by(about) == index.files[number]))
-            continue;
-        ::unlink(name.c_str());
-    }
+    for (std::size_t number = first; number < index.size(); ++number)
+        remove_known(sub_file_name(path, number), index.files[number], false);
 }
 
 }  // namespace twinrun::aggregation

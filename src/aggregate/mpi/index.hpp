@@ -6,6 +6,8 @@
 // the files that the index names, and never any other.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +36,7 @@ struct Index {
     // Empty: no sub-file has a place in a whole.
     std::vector<std::vector<StridedSet>> places;
     std::uint64_t whole_bytes = 0;  // of the whole file, with its holes
+    SubFile own;                    // the file of the index, as it was when it was read
 
     [[nodiscard]] std::size_t size() const { return files.size(); }
     [[nodiscard]] bool whole() const { return !places.empty(); }
@@ -50,7 +53,11 @@ Result<Index> look_at_sub_files(const std::string& path, std::size_t count);
 // replaced; otherwise it is an error.
 // sync: the index survives a power cut.
 Result<> write_index(const std::string& path, const Index& index, bool replace, bool sync);
-Result<> remove_index(const std::string& path, bool sync);
+[[nodiscard]] SubFile known_by(const struct stat& about);
+// Whether a name is still that of this file: a regular one without a second name.
+[[nodiscard]] bool is_known(const std::string& name, const SubFile& file);
+// Removes the file of an index that was read. Mismatch: another file has its name since, and stays.
+Result<> remove_index(const std::string& path, const SubFile& own, bool sync);
 // Damaged: two of the index' places have a byte in common, or its whole file is longer than they
 // reach. The index is read already; this takes as long as the check of a declaration.
 Result<> check_places(const std::string& path, const Index& index);

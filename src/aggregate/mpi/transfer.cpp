@@ -304,7 +304,7 @@ class FileWrite {
         return caught([&]() -> Result<> {
             // Somebody may have put another file there since it was read.
             TWR_TRY(const std::optional<Index> there, earlier_index(a_, path_));
-            if (there) TWR_CHECK(remove_index(path_, a_.settings.sync));
+            if (there) TWR_CHECK(remove_index(path_, there->own, a_.settings.sync));
             if (files_ == 1 && !updates()) remove_sub_files(path_, *earlier_, 0);
             return success();
         });

@@ -183,7 +183,13 @@ void sub_files(const std::string& folder) {
     files.read(1, 9, TWR_ERROR_NOT_FOUND, {files.path + ": is not there", index, "altered"});
     by_one([&] { ::unlink(index.c_str()); });
     // A write that does not come to its end: the files may be of two writes, and nobody reads them.
-    for (int after = 0; after < 2; ++after) {
+    // The first rename sets the earlier index aside: where that fails, the earlier files stay whole.
+    files.write(2, 10);
+    if (me == 0) faults::fail("rename", 0, EIO);
+    files.write(2, 11, TWR_ERROR_IO, {"Input/output error", index});
+    faults::fail("", 0, 0);
+    files.read(2, 10);
+    for (int after = 1; after < 3; ++after) {
         files.write(2, 10);
         if (me == 0) faults::fail("rename", after, EIO);
         files.write(2, 11, TWR_ERROR_IO, {"Input/output error", "/data"});
@@ -337,7 +343,8 @@ void sub_files(const std::string& folder) {
     files.no_index = false;
     files.write(2, 23);
     files.no_index = true;
-    if (me == 0) faults::fail("rename", 0, EIO);
+    // Behind the rename that sets the index aside.
+    if (me == 0) faults::fail("rename", 1, EIO);
     files.write(2, 24, TWR_ERROR_IO, {"Input/output error", "/data"});
     faults::fail("", 0, 0);
     by_one([&] { expect(!there(index), "an index of files of two writes"); });
