@@ -10,7 +10,7 @@ import pytest
 from format_checks import check_field, texts
 
 import twinrun
-from twinrun.errors import FormatError, MissingPackage, Unmatched
+from twinrun.errors import DamagedFile, FormatError, MissingPackage, Unmatched
 from twinrun.formats import detect, formats, open_file, xarray_worker
 
 xarray = pytest.importorskip("xarray")
@@ -90,6 +90,20 @@ def test_an_xarray_that_shows_the_root_alone_is_an_error(engine):
     )
     with pytest.raises(ValueError, match=r"shows the root group alone; run: pip install 'xarray>=2024\.10'"):
         xarray_worker._groups(old, "a.nc", engine)
+
+
+@pytest.mark.parametrize("form", ["zarr", "xarray"])
+def test_characters_that_unicode_lacks(tmp_path, form):
+    """NumPy makes U+1D11E of 0x0201D11E beside another character."""
+    zarr = pytest.importorskip("zarr")
+    for name, point in (("a", 0x1D11E), ("b", 0x0201D11E)):
+        points = np.array([point, ord("\xe9")], "<u4")
+        group = zarr.open_group(tmp_path / f"{name}.zarr", mode="w", zarr_format=2)
+        text = group.create_array("t", shape=(1,), dtype="<U2", chunks=(1,), compressors=None)
+        text.attrs["_ARRAY_DIMENSIONS"] = ["d"]
+        text[:] = points.view("<U2")
+    with pytest.raises(DamagedFile, match="0x201d11e, which Unicode does not have"):
+        twinrun.compare(tmp_path / "a.zarr", tmp_path / "b.zarr", options={"format": form})
 
 
 @pytest.mark.parametrize("engine", [None, "zarr"])

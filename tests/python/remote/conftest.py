@@ -1,5 +1,6 @@
 """The bucket of these tests: one server for all of them."""
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -24,11 +25,18 @@ def bucket_server() -> Iterator[Bucket]:
 
 @pytest.fixture(scope="module")
 def fresh_stores(bucket_server: Bucket) -> Iterator[None]:
-    """fsspec keeps its file systems: those of other modules have other settings."""
+    """fsspec keeps its file systems: those of other modules have other settings.
+
+    No garbage is collected meanwhile: see `object_server.serving`.
+    """
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()
+    collects = gc.isenabled()
+    gc.disable()
     yield
+    if collects:
+        gc.enable()
     s3fs.S3FileSystem.clear_instance_cache()
 
 
