@@ -4,7 +4,7 @@
 #   tools/build_hdf5.sh PREFIX SOURCE [CMAKE_OPTION...]
 #
 # SOURCE is an unpacked HDF5 1.14, such as apt-get source hdf5 gives on Debian 13. PREFIX gets bin, include and lib; the build is made in
-# PREFIX/build and removed. MPICC names the MPI compiler (mpicc on the PATH, otherwise that of .venv). Then run the tests with it:
+# a new folder of PREFIX, which is removed. MPICC names the MPI compiler (mpicc on the PATH, otherwise that of .venv). Then run the tests with it:
 #
 #   cmake --preset release -DTWINRUN_HDF5=PREFIX && cmake --build --preset release && ctest --test-dir build/release -R aggregate/hdf5
 #
@@ -31,11 +31,12 @@ if [[ ! -f $source/src/H5FDmodule.h ]]; then
     printf 'build_hdf5: %s is not the source of HDF5\n' "$source" >&2
     exit 1
 fi
-cmake -S "$source" -B "$prefix/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_C_COMPILER="$mpicc" \
+build=$(mktemp -d "$prefix/build-XXXXXX")
+trap 'rm -rf "$build"' EXIT
+cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_C_COMPILER="$mpicc" \
     -DMPI_C_COMPILER="$mpicc" -DMPIEXEC_EXECUTABLE="$(dirname "$mpicc")/mpiexec" -DHDF5_ENABLE_PARALLEL=ON -DHDF5_ENABLE_SUBFILING_VFD=ON \
     -DBUILD_SHARED_LIBS=ON -DBUILD_STATIC_LIBS=OFF -DBUILD_TESTING=OFF -DHDF5_BUILD_EXAMPLES=OFF -DHDF5_BUILD_CPP_LIB=OFF \
     -DHDF5_BUILD_FORTRAN=OFF -DHDF5_BUILD_JAVA=OFF -DHDF5_ENABLE_SZIP_SUPPORT=OFF -DHDF5_ENABLE_Z_LIB_SUPPORT=OFF "$@"
-cmake --build "$prefix/build" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
-cmake --install "$prefix/build" >/dev/null
-rm -rf "$prefix/build"
+cmake --build "$build" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+cmake --install "$build" >/dev/null
 printf 'build_hdf5: parallel HDF5 is in %s\n' "$prefix"

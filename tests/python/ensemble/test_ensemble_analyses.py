@@ -37,6 +37,7 @@ from twinrun.ensemble.analysis.load import load
 from twinrun.ensemble.analysis.model import model_of
 from twinrun.ensemble.analysis.nodes import nodes
 from twinrun.ensemble.analysis.outcome import outcome
+from twinrun.ensemble.analysis.periods import periods
 from twinrun.ensemble.analysis.planning import planning, repetitions
 from twinrun.ensemble.analysis.power import of_t_test
 from twinrun.ensemble.analysis.regimes import regimes, schedule
@@ -48,7 +49,7 @@ from twinrun.ensemble.analysis.spread import (
     spread,
 )
 from twinrun.ensemble.analysis.tail import mixture, tail
-from twinrun.ensemble.analysis.timing import periods, time_of_day
+from twinrun.ensemble.analysis.time_of_day import time_of_day
 from twinrun.ensemble.study.tasks import frame_of, load_tasks, usable
 from twinrun.errors import DamagedFile, Incomparable, MissingFile, MissingPackage, TwinrunError, Unsupported
 from twinrun.packages import check

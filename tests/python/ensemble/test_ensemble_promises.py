@@ -35,6 +35,7 @@ from ensemble_simulation import study
 from scipy import stats
 
 from twinrun.ensemble import Options
+from twinrun.ensemble.analysis.blocks import blocks
 from twinrun.ensemble.analysis.compare import compare
 from twinrun.ensemble.analysis.deviations import ends, tasks_for, unseen
 from twinrun.ensemble.analysis.factors import factors, variation_factors
@@ -45,7 +46,6 @@ from twinrun.ensemble.analysis.result import FOUND, OPEN
 from twinrun.ensemble.analysis.serial import Null, autoregression, with_before
 from twinrun.ensemble.analysis.spread import spread
 from twinrun.ensemble.analysis.tail import johnson, tail
-from twinrun.ensemble.analysis.timing import blocks
 from twinrun.ensemble.study.tasks import frame_of
 
 MORE = int(os.environ.get("TWINRUN_SIMULATIONS", "1"))

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinrun.ensemble import Options
+from twinrun.ensemble.analysis.blocks import blocks
 from twinrun.ensemble.analysis.findings import ANALYSES, analyse_frame
 from twinrun.ensemble.analysis.hypotheses import hypotheses
 from twinrun.ensemble.analysis.nodes import nodes
 from twinrun.ensemble.analysis.spread import spread
-from twinrun.ensemble.analysis.timing import blocks
 from twinrun.ensemble.study.document import Hypothesis
 from twinrun.ensemble.study.tasks import frame_of
 from twinrun.words import estimate

@@ -10,12 +10,12 @@ import pytest
 from scipy import stats
 
 from twinrun.ensemble import Options
+from twinrun.ensemble.analysis.blocks import blocks
 from twinrun.ensemble.analysis.factors import factors
 from twinrun.ensemble.analysis.hypotheses import hypotheses
 from twinrun.ensemble.analysis.model import model_of
 from twinrun.ensemble.analysis.nodes import nodes
 from twinrun.ensemble.analysis.terms import TermTest, effect_of
-from twinrun.ensemble.analysis.timing import blocks
 from twinrun.ensemble.analysis.unequal import against_rest, two_groups
 from twinrun.ensemble.study.document import Hypothesis
 from twinrun.ensemble.study.tasks import frame_of

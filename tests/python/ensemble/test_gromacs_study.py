@@ -117,7 +117,7 @@ def test_a_planted_period_is_found_and_no_other() -> None:
     """A series of tasks as series.toml makes, simulated: noise that takes a third of each period; and none."""
     from ensemble_simulation import NOISES
 
-    from twinrun.ensemble.analysis.timing import periods
+    from twinrun.ensemble.analysis.periods import periods
     from twinrun.ensemble.study.tasks import frame_of
 
     def series(seed: int, period: float | None) -> list[dict]:
