@@ -5,6 +5,7 @@
     SLOW_NODE         which one is slow
     SLOW_PROCESSES    how many processes burn time on each core of its tasks (1), as daemons gone wild would
     SLOW_SHARE        for how much of each 50 ms (1)
+    SLOW_SECONDS      how long its tasks wait before they start, as on a node whose file system stalls (0)
 
 The file `node` in the task's folder says where it ran ([record] node).
 """
@@ -45,6 +46,7 @@ def main() -> int:
             burn(core, share, parent)
             os._exit(0)
         burners.append(pid)
+    time.sleep(float(os.environ.get("SLOW_SECONDS", "0")))
     child = os.fork()
     if child == 0:
         os.execvp(command[0], command)
