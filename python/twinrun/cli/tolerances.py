@@ -6,7 +6,7 @@ import os
 
 import click
 
-from ..errors import TwinrunError
+from ..errors import TwinrunError, one_line
 from .common import device_options, format_options, progress_bar
 from .help import Verb
 
@@ -71,4 +71,7 @@ def tolerances(
         click.echo(text, nl=False)
     else:
         write_whole(output, text, "TOML", "-o")
-    return 0
+    if not proposal.problems:
+        return 0
+    more = f" (and {len(proposal.problems) - 1} more)" if len(proposal.problems) > 1 else ""
+    raise TwinrunError(f"{one_line(proposal.problems[0])}{more}", fix="the rules know nothing of what was not compared")

@@ -53,7 +53,8 @@ class FieldSpread:
 class Proposal:
     """fields: by name.
 
-    runs: how many. margin: what the spread is multiplied by. notes: what was left out, and why.
+    runs: how many. margin: what the spread is multiplied by. notes: what no tolerance allows. problems: what
+    was not compared, and why; the rules know nothing of it.
     """
 
     runs: int
@@ -61,6 +62,7 @@ class Proposal:
     fields: dict[str, FieldSpread]
     notes: list[str]
     by_step: bool = False
+    problems: list[str] = field(default_factory=list)
 
     def toml(self) -> str:
         """The rules as a file that `read_tolerances` reads, with a comment above each."""
@@ -71,6 +73,7 @@ class Proposal:
             f"# largest of them with a chance of {chance} each; more runs make that rarer.",
         ]
         lines += [f"# {one_line(note)}" for note in self.notes]
+        lines += [f"# Not compared: {one_line(problem)}" for problem in self.problems]
         for spread in self.fields.values():
             lines += ["", *self._rules(spread)]
         return "\n".join(lines) + "\n"
@@ -150,6 +153,7 @@ def propose(
         raise TwinrunError(f"margin must be a number of at least 1, not {margin!r}")
     spreads: dict[str, FieldSpread] = {}
     notes: dict[str, None] = {}
+    problems: dict[str, None] = {}
     for other in runs[1:]:
         found = compare(
             runs[0],
@@ -169,8 +173,8 @@ def propose(
                     ] = None
                 continue
             spreads.setdefault(f.field, FieldSpread(f.field, f.dtype)).add(f)
-        notes.update(dict.fromkeys(found.problems))
-    return Proposal(len(runs), margin, spreads, list(notes), by_step)
+        problems.update(dict.fromkeys(found.problems))
+    return Proposal(len(runs), margin, spreads, list(notes), by_step, list(problems))
 
 
 def _checked(arguments: Mapping[str, object]) -> dict:
