@@ -192,30 +192,44 @@ def number_of(at: int) -> int:
 
 
 def unpack(packed: bytes, size: int) -> bytes:
-    """Exactly `size` bytes from a Zstandard frame. No more than that are made, whatever the frame says."""
+    """Exactly `size` bytes from a Zstandard frame, with nothing behind it. No more than that are made, whatever the frame says."""
     try:
         from compression import zstd  # Python 3.14
-
-        failures, decode = (zstd.ZstdError, EOFError), zstd.ZstdDecompressor().decompress
     except ImportError:
-        try:
-            import zstandard
-        except ImportError:
-            raise ModuleNotFoundError(
-                "these bytes are packed: install zstandard from PyPI, or use Python 3.14"
-            ) from None
-        failures = (zstandard.ZstdError,)
-
-        def decode(data: bytes, most: int) -> bytes:
-            return zstandard.ZstdDecompressor().stream_reader(data).read(most)
-
+        return _unpack_with_package(packed, size)
+    frame = zstd.ZstdDecompressor()
     try:
-        unpacked = decode(packed, size + 1)
-    except failures as error:
+        unpacked = frame.decompress(packed, size + 1)
+    except (zstd.ZstdError, EOFError) as error:
         raise RecordError(f"packed bytes are damaged: {error}") from None
-    if len(unpacked) != size:
-        raise RecordError("packed bytes have another size than they should")
+    _check_frame(len(unpacked) == size, frame.eof and not frame.unused_data)
     return unpacked
+
+
+def _unpack_with_package(packed: bytes, size: int) -> bytes:
+    try:
+        import zstandard
+    except ImportError:
+        raise ModuleNotFoundError(
+            "these bytes are packed: install zstandard from PyPI, or use Python 3.14"
+        ) from None
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        unpacked = zstandard.ZstdDecompressor().stream_reader(packed).read(size + 1)
+        _check_frame(len(unpacked) == size, True)
+        # Unpacked once more, as only this says what lies behind the frame. It holds `size` bytes.
+        frame.decompress(packed)
+    except zstandard.ZstdError as error:
+        raise RecordError(f"packed bytes are damaged: {error}") from None
+    _check_frame(True, frame.eof and not frame.unused_data)
+    return unpacked
+
+
+def _check_frame(has_size: bool, is_whole: bool) -> None:
+    if not has_size:
+        raise RecordError("packed bytes have another size than they should")
+    if not is_whole:
+        raise RecordError("packed bytes are not one frame: they are cut, or more bytes follow")
 
 
 def take_plane(cursor: Cursor, said: int, size: int) -> bytes:

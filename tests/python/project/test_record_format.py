@@ -29,6 +29,7 @@ from twinrun_spec.record import (
     location,
     parse,
     read_difference,
+    unpack,
 )
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "record"
@@ -893,3 +894,16 @@ def test_a_missing_library_is_named(monkeypatch):
     raw = (GOLDEN / "packed" / "0.difference").read_bytes()
     with pytest.raises(ModuleNotFoundError, match="zstandard"):
         parse(raw)
+
+
+def test_packed_bytes_are_one_frame_and_nothing_else() -> None:
+    packed = zstandard.ZstdCompressor().compress(bytes(range(200)))
+    assert unpack(packed, 200) == bytes(range(200))
+    for wrong in (packed + b"x", packed + packed, packed[:-1], b"", packed[:-4] + b"\0" * 4 + packed[-4:]):
+        with pytest.raises(RecordError):
+            unpack(wrong, 200)
+    for size in (199, 201, 0):
+        with pytest.raises(RecordError):
+            unpack(packed, size)
+    empty = zstandard.ZstdCompressor().compress(b"")
+    assert unpack(empty, 0) == b""
