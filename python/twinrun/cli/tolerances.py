@@ -74,4 +74,6 @@ def tolerances(
     if not proposal.problems:
         return 0
     more = f" (and {len(proposal.problems) - 1} more)" if len(proposal.problems) > 1 else ""
-    raise TwinrunError(f"{one_line(proposal.problems[0])}{more}", fix="the rules know nothing of what was not compared")
+    raise TwinrunError(
+        f"{one_line(proposal.problems[0])}{more}", fix="the rules know nothing of what was not compared"
+    )
