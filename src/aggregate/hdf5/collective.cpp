@@ -16,25 +16,12 @@ using aggregation::Team;
 
 namespace {
 
-// Figures are doubles: larger places could not be distinguished.
-constexpr std::uint64_t kLargest = std::uint64_t{1} << 50;
-// Figures of steps: what is added to them, so that a step back is one too.
-constexpr auto kNoStep = static_cast<double>(2 * kLargest);
+// Of Vote::figures.largest. Zero: nothing to say, which never wins. Behind it: LastTransfer's.
+enum Figure : std::size_t { kAlone, kOwnFigures };
 
-// Of Vote::figures.largest. Zero: nothing to say, which never wins.
-enum Figure : std::size_t { kAlone, kBelow, kAhead, kBack, kChanged };
-
-// Whether parts are the old ones, all `delta` bytes farther in the file.
-bool moved_by(const std::vector<ArrayPart>& now, const std::vector<ArrayPart>& before, std::uint64_t delta) {
-    return std::equal(now.begin(), now.end(), before.begin(), before.end(),
-                      [&](const ArrayPart& a, const ArrayPart& b) {
-                          return a.where.offset == b.where.offset + delta && a.where.width == b.where.width &&
-                                 a.where.count == b.where.count && a.where.stride == b.where.stride &&
-                                 a.memory_offset == b.memory_offset && a.memory_stride == b.memory_stride;
-                      });
+bool far_away(const Part& part) {
+    return !part.parts.empty() && part.parts.back().where.end() > LastTransfer::kFarthest;
 }
-
-bool far_away(const Part& part) { return !part.parts.empty() && part.parts.back().where.end() > kLargest; }
 
 }  // namespace
 
@@ -99,71 +86,27 @@ Result<> Collective::look_at_storage(const Store& store, Outcome& outcome) {
 }
 
 void Collective::put_figures(const Part& part, std::span<double> figures) const {
-    if (!part.pieces.empty() || far_away(part)) {
-        figures[kAlone] = 1;
-        figures[kBelow] = 1;
-        return;
-    }
-    if (part.parts.empty()) {
-        if (!parts_.empty()) figures[kChanged] = 1;
-        return;
-    }
-    const std::uint64_t begin = part.parts.front().where.begin();
-    figures[kBelow] = static_cast<double>(kLargest - begin + 1);
-    const std::uint64_t before = parts_.empty() ? 0 : parts_.front().where.begin();
-    const std::uint64_t delta = begin - before;
-    if (declared_ && moved_by(part.parts, parts_, delta)) {
-        const auto step = static_cast<double>(static_cast<std::int64_t>(delta));
-        figures[kAhead] = kNoStep + step;
-        figures[kBack] = kNoStep - step;
-    } else {
-        figures[kChanged] = 1;
-    }
-}
-
-// By what the ranks agreed on: how many bytes the plan of the last transfer moves to be that of
-// this one; nullopt: a new plan is needed.
-std::optional<std::int64_t> Collective::step_of_plan(std::span<const double> figures, Mode mode) const {
-    const bool same_step = figures[kAhead] - kNoStep == kNoStep - figures[kBack];
-    if (!declared_ || figures[kChanged] != 0 || !same_step) return std::nullopt;
-    if (shared_ && mode != Mode::read) return std::nullopt;
-    const auto step = static_cast<std::int64_t>(figures[kAhead] - kNoStep);
-    // Blocks of network file systems, and stripes, have one writer each.
-    const aggregation::StorageTraits& traits = aggregate_->plan->traits();
-    if (traits.direct.alignment != 1 && step % static_cast<std::int64_t>(traits.block) != 0)
-        return std::nullopt;
-    return step;
+    const bool alone = !part.pieces.empty() || far_away(part);
+    if (alone) figures[kAlone] = 1;
+    last_.put(alone ? std::span<const ArrayPart>() : std::span<const ArrayPart>(part.parts),
+              figures.subspan(kOwnFigures));
 }
 
 // [collective] Makes the plan for this transfer, or moves the last one.
 Result<> Collective::plan(const Part& part, const Outcome& agreed) {
-    const auto& all = agreed.figures.largest;
+    const auto places = std::span<const double>(agreed.figures.largest).subspan(kOwnFigures);
     const aggregation::StorageTraits traits{agreed.payload[0], {agreed.payload[1], agreed.payload[2]}};
     if (!(traits == aggregate_->plan->traits())) {
-        declared_ = false;
+        last_.forget();
         TWR_CHECK(aggregate_->plan->adapt(traits));
     }
-    if (const auto step = step_of_plan(all, part.mode)) {
-        base_ += static_cast<std::uint64_t>(*step);
-        for (ArrayPart& own : parts_)
-            own.where.offset += static_cast<std::uint64_t>(*step);
-        return success();
-    }
-    const std::uint64_t first = kLargest + 1 - static_cast<std::uint64_t>(all[kBelow]);
-    const std::uint64_t zero = first - first % traits.block;
-    declared_ = false;
-    shared_ = part.mode == Mode::read;
-    auto sets = caught([&]() -> Result<std::vector<RankSet>> {
-        parts_ = part.parts;
-        std::vector<ArrayPart> relative = part.parts;
-        for (ArrayPart& own : relative)
-            own.where.offset -= zero;
-        return rank_sets(relative);
-    });
+    const bool reads = part.mode == Mode::read;
+    // Blocks of network file systems, and stripes, have one writer each.
+    if (last_.follow(places, reads, traits.direct.alignment != 1 ? traits.block : 1)) return success();
+    auto sets = caught([&] { return last_.renew(part.parts, LastTransfer::zero(places, traits.block)); });
     ++plans_;
-    TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, shared_));
-    base_ = zero;
-    declared_ = true;
+    TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, reads));
+    last_.declared(reads);
     return success();
 }
 
@@ -181,9 +124,9 @@ Result<> Collective::move(Store& store, const Part& part) {
     TWR_TRY(const Outcome agreed, team.agree(vote));
 
     // From here on all ranks decide alike.
-    const auto& all = agreed.figures.largest;
-    if (all[kBelow] == 0) return success();  // no rank has data
+    const std::span<const double> all = agreed.figures.largest;
     bool alone = all[kAlone] != 0;
+    if (!alone && !LastTransfer::has_data(all.subspan(kOwnFigures))) return success();
     if (!alone) {
         auto planned = plan(part, agreed);
         if (team.broken()) return team.why_broken();
@@ -200,7 +143,7 @@ Result<> Collective::move(Store& store, const Part& part) {
         return success();
     }
     void* const data[1] = {part.base};
-    aggregation::OpenFile file{-1, name_, base_};
+    aggregation::OpenFile file{-1, name_, last_.base()};
     file.striped = &store.files();
     return aggregation::move(*aggregate_, part.mode, file, data);
 }

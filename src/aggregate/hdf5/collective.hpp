@@ -15,6 +15,7 @@
 #include "aggregate/hdf5/config.hpp"
 #include "aggregate/hdf5/store.hpp"
 #include "aggregate/mpi/aggregate.hpp"
+#include "aggregate/plan/last_transfer.hpp"
 #include "base/result.hpp"
 
 namespace twinrun::hdf5 {
@@ -57,18 +58,13 @@ class Collective {
     Result<> look_at_storage(const Store& store, aggregation::Outcome& outcome);
     void put_figures(const Part& part, std::span<double> figures) const;
     void report() const;
-    [[nodiscard]] std::optional<std::int64_t> step_of_plan(std::span<const double> figures, Mode mode) const;
 
     MPI_Comm comm_;
     Config config_;
     std::string name_;
     twr_aggregate* aggregate_ = nullptr;
     std::optional<aggregation::StorageTraits> traits_;  // on rank 0, since the first transfer
-    // The last declaration: of this rank. Transfers of the same shape need no other one.
-    std::vector<ArrayPart> parts_;
-    std::uint64_t base_ = 0;  // the plan's zero in the file
-    bool shared_ = false;     // for reading only
-    bool declared_ = false;   // on all ranks
+    LastTransfer last_;
     // For TWINRUN_HDF5_REPORT.
     std::uint64_t aggregated_ = 0;
     std::uint64_t alone_ = 0;

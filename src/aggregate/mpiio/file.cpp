@@ -30,11 +30,8 @@ using aggregation::Team;
 
 namespace {
 
-// Figures are doubles: larger places could not be distinguished.
-constexpr std::uint64_t kLargest = std::uint64_t{1} << 50;
-
-// Of Vote::figures.largest. Zero: nothing to say, which never wins.
-enum Figure : std::size_t { kReason, kBelow, kAhead, kBack, kChanged, kEnd };
+// Of Vote::figures.largest. Zero: nothing to say, which never wins. Behind them: LastTransfer's.
+enum Figure : std::size_t { kReason, kEnd, kOwnFigures };
 
 // ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI
 // knows no prefixes.
@@ -322,35 +319,17 @@ Result<File::Layout> File::lay_out(const Call& call, MPI_Offset offset, Reason& 
     TWR_CHECK(match(layout.file, layout.memory, 0, layout.parts));
     layout.begin = layout.parts.front().where.begin();
     layout.end = layout.parts.back().where.end();
-    reason = layout.end > kLargest ? kFar : kNone;
+    reason = layout.end > LastTransfer::kFarthest ? kFar : kNone;
     return layout;
 }
 
-// Whether parts are the old ones, all `delta` bytes farther in the file.
-static bool moved_by(const std::vector<ArrayPart>& now, const std::vector<ArrayPart>& before,
-                     std::uint64_t delta) {
-    return std::equal(now.begin(), now.end(), before.begin(), before.end(),
-                      [&](const ArrayPart& a, const ArrayPart& b) {
-                          return a.where.offset == b.where.offset + delta && a.where.width == b.where.width &&
-                                 a.where.count == b.where.count && a.where.stride == b.where.stride &&
-                                 a.memory_offset == b.memory_offset && a.memory_stride == b.memory_stride;
-                      });
-}
-
-Result<> File::declare(const Layout& layout, Mode mode, std::uint64_t base) {
-    member_->declared = false;
-    member_->shared = mode == Mode::read;
-    auto sets = caught([&]() -> Result<std::vector<RankSet>> {
-        member_->parts = layout.parts;
-        std::vector<ArrayPart> relative = layout.parts;
-        for (ArrayPart& part : relative)
-            part.where.offset -= base;
-        return rank_sets(relative);
-    });
+Result<> File::declare(const Layout& layout, Mode mode, std::uint64_t zero) {
+    LastTransfer& last = member_->last;
+    auto sets = caught([&] { return last.renew(layout.parts, zero); });
     ++plans_;
-    TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, member_->shared));
-    member_->base = base;
-    member_->declared = true;
+    const bool reads = mode == Mode::read;
+    TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, reads));
+    last.declared(reads);
     return success();
 }
 
@@ -359,13 +338,6 @@ Answer File::transfer(const Call& call) {
     ++(answer.fate == Fate::plain ? plain_calls_ : aggregated_calls_);
     return answer;
 }
-
-namespace {
-
-// Figures of steps: what is added to them, so that a step back is one too.
-constexpr auto kNoStep = static_cast<double>(2 * kLargest);
-
-}  // namespace
 
 // By what is equal on all ranks: whether a call may be aggregated.
 bool File::eligible(Mode mode) const {
@@ -435,25 +407,13 @@ File::OwnPart File::own_part(const Call& call) {
     return own;
 }
 
-// What the ranks agree on: figures[kReason] to figures[kEnd].
+// What the ranks agree on.
 void File::put_figures(const OwnPart& own, std::span<double> figures) const {
     figures[kReason] = own.reason;
-    const Layout& layout = own.layout;
-    if (own.reason != kNone || layout.parts.empty()) {
-        if (!member_->parts.empty()) figures[kChanged] = 1;
-        return;
-    }
-    figures[kBelow] = static_cast<double>(kLargest - layout.begin + 1);
-    figures[kEnd] = static_cast<double>(layout.end);
-    const std::uint64_t before = member_->parts.empty() ? 0 : member_->parts.front().where.begin();
-    const std::uint64_t delta = layout.begin - before;
-    if (member_->declared && moved_by(layout.parts, member_->parts, delta)) {
-        const auto step = static_cast<double>(static_cast<std::int64_t>(delta));
-        figures[kAhead] = kNoStep + step;
-        figures[kBack] = kNoStep - step;
-    } else {
-        figures[kChanged] = 1;
-    }
+    const bool has_data = own.reason == kNone && !own.layout.parts.empty();
+    if (has_data) figures[kEnd] = static_cast<double>(own.layout.end);
+    member_->last.put(has_data ? std::span<const ArrayPart>(own.layout.parts) : std::span<const ArrayPart>(),
+                      figures.subspan(kOwnFigures));
 }
 
 // By one rank, for all: the file's size and its storage's traits, in outcome.payload.
@@ -498,27 +458,6 @@ Result<> File::cut_at_end(Layout& layout, std::uint64_t file_bytes) {
     return success();
 }
 
-// By what the ranks agreed on: how many bytes the plan of the last call moves to be that of this
-// one; nullopt: a new plan is needed. cut: the call was cut at the file's end.
-std::optional<std::int64_t> File::step_of_plan(std::span<const double> figures, Mode mode, bool cut,
-                                               const aggregation::StorageTraits& traits) const {
-    const bool same_step = figures[kAhead] - kNoStep == kNoStep - figures[kBack];
-    if (!member_->declared || cut || figures[kChanged] != 0 || !same_step) return std::nullopt;
-    if (member_->shared && mode != Mode::read) return std::nullopt;
-    const auto step = static_cast<std::int64_t>(figures[kAhead] - kNoStep);
-    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks
-    // there.
-    if (traits.direct.alignment != 1 && step % static_cast<std::int64_t>(traits.block) != 0)
-        return std::nullopt;
-    return step;
-}
-
-void File::move_plan(std::int64_t step) {
-    member_->base += static_cast<std::uint64_t>(step);
-    for (ArrayPart& part : member_->parts)
-        part.where.offset += static_cast<std::uint64_t>(step);
-}
-
 Answer File::aggregate(const Call& call) {
     if (!usable_ || !eligible(call.mode)) return plain();
     if (auto answer = unready()) return std::move(*answer);
@@ -552,22 +491,23 @@ Answer File::move(const Call& call, OwnPart own) {
         say(text_of(reason));
         return plain();
     }
-    if (all[kBelow] == 0) return Answer{Fate::moved, 0, {}};  // no rank has data
+    const auto places = std::span<const double>(all).subspan(kOwnFigures);
+    if (!LastTransfer::has_data(places)) return Answer{Fate::moved, 0, {}};
     const std::uint64_t file_bytes = agreed->payload[0];
     const aggregation::StorageTraits traits{agreed->payload[1], {agreed->payload[2], agreed->payload[3]}};
     if (!(traits == aggregate_->plan->traits())) {
-        member_->declared = false;
+        member_->last.forget();
         if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
     }
     const bool cut = call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > file_bytes;
     if (cut) {
         if (auto done = cut_at_end(layout, file_bytes); !done) return failed(done.error());
     }
-    if (const auto step = step_of_plan(all, call.mode, cut, traits)) {
-        move_plan(*step);
-    } else {
-        const std::uint64_t first = kLargest + 1 - static_cast<std::uint64_t>(all[kBelow]);
-        auto declared = declare(layout, call.mode, first - first % traits.block);
+    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks
+    // there.
+    const std::uint64_t multiple = traits.direct.alignment != 1 ? traits.block : 1;
+    if (cut || !member_->last.follow(places, call.mode == Mode::read, multiple)) {
+        auto declared = declare(layout, call.mode, LastTransfer::zero(places, traits.block));
         if (team.broken()) return failed(team.why_broken());
         if (!declared) {
             // Most often bytes that two ranks write, which MPI allows.
@@ -576,7 +516,7 @@ Answer File::move(const Call& call, OwnPart own) {
         }
     }
     void* const data[1] = {call.buffer};
-    const aggregation::OpenFile file{number_, name_, member_->base};
+    const aggregation::OpenFile file{number_, name_, member_->last.base()};
     if (auto moved = aggregation::move(*aggregate_, call.mode, file, data); !moved)
         return failed(moved.error());
     return Answer{Fate::moved, layout.bytes, {}};

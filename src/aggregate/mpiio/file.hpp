@@ -122,14 +122,10 @@ class File {
     void put_figures(const OwnPart& own, std::span<double> figures) const;
     Result<> look_at_storage(aggregation::Outcome& outcome) const;
     Result<> cut_at_end(Layout& layout, std::uint64_t file_bytes);
-    [[nodiscard]] std::optional<std::int64_t> step_of_plan(std::span<const double> figures, Mode mode,
-                                                           bool cut,
-                                                           const aggregation::StorageTraits& traits) const;
-    void move_plan(std::int64_t step);
     Answer aggregate(const Call& call);
     Answer move(const Call& call, OwnPart own);
     [[nodiscard]] Answer by_mpi(const Prepared& prepared) const;
-    Result<> declare(const Layout& layout, Mode mode, std::uint64_t base);
+    Result<> declare(const Layout& layout, Mode mode, std::uint64_t zero);
     Result<> pass_pointer(const Call& call, std::uint64_t bytes);
 
     MPI_File handle_ = MPI_FILE_NULL;

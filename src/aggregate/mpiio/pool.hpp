@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "aggregate/mpi/aggregate.hpp"
+#include "aggregate/plan/last_transfer.hpp"
 
 namespace twinrun::mpiio {
 
@@ -19,12 +19,7 @@ struct Member {
     std::int64_t number = 0;        // the same on all ranks of comm
     bool used = false;
     twr_aggregate* aggregate = nullptr;  // null: not made yet
-    // The last declaration: of this rank. Calls of the same shape, also of the next file, need no
-    // other one.
-    std::vector<ArrayPart> parts;
-    std::uint64_t base = 0;  // the plan's zero in the file
-    bool shared = false;     // ranks may have bytes in common: for reading only
-    bool declared = false;   // on all ranks
+    LastTransfer last;                   // its plan serves the next file too
 };
 
 // A member that no file uses, of the same ranks in the same order; null: there is none. Marks it as
