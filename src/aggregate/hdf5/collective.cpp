@@ -95,6 +95,7 @@ Result<> Collective::look_at_storage(const Store& store, Outcome& outcome) {
     outcome.payload[0] = traits_->block;
     outcome.payload[1] = traits_->direct.least_bytes;
     outcome.payload[2] = traits_->direct.alignment;
+    outcome.payload[3] = traits_->direct.least_alone;
     return success();
 }
 
@@ -138,7 +139,8 @@ std::optional<std::int64_t> Collective::step_of_plan(std::span<const double> fig
 // [collective] Makes the plan for this transfer, or moves the last one.
 Result<> Collective::plan(const Part& part, const Outcome& agreed) {
     const auto& all = agreed.figures.largest;
-    const aggregation::StorageTraits traits{agreed.payload[0], {agreed.payload[1], agreed.payload[2]}};
+    const aggregation::StorageTraits traits{agreed.payload[0],
+                                            {agreed.payload[1], agreed.payload[2], agreed.payload[3]}};
     if (!(traits == aggregate_->plan->traits())) {
         declared_ = false;
         TWR_CHECK(aggregate_->plan->adapt(traits));
@@ -199,10 +201,9 @@ Result<> Collective::move(Store& store, const Part& part) {
         TWR_CHECK(agree(caught([&] { return move_alone(store, part); })));
         return success();
     }
-    void* const data[1] = {part.base};
     aggregation::OpenFile file{-1, name_, base_};
     file.striped = &store.files();
-    return aggregation::move(*aggregate_, part.mode, file, data);
+    return aggregation::move(*aggregate_, part.mode, file, part.base);
 }
 
 Result<> move_alone(Store& store, const Part& part) {
