@@ -137,6 +137,21 @@ void expect_sieve(const std::vector<Range>& ranges, const std::set<std::uint64_t
     EXPECT_EQ(ranges, expected);
 }
 
+// The shorter limit is for sets of which each rank has one at most, all dense.
+TEST(Partitions, ShortStretchesAreDirectWhereRanksHaveOneEach) {
+    const DirectRule rule{100, 1, 10};
+    const auto least = [&](const std::vector<OwnedSet>& sets) {
+        return rule_for(FileTable(sets), rule).least_bytes;
+    };
+    EXPECT_EQ(least({{{0, 20, 1, 20}, 0}, {{20, 20, 1, 20}, 2}, {{40, 5, 4, 5}, 1}}), 10U);
+    EXPECT_EQ(least({}), 10U);
+    EXPECT_EQ(least({{{0, 20, 1, 20}, 0}, {{20, 20, 1, 20}, 1}, {{60, 20, 1, 20}, 0}}), 100U);
+    EXPECT_EQ(least({{{0, 20, 1, 20}, 0}, {{20, 5, 2, 10}, 1}}), 100U);
+    // Never longer than without it.
+    EXPECT_EQ(rule_for(FileTable({{{0, 20, 1, 20}, 0}}), {5, 1, 10}).least_bytes, 5U);
+    EXPECT_EQ(rule_for(FileTable({{{0, 20, 1, 20}, 0}}), {}).least_bytes, UINT64_MAX);
+}
+
 TEST(Partitions, WindowsAndRunsEqualBruteForce) {
     SetDraw draw(2);
     int with_direct = 0;
@@ -150,7 +165,7 @@ TEST(Partitions, WindowsAndRunsEqualBruteForce) {
         const std::uint64_t buffer = block * draw(1, 4);
         const auto hole = static_cast<std::uint64_t>(round % 50);
         DirectRule rule;
-        if (draw(0, 1) == 0) rule = {draw(1, 150), draw(0, 1) == 0 ? 1 : draw(1, 60)};
+        if (draw(0, 1) == 0) rule = {draw(1, 150), draw(0, 1) == 0 ? 1 : draw(1, 60), UINT64_MAX};
         std::set<std::uint64_t> direct;
         for (const OwnedSet& owned : table.sets()) {
             const auto part = direct_part(owned.set, rule);

@@ -82,6 +82,7 @@ Result<> Collective::look_at_storage(const Store& store, Outcome& outcome) {
     outcome.payload[0] = traits_->block;
     outcome.payload[1] = traits_->direct.least_bytes;
     outcome.payload[2] = traits_->direct.alignment;
+    outcome.payload[3] = traits_->direct.least_alone;
     return success();
 }
 
@@ -95,7 +96,8 @@ void Collective::put_figures(const Part& part, std::span<double> figures) const 
 // [collective] Makes the plan for this transfer, or moves the last one.
 Result<> Collective::plan(const Part& part, const Outcome& agreed) {
     const auto places = std::span<const double>(agreed.figures.largest).subspan(kOwnFigures);
-    const aggregation::StorageTraits traits{agreed.payload[0], {agreed.payload[1], agreed.payload[2]}};
+    const aggregation::StorageTraits traits{agreed.payload[0],
+                                            {agreed.payload[1], agreed.payload[2], agreed.payload[3]}};
     if (!(traits == aggregate_->plan->traits())) {
         last_.forget();
         TWR_CHECK(aggregate_->plan->adapt(traits));
@@ -142,10 +144,9 @@ Result<> Collective::move(Store& store, const Part& part) {
         TWR_CHECK(agree(caught([&] { return move_alone(store, part); })));
         return success();
     }
-    void* const data[1] = {part.base};
     aggregation::OpenFile file{-1, name_, last_.base()};
     file.striped = &store.files();
-    return aggregation::move(*aggregate_, part.mode, file, data);
+    return aggregation::move(*aggregate_, part.mode, file, part.base);
 }
 
 Result<> move_alone(Store& store, const Part& part) {

@@ -38,6 +38,7 @@ enum Largest : std::size_t { kGather, kDirectSeconds, kStorage, kWait, kSync, kT
 
 struct StoredRead;
 class Background;
+class Pipeline;
 
 }  // namespace twinrun::aggregation
 
@@ -95,10 +96,29 @@ Result<> read(twr_aggregate* a, const char* path, void* const* data);
 // [collective] Reads the declared bytes of the whole file from sub-files, whatever their number.
 // False: there are none, and nothing was read.
 Result<bool> read_stored(twr_aggregate& a, const char* path, void* const* data);
-// [collective] Moves the declared bytes of a file that all ranks have open; a write leaves all
+// Moves the declared bytes of a file that all ranks have open, of one variable; a write leaves all
 // other bytes of it alone. For other libraries of this house. The plan must know the storage's
 // traits already (Plan::adapt), and the file must have the bytes that are read.
-Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* const* data);
+class Move {
+   public:
+    Move(twr_aggregate& a, Mode mode, void* data);
+    ~Move();
+    Move(const Move&) = delete;
+    Move& operator=(const Move&) = delete;
+
+    // What a failure may meet before the first byte moves: of this rank alone.
+    Result<> prepare();
+    // [collective] After all ranks have agreed that theirs are prepared.
+    Result<> run(const OpenFile& file);
+
+   private:
+    twr_aggregate& a_;
+    Mode mode_;
+    void* data_[1];
+    std::unique_ptr<Pipeline> pipeline_;
+};
+// [collective] Prepares, agrees and runs.
+Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* data);
 
 // ---- background.cpp ----
 

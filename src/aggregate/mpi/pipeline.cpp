@@ -190,6 +190,8 @@ Result<> Pipeline::prepare() {
             packs = packs || field.bytes < kLeastPiece;
     }
     if (packs && !plan_.direct().empty()) most = std::max(most, kPackedStep);
+    // A thread for one window costs more than it gains.
+    one_job_ = settings_.backend == Backend::posix && work_.windows == 1 && plan_.direct().empty();
     scratch_.resize(most);
     std::size_t messages = 0;
     for (Role& role : roles_) {
@@ -254,6 +256,12 @@ void Pipeline::start_job(Role& role, std::uint64_t w) {
         } else {
             for (const Range& run : plan.sieve_of(window, kReadThrough))
                 pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
+        }
+        if (one_job_) {
+            const auto begin = Clock::now();
+            if (auto done = storage->transfer(pieces); !done) fail(std::move(done).error());
+            work_.storage_seconds += seconds_since(begin);
+            return;
         }
         job = storage->start(std::move(pieces));
     });
@@ -622,7 +630,7 @@ Result<> Pipeline::run_all() {
         work_.wait_seconds += seconds_since(begin) - busy;
     }
     if (storage_) {
-        work_.storage_seconds = storage_->seconds();
+        work_.storage_seconds += storage_->seconds();
         if (auto error = storage_->error()) fail(std::move(*error));
     }
     if (error_) return *error_;

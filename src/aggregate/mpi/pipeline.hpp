@@ -107,6 +107,7 @@ class Pipeline {
     std::vector<Role> roles_;
     std::vector<int> role_of_;   // of each partition; -1: none
     bool remote_ = false;        // exchanges messages with other nodes
+    bool one_job_ = false;       // has nothing to do while a window is written or read
     std::size_t direct_at_ = 0;  // the current direct range, and its bytes that are done
     std::uint64_t direct_done_ = 0;
     std::vector<std::byte> scratch_;

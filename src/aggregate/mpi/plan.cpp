@@ -279,8 +279,9 @@ Result<> Plan::cut() {
 // Where the buffers of each aggregator lie, and which ranks take part in which partition.
 void Plan::lay_out() {
     direct_.clear();
+    const DirectRule rule = rule_for(table_, traits_.direct);
     for (const StridedSet& set : shape_of(sets_)) {
-        if (const auto part = direct_part(set, traits_.direct)) direct_.push_back(*part);
+        if (const auto part = direct_part(set, rule)) direct_.push_back(*part);
     }
     const auto me = static_cast<std::uint32_t>(group_.rank);
     used_.assign(static_cast<std::size_t>(group_.ranks), 0);
@@ -299,7 +300,7 @@ void Plan::lay_out() {
             local = local && group_.node_of[member.rank] == group_.node_of[partition.members.front().rank];
         }
         if (mine) {
-            partition.plan.emplace(table_, partition.range, traits_.direct, buffer_bytes_, traits_.block);
+            partition.plan.emplace(table_, partition.range, rule, buffer_bytes_, traits_.block);
         }
     }
     members_ = local ? Members::node : disjoint ? Members::split : Members::file;

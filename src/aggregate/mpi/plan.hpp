@@ -41,8 +41,7 @@ struct StorageTraits {
     std::uint64_t block = 4096;
     DirectRule direct;
     bool operator==(const StorageTraits& other) const {
-        return block == other.block && direct.least_bytes == other.direct.least_bytes &&
-               direct.alignment == other.direct.alignment;
+        return block == other.block && direct == other.direct;
     }
 };
 

@@ -212,9 +212,11 @@ Result<StorageTraits> storage_traits(const std::string& path, std::uint64_t bloc
     const bool network = std::find(kNetworks.begin(), kNetworks.end(), type) != kNetworks.end();
     traits.direct.least_bytes = network ? kDirectAway : kDirectHere;
     traits.direct.alignment = network ? traits.block : 1;
+    traits.direct.least_alone = network ? kDirectAway : 1;
     if (const char* const text = std::getenv("TWINRUN_AGGREGATE_DIRECT")) {
         traits.direct.least_bytes =
             std::strcmp(text, "never") == 0 ? UINT64_MAX : std::strtoull(text, nullptr, 10);
+        traits.direct.least_alone = traits.direct.least_bytes;
     }
     return traits;
 }

@@ -119,10 +119,11 @@ void put_traits(Outcome& outcome, const StorageTraits& traits) {
     outcome.payload[0] = traits.block;
     outcome.payload[1] = traits.direct.least_bytes;
     outcome.payload[2] = traits.direct.alignment;
+    outcome.payload[3] = traits.direct.least_alone;
 }
 
 StorageTraits traits_in(const Outcome& outcome) {
-    return {outcome.payload[0], {outcome.payload[1], outcome.payload[2]}};
+    return {outcome.payload[0], {outcome.payload[1], outcome.payload[2], outcome.payload[3]}};
 }
 
 Figures figures_of(const Work& work, double seconds) {
@@ -404,25 +405,36 @@ Result<> read(twr_aggregate* a, const char* path, void* const* data) {
     return finish_read(*a, *pipeline, own, path, start);
 }
 
-Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* const* data) {
-    const auto start = Clock::now();
-    std::unique_ptr<Pipeline> pipeline;
-    Team::Vote ready;
-    ready.mine = caught([&]() -> Result<> {
-        pipeline = std::make_unique<Pipeline>(*a.team, a.settings, a.group, *a.plan, mode, data);
-        pipeline->use(&file);
-        return pipeline->prepare();
+Move::Move(twr_aggregate& a, Mode mode, void* data) : a_(a), mode_(mode), data_{data} {}
+Move::~Move() = default;
+
+Result<> Move::prepare() {
+    return caught([&]() -> Result<> {
+        pipeline_ = std::make_unique<Pipeline>(*a_.team, a_.settings, a_.group, *a_.plan, mode_, data_);
+        return pipeline_->prepare();
     });
-    TWR_CHECK(a.team->agree(ready));
+}
+
+Result<> Move::run(const OpenFile& file) {
+    const auto start = Clock::now();
+    pipeline_->use(&file);
     Team::Vote done;
-    done.mine = pipeline->run(file.path);
-    if (a.team->broken()) return a.team->why_broken();
-    if (auto closed = caught([&] { return pipeline->close(); }); done.mine && !closed)
+    done.mine = pipeline_->run(file.path);
+    if (a_.team->broken()) return a_.team->why_broken();
+    if (auto closed = caught([&] { return pipeline_->close(); }); done.mine && !closed)
         done.mine = std::move(closed);
-    done.figures = figures_of(pipeline->work(), seconds_since(start));
-    TWR_TRY(const Outcome outcome, a.team->agree(done));
-    note_transfer(mode == Mode::write ? a.written : a.read, file.path.c_str(), outcome.figures, 0);
+    done.figures = figures_of(pipeline_->work(), seconds_since(start));
+    TWR_TRY(const Outcome outcome, a_.team->agree(done));
+    note_transfer(mode_ == Mode::write ? a_.written : a_.read, file.path.c_str(), outcome.figures, 0);
     return success();
+}
+
+Result<> move(twr_aggregate& a, Mode mode, const OpenFile& file, void* data) {
+    Move whole(a, mode, data);
+    Team::Vote ready;
+    ready.mine = whole.prepare();
+    TWR_CHECK(a.team->agree(ready));
+    return whole.run(file);
 }
 
 }  // namespace twinrun::aggregation

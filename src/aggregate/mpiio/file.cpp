@@ -17,6 +17,7 @@
 #include <set>
 #include <utility>
 
+#include "aggregate/mpi/descriptor.hpp"
 #include "aggregate/mpi/target.hpp"
 #include "aggregate/mpiio/own_part.hpp"
 #include "aggregate/mpiio/requests.hpp"
@@ -31,7 +32,7 @@ using aggregation::Team;
 namespace {
 
 // Of Vote::figures.largest. Zero: nothing to say, which never wins. Behind them: LastTransfer's.
-enum Figure : std::size_t { kReason, kEnd, kOwnFigures };
+enum Figure : std::size_t { kReason, kEnd, kUnready, kOwnFigures };
 
 // ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI
 // knows no prefixes.
@@ -164,6 +165,7 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     f.handle_ = handle;
     f.amode_ = amode;
     PMPI_Comm_rank(comm, &f.rank_);
+    PMPI_Comm_size(comm, &f.ranks_);
     int problem = kNoProblem;
     std::string why;
     std::uint64_t about[2] = {0, 0};  // the file, the hints
@@ -417,18 +419,22 @@ void File::put_figures(const OwnPart& own, std::span<double> figures) const {
 }
 
 // By one rank, for all: the file's size and its storage's traits, in outcome.payload.
-Result<> File::look_at_storage(Outcome& outcome) const {
+Result<> File::look_at_storage(Outcome& outcome) {
     struct stat about {};
     if (::fstat(number_, &about) != 0) return aggregation::file_error(name_, "stat", errno);
     outcome.payload[0] = static_cast<std::uint64_t>(about.st_size);
-    auto traits = caught([&] {
-        return aggregation::storage_traits("/proc/self/fd/" + std::to_string(number_),
-                                           hints_.settings.block_bytes);
-    });
-    if (!traits) return traits.error();
-    outcome.payload[1] = traits->block;
-    outcome.payload[2] = traits->direct.least_bytes;
-    outcome.payload[3] = traits->direct.alignment;
+    if (!traits_) {
+        auto traits = caught([&] {
+            return aggregation::storage_traits("/proc/self/fd/" + std::to_string(number_),
+                                               hints_.settings.block_bytes);
+        });
+        if (!traits) return traits.error();
+        traits_ = *traits;
+    }
+    outcome.payload[1] = traits_->block;
+    outcome.payload[2] = traits_->direct.least_bytes;
+    outcome.payload[3] = traits_->direct.alignment;
+    outcome.payload[4] = traits_->direct.least_alone;
     return success();
 }
 
@@ -460,15 +466,51 @@ Result<> File::cut_at_end(Layout& layout, std::uint64_t file_bytes) {
 
 Answer File::aggregate(const Call& call) {
     if (!usable_ || !eligible(call.mode)) return plain();
-    if (auto answer = unready()) return std::move(*answer);
-    OwnPart own = own_part(call);
+    OwnPart own;
+    std::optional<Answer> alone;
+    if (ranks_ == 1) {
+        own = own_part(call);
+        alone = move_alone(call, own);
+    }
+    if (!alone) {
+        if (auto answer = unready()) return std::move(*answer);
+        if (ranks_ != 1) own = own_part(call);
+    }
     // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section
     // 14.4.1).
     const std::uint64_t asked = own.bytes;
-    Answer answer = move(call, std::move(own));
+    Answer answer = alone ? std::move(*alone) : move(call, std::move(own));
     if (answer.fate != Fate::moved) return answer;
     if (auto passed = pass_pointer(call, asked); !passed) return failed(passed.error());
     return answer;
+}
+
+// One stretch of a file that only this rank has opened: a call of the system, and nobody to agree
+// with. nullopt: it is not that.
+std::optional<Answer> File::move_alone(const Call& call, const OwnPart& own) const {
+    const std::vector<ArrayPart>& parts = own.layout.parts;
+    if (!own.checked || own.reason != kNone || parts.size() > 1) return std::nullopt;
+    if (parts.empty()) return Answer{Fate::moved, 0, {}};
+    const ArrayPart& part = parts.front();
+    const bool dense =
+        part.where.count == 1 ||
+        (part.where.dense() && part.memory_stride == static_cast<std::int64_t>(part.where.width));
+    if (!dense) return std::nullopt;
+    std::uint64_t bytes = part.where.bytes();
+    if (call.mode == Mode::read) {
+        struct stat about {};
+        if (::fstat(number_, &about) != 0) return failed(aggregation::file_error(name_, "stat", errno));
+        const auto end = static_cast<std::uint64_t>(about.st_size);
+        bytes = std::min(bytes, end - std::min(end, part.where.begin()));
+    }
+    const aggregation::Piece piece{part.where.begin(),
+                                   static_cast<std::byte*>(call.buffer) + part.memory_offset, bytes};
+    const auto moved = caught([&]() -> Result<> {
+        aggregation::Descriptor file;
+        TWR_CHECK(file.adopt({number_, name_, 0}, call.mode));
+        return file.transfer(std::span(&piece, 1));
+    });
+    return moved ? Answer{Fate::moved, bytes, {}} : failed(moved.error());
 }
 
 // [collective]
@@ -481,6 +523,16 @@ Answer File::move(const Call& call, OwnPart own) {
     vote.differs = "collective calls of one file differ from those of rank 0";
     vote.mine = std::move(own.checked);
     put_figures(own, vote.figures.largest);
+    // Where this rank repeats the last call, it is ready before the ranks agree. Where all are, one
+    // agreement is enough.
+    std::optional<aggregation::Move> ahead;
+    const auto own_places = std::span<const double>(vote.figures.largest).subspan(kOwnFigures);
+    const bool repeats = member_->last.has_plan() && !LastTransfer::changed(own_places);
+    if (vote.mine && own.reason == kNone && repeats) {
+        ahead.emplace(*aggregate_, call.mode, call.buffer);
+        if (!ahead->prepare()) ahead.reset();
+    }
+    vote.figures.largest[kUnready] = ahead ? 0 : 1;
     vote.on_root = [&](Outcome& outcome) { return look_at_storage(outcome); };
     auto agreed = team.agree(vote);
     if (!agreed) return failed(agreed.error());
@@ -494,7 +546,8 @@ Answer File::move(const Call& call, OwnPart own) {
     const auto places = std::span<const double>(all).subspan(kOwnFigures);
     if (!LastTransfer::has_data(places)) return Answer{Fate::moved, 0, {}};
     const std::uint64_t file_bytes = agreed->payload[0];
-    const aggregation::StorageTraits traits{agreed->payload[1], {agreed->payload[2], agreed->payload[3]}};
+    const aggregation::StorageTraits traits{agreed->payload[1],
+                                            {agreed->payload[2], agreed->payload[3], agreed->payload[4]}};
     if (!(traits == aggregate_->plan->traits())) {
         member_->last.forget();
         if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
@@ -506,7 +559,9 @@ Answer File::move(const Call& call, OwnPart own) {
     // Blocks of network file systems have one writer each, so that a plan moves by whole blocks
     // there.
     const std::uint64_t multiple = traits.direct.alignment != 1 ? traits.block : 1;
-    if (cut || !member_->last.follow(places, call.mode == Mode::read, multiple)) {
+    const bool serves = !cut && member_->last.follow(places, call.mode == Mode::read, multiple);
+    if (!serves || all[kUnready] != 0) ahead.reset();
+    if (!serves) {
         auto declared = declare(layout, call.mode, LastTransfer::zero(places, traits.block));
         if (team.broken()) return failed(team.why_broken());
         if (!declared) {
@@ -515,10 +570,9 @@ Answer File::move(const Call& call, OwnPart own) {
             return plain();
         }
     }
-    void* const data[1] = {call.buffer};
     const aggregation::OpenFile file{number_, name_, member_->last.base()};
-    if (auto moved = aggregation::move(*aggregate_, call.mode, file, data); !moved)
-        return failed(moved.error());
+    auto moved = ahead ? ahead->run(file) : aggregation::move(*aggregate_, call.mode, file, call.buffer);
+    if (!moved) return failed(moved.error());
     return Answer{Fate::moved, layout.bytes, {}};
 }
 

@@ -120,9 +120,10 @@ class File {
     [[nodiscard]] Result<std::uint64_t> bytes_of(const Call& call) const;
     OwnPart own_part(const Call& call);
     void put_figures(const OwnPart& own, std::span<double> figures) const;
-    Result<> look_at_storage(aggregation::Outcome& outcome) const;
+    Result<> look_at_storage(aggregation::Outcome& outcome);
     Result<> cut_at_end(Layout& layout, std::uint64_t file_bytes);
     Answer aggregate(const Call& call);
+    std::optional<Answer> move_alone(const Call& call, const OwnPart& own) const;
     Answer move(const Call& call, OwnPart own);
     [[nodiscard]] Answer by_mpi(const Prepared& prepared) const;
     Result<> declare(const Layout& layout, Mode mode, std::uint64_t zero);
@@ -132,11 +133,13 @@ class File {
     MPI_Comm comm_ = MPI_COMM_NULL;
     std::string name_;
     int rank_ = 0;
+    int ranks_ = 0;
     int amode_ = 0;
     int number_ = -1;  // descriptor
     Hints hints_;
-    std::atomic<bool> usable_{false};  // the thread of nonblocking calls may end it
-    bool threads_ = false;             // MPI_THREAD_MULTIPLE, on all ranks
+    std::optional<aggregation::StorageTraits> traits_;  // on rank 0, since the first collective call
+    std::atomic<bool> usable_{false};                   // the thread of nonblocking calls may end it
+    bool threads_ = false;                              // MPI_THREAD_MULTIPLE, on all ranks
 
     struct View {
         std::int64_t displacement = 0;

@@ -48,7 +48,7 @@ std::uint64_t LastTransfer::zero(std::span<const double> agreed, std::uint64_t b
 
 bool LastTransfer::follow(std::span<const double> agreed, bool reads, std::uint64_t multiple) {
     const bool same_step = agreed[kAhead] - kNoStep == kNoStep - agreed[kBack];
-    if (!declared_ || agreed[kChanged] != 0 || !same_step || (reads_ && !reads)) return false;
+    if (!declared_ || changed(agreed) || !same_step || (reads_ && !reads)) return false;
     const auto step = static_cast<std::int64_t>(agreed[kAhead] - kNoStep);
     if (step % static_cast<std::int64_t>(multiple) != 0) return false;
     base_ += static_cast<std::uint64_t>(step);

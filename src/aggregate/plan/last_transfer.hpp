@@ -27,6 +27,9 @@ class LastTransfer {
     // This rank's figures of a transfer. parts: in ascending order, none ends behind kFarthest;
     // empty: this rank has no data. figures: kFigures zeros, which say nothing and never win.
     void put(std::span<const ArrayPart> parts, std::span<double> figures) const;
+    // Whether the data lies otherwise than that of the last transfer: of the rank or ranks whose
+    // figures these are.
+    [[nodiscard]] static bool changed(std::span<const double> figures) { return figures[kChanged] != 0; }
 
     // What follows takes the largest figures of all ranks, and is the same on all of them.
 
@@ -45,6 +48,7 @@ class LastTransfer {
     // The plan serves no more.
     void forget() { declared_ = false; }
 
+    [[nodiscard]] bool has_plan() const { return declared_; }
     // Where the plan's zero is in the file.
     [[nodiscard]] std::uint64_t base() const { return base_; }
 

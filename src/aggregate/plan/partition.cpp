@@ -170,6 +170,19 @@ std::optional<Overlap> find_overlap(const FileTable& table, Range range) {
     return std::nullopt;
 }
 
+DirectRule rule_for(const FileTable& table, DirectRule rule) {
+    if (rule.least_alone >= rule.least_bytes) return rule;
+    std::vector<std::uint32_t> ranks;
+    ranks.reserve(table.sets().size());
+    for (const OwnedSet& owned : table.sets()) {
+        if (!owned.set.dense()) return rule;
+        ranks.push_back(owned.rank);
+    }
+    std::sort(ranks.begin(), ranks.end());
+    if (std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end()) rule.least_bytes = rule.least_alone;
+    return rule;
+}
+
 std::optional<Range> direct_part(const StridedSet& set, const DirectRule& rule) {
     if (!set.dense() || set.bytes() < rule.least_bytes) return std::nullopt;
     const Range part{divide_up(set.begin(), rule.alignment) * rule.alignment,

@@ -73,7 +73,13 @@ struct Overlap {
 struct DirectRule {
     std::uint64_t least_bytes = UINT64_MAX;  // of a stretch; UINT64_MAX: none
     std::uint64_t alignment = 1;             // of its begin and its end
+    // The same as least_bytes, where no rank has more than one stretch: a rank then makes one call
+    // of the system, and waits for no other one.
+    std::uint64_t least_alone = UINT64_MAX;
+    bool operator==(const DirectRule&) const = default;
 };
+// The rule for the sets of all ranks: with least_alone as least_bytes, where it counts.
+[[nodiscard]] DirectRule rule_for(const FileTable& table, DirectRule rule);
 [[nodiscard]] std::optional<Range> direct_part(const StridedSet& set, const DirectRule& rule);
 
 struct Window {

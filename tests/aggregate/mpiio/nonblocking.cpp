@@ -545,11 +545,21 @@ class NoThreads {
     pthread_attr_t before_;
 };
 
-// A file that is closed leaves no thread behind. Where no thread can be made, the call itself does all; storage needs
-// one too, so that there is an error, and no rank waits.
+// Every int of `ranks` + 1: a view with holes, which no rank writes directly.
+void set_interleaved_view(MPI_File file) {
+    MPI_Datatype every = MPI_DATATYPE_NULL;
+    MPI_Type_create_resized(MPI_INT, 0, 4 * (ranks + 1), &every);
+    MPI_Type_commit(&every);
+    MPI_File_set_view(file, 4 * me, MPI_INT, every, "native", MPI_INFO_NULL);
+    MPI_Type_free(&every);
+}
+
+// A file that is closed leaves no thread behind. Where no thread can be made, the call itself does all. Storage needs
+// one too if there are several windows, so that there is an error, and no rank waits; one window needs none.
 void threads_end() {
     doing = "threads_end";
     const auto data = numbers(100, 7);
+    const auto windows = numbers(400'000, 7);
     MPI_Request request = MPI_REQUEST_NULL;
     for (const bool may : {true, false}) {
         remove_files();
@@ -559,14 +569,19 @@ void threads_end() {
         const int before = threads();
         if (!may) {
             const ErrorsReturn returns;
+            set_interleaved_view(file);
             {
                 const NoThreads none;
-                well(MPI_File_iwrite_at_all(file, 400 * me, data.data(), 100, MPI_INT, &request),
-                     "iwrite_at_all");
+                well(MPI_File_iwrite_at_all(file, 0, windows.data(), 400'000, MPI_INT, &request),
+                     "iwrite_at_all of windows");
+                expect(threads() == before, "there is a thread");
+                const int code = MPI_Wait(&request, MPI_STATUS_IGNORE);
+                expect(code != MPI_SUCCESS, "a write without threads");
+                well(MPI_File_iwrite_at_all(file, 0, data.data(), 100, MPI_INT, &request), "iwrite_at_all");
+                wait_well(request, 100, "one window without threads");
+                expect(threads() == before, "there is a thread");
             }
-            expect(threads() == before, "there is a thread");
-            const int code = MPI_Wait(&request, MPI_STATUS_IGNORE);
-            expect(code != MPI_SUCCESS, "a write without threads");
+            MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL);
         }
         well(MPI_File_iwrite_at_all(file, 400 * me, data.data(), 100, MPI_INT, &request), "iwrite_at_all");
         wait_well(request, 100, "MPI_Wait");

@@ -9,12 +9,15 @@ Exit status 0 if all is as it should be; else what is not, on standard error.
 from __future__ import annotations
 
 import os
+import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+import ior_runs
 from lustre import fake_lustre
 
 from mpi import Job, Scenarios, Skipped, expect, is_hydra, start, version
@@ -23,6 +26,9 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 REPORT = re.compile(
     r"twinrun_mpiio: \S*/ours: (\d+) collective calls aggregated by \d+ plans, (\d+) by MPI-IO"
+)
+IOR_REPORT = re.compile(
+    r"twinrun_mpiio: \S+: (\d+) collective calls aggregated by \d+ plans, (\d+) by MPI-IO"
 )
 # What is said once, for all files of a job.
 SAID = (
@@ -159,6 +165,59 @@ class Tests(Scenarios):
         files.mkdir()
         job = self.preloaded(files)
         expect(self.done(job)[0] > 0, "nothing was aggregated:", job)
+
+    def ior(self, seed: str, sets: str) -> None:
+        """IOR, unchanged: with the library it writes the same files as without, byte for byte, and its own checks find what they should."""
+        self.program = ior_runs.program_for(self.mpiexec)
+        for number in range(int(sets)):
+            options = ior_runs.random_options(random.Random(f"{seed}/{number}"), self.ranks)
+            self.ior_set(options, f"seed {seed}, set {number}")
+        print(f"seed {seed}: {sets} sets of options on {self.ranks} ranks, all equal")
+
+    def ior_set(self, options: ior_runs.Options, name: str) -> None:
+        files = {}
+        for way in ("plain", "twinrun"):
+            folder = self.folder / way
+            folder.mkdir()
+            options.prepare(folder / "data")
+            self.environment |= ior_runs.hints_environment(options.hints)
+            arguments = [*options.words, "-o", folder / "data"]
+            job = self.preloaded(*arguments) if way == "twinrun" else self.start(*arguments)
+            told = f"{name}, {way}:"
+            expect(job.status == 0, told, f"status {job.status}:", job)
+            # IOR warns of data that its checks find wrong, of short calls and of sizes. One warning is of a file that is there.
+            bad = [
+                line
+                for line in re.findall(r"^.*(?:WARNING|ERROR).*$", job.out, re.MULTILINE)
+                if "exists already" not in line
+            ]
+            expect(not bad, told, bad, job)
+            if way == "twinrun":
+                counts = [(int(some), int(others)) for some, others in IOR_REPORT.findall(job.out)]
+                aggregated, others = (sum(count[k] for count in counts) for k in range(2))
+                expect(others == 0, told, f"{others} calls were not aggregated:", job)
+                expect(
+                    (aggregated > 0) == options.collective, told, f"{aggregated} calls were aggregated:", job
+                )
+            files[way] = {
+                str(path.relative_to(folder)): path.read_bytes()
+                for path in folder.rglob("*")
+                if path.is_file()
+            }
+            shutil.rmtree(folder)
+            for hint in ior_runs.hints_environment(options.hints):
+                del self.environment[hint]
+        ours, plain = files["twinrun"], files["plain"]
+        expect(
+            bool(plain) and ours.keys() == plain.keys(),
+            name,
+            "files are",
+            sorted(ours),
+            sorted(plain),
+            options,
+        )
+        for path, bytes_ in plain.items():
+            expect(ours[path] == bytes_, f"{name}: {path} differs:", options)
 
     def die(self) -> None:
         job = self.preloaded("die", self.folder)
