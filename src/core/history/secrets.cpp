@@ -88,6 +88,20 @@ std::string without_users_and_queries(std::string_view text) {
     return out + std::string(text.substr(at));
 }
 
+// "//me:pw@host/x" becomes "//host/x", at the beginning of a word.
+std::string without_users_of_hosts(std::string_view text) {
+    std::string out;
+    std::size_t at = 0;
+    for (std::size_t slashes = 0; (slashes = text.find("//", slashes)) != std::string_view::npos;) {
+        slashes += 2;
+        const char before = slashes > 2 ? text[slashes - 3] : ' ';
+        if (slashes < at || !(is_blank(before) || is_quote(before) || before == '=')) continue;
+        out += text.substr(at, slashes - at);
+        at = slashes = host_begin(text, slashes);
+    }
+    return out + std::string(text.substr(at));
+}
+
 // ---- values with a name ----
 
 struct Name {
@@ -212,21 +226,126 @@ std::string without_values_of_words(std::string_view text) {
     return out + std::string(text.substr(at));
 }
 
+// ---- secrets that have a known form ----
+
+bool of_token(char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-'; }
+
+// "ghp_pw" becomes "ghp_...": tokens of services that say by their beginning what they are.
+std::string without_known_tokens(std::string_view text) {
+    constexpr std::array<std::string_view, 13> kBeginnings{"ghp_",        "gho_",   "ghu_",  "ghs_", "ghr_",
+                                                           "github_pat_", "glpat-", "hf_",   "sk-",  "AKIA",
+                                                           "xoxb-",       "xoxp-",  "nvapi-"};
+    constexpr std::size_t kShortest = 16;
+    std::string out;
+    std::size_t at = 0;
+    for (std::size_t begin = 0; begin < text.size();) {
+        const std::string_view rest = text.substr(begin);
+        const auto end =
+            static_cast<std::size_t>(std::find_if_not(rest.begin(), rest.end(), of_token) - rest.begin());
+        const std::string_view word = rest.substr(0, end);
+        const auto known = std::find_if(kBeginnings.begin(), kBeginnings.end(),
+                                        [&](std::string_view one) { return word.starts_with(one); });
+        const bool is_token = known != kBeginnings.end() && word.size() >= known->size() + kShortest &&
+                              std::any_of(word.begin(), word.end(), is_digit);
+        if (is_token) {
+            out += text.substr(at, begin + known->size() - at);
+            out += kHidden;
+            at = begin + word.size();
+        }
+        begin += word.size() + 1;
+    }
+    return out + std::string(text.substr(at));
+}
+
+std::string cleaned(std::string_view text) {
+    const std::string places = without_users_of_hosts(without_users_and_queries(text));
+    return without_known_tokens(without_values_of_words(without_named_values(places)));
+}
+
+// ---- texts within texts ----
+
+// A text whose quotes all have a backslash before them, as JSON within a JSON text: without those
+// backslashes. Any other stays as it is.
+std::string unescaped(std::string_view text) {
+    for (std::size_t quote = 0; (quote = text.find('"', quote)) != std::string_view::npos; ++quote) {
+        if (quote == 0 || text[quote - 1] != '\\') return std::string(text);
+    }
+    std::string out;
+    for (std::size_t at = 0; at < text.size(); ++at) {
+        const char next = at + 1 < text.size() ? text[at + 1] : ' ';
+        if (text[at] == '\\' && (next == '"' || next == '\\')) ++at;
+        out += text[at];
+    }
+    return out;
+}
+
+int digit_of(char c) {
+    if (is_digit(c)) return c - '0';
+    const char small = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return small >= 'a' && small <= 'f' ? small - 'a' + 10 : -1;
+}
+
+// A text that has a URL as a part of another URL, "https%3A%2F%2Fhost": with its signs for "%3A".
+// Any other stays as it is.
+std::string without_percents(std::string_view text) {
+    const auto is_mark = [](std::string_view three) { return three == "%2F" || three == "%2f"; };
+    bool has_url = false;
+    for (std::size_t at = 0; (at = text.find('%', at)) != std::string_view::npos; ++at)
+        has_url |= is_mark(text.substr(at, 3)) && is_mark(text.substr(std::min(at + 3, text.size()), 3));
+    if (!has_url) return std::string(text);
+    std::string out;
+    for (std::size_t at = 0; at < text.size(); ++at) {
+        const int high = text[at] == '%' && at + 2 < text.size() ? digit_of(text[at + 1]) : -1;
+        const int low = high >= 0 ? digit_of(text[at + 2]) : -1;
+        out += low >= 0 ? static_cast<char>(16 * high + low) : text[at];
+        if (low >= 0) at += 2;
+    }
+    return out;
+}
+
+// Whether this word is the kind of what follows: "Authorization: Basic pw".
+bool is_kind_of_credentials(std::string_view word) {
+    constexpr std::array<std::string_view, 5> kKinds{"basic", "bearer", "digest", "token", "negotiate"};
+    std::string small(word);
+    for (char& c : small)
+        c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return std::find(kKinds.begin(), kKinds.end(), small) != kKinds.end();
+}
+
+// Whether a word ends with the name of a secret and a colon, as where a shell took the quotes away:
+// "--header=X-Api-Key:" and "{token:".
+bool ends_with_name_of_secret(std::string_view word) {
+    if (!word.ends_with(':')) return false;
+    const Name name = name_before(word, word.size() - 1);
+    return name.begin < name.end && !word.ends_with("::") &&
+           option_names_secret(word.substr(name.begin, name.end - name.begin));
+}
+
 }  // namespace
 
 std::string without_secrets(std::string_view text) {
-    return without_values_of_words(without_named_values(without_users_and_queries(text)));
+    const std::string plain = cleaned(text);
+    for (const auto decode : {unescaped, without_percents}) {
+        const std::string decoded = decode(text);
+        if (decoded == text) continue;
+        std::string other = cleaned(decoded);
+        // What is hidden in the decoded text alone is hidden; otherwise the text stays as it was
+        // given.
+        if (other != decode(plain)) return other;
+    }
+    return plain;
 }
 
 std::vector<std::string> without_secrets(std::vector<std::string> words) {
     bool hide = false;
     for (std::string& word : words) {
         const std::size_t equals = word.find('=');
+        if (hide && (word == "=" || word == ":" || is_kind_of_credentials(word))) continue;
         if (std::exchange(hide, false) && !is_option(word)) {
             word = kHidden;
         } else if (is_secret_setting(word, equals)) {
             word = word.substr(0, equals + 1) + std::string(kHidden);
-        } else if (comes_before_secret(word)) {
+        } else if (comes_before_secret(word) || ends_with_name_of_secret(word)) {
             hide = true;
         } else {
             word = without_secrets(std::string_view(word));

@@ -58,8 +58,10 @@ constexpr std::array kBookkeeping{
     "MPICH_INTERFACE_HOSTNAME", "TWINRUN_TASK_FOLDER", "TWINRUN_INTERPOSE_FOLDER",
 };
 constexpr std::array kOfOneJob{"SLURM_JOB_ID"};
+// Also as the end of a longer word: "AUTHTOKEN", "mypassword".
 constexpr std::array kSecretWords{"PASSWORD", "PASSWD",  "PASSPHRASE", "SECRET",     "TOKEN",
-                                  "API_KEY",  "API-KEY", "APIKEY",     "CREDENTIAL", "CREDENTIALS"};
+                                  "API_KEY",  "API-KEY", "APIKEY",     "CREDENTIAL", "CREDENTIALS",
+                                  "OAUTH",    "JWT",     "USERPASS"};
 constexpr std::array kSecretVariableWords{"PASS", "PASSWORDS",     "PW",   "SECRETS", "KEY", "KEYS",
                                           "AUTH", "AUTHORIZATION", "CRED", "CREDS"};
 // More of options: a key is a secret where a word says of what it is the key.
@@ -95,7 +97,8 @@ std::string in_capitals(std::string_view name) {
     return capitals;
 }
 
-bool has_word_of(std::string_view name, std::span<const char* const> words) {
+// begins: whether the word must begin where the name has no letter before.
+bool has_word_of(std::string_view name, std::span<const char* const> words, bool begins = true) {
     const std::string capitals = in_capitals(name);
     const auto letter = [&](std::size_t at) {
         return at < capitals.size() && capitals[at] >= 'A' && capitals[at] <= 'Z';
@@ -103,7 +106,7 @@ bool has_word_of(std::string_view name, std::span<const char* const> words) {
     return std::any_of(words.begin(), words.end(), [&](std::string_view word) {
         for (std::size_t at = capitals.find(word); at != std::string::npos;
              at = capitals.find(word, at + 1)) {
-            if (!letter(at - 1) && !letter(at + word.size())) return true;
+            if (!(begins && letter(at - 1)) && !letter(at + word.size())) return true;
         }
         return false;
     });
@@ -133,11 +136,16 @@ bool names_key_of(std::string_view name) {
     return !of.empty() && std::find(kPlainKeys.begin(), kPlainKeys.end(), of) == kPlainKeys.end();
 }
 
+// "-DTOKEN" and "-etoken" define TOKEN and token, if -D and -e are what they are to compilers and
+// containers; "-debug" does not.
+bool may_define(std::string_view name) {
+    return name.size() > 2 && name[0] == '-' && (name[1] == 'D' || name[1] == 'e');
+}
+
 // The name of an option without the signs before it: "TOKEN" of "--TOKEN", "/TOKEN" and "-DTOKEN".
 std::string_view without_signs(std::string_view name) {
-    const bool defines = name.size() > 2 && name[0] == '-' && (name[1] == 'D' || name[1] == 'e') &&
-                         name[2] >= 'A' && name[2] <= 'Z';
-    return defines ? name.substr(2) : name.substr(std::min(name.find_first_not_of("-+/"), name.size()));
+    if (may_define(name) && name[2] >= 'A' && name[2] <= 'Z') return name.substr(2);
+    return name.substr(std::min(name.find_first_not_of("-+/"), name.size()));
 }
 
 // In capitals, without hyphens.
@@ -151,9 +159,10 @@ std::string joined(std::string_view name) {
 
 const VariableRules& variable_rules() { return kRules; }
 
-bool names_secret(std::string_view name) { return has_word_of(name, kSecretWords); }
+bool names_secret(std::string_view name) { return has_word_of(name, kSecretWords, false); }
 
 bool option_names_secret(std::string_view name) {
+    if (may_define(name) && option_names_secret(name.substr(2))) return true;
     const std::string words = with_hyphens(without_signs(name));
     const std::string letters = joined(name);
     const std::string last = in_capitals(words.substr(words.find_last_of("-_.") + 1));

@@ -8,8 +8,8 @@
 namespace twinrun {
 
 // A variable is stored if its name is one of `names` or begins with one of `prefixes`, unless the
-// name begins with one of `bookkeeping` or contains one of `secret_words` or
-// `secret_variable_words` as a word.
+// name begins with one of `bookkeeping`, or has a word that ends with one of `secret_words` or is
+// one of `secret_variable_words`.
 struct VariableRules {
     std::span<const char* const> names;
     std::span<const char* const> prefixes;
@@ -28,12 +28,12 @@ const VariableRules& variable_rules();
 bool keeps_variable(std::string_view name);
 
 // Whether the name of an option or a variable says that its value is a secret: it contains one of
-// `secret_words`, in any case, with no letter directly before or after it. "--api-key" and
-// "HF_TOKEN" do, "--max-tokens" does not.
+// `secret_words`, in any case, with no letter directly after it. "--api-key", "HF_TOKEN" and
+// "AUTHTOKEN" do, "--max-tokens" does not.
 bool names_secret(std::string_view name);
 
 // As names_secret(), for options and other names of values, and for more words: "--wandb-key",
-// "authToken", "privatekey", "-DTOKEN" and "Authorization" do, "--key", "--sort-key" and
+// "authToken", "privatekey", "-DTOKEN", "-Dpwd" and "Authorization" do, "--key", "--sort-key" and
 // "--token-count" do not.
 bool option_names_secret(std::string_view name);
 

@@ -21,12 +21,16 @@ _URL = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-
+_HOST = re.compile(r"""(?:^|(?<=[\s"'=]))//[^\s/?#'"]*@""")
+_TOKEN = re.compile(
+    r"(?<![\w-])(gh[opusr]_|github_pat_|glpat-|hf_|sk-|AKIA|xox[bp]-|nvapi-)(?=[a-z_-]*\d)[\w-]{16,}",
+    re.ASCII | re.IGNORECASE,
+)
 _MORE = r"PRIVATE[-_]?KEY|ACCESS[-_]?KEY(?:[-_]?ID)?|SECRET[-_]?ID|PWD|PASSCODE|BEARER|SIG(?![-\w])"
 
 
-def _words(rules: dict[str, list[str]]) -> str:
-    return "|".join(map(re.escape, rules["secret_words"] + rules["secret_variable_words"]))
+def _either(words: list[str]) -> str:
+    return "|".join(map(re.escape, words))
 
 
 def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
@@ -34,10 +38,12 @@ def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
     hide rather more.
     """
     shown = _URL.sub(lambda found: found["begin"] + found["rest"], value)
-    secret = rf"(?:(?<![a-z])|(?<=-D))(?:{_words(rules)}|{_MORE})(?![a-z])"
+    shown = _TOKEN.sub(r"\1...", _HOST.sub("//", shown))
+    words = _either(rules["secret_words"])
+    begins = rf"(?:(?<![a-z])|(?<=-D))(?:{_either(rules['secret_variable_words'])}|{_MORE})"
+    secret = rf"(?:{words}|{begins})(?![a-z])"
     named = rf"""(?:^|(?<=[^\w.-]))[\w.-]*{secret}[\w.-]*["']?\s*(?:=|:\s)\s*(?:(?:bearer|basic)\s+)?"""
-    words = "|".join(map(re.escape, rules["secret_words"]))
-    option = rf"-[\w.-]*(?:(?<![a-z])|(?<=-D))(?:{words}|{_MORE})(?![a-z])[\w.-]*(?<!-count):?"
+    option = rf"-[\w.-]*(?:{words}|(?:(?<![a-z])|(?<=-D))(?:{_MORE}))(?![a-z])[\w.-]*(?<!-count):?"
     behind = rf"""(?:^|(?<=[\s"'=]))(?:{option}|{words}|{_MORE})\s+(?!--?[a-z]|[=:]|\.\.\.)"""
     return re.sub(
         rf"""({named}|{behind})(?:"[^"]*"?|'[^']*'?|[^\s"']+)""", r"\1...", shown, flags=re.IGNORECASE
@@ -49,10 +55,10 @@ def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
 
     The spec file has the rules: this program imports nothing of twinrun but `watch`.
     """
-    words = _words(rules)
+    words, more = _either(rules["secret_words"]), _either(rules["secret_variable_words"])
     listed = name in rules["names"] or name.startswith(tuple(rules["prefixes"]))
     bookkeeping = name.startswith(tuple(rules["bookkeeping"]))
-    secret = re.search(rf"(?<![A-Z])({words})(?![A-Z])", _upper(name))
+    secret = re.search(rf"({words}|(?<![A-Z])({more}))(?![A-Z])", _upper(name))
     return listed and not bookkeeping and secret is None
 
 
