@@ -356,15 +356,6 @@ def conditions(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
     }
     notes = [f"{row.failed} attempts of {row.name} are not in its times: they did not end well"
              for row in found.rows if row.failed]  # fmt: skip
-    if (
-        len(found.rows) > 1
-        and "engine" in frame
-        and (frame["engine"] == "imported").all()
-        and frame["start"].isna().all()
-    ):
-        notes.append(
-            "imported without the order of runs: blocks are guessed, and a change of the machine between two conditions cannot be told from what they do"
-        )
     if found.fails:
         notes.append(f"medians have no interval: {found.fails}")
     return Analysis("conditions", title, found.table(), tell, total, options.alpha, (), draw, facts, notes)
