@@ -210,5 +210,24 @@ def test_a_report_says_what_a_file_leaves_open(tmp_path: Path) -> None:
     done = command("ensemble", "report", tmp_path / "a.csv", "--factor", "threads")
     assert "threads = 4" in done.out and "counts as a measure" not in done.out
     assert "In which order the conditions ran is not known" in done.out
-    import_tasks([tmp_path / "a.csv"], tmp_path / "s")
+    import_tasks([tmp_path / "a.csv"], tmp_path / "s", factors=["threads"])
+    write_csv(tmp_path / "s", tmp_path / "again.csv")
+    assert (
+        "In which order the conditions ran is not known"
+        in command("ensemble", "report", tmp_path / "again.csv").out
+    )
     check_error(command("ensemble", "report", tmp_path / "s", "--factor", "threads"), "columns of a CSV file")
+    # Whoever names the blocks knows the order.
+    rows = "".join(f"{c},{b},{1 + b / 100}\n" for b in range(6) for c in "xy")
+    (tmp_path / "b.csv").write_text(f"c,block,time\n{rows}")
+    assert "In which order" not in command("ensemble", "report", tmp_path / "b.csv").out
+
+
+def test_a_ratio_of_conditions_with_nodes_of_their_own_is_not_left_alone(tmp_path: Path) -> None:
+    rows = "".join(f"{c},n{c},{b},{t + b / 100}\n" for b in range(8) for c, t in (("x", 1), ("y", 2)))
+    (tmp_path / "a.csv").write_text(f"c,node,block,time\n{rows}")
+    done = command("ensemble", "report", tmp_path / "a.csv")
+    assert "Levels of c had nodes of their own: what differs may be the nodes." in done.out
+    # Each on each node: they can be told apart.
+    (tmp_path / "b.csv").write_text(f"c,node,block,time\n{rows}".replace("nx", "n1").replace("ny", "n1"))
+    assert "nodes of their own" not in command("ensemble", "report", tmp_path / "b.csv").out

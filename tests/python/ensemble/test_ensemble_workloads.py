@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick_collection")
 
 
 def test_a_moment_is_no_effect_of_a_condition() -> None:
-    """With single tasks as units, 8 of these 20 studies claimed an effect."""
+    """With single tasks as units, a third and more of these studies claimed an effect."""
     studies = [workloads(seed, TWO, 10) for seed in range(20)]
     assert sum(factors(frame, FAST).p < 0.05 for frame in studies) <= 3
     assert sum(variation_factors(frame, FAST).p < 0.05 for frame in studies) <= 3

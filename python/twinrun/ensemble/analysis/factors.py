@@ -28,11 +28,11 @@ from .model import (
     Term,
     at_least,
     cells_of,
-    confounded,
     levels_of,
     model_of,
     percent,
     with_interval,
+    with_nodes,
 )
 from .power import STUDIES, Chance, deviations_like, smallest
 from .remarks import equal
@@ -245,9 +245,7 @@ class _Effects:
 
 def _undecided(good: pd.DataFrame, columns: list[str]) -> str:
     """Why nothing can be said of conditions; empty: something can."""
-    # With a node of its own for each task, nodes are part of what makes tasks differ.
-    shared = good["node"].notna().all() and good["node"].duplicated().any()
-    with_node = confounded(good, columns, "node") if shared else []
+    with_node = with_nodes(good, columns)
     if not with_node:
         return ""
     names = " and ".join(map(_short, with_node))

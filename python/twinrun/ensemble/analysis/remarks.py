@@ -75,7 +75,8 @@ def _of_import(frame: pd.DataFrame, good: pd.DataFrame, options: Options) -> lis
         return []
     found = []
     conditions = condition_columns(good)
-    if conditions and good["start"].isna().all():
+    guessed = "guessed_block" in good and good["guessed_block"].fillna(False).astype(bool).any()
+    if conditions and guessed and good["start"].isna().all():
         found.append(
             "In which order the conditions ran is not known: a change of the machine between them cannot be told from what they do. "
             "The n-th run of each is taken as block n."

@@ -466,6 +466,8 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
                 f"{_SHORTEST:g} to {_LONGEST:g} s, or nothing"
             )
         known = _facts({k: row[k] for k in own if row.get(k)}, place)
+        if ours and row.get("guessed_block") == "True":
+            known.pop("block", None)
         _lasted(known, None if wall is None else wall * scale, place)
         if wall is None and known["status"] == "ok":
             raise ValueError(f"row {place}, column {time!r:.60}: a task that succeeded has no time")

@@ -423,7 +423,7 @@ def _numbered(lines: Iterable[dict]) -> list[dict]:
     for line in lines:
         cell = json.dumps(line["factors"], sort_keys=True)
         if "block" not in line:
-            line["block"] = times.get(cell, 0)
+            line["block"], line["guessed_block"] = times.get(cell, 0), True
         line["repetition"] = line["block"]
         times[cell] = times.get(cell, 0) + 1
     lines.sort(key=lambda x: x["block"])
