@@ -101,7 +101,11 @@ def replacing(
             raise OSError(errno.EINVAL, "it is not a regular file", path)
         mode = stat.S_IMODE(about.st_mode) if stat.S_ISREG(about.st_mode) else None
     folder = os.path.dirname(os.path.abspath(path))
-    temporary = _new_file(folder, 0o666 if mode is None else mode & 0o666 | 0o600)
+    try:
+        temporary = _new_file(folder, 0o666 if mode is None else mode & 0o666 | 0o600)
+    except OSError as e:
+        e.filename = path  # the temporary name tells a user nothing
+        raise
     try:
         yield temporary
         if mode is not None:

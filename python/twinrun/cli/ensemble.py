@@ -211,11 +211,13 @@ def plan(study: str, blocks: int) -> int:
     return 0
 
 
-def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
+def _imported(place: str, stack: contextlib.ExitStack, value: str, factors: tuple[str, ...]) -> str:
     """The folder of a study; of a file a temporary one."""
     from pathlib import Path
 
     if not Path(place).is_file():
+        if factors:
+            raise TwinrunError("--factor names columns of a CSV file, and this is none", where=place)
         return place
     import tempfile
 
@@ -224,7 +226,7 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
     folder = (
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="twinrun-ensemble-"))) / Path(place).stem
     )
-    importing.import_tasks([place], folder, value=value)
+    importing.import_tasks([place], folder, value=value, factors=factors)
     return str(folder)
 
 
@@ -259,6 +261,13 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
     help="What is analysed: wall (default), user, metrics.NAME; of a CSV file: the column of times.",
 )
 @click.option(
+    "--factor",
+    "factors",
+    multiple=True,
+    metavar="COLUMN",
+    help="Of a CSV file: a column of conditions; default: those of words.",
+)
+@click.option(
     "--covariate",
     "covariates",
     type=click.Path(),
@@ -269,7 +278,8 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str) -> str:
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 @click.option("-v", "--verbose", is_flag=True, help="Whole sentences of analyses that cannot decide.")
 def report(folder: str, html: str | None, json_file: str | None, matters: float | None, confidence: float | None,
-           against: str | None, exit_status: bool, value: str, covariates: tuple[str, ...], quiet: bool, verbose: bool) -> int:  # fmt: skip
+           against: str | None, exit_status: bool, value: str, factors: tuple[str, ...], covariates: tuple[str, ...],
+           quiet: bool, verbose: bool) -> int:  # fmt: skip
     """Report what the tasks of the study in FOLDER show: how much their time varies, and what explains it.
 
     FOLDER may be a file of another program too, as `import` takes it.
@@ -296,10 +306,10 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
         k: v for k, v in (("matters", matters), ("confidence", confidence)) if v is not None
     }
     with contextlib.ExitStack() as stack:
-        own = _imported(folder, stack, value)
+        own = _imported(folder, stack, value, factors)
         if value and own == folder:
             given["value"] = value
-        other = None if against is None else _imported(against, stack, value)
+        other = None if against is None else _imported(against, stack, value, factors)
         findings = analyse(own, Options(**given), against=other, covariates=covariates)
     if json_file is not None:
         findings.to_json(json_file)
@@ -461,5 +471,5 @@ def import_(
     from ..ensemble.study import importing
 
     number = importing.import_tasks(files, output, form, value, factors)
-    console().print(f"{output}: {number} tasks", soft_wrap=True)
+    console().print(f"{output}: {number} task{'' if number == 1 else 's'}", soft_wrap=True)
     return 0

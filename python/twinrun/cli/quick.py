@@ -140,6 +140,8 @@ def _random_order() -> int:
 )
 @click.option(
     "--export-json",
+    "--export",
+    "export_json",
     type=click.Path(),
     default=None,
     metavar="FILE",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import one_line
 from ..markup import drawn, render
-from ..words import significant
+from ..words import percent, significant
 from .document import write_json as write_document
 from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
@@ -101,7 +101,7 @@ def conditions_table(rows_of: pd.DataFrame, confidence: float, value: str = "wal
     for place, row in enumerate(rows_of.to_dict("records")):
         known = math.isfinite(row["median"])
         cells = [one_line(str(row["condition"]), 60), str(row["n"]), text(row["median"]) if known else "",
-                 interval(row, "low", "high", text), f"{100 * row['CoV']:.2g}%" if math.isfinite(row["CoV"]) else ""]  # fmt: skip
+                 interval(row, "low", "high", text), percent(row["CoV"]) if math.isfinite(row["CoV"]) else ""]  # fmt: skip
         if against is not None and place == 0:
             cells += ["1", ""]
         elif against is not None:

@@ -81,6 +81,17 @@ def test_by_task_and_by_time(tmp_path: Path) -> None:
         ("task,wall\n0,warm\n1,\n", DamagedFile, "has no column of numbers beside 'task'"),
         ("task\n0\n", DamagedFile, "has no column of numbers beside 'task'"),
         (
+            f"task,b\n0,{'1' * 200_000}\n",
+            DamagedFile,
+            "is not a table of covariates: a cell that ends in line 2",
+        ),
+        (
+            'task,b\n0,"1\n1,2\n',
+            DamagedFile,
+            "is not a table of covariates: line 3: a quotation mark is not closed",
+        ),
+        ("time,b\n1700000000000,1\n", DamagedFile, "column 'time': '1700000000000' is no moment"),
+        (
             "task,b\nfirst,1\n",
             DamagedFile,
             "column 'task': 'first' is no number of a task, and no other row has one; write 0, 1",

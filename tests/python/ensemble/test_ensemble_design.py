@@ -225,6 +225,10 @@ GOOD = {"command": ["true", "{a}"], "factors": {"a": {"levels": ["x", "y"]}}}
     [
         ({"command": []}, "no command"),
         ({"command": ["{b}"]}, "means nothing"),
+        (
+            {"engine": {"kind": "mpirun", "launcher": ["mpiexec", "-n", "{ranks}"]}},
+            "{ranks} means nothing in",
+        ),
         ({"command": ["true"]}, "changes nothing"),
         ({"comand": "true"}, "not understood"),
         ({"factors": {"a": {"levels": ["x", "x"]}}}, "each once"),

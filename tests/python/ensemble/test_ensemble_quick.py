@@ -324,6 +324,11 @@ def test_levels_stand_in_a_line_as_they_are(here: Path) -> None:
         assert texts == {"-a -b {-a -b} {x}\n", "-c {-c} {x}\n"}
 
 
+def test_export_is_of_json(here: Path) -> None:
+    assert command("ensemble", "-r", 2, "--export", "out.json", "--", "true").status == 0
+    assert len(load_json((here / "out.json").read_text())["results"][0]["times"]) == 2
+
+
 def test_init(here: Path) -> None:
     done = command(
         "ensemble",
@@ -345,6 +350,8 @@ def test_init(here: Path) -> None:
     assert done.status == 0, done.err
     again = command("ensemble", "init", "--", "true")
     assert again.status == 2 and "study.toml: is there already" in again.err
+    nowhere = command("ensemble", "init", "-o", "none/study.toml", "--", "true")
+    assert nowhere.status == 2 and nowhere.err.startswith("twinrun: none/study.toml: No such file")
     assert command("ensemble", "run", "study.toml", "-q").status == 0
     assert Counter((x["factors"]["command"], x["status"]) for x in lines(here / "study")) == {
         ("first", "ok"): 4,

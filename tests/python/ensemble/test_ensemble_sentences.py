@@ -88,6 +88,26 @@ def test_times_of_nanoseconds() -> None:
     assert table.head[2] == "median (ns)" and table.rows[0][2] == "100.0"
 
 
+def test_a_variation_above_the_time_itself_has_no_exponent() -> None:
+    table = conditions_table(conditions_of(one([1.0, 1.0, 1.0, 9.0]), FAST).table(), 0.95)
+    assert table.rows[0][4] == "133%"
+
+
+def test_a_makespan_may_be_shorter_than_rounds_of_medians() -> None:
+    """39 tasks on 19 slots: the third round has one task."""
+    said = regimes(one(list(np.linspace(1.0, 1.2, 39)), start=0.0), FAST).sentence
+    assert re.search(r"fewer \(19 slots\) [\d.]+ s, [\d.]+% shorter, ", said), said
+
+
+def test_unknown_nodes_are_not_said_to_be_one() -> None:
+    assert (
+        nodes(one([1.0, 1.1, 1.2]), FAST).sentence
+        == "Whether nodes differ cannot be decided: no task tells on which node it ran."
+    )
+    known = one([1.0, 1.1, 1.2], node="n")
+    assert nodes(known, FAST).sentence.endswith("all 3 tasks with a known node ran on one.")
+
+
 # -- bounds
 
 

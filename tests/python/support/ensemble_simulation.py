@@ -52,3 +52,30 @@ def lines(
 def study(seed: int, **options: object) -> pd.DataFrame:
     """The same as a table."""
     return frame_of(lines(seed, **options))  # type: ignore[arg-type]
+
+
+def workloads(
+    seed: int, cells: Sequence[tuple[dict, int]], blocks: int, *, between: float = 0.03, sigma: float = 0.01, effect: float = 0.0, nodes: int = 4
+) -> pd.DataFrame:  # fmt: skip
+    """Blocks of a workload of each cell (its factors, its replicas), one after another, in random order.
+
+    between: what a moment does to all replicas that begin at it; effect: of all cells but the first.
+    """
+    rng = np.random.default_rng(seed)
+    made: list[dict] = []
+    start = 1.7e9
+    for block in range(blocks):
+        for at in rng.permutation(len(cells)):
+            factors, replicas = cells[at]
+            moment = between * rng.normal() + (effect if at else 0.0)
+            place = rng.permutation(max(replicas, nodes))
+            for replica in range(replicas):
+                wall = 10 * float(np.exp(moment + sigma * rng.normal()))
+                begun = start + 0.0005 * replica
+                made.append({
+                    "version": 1, "task": len(made), "attempt": 1, "block": block, "order": len(made), "status": "ok", "factors": factors,
+                    "node": f"n{place[replica] % nodes}", "slot": int(place[replica]), "replica": replica, "released": start,
+                    "start": begun, "end": begun + wall, "wall": wall, "engine": "local", "run_queue_delay": float(rng.gamma(2)),
+                })  # fmt: skip
+            start += 20.0
+    return frame_of(made)

@@ -20,6 +20,7 @@ from . import (
     decompose,
     factors,
     load,
+    moments,
     nodes,
     outcome,
     periods,
@@ -32,7 +33,7 @@ from . import (
     trend,
 )
 from .correction import holm
-from .result import Analysis, Judge, Options
+from .result import Analysis, Judge, Options, nothing
 from .serial import CLEAR
 
 __all__ = ["ANALYSES", "competing", "judge_together"]
@@ -97,6 +98,11 @@ def competing(frame: pd.DataFrame, options: Options, chosen: list[str]) -> list[
     known = ANALYSES | _ON_REQUEST
     with chosen_once(frame):
         made = {name: known[name](frame, options) for name in chosen}
+        shared = moments.shared_moments(frame, options)
+    for name, a in made.items():
+        if shared is not None and name in moments.SILENT and a.claims:
+            made[name] = nothing(name, a.title, f"Nothing is said of it: {shared.sentence}.", a.tasks)
+            made[name].facts["takes"] = shared.takes
     kept: list[str] = []
     rest = frame
     while True:

@@ -24,7 +24,7 @@ from .. import locations
 from ..intervals import Interval
 from ..study.tasks import condition_columns, usable
 from .assumptions import checked
-from .model import at_least, left_over, levels_of, percent, with_interval
+from .model import at_least, left_over, levels_of, percent, with_interval, with_nodes
 from .result import DESCRIBED, Analysis, Judge, Options, nothing
 from .serial import Resemblance, resemblance
 
@@ -333,8 +333,16 @@ def conditions(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
     if total == 0:
         return nothing("conditions", title, "Nothing can be said of conditions: no task ended well.", 0)
 
+    good = usable(frame, options.value)
+    own = [c.removeprefix("factors.") for c in with_nodes(good, condition_columns(good))]
+    warned = (
+        f" Levels of {' and '.join(own)} had nodes of their own: what differs may be the nodes."
+        if own
+        else ""
+    )
+
     def tell(_: Judge) -> tuple[str, str]:
-        return " ".join(found.sentences(options.matters / 2)), DESCRIBED
+        return " ".join(found.sentences(options.matters / 2)) + warned, DESCRIBED
 
     def draw(axes: Axes) -> None:
         at = np.arange(len(found.rows))[::-1]
@@ -356,15 +364,6 @@ def conditions(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
     }
     notes = [f"{row.failed} attempts of {row.name} are not in its times: they did not end well"
              for row in found.rows if row.failed]  # fmt: skip
-    if (
-        len(found.rows) > 1
-        and "engine" in frame
-        and (frame["engine"] == "imported").all()
-        and frame["start"].isna().all()
-    ):
-        notes.append(
-            "imported without the order of runs: blocks are guessed, and a change of the machine between two conditions cannot be told from what they do"
-        )
     if found.fails:
         notes.append(f"medians have no interval: {found.fails}")
     return Analysis("conditions", title, found.table(), tell, total, options.alpha, (), draw, facts, notes)

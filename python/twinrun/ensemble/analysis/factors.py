@@ -5,6 +5,9 @@ level, which is named. The effect on variation is the same analysis of absolute 
 condition's median (Brown and Forsythe, JASA 69, 1974, for several factors at once): it answers whether
 checkpoints make the time *vary*. Deviations are of the times as they are; blocks are a term of the model of
 deviations, and permutations stay within them. Tests are corrected by Holm.
+
+Replicas that begin at one moment share what that moment does to all of them. They are no tasks that could
+come in any order: the means of workloads are compared then, and workloads are shuffled.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from .model import (
     Term,
     at_least,
     cells_of,
-    confounded,
     levels_of,
     model_of,
     percent,
     with_interval,
+    with_nodes,
 )
 from .power import STUDIES, Chance, deviations_like, smallest
 from .remarks import equal
@@ -40,7 +43,7 @@ from .terms import TermTest, effect_of, terms_tested
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["as_verified", "effects_of", "factors", "variation_factors"]
+__all__ = ["as_verified", "by_workload", "effects_of", "factors", "variation_factors"]
 
 # Tasks of a condition in each block, from which on deviations are from their own median.
 _REPEATED = 4
@@ -108,11 +111,27 @@ def effects_of(model: Model, options: Options) -> list[dict]:
     return rows
 
 
+def by_workload(
+    good: pd.DataFrame, y: np.ndarray, columns: list[str]
+) -> tuple[pd.DataFrame, np.ndarray, bool]:
+    """A row and the mean of y for each workload, and whether there are any: without replicas the rows
+    and y stay as they are.
+    """
+    if "replica" not in good or good["replica"].isna().any():
+        return good, y, False
+    cell = cells_of(good, ["block", *columns])
+    number, names = pd.factorize(cell)
+    if len(names) == len(good):
+        return good, y, False
+    first = np.unique(number, return_index=True)[1]
+    return good.iloc[first].reset_index(drop=True), np.bincount(number, y) / np.bincount(number), True
+
+
 @dataclass
 class _Effects:
     """The conditions of a study and what they do. times: to the time; otherwise to how much it varies.
 
-    effects: rows of `effects_of`, as ratios of times.
+    effects: rows of `effects_of`, as ratios of times; workloads: the model is of their means.
     """
 
     good: pd.DataFrame
@@ -122,6 +141,7 @@ class _Effects:
     times: bool
     effects: list[dict]
     claims: list[Claim]
+    workloads: bool = False
 
     @property
     def base(self) -> str:
@@ -130,7 +150,8 @@ class _Effects:
     @property
     def data(self) -> str:
         blocks = f" in {len(self.model.block_columns) + 1} blocks" if self.model.block_columns else ""
-        return f"{len(self.good)} tasks{blocks}"
+        whole = f" as {len(self.model.y)} workloads" if self.workloads else ""
+        return f"{len(self.good)} tasks{whole}{blocks}"
 
     @property
     def what(self) -> str:
@@ -224,9 +245,7 @@ class _Effects:
 
 def _undecided(good: pd.DataFrame, columns: list[str]) -> str:
     """Why nothing can be said of conditions; empty: something can."""
-    # With a node of its own for each task, nodes are part of what makes tasks differ.
-    shared = good["node"].notna().all() and good["node"].duplicated().any()
-    with_node = confounded(good, columns, "node") if shared else []
+    with_node = with_nodes(good, columns)
     if not with_node:
         return ""
     names = " and ".join(map(_short, with_node))
@@ -267,17 +286,23 @@ def _analysis(
         return nothing(name, title, f"All {len(good)} tasks took the same time.", len(good))
     if why := _undecided(good, columns):
         return nothing(name, title, why, len(good))
-    model = model_of(good, y, columns)
+    rows, means, workloads = by_workload(good, y, columns)
+    model = model_of(rows, means, columns)
     if not model.terms or model.freedom < 3:
-        return nothing(name, title, f"What the conditions do cannot be decided: {len(good)} tasks are too few for "
+        whole = f" in {len(rows)} workloads" if workloads else ""
+        return nothing(name, title, f"What the conditions do cannot be decided: {len(good)} tasks{whole} are too few for "
                        f"{len(columns)} factors.", len(good))  # fmt: skip
     effects = effects_of(model, options)
     if times:
         for row in effects:
             row |= {key: math.exp(row[key]) for key in ("value", "low", "high")}
     claims, table = _tested(model, effects, options)
-    own = _Effects(good, columns, model, options, times, effects, claims)
+    own = _Effects(good, columns, model, options, times, effects, claims, workloads)
     notes = []
+    if workloads:
+        notes.append(
+            f"means of {len(rows)} workloads are compared: replicas share their moment, and are not independent"
+        )
     if model.aliased:
         notes.append(
             f"the design cannot tell these from others, so they are not in the model: {', '.join(model.aliased)}"

@@ -37,6 +37,7 @@ from .compare import compare
 from .competition import ANALYSES, competing, judge_together
 from .extras import of_folder
 from .model import span
+from .moments import shared_moments
 from .needs import takes
 from .remarks import remarks
 from .result import FOUND, NONE, Analysis, Options
@@ -289,13 +290,19 @@ def analyse_frame(
         made += of_folder(folder, frame, options)
     if against is not None:
         made.append(compare(against, frame, options))
+    said = remarks(frame, options)
+    if (shared := shared_moments(frame, options)) is not None:
+        said.append(
+            f"{shared.sentence[0].upper()}{shared.sentence[1:]}. So means of workloads are compared, and nothing is said of blocks, "
+            "periods, trends, changes and slow groups."
+        )
     return Findings(
         study,
         made,
         options,
         statuses(frame),
         len(usable(frame, options.value)),
-        remarks(frame, options),
+        said,
     )
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 from ..study.document import Hypothesis
 from ..study.tasks import condition_columns, usable
 from .correction import holm
-from .factors import as_verified
+from .factors import as_verified, by_workload
 from .model import confounded, levels_of, model_of, with_interval
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options
 from .terms import effect_of
@@ -68,7 +68,8 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
         return {**row, "why": "not both levels have tasks"}
     if good["node"].duplicated().any() and confounded(good, [column], "node"):
         return {**row, "why": "each level had nodes of its own: run each level on each node"}
-    model = model_of(good, np.log(good[h.metric].to_numpy(dtype=float)), condition_columns(good))
+    varied = condition_columns(good)
+    model = model_of(*by_workload(good, np.log(good[h.metric].to_numpy(dtype=float)), varied)[:2], varied)
     if model.freedom < 3 or not any(t.factors == (column,) for t in model.terms):
         return {**row, "why": "too few tasks, or the design cannot separate the factor from others"}
     contrast = model.row({column: level}) - model.row({column: base})

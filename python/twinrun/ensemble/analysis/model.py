@@ -40,6 +40,7 @@ __all__ = [
     "residuals",
     "span",
     "with_interval",
+    "with_nodes",
 ]
 
 _BASES = ("off", "no", "n", "none", "false", "0", "0.0")
@@ -191,6 +192,13 @@ def confounded(frame: pd.DataFrame, columns: list[str], other: str) -> list[str]
         for c, text in texts.items()
         if len(set(text)) > 1 and text != against and not crossed(frame, c, other)
     ]
+
+
+def with_nodes(good: pd.DataFrame, columns: list[str]) -> list[str]:
+    """The conditions whose levels had nodes of their own."""
+    # With a node of its own for each task, nodes are part of what makes tasks differ.
+    shared = good["node"].notna().all() and good["node"].duplicated().any()
+    return confounded(good, columns, "node") if shared else []
 
 
 def model_of(

@@ -58,6 +58,8 @@ def takes(analysis: Analysis, options: Options) -> str:
     if analysis.state != OPEN:
         return ""
     n, seen = analysis.tasks, analysis.seen
+    if "takes" in analysis.facts:
+        return str(analysis.facts["takes"])
     if analysis.sentence.endswith("took the same time."):
         return "times that differ: all are the same"
     if analysis.name == "spread" and "cov" in analysis.facts:

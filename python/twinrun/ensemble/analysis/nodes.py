@@ -210,7 +210,14 @@ def _undecided(good: pd.DataFrame, count: int) -> str:
     """Why nothing can be said of nodes; empty: something can. count: of nodes."""
     known = "Whether nodes differ cannot be decided:"
     if count < 2:
-        return f"{known} all {len(good)} tasks with a known node ran on one."
+        if not len(good):
+            return f"{known} no task tells on which node it ran."
+        ran = (
+            f"all {len(good)} tasks with a known node ran on one"
+            if len(good) > 1
+            else "one task tells on which node it ran"
+        )
+        return f"{known} {ran}."
     if len(good) < count + 3:
         return f"{known} {len(good)} tasks on {count} nodes; each node needs two runs and more."
     with_node = confounded(

@@ -39,6 +39,10 @@ def schedule(times: np.ndarray, slots: int) -> np.ndarray:
     return free.max(axis=1)
 
 
+def _changed(by: float) -> str:
+    return f"{percent(abs(by))} {'shorter' if by < 0 else 'longer'}"
+
+
 def regimes(frame: pd.DataFrame, options: Options = Options(), tasks: int | None = None) -> Analysis:  # noqa: B008
     """Mean makespan, its variation and the unused share of slots, for slots from a quarter to twice the
     number of tasks.
@@ -73,7 +77,7 @@ def regimes(frame: pd.DataFrame, options: Options = Options(), tasks: int | None
     def tell(_: Judge) -> tuple[str, str]:
         fewer, same, more = by["fewer"], by["as many"], by["more"]
         text = "; ".join(
-            f"{name} ({r['slots']} slots) {r['makespan']:.4g} s, {percent(r['lost to variation'])} longer, "
+            f"{name} ({r['slots']} slots) {r['makespan']:.4g} s, {_changed(r['lost to variation'])}, "
             f"{percent(r['slots unused'])} of slot time unused"
             for name, r in (("fewer", fewer), ("as many", same), ("more", more))
         )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ...errors import one_line
 from ..study.covariates import PREFIX
-from ..study.tasks import statuses, usable
+from ..study.tasks import condition_columns, statuses, usable
 from .result import Options
 
 __all__ = ["equal", "remarks"]
@@ -55,6 +55,7 @@ def remarks(frame: pd.DataFrame, options: Options) -> list[str]:
     elif n and unknown == n:
         whose = f"None of {n} tasks tells" if n > 1 else "The task does not tell"
         found.append(f"{whose} on which node it ran: nothing is said of nodes.")
+    found += _of_import(frame, good, options)
     found += _covariates(good)
     if frame.attrs.get("clock"):
         found.append(str(frame.attrs["clock"]))
@@ -66,6 +67,38 @@ def _reason(frame: pd.DataFrame) -> str:
     if "reason" not in frame or frame["reason"].isna().all():
         return ""
     return one_line(str(frame["reason"].dropna().mode().iloc[0]), 200).rstrip(".")
+
+
+def _of_import(frame: pd.DataFrame, good: pd.DataFrame, options: Options) -> list[str]:
+    """What the files of other programs leave open."""
+    if not _imported(frame):
+        return []
+    found = []
+    conditions = condition_columns(good)
+    guessed = "guessed_block" in good and good["guessed_block"].fillna(False).astype(bool).any()
+    if conditions and guessed and good["start"].isna().all():
+        found.append(
+            "In which order the conditions ran is not known: a change of the machine between them cannot be told from what they do. "
+            "The n-th run of each is taken as block n."
+        )
+    for column in (str(c) for c in good if str(c).startswith("metrics.") and c != options.value):
+        values = pd.to_numeric(good[column], errors="coerce").dropna()
+        times = values.value_counts()
+        whose = (
+            values.groupby([good.loc[values.index, c] for c in conditions]).nunique() if conditions else times
+        )
+        if (
+            len(times) > 1
+            and times.min() > 1
+            and 2 * len(times) <= len(values)
+            and (not conditions or whose.max() > 1)
+        ):
+            name = one_line(column.removeprefix("metrics."), 60)
+            found.append(
+                f"The column {name} has {len(times)} different numbers, each several times, and counts as a measure. "
+                f"If it is a condition, say so: --factor {name}."
+            )
+    return found
 
 
 def _covariates(good: pd.DataFrame) -> list[str]:

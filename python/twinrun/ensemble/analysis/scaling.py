@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["scaling"]
 
 
+def _is_number_of_replicas(good: pd.DataFrame, levels: pd.Series) -> bool:
+    """Whether a factor is how many tasks run at once: no size of a problem."""
+    if "replica" not in good or good["replica"].isna().any():
+        return False
+    most = 1 + good["replica"].astype(float).groupby(levels).max()
+    return bool((most == most.index.to_numpy(float)).all())
+
+
 def _size_column(good: pd.DataFrame, asked: str | None) -> str | None:
     """The column of the problem's size: the requested one, otherwise the only factor whose levels
     are three or more positive numbers.
@@ -41,7 +49,7 @@ def _size_column(good: pd.DataFrame, asked: str | None) -> str | None:
     for c in good:
         if c.startswith("factors."):
             x = pd.to_numeric(good[c].astype(str), errors="coerce")
-            if x.notna().all() and (x > 0).all() and x.nunique() >= 3:
+            if x.notna().all() and (x > 0).all() and x.nunique() >= 3 and not _is_number_of_replicas(good, x):
                 numeric.append(c)
     return numeric[0] if len(numeric) == 1 else None
 
@@ -108,7 +116,7 @@ class _Scaling:
         exponent, p = with_interval(self.slope, self.low, self.high, (0.0,)), judge.p(self.claim)
         if judge.holds(self.claim):
             how = "less" if self.slope < 0 else "more"
-            return (f"Larger problems vary {how} ({p}): coefficient of variation ~ size^"
+            return (f"The time varies {how} at a larger {self.named} ({p}): coefficient of variation ~ size^"
                     f"{exponent}; {ends} ({data})."), FOUND  # fmt: skip
         return (f"Whether variation goes with size cannot be decided ({p}, {data}): exponent "
                 f"{exponent}; one of {result.seen:.2f} could have been seen in about "

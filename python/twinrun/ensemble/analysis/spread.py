@@ -297,7 +297,7 @@ def makespan(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # 
 
     def tell(_: Judge) -> tuple[str, str]:
         text = (
-            f"{len(table)} {unit}{'s' if len(table) > 1 else ''} of {len(timed)} attempts held {held:.3g} core-hours, of which "
+            f"{len(table)} {unit}{'s' if len(table) > 1 else ''} of {len(timed)} attempt{'s' if len(timed) > 1 else ''} held {held:.3g} core-hours, of which "
             f"{percent(lost / held if held else 0)} went unused while the {unit}'s last task was awaited (base: core-hours held)"
         )
         if len(table) < 2:

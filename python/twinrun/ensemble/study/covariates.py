@@ -7,7 +7,6 @@ time,power              by time: the mean of the values while a task ran; withou
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...errors import DamagedFile, MissingFile, TwinrunError
-from .foreign import moment, number_of
+from .foreign import cells_in, moment, number_of
 
 __all__ = ["PREFIX", "with_covariates"]
 
@@ -48,8 +47,10 @@ def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.Dat
     place = Path(path)
     if not place.is_file():
         raise MissingFile("there is no such file", where=path)
-    with open(place, encoding="utf-8-sig", errors="replace", newline="") as file:
-        head, *rows = [row for row in csv.reader(file) if row] or [[]]
+    try:
+        head, *rows = cells_in(place.read_text(encoding="utf-8-sig", errors="replace"), ",") or [[]]
+    except ValueError as e:
+        raise DamagedFile(f"is not a table of covariates: {e}", where=path) from None
     names = [name.strip() for name in head]
     key = next((name for name in names if name.lower() in ("task", *_TIMES)), None)
     if key is None or len(set(names)) != len(names) or any(len(row) != len(head) for row in rows):

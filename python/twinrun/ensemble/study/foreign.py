@@ -21,6 +21,7 @@ from .templates import PLACES
 
 __all__ = [
     "TIME_NAMES",
+    "cells_in",
     "moment",
     "name_of",
     "number",
@@ -47,6 +48,8 @@ TIME_NAMES = (
     "walltime",
 )
 _SHORTEST, _LONGEST = 1e-12, 1e12  # seconds
+_LATEST = 1e11  # seconds since 1970: later ones are no seconds, but milliseconds or the like
+_BLOCKS = 1_000_000  # as many as a study may have
 _STATES = {"COMPLETED": "ok", "FAILED": "failed", "TIMEOUT": "timeout", "DEADLINE": "timeout", "CANCELLED": "killed",
            "NODE_FAIL": "killed", "PREEMPTED": "killed", "OUT_OF_MEMORY": "killed", "BOOT_FAIL": "killed"}  # fmt: skip
 
@@ -59,11 +62,23 @@ def name_of(name: object) -> str:
     return f"{text}_" if text in (*PLACES, "interpose") else text
 
 
+def _named(factors: Mapping[str, object]) -> dict[str, str]:
+    """The factors by valid names. Two names that become one stay two factors."""
+    found: dict[str, str] = {}
+    for name, level in factors.items():
+        valid = name_of(name)
+        while valid in found:
+            valid += "_"
+        found[valid] = str(level)
+    return found
+
+
 def task_of(factors: Mapping[str, object], **known: object) -> dict:
     """A line with these factors and facts; all others are null."""
+    named = _named(factors)
     line: dict = {
-        "version": 1, "attempt": 1, "seed": 0, "factors": {name_of(k): str(v) for k, v in factors.items()},
-        "verified": {name_of(k): None for k in factors}, "contradicted": [], "status": "ok", "exit": None, "signal": None,
+        "version": 1, "attempt": 1, "seed": 0, "factors": named,
+        "verified": dict.fromkeys(named), "contradicted": [], "status": "ok", "exit": None, "signal": None,
         "submit": None, "start": None, "end": None, "wall": None, "user": None, "system": None, "run_queue_delay": None,
         "node": None, "cores": [], "engine": "imported", "context_switches": None, "page_faults": None,
         "max_memory_bytes": None, "io": None, "pressure": None, "frequency_hz": None, "temperature_c": None,
@@ -112,24 +127,36 @@ def number_of(text: str | None) -> float | None:
 def moment(text: str | None) -> float | None:
     """Seconds since 1970, of such a number or of a date and time (local, where it names no zone)."""
     if (found := number_of(text)) is not None:
-        return found
+        return found if abs(found) <= _LATEST else None
     try:
         return datetime.datetime.fromisoformat((text or "").strip().replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):
         return None
 
 
-def _rows(text: str, delimiter: str) -> list[dict[str, str]]:
-    """The rows of a table with a header. Raises ValueError where a row has another number of cells."""
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+def cells_in(text: str, delimiter: str, *, quoted: bool = True) -> list[list[str]]:
+    """The rows of a table, empty ones left out. quoted: cells may stand in quotation marks; otherwise these
+    are characters like others.
+
+    Raises ValueError.
+    """
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    # Without `strict` a mark that is never closed would swallow all rows after it.
+    reader = csv.reader(io.StringIO(text, newline=None), delimiter=delimiter, quoting=quoting, strict=True)
     try:
-        table = [row for row in reader if row]
+        return [row for row in reader if row]
     except csv.Error as e:
-        if "field limit" not in str(e):
-            raise
+        if "field limit" in str(e):
+            said = f"a cell that ends in line {reader.line_num} has more than {csv.field_size_limit()} characters"
+            raise ValueError(f"{said}: is a quotation mark not closed?") from None
         raise ValueError(
-            f"a cell that ends in line {reader.line_num} has more than {csv.field_size_limit()} characters: is a quotation mark not closed?"
+            f"line {reader.line_num}: a quotation mark is not closed, or something stands behind it"
         ) from None
+
+
+def _rows(text: str, delimiter: str, *, quoted: bool = True) -> list[dict[str, str]]:
+    """The rows of a table with a header. Raises ValueError where a row has another number of cells."""
+    table = cells_in(text, delimiter, quoted=quoted)
     head = [name.strip() for name in table[0]] if table else []
     if len(set(head)) != len(head):
         raise ValueError("two columns have one name")
@@ -148,7 +175,7 @@ _NOTHING = frozenset({"", "null", "none", "nan"})  # what a cell of a test that 
 def read_reframe(text: str) -> list[dict]:
     """The time is the first performance variable with a unit of time; all variables are metrics."""
     found = []
-    for place, row in enumerate(_rows(text, "|"), 2):
+    for place, row in enumerate(_rows(text, "|", quoted=False), 2):
         names = [
             key.removesuffix("_value") for key in row if key.endswith("_value") and f"{key[:-6]}_unit" in row
         ]
@@ -199,7 +226,7 @@ def _elapsed(text: str | None) -> float | None:
 
 
 def _bytes(text: str | None) -> int | None:
-    match = re.fullmatch(r"([\d.]+)([KMGTP]?)", (text or "").strip())
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)([KMGTP]?)", (text or "").strip())
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
 
 
@@ -256,7 +283,7 @@ def read_sacct(text: str) -> list[dict]:
     if first.endswith("|"):  # --parsable
         text = "\n".join(line.removesuffix("|") for line in text.splitlines())
     found = []
-    for row in _jobs_or_steps(_rows(text, "|")):
+    for row in _jobs_or_steps(_rows(text, "|", quoted=False)):
         words = row.get("State", "COMPLETED").split()
         status = _STATES.get(words[0].rstrip("+") if words else "")
         if status is None:  # it runs, or waits
@@ -341,11 +368,20 @@ def _facts(row: Mapping[str, str], place: int) -> dict[str, object]:
                     name,
                     "no moment: write seconds since 1970, or a date and time such as 2026-01-31 12:00:00",
                 )
-    for name in ("user", "system", "exit", "block"):
-        if name in row and number_of(row[name]) is None:
-            raise refused(name, "no number")
-    known |= {k: number_of(row[k]) for k in ("user", "system") if k in row}
-    known |= {k: int(float(row[k])) for k in ("exit", "block") if k in row}
+    for name in ("user", "system", "released"):
+        if name in row:
+            known[name] = number_of(row[name])
+            if known[name] is None:
+                raise refused(name, "no number")
+    for name in ("exit", "block", "replica", "slot"):
+        if name in row:
+            value = number_of(row[name])
+            if value is None:
+                raise refused(name, "no number")
+            if value != int(value) or abs(value) >= _BLOCKS or (value < 0 and name != "exit"):
+                what = "no exit status" if name == "exit" else f"none of the numbers 0, 1, ..., {_BLOCKS - 1}"
+                raise refused(name, what)
+            known[name] = int(value)
     if "node" in row:
         known["node"] = row["node"]
     if "cores" in row:
@@ -408,7 +444,7 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
     )
     # Files of `twinrun ensemble export` have names for these, and other facts.
     ours = any(name.startswith("factors.") for name in head)
-    own |= {"cores"} & set(head) if ours else set()
+    own |= {"cores", "replica", "slot", "released"} & set(head) if ours else set()
     conditions = list(factors) or [name for name in head if name.startswith("factors.")]
     if not conditions and not ours:
         conditions = [
@@ -430,6 +466,8 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
                 f"{_SHORTEST:g} to {_LONGEST:g} s, or nothing"
             )
         known = _facts({k: row[k] for k in own if row.get(k)}, place)
+        if ours and row.get("guessed_block") == "True":
+            known.pop("block", None)
         _lasted(known, None if wall is None else wall * scale, place)
         if wall is None and known["status"] == "ok":
             raise ValueError(f"row {place}, column {time!r:.60}: a task that succeeded has no time")

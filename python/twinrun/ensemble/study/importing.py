@@ -13,7 +13,9 @@ order.
 
 from __future__ import annotations
 
+import codecs
 import csv
+import itertools
 import json
 import os
 import re
@@ -42,27 +44,99 @@ _SPANS = (
 )
 
 
+_COMMAND = "command"  # the factor of several commands
+_GUESSES = 4096  # at how commands were written
+
+
+def _objects(items: Iterable[object], what: str) -> list[Mapping]:
+    """The items of a list, each an object of JSON. Raises ValueError."""
+    found = []
+    for place, item in enumerate(items, 1):
+        if not isinstance(item, Mapping):
+            raise ValueError(f"entry {place} of {what} is no object")
+        found.append(item)
+    return found
+
+
+def _list(entry: Mapping, key: str) -> list:
+    """The list of this name; empty where there is none. Raises ValueError."""
+    value = entry.get(key)
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"{key} is {value!r:.40}, and no list")
+    return value or []
+
+
+def _template(own: Sequence[tuple[str, Mapping[str, object]]]) -> str | None:
+    """A command as it was written, {NAME} for parameters, of what it became with each of them; None where
+    none gives them all.
+    """
+    command, parameters = own[0]
+    values = sorted({str(v) for v in parameters.values()} - {""}, key=len, reverse=True)
+    pieces = re.split(f"({'|'.join(map(re.escape, values))})", command) if values else [command]
+    choices = [
+        [*(f"{{{name}}}" for name, value in parameters.items() if str(value) == piece), piece]
+        for piece in pieces[1::2]
+    ]
+    for chosen in itertools.islice(itertools.product(*choices), _GUESSES):
+        text = "".join(a + b for a, b in zip(pieces[::2], (*chosen, ""), strict=True))
+
+        def filled(values: Mapping[str, object], text: str = text) -> str:
+            for name, value in values.items():
+                text = text.replace(f"{{{name}}}", str(value))
+            return text
+
+        if all(filled(values) == line for line, values in own):
+            return text
+    return None
+
+
+def _commands_of(results: Sequence[Mapping]) -> list[str]:
+    """A name for the command of each result. hyperfine runs each of several commands with the same
+    parameters, and writes what they become: those of one place among the same parameters are one command.
+    """
+    places: list[tuple] = []
+    seen: dict[str, int] = {}
+    groups: dict[tuple, list[tuple[str, Mapping[str, object]]]] = {}
+    for result in results:
+        parameters = result.get("parameters") or {}
+        if not isinstance(parameters, Mapping):
+            raise ValueError(f"parameters are {parameters!r:.40}, and no object")
+        key = json.dumps(parameters, sort_keys=True)
+        place = (tuple(sorted(parameters)), seen.get(key, 0))
+        seen[key] = place[1] + 1
+        places.append(place)
+        groups.setdefault(place, []).append((str(result[_COMMAND]), parameters))
+    names: dict[tuple, str] = {}
+    times: dict[str, int] = {}
+    for place, own in groups.items():
+        name = _template(own) or f"command {place[1] + 1}"
+        times[name] = times.get(name, 0) + 1
+        # The same command again is a condition of its own, as on the command line.
+        names[place] = name if times[name] == 1 else f"{name} ({times[name]})"
+    return [names[place] for place in places]
+
+
 def _hyperfine(document: object) -> list[dict]:
     if not isinstance(document, Mapping) or not isinstance(document.get("results"), list):
         raise ValueError("there is no list of results")
-    results = document["results"]
-    names = {k for r in results for k in r.get("parameters") or {}}
-    several = len(results) > 1 and not names
-    times_seen: dict[str, int] = {}
+    results = _objects(document["results"], "results")
+    commands = _commands_of(results)
+    several = len(set(commands)) > 1
     found = []
-    for result in results:
-        factors = dict(result.get("parameters") or {})
-        if several:
-            # The same command again is a condition of its own, as on the command line.
-            command = str(result["command"])
-            times_seen[command] = times_seen.get(command, 0) + 1
-            again = times_seen[command]
-            factors = {"command": command if again == 1 else f"{command} ({again})"}
-        codes = result.get("exit_codes") or []
-        memory = result.get("memory_usage_byte") or []
-        for i, wall in enumerate(result["times"]):
-            time = time_of(wall, f"{result.get('command', '')!r:.60}, time {i + 1}")
+    for result, command in zip(results, commands, strict=True):
+        parameters = dict(result.get("parameters") or {})
+        factors = {_COMMAND: command, **parameters} if several and _COMMAND not in parameters else parameters
+        if several and _COMMAND in parameters:  # a parameter has that name
+            factors = {**parameters, f"{_COMMAND}_line": command}
+        codes, memory, times = (_list(result, key) for key in ("exit_codes", "memory_usage_byte", "times"))
+        if "times" not in result:
+            raise KeyError("times")
+        for i, wall in enumerate(times):
+            where = f"{str(result.get('command', ''))!r:.60}, time {i + 1}"
+            time = time_of(wall, where)
             code = codes[i] if i < len(codes) else None
+            if code is not None and (not isinstance(code, int) or isinstance(code, bool)):
+                raise ValueError(f"{where}: {code!r:.40} is no exit status")
             # null: ended by a signal
             status = "killed" if codes and code is None else "failed" if code else "ok"
             found.append(
@@ -71,7 +145,8 @@ def _hyperfine(document: object) -> list[dict]:
                     wall=time,
                     exit=code,
                     status=status,
-                    max_memory_bytes=memory[i] if i < len(memory) else None,
+                    max_memory_bytes=number(memory[i]) if i < len(memory) else None,
+                    command_line=command,
                 )
             )
     return found
@@ -92,7 +167,9 @@ _OWN_KEYS = {
 def _google_benchmark(document: object) -> list[dict]:
     if not isinstance(document, Mapping) or not isinstance(document.get("benchmarks"), list):
         raise ValueError("there is no list of benchmarks")
-    entries = document["benchmarks"]
+    entries = _objects(document["benchmarks"], "benchmarks")
+    context = document.get("context")
+    node = context.get("host_name") if isinstance(context, Mapping) else None
     single = [
         e for e in entries if e.get("run_type", "iteration") == "iteration" and "aggregate_name" not in e
     ]
@@ -101,13 +178,12 @@ def _google_benchmark(document: object) -> list[dict]:
     found = []
     for entry in single:
         factors = {"benchmark": entry.get("run_name") or entry["name"]}
-        node = (document.get("context") or {}).get("host_name")
         if entry.get("error_occurred"):
             found.append(
                 task_of(factors, status="failed", node=node, reason=str(entry.get("error_message"))[:200])
             )
             continue
-        scale = seconds_in(entry.get("time_unit", "ns"))
+        scale = seconds_in(str(entry.get("time_unit", "ns")))
         wall, cpu = (
             time_of(entry.get("real_time"), f"{factors['benchmark']!r:.60}"),
             number(entry.get("cpu_time")),
@@ -269,6 +345,7 @@ _LOOKED = {"hyperfine": "each of the times of results", "google-benchmark": "eac
            "radical": "each pair of a start and a stop event", "sacct": "each job that has ended"}  # fmt: skip
 _DIGITS = 400  # of an integer; one with more is larger than any float
 _LARGEST = 1 << 30  # bytes of a file
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_foreign(
@@ -306,7 +383,7 @@ def read_foreign(
         except UnicodeDecodeError as e:
             raise DamagedFile(
                 f"is not UTF-8: byte {e.start} is {raw[e.start]:#04x}", where=path,
-                fix="convert it, for example with iconv -f LATIN1 -t UTF-8",
+                fix=f"convert it, for example with iconv -f {'UTF-16' if raw[:2] in _UTF_16 else 'LATIN1'} -t UTF-8",
             ) from None  # fmt: skip
     if (value or factors) and form != "csv":
         raise TwinrunError(
@@ -321,14 +398,19 @@ def read_foreign(
             found = _TABLES[form](text) if form in _TABLES else _JSON[form](document)
     except KeyError as e:
         raise DamagedFile(f"is not of {form}: there is no {e}", where=path) from None
-    except (ValueError, TypeError, AttributeError, IndexError, OverflowError, csv.Error) as e:
+    except (TypeError, AttributeError, IndexError):
+        raise DamagedFile(
+            f"is not of {form}: a value is of another kind than {form} writes", where=path
+        ) from None
+    except (ValueError, OverflowError, csv.Error) as e:
         raise DamagedFile(f"is not of {form}: {e}", where=path) from None
     for line in found:
         if line["wall"] is not None and line["wall"] < 0:
             what = line.get("imported_name") or ", ".join(line["factors"].values())
-            raise DamagedFile(f"{what!r:.60} took {line['wall']:g} s, which is no time", where=path)
+            what = f"{what!r:.60}" if what else "a task"
+            raise DamagedFile(f"{what} took {line['wall']:g} s, which is no time", where=path)
     if not found:
-        looked = f"it was read as {form}, of which {_LOOKED.get(form, 'a row each')} is a task"
+        looked = f"it was read as {form}, of which {_LOOKED.get(form, 'each row below the header')} is a task"
         raise Unsupported(f"holds no tasks: {looked}", where=path, fix=f"give --format: {', '.join(FORMATS)}")
     return found
 
@@ -341,7 +423,7 @@ def _numbered(lines: Iterable[dict]) -> list[dict]:
     for line in lines:
         cell = json.dumps(line["factors"], sort_keys=True)
         if "block" not in line:
-            line["block"] = times.get(cell, 0)
+            line["block"], line["guessed_block"] = times.get(cell, 0), True
         line["repetition"] = line["block"]
         times[cell] = times.get(cell, 0) + 1
     lines.sort(key=lambda x: x["block"])
@@ -350,6 +432,16 @@ def _numbered(lines: Iterable[dict]) -> list[dict]:
         line["order"] = sizes.get(line["block"], 0)
         sizes[line["block"]] = line["order"] + 1
     return lines
+
+
+def _tell_commands(lines: Iterable[dict]) -> None:
+    """Makes the command a factor where files of one command each, which need none, have several."""
+    named = [(line, line.pop("command_line", None)) for line in lines]
+    if len({command for _, command in named if command is not None}) > 1:
+        for line, command in named:
+            if command is not None and _COMMAND not in line["factors"]:
+                line["factors"] = {_COMMAND: command, **line["factors"]}
+                line["verified"] = dict.fromkeys(line["factors"])
 
 
 def import_tasks(
@@ -366,7 +458,9 @@ def import_tasks(
     target = Path(folder)
     if target.exists() and any(target.iterdir()):
         raise TwinrunError("is not empty", where=target, fix="give another --output")
-    lines = _numbered(x for file in files for x in read_foreign(file, form, value, factors))
+    lines = [x for file in files for x in read_foreign(file, form, value, factors)]
+    _tell_commands(lines)
+    lines = _numbered(lines)
     if len({tuple(sorted(x["factors"])) for x in lines}) > 1:  # files with other keys
         every = sorted({k for x in lines for k in x["factors"]})
         for line in lines:

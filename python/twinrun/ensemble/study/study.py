@@ -307,6 +307,7 @@ def _check(study: Study, where: str) -> None:
         raise TwinrunError("there is no command", where=where)
     names = {f.name for f in study.factors}
     templates = [*study.texts, study.engine.ranks]
+    templates += study.engine.launcher if study.engine.kind == "mpirun" else ()
     templates += [t for f in study.factors for t in f.variables.values()]
     if study.results is not None:
         templates += [study.results.path, study.results.reference]
