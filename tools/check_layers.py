@@ -47,7 +47,7 @@ LIBRARY_ROOMS = {
     "aggregate/topology": "base platform",
     "aggregate/plan": "base aggregate/topology",
     "aggregate/mpi": f"base platform aggregate/topology aggregate/plan {PUBLIC}",
-    "aggregate/mpiio": "base aggregate/mpi",
+    "aggregate/mpiio": "base aggregate/plan aggregate/mpi",
     "aggregate/hdf5": "base aggregate/plan aggregate/mpi",
     "noise": "base",
     "flush": "capture",
