@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from .._core import __version__
 from ..errors import TwinrunError, one_line
 from ..formats.element_types import FLOATING
+from ..words import counted, percent
 from .field import FieldComparison
 from .work import compare
 
@@ -20,7 +21,8 @@ __all__ = ["FieldSpread", "Proposal", "propose"]
 class FieldSpread:
     """The spread of a field over repeated runs.
 
-    dtype: its type. comparisons: of one step of one rank each. largest: max |a-b| by step, over all
+    dtype: its type. comparisons: of one step of one rank each. exact: texts and the like, which have no
+    tolerance; exact_differs: some of them differ. largest: max |a-b| by step, over all
     comparisons; infinite where a NaN stood against a number. relative: the largest |a-b| / |a| of elements
     that differ. differing: the largest share of elements that differ in any comparison.
     """
@@ -28,15 +30,19 @@ class FieldSpread:
     name: str
     dtype: str
     comparisons: int = 0
+    exact: bool = False
+    exact_differs: bool = False
     largest: dict[int | None, float] = field(default_factory=dict)
     relative: float = 0.0
     differing: float = 0.0
 
     def add(self, f: FieldComparison) -> None:
         """Adds the result of a comparison for equality."""
-        if f.kind is not None:  # texts and the like have no tolerance
-            return
         self.comparisons += 1
+        if f.kind is not None:
+            self.exact = True
+            self.exact_differs |= not f.same
+            return
         value = math.inf if f.infinite or f.max_abs_diff is None else float(f.max_abs_diff)
         self.largest[f.step] = max(self.largest.get(f.step, 0.0), value)
         self.relative = max(self.relative, f.max_rel_diff)
@@ -80,11 +86,15 @@ class Proposal:
 
     def _rules(self, spread: FieldSpread) -> list[str]:
         steps = [s for s in spread.largest if s is not None]
-        said = f"# {spread.comparisons} comparisons of {spread.dtype}"
+        said = f"# {counted(spread.comparisons, 'comparison')} of {spread.dtype}"
         if steps:
-            said += f", steps {min(steps)} to {max(steps)}"
+            said += (
+                f", step {min(steps)}" if len(set(steps)) == 1 else f", steps {min(steps)} to {max(steps)}"
+            )
         seen = {s: v for s, v in spread.largest.items() if v > 0}
         head = ["[[tolerance]]", f"field = {_text(glob.escape(spread.name))}"]
+        if spread.exact_differs:
+            return [f"{said}: they differ, and have no tolerance", *head, "# skip = true", "atol = 0.0"]
         if not seen:
             return [f"{said}: always equal", *head, "atol = 0.0"]
         if math.isinf(spread.overall):
@@ -96,9 +106,10 @@ class Proposal:
             ]
         low, high = min(seen, key=lambda s: seen[s]), max(seen, key=lambda s: seen[s])
         at = lambda s: "" if s is None else f" (step {s})"  # noqa: E731
-        said += f": max |a-b| from {seen[low]:.3g}{at(low)} to {seen[high]:.3g}{at(high)}, in up to {spread.differing:.2g} of the elements"
-        if len(seen) < len(spread.largest):
-            said += f"; {len(spread.largest) - len(seen)} steps equal"
+        smallest = "" if low == high else f"from {seen[low]:.3g}{at(low)} to "
+        said += f": max |a-b| {smallest}{seen[high]:.3g}{at(high)}, in up to {percent(spread.differing)} of the elements"
+        if equal := len(spread.largest) - len(seen):
+            said += f"; {counted(equal, 'step')} equal"
         if math.isfinite(spread.relative) and spread.relative > 0:
             said += f"; relative up to {spread.relative:.3g}"
         more = [] if spread.dtype in FLOATING else ["integers = true"]

@@ -48,3 +48,21 @@ def test_a_field_of_one_run_alone_is_said(runs: list[pathlib.Path]) -> None:
         np.save(runs[0] / f"y-{step}.npy", np.zeros(3))
     done = command("tolerances", *runs)
     assert done.status == 2 and "y" in done.err and "[[tolerance]]" in done.out
+
+
+def test_what_is_said_of_each_field_is_so(tmp_path: pathlib.Path) -> None:
+    made = []
+    for run in range(2):
+        folder = tmp_path / f"run{run}"
+        folder.mkdir()
+        (folder / "same.txt").write_text("of both\n")
+        (folder / "log.txt").write_text(f"run {run}\n")
+        for step in (1, 2):
+            np.save(folder / f"n-{step}.npy", np.arange(8) + run * (step == 2))
+        made.append(folder)
+    lines = command("tolerances", *made).out.splitlines()
+    said = {lines[at + 2]: line for at, line in enumerate(lines[:-2]) if lines[at + 1] == "[[tolerance]]"}
+    assert "differ, and have no tolerance" in said['field = "log.txt"']
+    assert said['field = "same.txt"'].endswith("always equal")
+    assert said['field = "same.txt"'].startswith("# 1 comparison of ")
+    assert said['field = "n"'].endswith("max |a-b| 1 (step 2), in up to 100% of the elements; 1 step equal")
