@@ -48,8 +48,9 @@ _PARAMETERS = {
     "--nan-differs": "equal_nan=False",
     "--no-metadata": "use_metadata=False",
     "--tolerate-integers": "tolerate_integers=True",
+    "--format-option partial=true": "partial=True",
     "--method direct": "method='direct'",
-    "--format bytes": "format='bytes'",
+    **{f"--format {name}": f"format='{name}'" for name in ("bytes", "raw", "table")},
     "--field": "fields",
     "--leave-out": "leave_out",
     "--ignore-attribute": "ignore_attributes",
@@ -79,7 +80,7 @@ def in_words_of_the_caller(text: str) -> str:
     if _options or "--" not in text or _COMMAND.search(text):  # a command line is one for everybody
         return text
     return re.sub(
-        r"(?<![\w-])(--method direct|--format bytes|--[a-z][a-z-]*)(?![\w-])",
+        r"(?<![\w-])(--method direct|--format (?:bytes|raw|table)|--format-option partial=true|--[a-z][a-z-]*)(?![\w-])",
         lambda found: _PARAMETERS.get(found[0], found[0]),
         text,
     )

@@ -91,7 +91,7 @@ def _report(c: Comparison, details: bool, room: int | None) -> Iterator[Line | G
     yield Line(verdict_line(c), "bold green" if c.same else "bold red", bare=True)
 
 
-_NAMES_IN_NOTES = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[\d/@]\S*")
+_NAMES_IN_NOTES = re.compile(r"^\S+(?=: )|'[^']*'|\"[^\"]*\"|\S*[\d/@]\S*")
 
 
 def _notes(notes: Sequence[str], details: bool) -> Iterator[Line]:

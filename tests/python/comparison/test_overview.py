@@ -225,6 +225,15 @@ def test_notes_of_a_kind_are_one_line():
     assert "note: runs/a/out_0.nc: dimension 'x' has no values (and 23 more like it: -v)\n" in out.getvalue()
 
 
+def test_notes_of_two_files_are_one_line():
+    """Also where nothing but the file's name, without a digit or a folder, tells them apart."""
+    notes = [f"{name}: values are compared as stored: T (scale_factor 0.5)" for name in ("old.nc", "new.nc")]
+    c = dataclasses.replace(twinrun.compare(np.zeros(2), np.zeros(2)), notes=notes)
+    out = io.StringIO()
+    write_comparison(out, c, False)
+    assert out.getvalue().count("note: ") == 1 and "(and 1 more like it: -v)" in out.getvalue()
+
+
 def test_a_field_without_a_step_has_none_in_the_table(tmp_path: Path) -> None:
     """A file that belongs to no step, beside files of two steps."""
     for name in "ab":

@@ -183,3 +183,17 @@ def test_labels_that_agree_share_a_line(tmp_path: Path) -> None:
     other = pandas.DataFrame({"a": [1.0, 2.0]}, index=["u", "w"])
     said = str(twinrun.compare(frame, other))
     assert "\n@index" in said and said.splitlines()[-1].startswith("different: first at @index")
+
+
+def test_options_of_formats_are_those_of_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "x.data").write_bytes(bytes(100))
+    check_error(
+        command("compare", tmp_path / "x.data", tmp_path / "x.data", "--dtype", "u8", "--shape", "50"),
+        "correct the shape, or say --format-option partial=true",
+    )
+    with pytest.raises(twinrun.FormatError, match="correct the shape, or say partial=True"):
+        twinrun.compare(tmp_path / "x.data", tmp_path / "x.data", options={"dtype": "u8", "shape": "50"})
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    check_error(
+        command("compare", tmp_path / "x.npy", tmp_path / "x.npy", "--dtype", "f64"), "add --format raw"
+    )
