@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +17,7 @@ from ..golden.words import element_text, span_text, tolerance_text
 from ..words import byte_size, number
 from .document import _plain, attribute_document
 
-__all__ = ["field_text", "golden_document", "golden_line", "print_golden"]
+__all__ = ["field_text", "golden_document", "golden_line", "print_golden", "without_rank"]
 
 MOST_ROWS = 40
 MOST_ELEMENTS = 5  # a field
@@ -44,19 +45,23 @@ def _prefix(c: GoldenCheck, f: GoldenField) -> str:
     return ("" if f.step is None else f"step {f.step}, ") + (f"rank {f.rank}, " if _ranked(c) else "")
 
 
-def _without_rank(c: GoldenCheck, place: str) -> str:
+_AT_RANK_0 = re.compile(r"(?:(step -?\d+), )?rank 0(?:, (.*))?", re.DOTALL)
+
+
+def without_rank(c: GoldenCheck, place: str) -> str:
     """'step 3, rank 0, x' as 'step 3, x', where there are no ranks."""
-    return place if _ranked(c) else ", ".join(part for part in place.split(", ") if part != "rank 0")
+    found = None if _ranked(c) else _AT_RANK_0.fullmatch(place)
+    return place if found is None else ", ".join(part for part in found.groups() if part)
 
 
 def _said(c: GoldenCheck, p: GoldenProblem) -> str:
-    return ": ".join(t for t in (_without_rank(c, p.place()), p.text) if t)
+    return ": ".join(t for t in (without_rank(c, p.place()), p.text) if t)
 
 
 def _attributes(c: GoldenCheck) -> str:
     first = c.attributes[0]
     more = f" (and {len(c.attributes) - 1} more)" if len(c.attributes) > 1 else ""
-    place = _without_rank(c, first.place())
+    place = without_rank(c, first.place())
     return f"attributes are not what they were: {f'{place}: ' if place else ''}{first.text()}{more}"
 
 
@@ -78,7 +83,10 @@ def golden_line(c: GoldenCheck) -> str:
     if c.attributes and (field is None or field.verdict != "different"):
         return one_line(f"different: {_attributes(c)}")
     if field is not None and field.verdict == "different":
-        return one_line(f"different: first at {_prefix(c, field)}{field_text(field)}")
+        place, text = _prefix(c, field), field_text(field)
+        if field.first is not None and field.first.verdict == "different":
+            return one_line(f"different: first at {place}{text}")
+        return one_line(f"different: {f'at {place}' if place else ''}{text}")  # of a stretch, not an element
     if field is not None:
         counts = (
             "passes, as requested"
@@ -134,7 +142,7 @@ def print_golden(console: Console, c: GoldenCheck) -> None:
         for line in lines:
             console.print(Text(one_line(f"  {_prefix(c, f)}{line}")), soft_wrap=True)
     for d in c.attributes[:MOST_ELEMENTS]:
-        place = _without_rank(c, d.place())
+        place = without_rank(c, d.place())
         console.print(Text(one_line(f"  {f'{place}: ' if place else ''}{d.text()}")), soft_wrap=True)
     if len(c.attributes) > MOST_ELEMENTS:
         more = len(c.attributes) - MOST_ELEMENTS
