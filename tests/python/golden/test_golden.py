@@ -369,11 +369,11 @@ def test_missing_and_extra_things_are_not_the_same(tmp_path: Path) -> None:
 def test_missing_and_extra_steps(runs: Path, tmp_path: Path) -> None:
     with twinrun.Run(tmp_path / "short", atol=1e-6) as run:
         run.capture(10, {"x": np.zeros((50, 60)), "id": np.arange(500)})
-    not_compared(runs / "golden", tmp_path / "short", "step 20: not in")
+    not_compared(runs / "golden", tmp_path / "short", "step 20, rank 0: not in")
     golden.save(runs / "a", tmp_path / "ten", steps="10")
     assert golden.check(tmp_path / "ten", runs / "noisy").same
     golden.save(tmp_path / "short", tmp_path / "of-short")
-    not_compared(tmp_path / "of-short", runs / "a", "step 20: not in")
+    not_compared(tmp_path / "of-short", runs / "a", "step 20, rank 0: not in")
     done = command("golden", "check", tmp_path / "of-short", runs / "a")
     assert done.status == 2 and done.last.startswith("could not compare: step 20: not in")
     assert "; different: step 10, x[0, " in done.last
